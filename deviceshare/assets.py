@@ -1,0 +1,30 @@
+"""Where the files that travel with the program lie: manifests and examples.
+
+They live at the top of the checkout, where people look for them; a wheel carries copies as package data (pyproject.toml,
+force-include). Everything that applies or quotes them asks here, so that both kinds of install behave alike.
+"""
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+
+
+def manifests() -> Path:
+    """The directory of what a cluster needs: `crds/`, `rbac.yaml`, `webhooks.yaml`."""
+    return _find("manifests")
+
+
+def examples() -> Path:
+    """The directory of groups and workloads to try."""
+    return _find("examples")
+
+
+def _find(name: str) -> Path:
+    packaged, checkout = _PACKAGE / "_assets" / name, _PACKAGE.parent / name
+    for directory in (packaged, checkout):
+        if directory.is_dir():
+            return directory
+    raise FileNotFoundError(
+        f"no {name}/ in {packaged.parent} nor in {checkout.parent}: the installation is incomplete; "
+        "install deviceshare again, from a wheel or from a checkout"
+    )
