@@ -1,7 +1,7 @@
 """Where the files that travel with the program lie: manifests and examples.
 
-They live at the top of the checkout, where people look for them; a wheel carries copies as package data (pyproject.toml,
-force-include). Everything that applies or quotes them asks here, so that both kinds of install behave alike.
+They live at the top of the checkout, where people look for them; a wheel carries copies as package data (force-include
+in pyproject.toml). Everything that applies or quotes them asks here, so that both kinds of install behave alike.
 """
 
 from pathlib import Path
