@@ -1,0 +1,74 @@
+"""The names that users, manifests and other programs rely on. Changing one breaks somebody's cluster."""
+
+from typing import Final
+
+API_GROUP: Final = "deviceshare.io"
+API_VERSION: Final = "v1alpha1"
+GROUP_KIND: Final = "SharedDeviceGroup"
+NODE_DEVICES_KIND: Final = "NodeDevices"
+
+SCHEDULER_NAME: Final = "deviceshare-scheduler"
+DEFAULT_SCHEDULER_NAME: Final = "default-scheduler"
+NAMESPACE: Final = "deviceshare-system"
+IDENTITY: Final = f"system:serviceaccount:{NAMESPACE}:deviceshare"
+"""The user name under which deviceshare itself speaks to the API server, unless a flag names another."""
+
+PREFIX: Final = f"{API_GROUP}/"
+"""Every annotation under this prefix is deviceshare's own, but for `GROUP`, which the user sets once."""
+
+# On nodes.
+MODE_LABEL: Final = f"{PREFIX}mode"
+MODE_SHARED: Final = "shared"
+INVENTORY_ANNOTATION: Final = f"{PREFIX}devices"
+"""`nvidia.com/gpu=4`: what a node has where no device plugin tells it. Several are separated by commas."""
+
+# On pods: the user's.
+GROUP: Final = f"{PREFIX}group"
+"""The annotation with which a pod joins a group; the webhook mirrors it as a label of the same name."""
+
+# On pods: written by the Binding, in the same write that sets `spec.nodeName`.
+SELECTED_DEVICES: Final = f"{PREFIX}selected-devices"
+"""JSON, the same shape as a group's `status.selectedDevices`; what repair reads back when an object was lost."""
+GROUP_UID: Final = f"{PREFIX}group-uid"
+POD_UID: Final = f"{PREFIX}pod-uid"
+
+# On pods: written by the controller.
+WOKEN_AT: Final = f"{PREFIX}woken-at"
+
+
+class Vendor:
+    """How one vendor's runtime learns which devices a container may see.
+
+    `env` is the variable that the runtime reads; `annotation` is the pod annotation it refers to through the downward
+    API (https://kubernetes.io/docs/concepts/workloads/pods/downward-api/).
+    """
+
+    __slots__ = ("annotation", "env", "name")
+
+    def __init__(self, name: str, env: str) -> None:
+        self.name = name
+        self.env = env
+        self.annotation = f"{PREFIX}{name}-visible-devices"
+
+    def __repr__(self) -> str:
+        return f"Vendor({self.name})"
+
+
+NVIDIA: Final = Vendor("nvidia", "NVIDIA_VISIBLE_DEVICES")
+AMD: Final = Vendor("amd", "AMD_VISIBLE_DEVICES")
+ASCEND: Final = Vendor("ascend", "ASCEND_VISIBLE_DEVICES")
+VENDORS: Final = (NVIDIA, AMD, ASCEND)
+
+ASCEND_RESOURCE_PREFIX: Final = "huawei.com/Ascend"
+KNOWN_RESOURCES_TEXT: Final = "nvidia.com/gpu, amd.com/gpu, huawei.com/Ascend…"
+
+
+def vendor_of(resource: str) -> Vendor | None:
+    """The vendor of a device resource, or None when deviceshare does not know the resource."""
+    if resource == "nvidia.com/gpu":
+        return NVIDIA
+    if resource == "amd.com/gpu":
+        return AMD
+    if resource.startswith(ASCEND_RESOURCE_PREFIX):
+        return ASCEND
+    return None

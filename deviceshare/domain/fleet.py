@@ -1,0 +1,269 @@
+"""The shared nodes as they are known here and now, and which of them a group fits on.
+
+A Fleet is fed from the mirrors and holds the devices that a bind under way has taken in memory ("assumed") on top. It
+answers the extender, the conditions and `explain` alike. What it knows may be stale: it only proposes, the ledger of
+the node decides.
+
+A filter call may name thousands of nodes, most of them in the same situation. So each node's situation is kept as an
+interned `Shape`, up to date at each change, and a call reasons once per shape instead of once per node.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from deviceshare.domain import allocation
+from deviceshare.domain.devices import Device, Devices
+from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.nodes import Node
+
+T = TypeVar("T")
+
+NOT_SHARED = "the node is not shared (no label deviceshare.io/mode=shared)"
+NO_LEDGER = "the node's devices are not known yet"
+OTHER_LABELS = "the node does not match the group's nodeSelector"
+
+
+class Shape(NamedTuple):
+    """All that placement needs to know of a node, but for its name and labels."""
+
+    obstacle: str
+    """Why no group at all fits, or ""."""
+    free: tuple[tuple[str, int], ...]
+    total: tuple[tuple[str, int], ...]
+    opaque: frozenset[str]
+    """Resources of which pods hold devices through the vendor's device plugin, unknown which."""
+
+
+class Assumption(NamedTuple):
+    """Devices that a bind under way takes for a group on a node."""
+
+    group: str
+    node: str
+    devices: Devices
+
+
+class Filtered(NamedTuple):
+    """The answer to a filter call: nodes that fit, and the reason for each that does not."""
+
+    fits: list[str]
+    reasons: dict[str, str]
+
+
+class Fleet:
+    """Mutable, but pure: no await, no clock, no log."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._ledgers: dict[str, NodeDevices] = {}
+        self._opaque: dict[str, frozenset[str]] = {}
+        self._assumed: dict[str, Assumption] = {}
+        self._holders: dict[str, str] = {}
+        self._living: dict[str, dict[str, str]] = {}
+        self._shapes: dict[str, Shape] = {}
+        self._interned: dict[Shape, Shape] = {}
+
+    # What is known.
+
+    def set_node(self, name: str, node: Node | None) -> None:
+        """Takes in a node's newest state; None when it is gone."""
+        _put(self._nodes, name, node)
+        self._reshape(name)
+
+    def set_ledger(self, name: str, ledger: NodeDevices | None) -> None:
+        """Takes in a ledger's newest state; None when it is gone."""
+        before = self._ledgers.get(name)
+        for uid in before.claims if before else ():
+            if self._holders.get(uid) == name:
+                del self._holders[uid]
+        for uid in ledger.claims if ledger else ():
+            self._holders[uid] = name
+        _put(self._ledgers, name, ledger)
+        self._reshape(name)
+
+    def set_opaque(self, name: str, resources: frozenset[str]) -> None:
+        """Takes in which resources of the node a device plugin hands out too."""
+        _put(self._opaque, name, resources or None)
+        self._reshape(name)
+
+    def set_living(self, uid: str, pod: str, node: str) -> None:
+        """Takes in where a pod that received devices of the group `uid` lives; "" when it no longer does."""
+        pods = self._living.setdefault(uid, {})
+        _put(pods, pod, node or None)
+        if not pods:
+            del self._living[uid]
+
+    def assume(self, uid: str, group: str, node: str, devices: Devices) -> None:
+        """Takes devices in memory while a bind writes its claim."""
+        self.forget(uid)
+        self._assumed[uid] = Assumption(group, node, devices)
+        self._reshape(node)
+
+    def forget(self, uid: str) -> None:
+        """Drops an assumption: its bind failed, or the mirrors show its outcome."""
+        gone = self._assumed.pop(uid, None)
+        if gone:
+            self._reshape(gone.node)
+
+    def assumed(self, uid: str) -> Assumption | None:
+        """The bind under way for the group with this UID, if any."""
+        return self._assumed.get(uid)
+
+    def ledger(self, name: str) -> NodeDevices | None:
+        """The ledger of the node as last seen."""
+        return self._ledgers.get(name)
+
+    def node(self, name: str) -> Node | None:
+        """The node as last seen; None for nodes that are not shared or unknown."""
+        return self._nodes.get(name)
+
+    def names(self) -> list[str]:
+        """Every node that is or was shared, sorted."""
+        return sorted(self._nodes.keys() | self._ledgers.keys())
+
+    def pods(self, uid: str) -> dict[str, str]:
+        """The live pods with devices of the group `uid`: `namespace/name` → node."""
+        return self._living.get(uid, {})
+
+    def free(self, name: str) -> Devices:
+        """Devices of the node that neither a claim nor an assumption holds."""
+        ledger = self._ledgers.get(name)
+        if ledger is None:
+            return ()
+        assumed = {d for a in self._assumed.values() if a.node == name for d in a.devices}
+        return tuple(device for device in ledger.free() if device not in assumed)
+
+    def home(self, group: Group) -> str:
+        """The one node the group's next pod may go to, or "" when it may choose.
+
+        For a group whose status names none that is, in this order, where its pods live (somebody wiped the status; claims.md,
+        repair), where a bind under way is taking it, and where it has a claim: a bind died half-way and its claim is
+        used or, once it is marked, waited for, so that a group never comes to live on two nodes.
+        """
+        if group.node:
+            return group.node
+        for node in self._living.get(group.uid, {}).values():
+            return node
+        assumed = self._assumed.get(group.uid)
+        return assumed.node if assumed else self._holders.get(group.uid, "")
+
+    # What follows.
+
+    def filter(self, group: Group, names: Iterable[str]) -> Filtered:
+        """Which of the named nodes the group's next pod may go to."""
+        home = self.home(group)
+        if home:
+            reason = self.joining_obstacle(group, home)
+            reasons = dict.fromkeys(names, f"group {group.name} lives on node {home}")
+            if home not in reasons:
+                return Filtered([], reasons)
+            if reason:
+                reasons[home] = reason
+                return Filtered([], reasons)
+            del reasons[home]
+            return Filtered([home], reasons)
+        return self._filter_unbound(group, names)
+
+    def _filter_unbound(self, group: Group, names: Iterable[str]) -> Filtered:
+        fits: list[str] = []
+        reasons: dict[str, str] = {}
+        verdicts: dict[int, str] = {}
+        selector = group.spec.node_selector
+        shapes = self._shapes
+        for name in names:
+            shape = shapes.get(name)
+            if shape is None:
+                reasons[name] = NOT_SHARED
+                continue
+            reason = verdicts.get(id(shape))
+            if reason is None:
+                reason = verdicts[id(shape)] = _obstacle(group, shape)
+            if selector and not reason and not _matches(self._nodes[name], selector):
+                reason = OTHER_LABELS
+            if reason:
+                reasons[name] = reason
+            else:
+                fits.append(name)
+        return Filtered(fits, reasons)
+
+    def joining_obstacle(self, group: Group, home: str) -> str:
+        """Why no further pod of the group may go to the node it lives on, or "".
+
+        A claim that isn't in the mirror yet is no obstacle: the bind reads the ledger fresh and decides.
+        """
+        shape = self._shapes.get(home)
+        if shape is None:
+            return f"group {group.name} lives on node {home}, which is gone: delete the group and make it again"
+        if shape.obstacle:
+            return shape.obstacle
+        opaque = sorted(shape.opaque & group.spec.resources.keys())
+        if opaque:
+            return _opaque_text(opaque)
+        ledger = self._ledgers[home]
+        claim = ledger.claims.get(group.uid)
+        if claim is None:
+            return ""
+        if claim.releasing:
+            return f"the devices of group {group.name} are being released"
+        gone = [str(device) for device in claim.devices if device not in set(ledger.devices)]
+        if gone:
+            return f"the node lost {', '.join(gone)} of group {group.name}: delete the group and make it again"
+        return ""
+
+    def prioritize(self, group: Group, names: Iterable[str]) -> dict[str, int]:
+        """The score of each named node for the group, 0 to 10 (allocation.scores)."""
+        wants = group.spec.resources
+        free = {}
+        for name in names:
+            shape = self._shapes.get(name)
+            free[name] = sum(count for resource, count in shape.free if resource in wants) if shape else 0
+        return allocation.scores(group.spec.scheduling_strategy, free)
+
+    def _reshape(self, name: str) -> None:
+        node, ledger = self._nodes.get(name), self._ledgers.get(name)
+        if node is None and ledger is None:
+            self._shapes.pop(name, None)
+            return
+        obstacle = "" if node is not None and node.shared else NOT_SHARED
+        if not obstacle and ledger is None:
+            obstacle = NO_LEDGER
+        shape = Shape(
+            obstacle,
+            _counts(self.free(name)),
+            _counts(ledger.devices if ledger else ()),
+            self._opaque.get(name, frozenset()),
+        )
+        self._shapes[name] = self._interned.setdefault(shape, shape)
+
+
+def _obstacle(group: Group, shape: Shape) -> str:
+    if shape.obstacle:
+        return shape.obstacle
+    opaque = sorted(shape.opaque & group.spec.resources.keys())
+    if opaque:
+        return _opaque_text(opaque)
+    lacks = allocation.shortage(group.spec.resources, dict(shape.free), dict(shape.total))
+    return f"group {group.name} needs {lacks}" if lacks else ""
+
+
+def _opaque_text(resources: Iterable[str]) -> str:
+    return f"pods on the node hold {' and '.join(resources)} through the device plugin, unknown which devices"
+
+
+def _matches(node: Node, selector: Mapping[str, str]) -> bool:
+    labels = node.metadata.labels
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def _counts(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
+    counts: dict[str, int] = {}
+    for device in devices:
+        counts[device.resource] = counts.get(device.resource, 0) + 1
+    return tuple(sorted(counts.items()))
+
+
+def _put(table: dict[str, T], name: str, value: T | None) -> None:
+    if value is None:
+        table.pop(name, None)
+    else:
+        table[name] = value

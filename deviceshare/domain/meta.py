@@ -1,0 +1,48 @@
+"""Kubernetes object metadata, as far as deviceshare reads it.
+
+The objects of this package are msgspec Structs with only the fields that are read: on 10,000 pods that is 15 times
+faster than a dict and holds a tenth of the memory. They are never written back; writes are patches of the fields that
+change, so a field that we do not know can't be lost.
+"""
+
+from msgspec import Struct, field
+
+
+class OwnerReference(Struct, frozen=True, rename="camel"):
+    """https://kubernetes.io/docs/concepts/overview/working-with-objects/owners-dependents/"""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class ObjectMeta(Struct, frozen=True, rename="camel"):
+    """https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/"""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    owner_references: list[OwnerReference] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or the name alone for cluster-scoped objects."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Condition(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/condition-v1/ (times are RFC 3339)"""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+    observed_generation: int = 0

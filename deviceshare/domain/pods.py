@@ -1,0 +1,128 @@
+"""A pod as deviceshare sees it: which group it names, what it was given, and whether it still lives."""
+
+import msgspec
+from msgspec import Struct, field
+
+from deviceshare.domain import contract
+from deviceshare.domain.devices import Devices, parse_selected
+from deviceshare.domain.meta import Condition, ObjectMeta
+
+
+class FieldRef(Struct, frozen=True, rename="camel"):
+    field_path: str = ""
+
+
+class EnvSource(Struct, frozen=True, rename="camel"):
+    field_ref: FieldRef | None = None
+
+
+class EnvVar(Struct, frozen=True, rename="camel"):
+    name: str
+    value_from: EnvSource | None = None
+
+
+class Requirements(Struct, frozen=True):
+    limits: dict[str, str] = field(default_factory=dict)
+
+
+class Container(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    env: list[EnvVar] = field(default_factory=list)
+    resources: Requirements = field(default_factory=Requirements)
+
+
+class PodSpec(Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+    scheduler_name: str = ""
+    containers: list[Container] = field(default_factory=list)
+    init_containers: list[Container] = field(default_factory=list)
+
+
+class PodStatus(Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    conditions: list[Condition] = field(default_factory=list)
+
+
+class Pod(Struct, frozen=True, rename="camel"):
+    """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: PodSpec = field(default_factory=PodSpec)
+    status: PodStatus = field(default_factory=PodStatus)
+
+    @property
+    def group(self) -> str:
+        """The name of the group the pod asks to join, or ""."""
+        return self.metadata.annotations.get(contract.GROUP, "")
+
+    @property
+    def group_uid(self) -> str:
+        """The UID of the group whose devices the pod was given at its binding, or "" before."""
+        return self.metadata.annotations.get(contract.GROUP_UID, "")
+
+    @property
+    def node(self) -> str:
+        return self.spec.node_name
+
+    @property
+    def finished(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def lives(self) -> bool:
+        """Whether containers of the pod may be using devices: on a node and not finished. Deletion takes until it is gone."""
+        return bool(self.spec.node_name) and not self.finished
+
+    @property
+    def pending(self) -> bool:
+        """Whether the pod may yet be bound."""
+        return not self.spec.node_name and not self.finished
+
+    @property
+    def refused(self) -> bool:
+        """Whether the scheduler tried the pod and found no node."""
+        return any(c.type == "PodScheduled" and c.status == "False" for c in self.status.conditions)
+
+    @property
+    def impostor(self) -> bool:
+        """Whether the pod got a binding that was meant for an earlier pod of its name.
+
+        Old API servers don't compare the UID of a Binding (claims.md, bind, step 5).
+        """
+        return self.metadata.annotations.get(contract.POD_UID, self.metadata.uid) != self.metadata.uid
+
+    @property
+    def devices(self) -> Devices:
+        """What the pod's Binding gave it; empty where the annotation is missing or can't be read."""
+        text = self.metadata.annotations.get(contract.SELECTED_DEVICES, "")
+        try:
+            return parse_selected(msgspec.json.decode(text, type=dict[str, str])) if text else ()
+        except ValueError:
+            return ()
+
+    @property
+    def injected(self) -> bool:
+        """Whether every container reads its devices from the pod's annotations, as the webhook makes it.
+
+        A pod admitted while the webhook was away fails this, and must never be bound: an image may bake in `all`.
+        """
+        containers = [*self.spec.init_containers, *self.spec.containers]
+        return bool(containers) and all(_reads_annotations(container) for container in containers)
+
+    def plugin_resources(self) -> set[str]:
+        """Device resources the pod asks of the vendor's device plugin, past deviceshare."""
+        containers = [*self.spec.init_containers, *self.spec.containers]
+        names = {resource for container in containers for resource in container.resources.limits}
+        return {resource for resource in names if contract.vendor_of(resource)}
+
+
+_PATHS = {vendor.env: f"metadata.annotations['{vendor.annotation}']" for vendor in contract.VENDORS}
+
+
+def _reads_annotations(container: Container) -> bool:
+    # The last of several variables of one name wins in a container, so it is the one that counts.
+    last = {variable.name: variable.value_from for variable in container.env if variable.name in _PATHS}
+    return all(
+        source is not None and source.field_ref is not None and source.field_ref.field_path == _PATHS[name]
+        for name, source in ((name, last.get(name)) for name in _PATHS)
+    )

@@ -1,0 +1,143 @@
+"""What the loops need from the world: an API server, mirrors of its objects, events and clocks.
+
+The loops know these Protocols only; `deviceshare.kube` implements them, and property tests drive the same loops over a
+model of an API server that crashes and delays them at will.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class ApiError(Exception):
+    """The API server refused a request or could not be reached.
+
+        ApiError
+        ├── NotFound       404: there is no such object
+        ├── Conflict       409: the resourceVersion or UID moved on; read again and decide again
+        │   └── AlreadyExists   409 on a create
+        ├── Expired        410: the version to continue from is gone; list again
+        ├── Forbidden      401, 403: not our right; retrying at once can't help
+        ├── Invalid        400, 422: the request itself is wrong
+        └── Unavailable    429, 5xx, time-outs, broken connections: try again later; the write may have happened
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds the server asked us to wait, where it did."""
+
+
+class NotFound(ApiError):
+    """404"""
+
+
+class Conflict(ApiError):
+    """409"""
+
+
+class AlreadyExists(Conflict):
+    """409 on a create"""
+
+
+class Expired(ApiError):
+    """410"""
+
+
+class Forbidden(ApiError):
+    """401 or 403"""
+
+
+class Invalid(ApiError):
+    """400 or 422"""
+
+
+class Unavailable(ApiError):
+    """429, 5xx, a time-out or a broken connection"""
+
+
+class Kind(Generic[T]):
+    """One kind of API object: where it lives and the Struct it is decoded to."""
+
+    __slots__ = ("api_version", "kind", "namespaced", "plural", "type")
+
+    def __init__(self, api_version: str, kind: str, plural: str, type_: type[T], *, namespaced: bool) -> None:
+        self.api_version = api_version
+        self.kind = kind
+        self.plural = plural
+        self.type = type_
+        self.namespaced = namespaced
+
+    def path(self, name: str = "", namespace: str = "", subresource: str = "") -> str:
+        """The URL path of the collection, of one object, or of its subresource."""
+        root = f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        return "/".join([f"{root}{scope}/{self.plural}", *filter(None, (name, subresource))])
+
+    def __repr__(self) -> str:
+        return f"Kind({self.kind})"
+
+
+class Cluster(Protocol):
+    """The API server. Every call is bounded in time and raises an `ApiError`.
+
+    Reads are quorum reads ("fresh" in claims.md), never answered from a cache. A patch is a JSON merge patch
+    (RFC 7386); one that carries `metadata.resourceVersion` is a compare-and-swap.
+    """
+
+    async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T: ...
+
+    async def list(
+        self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
+    ) -> list[T]: ...
+
+    async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T: ...
+
+    async def patch(
+        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+    ) -> T: ...
+
+    async def delete(
+        self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""
+    ) -> None: ...
+
+    async def bind(
+        self, namespace: str, pod: str, *, uid: str, node: str, annotations: Mapping[str, str], timeout: float
+    ) -> None:
+        """POST the pod's Binding; raises Conflict when the pod is already bound, NotFound when it is gone."""
+        ...
+
+
+Watcher = Callable[[T | None, T | None], None]
+"""Called with (old, new) at each change: old is None for an addition, new is None for a removal."""
+
+
+class Mirror(Protocol[T_co]):
+    """A local copy of a set of API objects, kept by list and watch; it may be stale."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether the first list has been taken in and the watch has not been lost for long."""
+        ...
+
+    def get(self, key: str) -> T_co | None:
+        """The object with this `ObjectMeta.key`."""
+        ...
+
+    def values(self) -> Iterable[T_co]: ...
+
+    def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+        """Calls `watcher(old, new)` on the event loop at each change; existing objects are reported as additions."""
+        ...
+
+
+class Recorder(Protocol):
+    """Posts Kubernetes Events for people to read; never raises and never waits for the API server."""
+
+    def event(
+        self, kind: Kind[Any], name: str, namespace: str, uid: str, *, type_: str, reason: str, message: str
+    ) -> None:
+        """`type_` is Normal or Warning; `reason` is one CamelCase word. Equal events are counted, not repeated."""
+        ...

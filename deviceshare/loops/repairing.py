@@ -1,0 +1,140 @@
+"""The claim protocol's repair: what was lost is rebuilt from what is left (claims.md, repair). The leader's work.
+
+Ownership is written in three places (the claim, the group's status, the annotations of live pods), so any one of them
+can be deleted by hand and made again from the others. What contradicts is reported, never guessed.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+from deviceshare.domain import contract, ledger
+from deviceshare.domain.devices import Device, Devices, parse_selected
+from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.nodes import Node
+from deviceshare.domain.pods import Pod
+from deviceshare.loops import claiming
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.ports import Cluster, NotFound
+
+
+class Holding(NamedTuple):
+    """Devices that somebody holds by the evidence of a group's status or a live pod."""
+
+    uid: str
+    group: str
+    devices: Devices
+
+
+class Recreated(NamedTuple):
+    """A ledger made again, and the holdings that contradict it and were left out."""
+
+    ledger: NodeDevices
+    disputed: list[Holding]
+
+
+async def recreate(cluster: Cluster, node: Node, *, wait_out_binds: Callable[[], Awaitable[None]]) -> Recreated:
+    """Creates the node's ledger, with the claims of groups bound there and of live pods in the same write.
+
+    A bind may be under way that claimed in the ledger that was lost. Those of unbound groups are fenced off; those of
+    groups that are gone are waited out, since there is nothing left to fence.
+
+    Raises:
+        AlreadyExists: somebody else made it.
+        Conflict: a group was written meanwhile; begin again.
+        ApiError: a request failed; begin again.
+    """
+    name = node.metadata.name
+    groups = await cluster.list(GROUPS)
+    for group in groups:
+        if not group.node:
+            await claiming.fence(cluster, group)
+    pods = await cluster.list(PODS, label_selector=contract.GROUP)
+    known = {group.name for group in groups}
+    if any(pod.pending and pod.group not in known for pod in pods):
+        await wait_out_binds()
+        pods = await cluster.list(PODS, label_selector=contract.GROUP)
+    kept, disputed = reconcile_holdings([*_of_groups(groups, name), *_of_pods(pods, name)])
+    body = ledger.new_ledger(node, {h.uid: (h.group, h.devices) for h in kept})
+    return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
+
+
+async def readopt(cluster: Cluster, name: str) -> Group | None:
+    """Gives a group whose status was wiped its node again, from its live pods and their claim.
+
+    Returns:
+        The group as written, or None when there is nothing to repair or the pods contradict each other.
+
+    Raises:
+        Conflict: somebody else wrote G or L; begin again.
+        ApiError: a request failed; begin again.
+    """
+    try:
+        group = await cluster.get(GROUPS, name)
+    except NotFound:
+        return None
+    if group.node:
+        return None
+    pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={name}")
+    mine = [pod for pod in pods if pod.lives and pod.group_uid == group.uid]
+    homes = {pod.node for pod in mine}
+    if len(homes) != 1:
+        return None
+    node = homes.pop()
+    try:
+        seen = await cluster.get(NODE_DEVICES, node)
+    except NotFound:
+        return None
+    claim = seen.claims.get(group.uid)
+    if claim is not None:
+        return await claiming.settle(cluster, group, node, tuple(sorted(claim.devices)))
+    covered = await cover(cluster, seen, mine)
+    return await claiming.settle(cluster, group, node, covered) if covered else None
+
+
+async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Devices:
+    """Claims what live pods of one group hold on the node without a claim; empty when others hold some of it.
+
+    Raises:
+        Conflict: somebody else wrote the ledger; begin again.
+        ApiError: a request failed; begin again.
+    """
+    holdings = list(_of_pods(pods, seen.node))
+    held: set[Device] = {device for holding in holdings for device in holding.devices}
+    uids = {holding.uid for holding in holdings}
+    if len(uids) != 1 or not held or not held <= set(seen.devices) - seen.claimed():
+        return ()
+    devices = tuple(sorted(held))
+    patch = ledger.claim_patch(seen, uids.pop(), holdings[0].group, devices)
+    await cluster.patch(NODE_DEVICES, seen.node, patch)
+    return devices
+
+
+def reconcile_holdings(holdings: Iterable[Holding]) -> tuple[list[Holding], list[Holding]]:
+    """Joins the holdings of each UID, earlier evidence first, and sets aside what would give a device two owners."""
+    kept: dict[str, Holding] = {}
+    owners: dict[Device, str] = {}
+    disputed = []
+    for holding in holdings:
+        if any(owners.get(device, holding.uid) != holding.uid for device in holding.devices):
+            disputed.append(holding)
+            continue
+        before = kept[holding.uid].devices if holding.uid in kept else ()
+        kept[holding.uid] = holding._replace(devices=tuple(sorted({*before, *holding.devices})))
+        owners.update(dict.fromkeys(holding.devices, holding.uid))
+    return list(kept.values()), disputed
+
+
+def _of_groups(groups: Iterable[Group], node: str) -> Iterable[Holding]:
+    for group in groups:
+        if group.node == node:
+            try:
+                yield Holding(group.uid, group.name, parse_selected(group.status.selected_devices))
+            except ValueError:
+                continue  # Somebody edited the status by hand; the pods' annotations still speak for the group.
+
+
+def _of_pods(pods: Iterable[Pod], node: str) -> Iterable[Holding]:
+    for pod in pods:
+        if pod.lives and pod.node == node and pod.group_uid and pod.devices and not pod.impostor:
+            yield Holding(pod.group_uid, pod.group, pod.devices)
