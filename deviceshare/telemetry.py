@@ -1,0 +1,194 @@
+"""What the process says about itself: structured logs on stderr, numbers at /metrics.
+
+One module sets both up so that the rest of the program only speaks: `structlog.get_logger(__name__)` for events and one
+`Metrics` handed down from the composition root. The metrics live on a registry of their own, not on the library's
+global one, so that several can exist side by side, as in tests.
+"""
+
+import asyncio
+import logging
+import platform
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from time import perf_counter
+from types import TracebackType
+from typing import Literal, NamedTuple, Self, TextIO
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from structlog.typing import Processor
+
+from deviceshare import __version__
+
+LogFormat = Literal["json", "console", "auto"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+# The scheduler gives an extender 5 s and the API server gives a webhook 2; a filter of 5,000 nodes takes 1 to 2 ms.
+REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+
+
+def configure(format: LogFormat = "auto", level: LogLevel = "info", stream: TextIO | None = None) -> None:
+    """Sends every log of the process to `stream` (stderr unless given), an event a line.
+
+    `auto` means colourful columns on a terminal and JSON elsewhere. Timestamps are RFC 3339 in UTC. What aiohttp,
+    asyncio and the Kubernetes client log through the standard library comes out in the same shape.
+    """
+    stream = stream or sys.stderr
+    console = format == "console" or (format == "auto" and stream.isatty())
+    stamp: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[*stamp, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*stamp, structlog.stdlib.ExtraAdder()],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *(_console(colors=stream.isatty()) if console else _JSON),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    # At debug the Kubernetes client logs whole responses, Secrets included: libraries never speak below info.
+    root.setLevel(max(threshold, logging.INFO))
+    logging.getLogger("deviceshare").setLevel(threshold)
+    # A line for every request would drown the rest; the request metrics tell the same.
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+
+
+_JSON: list[Processor] = [
+    structlog.processors.format_exc_info,
+    structlog.processors.EventRenamer("message"),
+    structlog.processors.JSONRenderer(),
+]
+
+
+def _console(*, colors: bool) -> list[Processor]:
+    # Rich's boxes around tracebacks take a screen each; a log is better served by Python's own.
+    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
+
+
+class DeviceCount(NamedTuple):
+    """How many devices of one resource on one node are in one state, such as `free`, `held` or `releasing`."""
+
+    node: str
+    resource: str
+    state: str
+    number: int
+
+
+class Metrics:
+    """The numbers of one process, on one registry.
+
+    They follow the shapes that operators have dashboards for: a counter by verb and result, a duration histogram and an
+    in-flight gauge by verb (https://prometheus.io/docs/practices/naming/).
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        # The library's `…_created` twin of every counter would double the scrape and tell nothing.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = registry if registry is not None else CollectorRegistry()
+        self._requests = Counter(
+            "deviceshare_requests_total", "Requests answered.", ["verb", "result"], registry=self.registry
+        )
+        self._duration = Histogram(
+            "deviceshare_request_duration_seconds",
+            "Time taken to answer a request.",
+            ["verb"],
+            buckets=REQUEST_BUCKETS,
+            registry=self.registry,
+        )
+        self._inflight = Gauge(
+            "deviceshare_requests_inflight", "Requests being answered now.", ["verb"], registry=self.registry
+        )
+        self.claim_conflicts = Counter(
+            "deviceshare_claim_conflicts_total",
+            "Conditional writes of a claim or a group that another writer won.",
+            registry=self.registry,
+        )
+        self.leader = Gauge("deviceshare_leader", "1 while this process is the leader.", registry=self.registry)
+        build = Gauge(
+            "deviceshare_build_info", "Always 1; the labels tell.", ["version", "python"], registry=self.registry
+        )
+        build.labels(version=__version__, python=platform.python_version()).set(1)
+        ProcessCollector(registry=self.registry)
+
+    def request(self, verb: str) -> "Request":
+        """Measures the `with` block that answers a request; see `Request`."""
+        return Request(verb, self._requests, self._duration.labels(verb), self._inflight.labels(verb))
+
+    def watch_cluster(
+        self, devices: Callable[[], Iterable[DeviceCount]], groups: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """Adds `deviceshare_devices` and `deviceshare_groups` (by phase), asked for at each scrape.
+
+        State that mirrors already hold is not kept a second time: gauges of nodes and phases that are gone would stay.
+        Call it once. Both callables run on the event loop and must not block.
+        """
+        self.registry.register(_ClusterState(devices, groups))
+
+    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """The answer to a scrape and its Content-Type, in the text format that the `Accept` header asks for."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+
+class Request:
+    """A request being answered: counted in flight inside the `with` block, by duration and result after it.
+
+    `result` is `ok` unless the block sets another; an exception makes it `error`, a caller that hung up `cancelled`.
+    """
+
+    __slots__ = ("_duration", "_inflight", "_requests", "_started", "_verb", "result")
+
+    def __init__(self, verb: str, requests: Counter, duration: Histogram, inflight: Gauge) -> None:
+        self.result = "ok"
+        self._verb = verb
+        self._requests = requests
+        self._duration = duration
+        self._inflight = inflight
+        self._started = 0.0
+
+    def __enter__(self) -> Self:
+        self._inflight.inc()
+        self._started = perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._duration.observe(perf_counter() - self._started)
+        self._inflight.dec()
+        if error is not None:
+            self.result = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
+        self._requests.labels(self._verb, self.result).inc()
+
+
+class _ClusterState(Collector):
+    def __init__(self, devices: Callable[[], Iterable[DeviceCount]], groups: Callable[[], Mapping[str, int]]) -> None:
+        self._devices = devices
+        self._groups = groups
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        devices = GaugeMetricFamily(
+            "deviceshare_devices", "Devices of the shared nodes.", labels=["node", "resource", "state"]
+        )
+        for each in self._devices():
+            devices.add_metric([each.node, each.resource, each.state], each.number)
+        groups = GaugeMetricFamily("deviceshare_groups", "SharedDeviceGroups.", labels=["phase"])
+        for phase, count in self._groups().items():
+            groups.add_metric([phase], count)
+        return devices, groups

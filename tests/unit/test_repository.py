@@ -1,0 +1,84 @@
+"""The rules that CONTRIBUTING.md sets for the repository, where no other tool holds them."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deviceshare import assets
+
+ROOT = Path(__file__).parents[2]
+LONGEST_FILE = 300
+
+# Hosts of registries and mirrors differ from machine to machine: a file that names one breaks behind someone's proxy.
+REGISTRY = re.compile(
+    r"""
+      (?:index-url|find-links|registry)[^a-z\n]{1,4}https?://   # pip's configuration and its like
+    | ^\s*(?:deb|deb-src|URIs:)\s+(?:\[[^]]*\]\s+)?https?://  # apt's
+    | \bpythonhosted[.]org | \bpypi[.]org
+    | \b(?:deb|security|snapshot|ftp)[.]debian[.]org
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+
+
+def tracked() -> list[Path]:
+    """The files that a clone would have."""
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for name in listing.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_no_file_names_a_package_registry() -> None:
+    """Where packages come from is the machine's business."""
+    assert {
+        path.relative_to(ROOT): found.group()
+        for path in tracked()
+        if (found := REGISTRY.search(path.read_text(errors="replace")))
+    } == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "index-url = https://mirror.example/simple",
+        "URIs: http://mirror.example/debian",
+        "deb [signed-by=/key] http://mirror.example/debian bookworm main",
+        "see https://pypi[.]org/project/x",
+    ],
+)
+def test_an_address_of_a_registry_is_recognised(line: str) -> None:
+    """The pattern itself can fail to match; these must not pass."""
+    assert REGISTRY.search(f"first\n{line}\n".replace("[.]", "."))
+
+
+def test_no_module_is_long() -> None:
+    """A file that outgrows this has become two ideas."""
+    lengths = {path: path.read_text().count("\n") for path in (ROOT / "deviceshare").rglob("*.py")}
+    assert lengths
+    assert {path.relative_to(ROOT): lines for path, lines in lengths.items() if lines > LONGEST_FILE} == {}
+
+
+def test_constraints_are_names_and_exact_versions_only() -> None:
+    """No address, no hash, no marker: they must work on any machine and any supported Python."""
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert lines
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line)] == []
+
+
+def test_every_dependency_is_pinned() -> None:
+    """An unpinned dependency changes under a fresh clone."""
+    project = (ROOT / "pyproject.toml").read_text()
+    wanted = re.findall(r'"([a-zA-Z][a-zA-Z-]*)>=', project)
+    pinned = {
+        re.sub(r"[-_.]+", "-", line.split("==")[0]).lower()
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+    }
+    assert "aiohttp" in wanted
+    assert [name for name in wanted if name.lower() not in pinned] == []
+
+
+def test_the_installation_finds_its_manifests_and_examples() -> None:
+    """They must travel with the wheel (the one tox installs) as well as with a checkout."""
+    assert list((assets.manifests() / "crds").glob("*.yaml"))
+    assert list(assets.examples().glob("*.yaml"))
