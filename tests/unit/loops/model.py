@@ -1,0 +1,194 @@
+"""A model of the API server for the property tests: versions, compare-and-swap, and a pause around every request.
+
+It is a stand-in for a cluster only where the order of events must be the test's own choice. Each request takes effect
+at one instant, with a pause before it (the request is on its way) and one after it (the answer is): a caller that is
+stopped in the second pause has written without ever knowing.
+"""
+
+import copy
+import itertools
+from collections.abc import Coroutine, Generator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import AlreadyExists, ApiError, Conflict, Kind, NotFound
+
+T = TypeVar("T")
+Raw = dict[str, Any]
+
+
+class Pause:
+    """Gives control back to whoever steps the coroutine; `until` names what it waits for, or "" for nothing."""
+
+    def __init__(self, until: str = "") -> None:
+        self.until = until
+
+    def __await__(self) -> Generator["Pause", None, None]:
+        yield self
+
+
+class Actor:
+    """One coroutine that a test steps by hand, from pause to pause."""
+
+    def __init__(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        self.name = name
+        self.work = work
+        self.over = False
+        self.outcome: Any = None
+        self.waiting = ""
+
+    def step(self) -> None:
+        """Runs to the next pause. Refusals and API errors end an actor as they would end a request."""
+        try:
+            self.waiting = self.work.send(None).until
+        except StopIteration as end:
+            self.over, self.outcome = True, end.value
+        except ApiError as error:
+            self.over, self.outcome = True, error
+        except Exception as error:
+            if type(error).__name__ != "Refused":
+                raise
+            self.over, self.outcome = True, error
+
+    def crash(self) -> None:
+        """Stops for ever, wherever it is."""
+        self.over = True
+        self.work.close()
+
+    def finish(self) -> Any:
+        """Runs to its end, for tests that need no interleaving."""
+        while not self.over:
+            self.step()
+        return self.outcome
+
+
+class ModelCluster:
+    """Implements the Cluster port over dictionaries."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Raw]] = {}
+        self.versions = itertools.count(1)
+        self.uids = itertools.count(1)
+
+    # What a test does at once, as the world does.
+
+    def put(self, kind: Kind[Any], body: Mapping[str, Any], namespace: str = "") -> Raw:
+        raw: Raw = copy.deepcopy(dict(body))
+        meta = raw.setdefault("metadata", {})
+        if namespace:
+            meta["namespace"] = namespace
+        meta.setdefault("uid", f"{kind.plural}-uid-{next(self.uids)}")
+        meta["resourceVersion"] = str(next(self.versions))
+        self._table(kind)[self._key(meta["name"], namespace)] = raw
+        return raw
+
+    def remove(self, kind: Kind[Any], name: str, namespace: str = "") -> None:
+        self._table(kind).pop(self._key(name, namespace), None)
+
+    def read(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
+        raw = self._table(kind).get(self._key(name, namespace))
+        return None if raw is None else msgspec.convert(raw, kind.type)
+
+    def all(self, kind: Kind[T]) -> list[T]:
+        return [msgspec.convert(raw, kind.type) for raw in self._table(kind).values()]
+
+    def edit(self, kind: Kind[Any], name: str, patch: Mapping[str, Any], namespace: str = "") -> None:
+        raw = self._table(kind)[self._key(name, namespace)]
+        _merge(raw, patch)
+        raw["metadata"]["resourceVersion"] = str(next(self.versions))
+
+    # The port.
+
+    async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
+        await Pause()
+        found = self.read(kind, name, namespace)
+        await Pause()
+        if found is None:
+            raise NotFound(f"{kind.plural} {name}")
+        return found
+
+    async def list(
+        self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
+    ) -> list[T]:
+        assert not field_selector and not namespace
+        await Pause()
+        key, equals, value = label_selector.partition("=")
+        found = [
+            msgspec.convert(raw, kind.type)
+            for raw in self._table(kind).values()
+            if not key or (raw["metadata"].get("labels", {}).get(key, None) in ((value,) if equals else _Anything()))
+        ]
+        await Pause()
+        return found
+
+    async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+        await Pause()
+        if self._key(body["metadata"]["name"], namespace) in self._table(kind):
+            raise AlreadyExists(f"{kind.plural} {body['metadata']['name']}")
+        made = msgspec.convert(self.put(kind, body, namespace), kind.type)
+        await Pause()
+        return made
+
+    async def patch(
+        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+    ) -> T:
+        await Pause()
+        raw = self._table(kind).get(self._key(name, namespace))
+        if raw is None:
+            raise NotFound(f"{kind.plural} {name}")
+        wanted = body.get("metadata", {}).get("resourceVersion")
+        assert wanted is not None, "every write of the protocol is conditional"
+        if wanted != raw["metadata"]["resourceVersion"]:
+            raise Conflict(f"{kind.plural} {name}")
+        self.edit(kind, name, body, namespace)
+        written = self.read(kind, name, namespace)
+        assert written is not None
+        await Pause()
+        return written
+
+    async def delete(
+        self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""
+    ) -> None:
+        await Pause()
+        self.remove(kind, name, namespace)
+        await Pause()
+
+    async def bind(
+        self, namespace: str, pod: str, *, uid: str, node: str, annotations: Mapping[str, str], timeout: float
+    ) -> None:
+        await Pause()
+        raw = self._table(PODS).get(self._key(pod, namespace))
+        if raw is None:
+            raise NotFound(f"pod {pod}")
+        if raw["metadata"]["uid"] != uid or raw.get("spec", {}).get("nodeName"):
+            raise Conflict(f"pod {pod}")
+        self.edit(PODS, pod, {"spec": {"nodeName": node}, "metadata": {"annotations": dict(annotations)}}, namespace)
+        await Pause()
+
+    def _table(self, kind: Kind[Any]) -> dict[str, Raw]:
+        return self.objects.setdefault(kind.plural, {})
+
+    @staticmethod
+    def _key(name: str, namespace: str) -> str:
+        return f"{namespace}/{name}" if namespace else name
+
+
+class _Anything:
+    def __contains__(self, value: object) -> bool:
+        return value is not None
+
+
+def _merge(target: Raw, patch: Mapping[str, Any]) -> None:
+    """RFC 7386."""
+    for key, value in patch.items():
+        if value is None:
+            target.pop(key, None)
+        elif isinstance(value, Mapping):
+            child = target.get(key)
+            if not isinstance(child, dict):
+                child = target[key] = {}
+            _merge(child, value)
+        else:
+            target[key] = value
