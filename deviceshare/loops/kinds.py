@@ -1,13 +1,46 @@
-"""The kinds of API object that deviceshare reads and writes."""
+"""The kinds of API objects that deviceshare reads and writes, and the Structs they are decoded to."""
 
 from typing import Final
+
+from msgspec import Struct, field
 
 from deviceshare.domain import contract
 from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.meta import ObjectMeta
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
 from deviceshare.loops.ports import Kind
+
+
+class LeaseSpec(Struct, frozen=True, rename="camel"):
+    """Times are RFC 3339; they are for people, nothing is decided by them."""
+
+    holder_identity: str = ""
+    lease_duration_seconds: int = 0
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int = 0
+
+
+class Lease(Struct, frozen=True, rename="camel"):
+    """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/lease-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: LeaseSpec = field(default_factory=LeaseSpec)
+
+
+class Event(Struct, frozen=True, rename="camel"):
+    """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/, as core/v1 has it"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    count: int = 0
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+
 
 _OURS = f"{contract.API_GROUP}/{contract.API_VERSION}"
 
@@ -15,3 +48,5 @@ PODS: Final = Kind("v1", "Pod", "pods", Pod, namespaced=True)
 NODES: Final = Kind("v1", "Node", "nodes", Node, namespaced=False)
 GROUPS: Final = Kind(_OURS, contract.GROUP_KIND, "shareddevicegroups", Group, namespaced=False)
 NODE_DEVICES: Final = Kind(_OURS, contract.NODE_DEVICES_KIND, "nodedevices", NodeDevices, namespaced=False)
+LEASES: Final = Kind("coordination.k8s.io/v1", "Lease", "leases", Lease, namespaced=True)
+EVENTS: Final = Kind("v1", "Event", "events", Event, namespaced=True)

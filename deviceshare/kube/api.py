@@ -1,0 +1,217 @@
+"""The API server, one method a verb, JSON straight into Structs and no dictionary in between.
+
+https://kubernetes.io/docs/reference/using-api/api-concepts/
+
+Reads are tried again within their time, because a read repeated does no harm. A write never is: the fate of a lost
+write is unknown, and only the caller knows how to find out.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+from msgspec import Raw, Struct, field
+
+from deviceshare.kube.backoff import delays
+from deviceshare.kube.connection import CONNECT_TIMEOUT, Connection, within
+from deviceshare.kube.stream import WatchEvent, events
+from deviceshare.loops.ports import Expired, Invalid, Kind, Unavailable
+
+T = TypeVar("T")
+
+PAGE = 500
+"""Objects in one answer to a list, as client-go's pager asks for them."""
+WHOLE_LIST_TIMEOUT = 60.0
+"""Seconds for a list in one answer, which only follows on a list in pages that outlived its snapshot."""
+MANAGER = {"fieldManager": "deviceshare"}
+
+
+class ListMeta(Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    continue_: str = field(default="", name="continue")
+
+
+class Page(Struct, frozen=True):
+    """A part of a list; the objects are not decoded yet."""
+
+    metadata: ListMeta
+    items: list[Raw] | None = None
+
+
+class Version(Struct, frozen=True, rename="camel"):
+    major: str
+    minor: str
+    git_version: str
+
+
+class Api:
+    """Implements `deviceshare.loops.ports.Cluster`, and the raw list and watch that mirrors are made of."""
+
+    def __init__(self, connection: Connection, *, timeout: float = 10.0) -> None:
+        """`timeout`: seconds for one call, or for one page of a list."""
+        self._connection = connection
+        self._timeout = timeout
+
+    async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
+        return _decode(await self._read(_path(kind, name, namespace), {}), kind.type)
+
+    async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+        whole = {"apiVersion": kind.api_version, "kind": kind.kind, **body}
+        return _decode(await self._write("POST", _path(kind, "", namespace), whole, MANAGER), kind.type)
+
+    async def patch(
+        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+    ) -> T:
+        path = _path(kind, name, namespace, subresource)
+        answer = await self._write("PATCH", path, body, MANAGER, content_type="application/merge-patch+json")
+        return _decode(answer, kind.type)
+
+    async def delete(
+        self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""
+    ) -> None:
+        wanted = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {key: value for key, value in wanted.items() if value}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        await self._write("DELETE", _path(kind, name, namespace), body, {})
+
+    async def bind(
+        self, namespace: str, pod: str, *, uid: str, node: str, annotations: Mapping[str, str], timeout: float
+    ) -> None:
+        """POST the pod's Binding, whose annotations the API server merges into the pod.
+
+        Raises Conflict when the pod is bound or being deleted, NotFound when it is gone. `timeout` seconds bound both
+        our waiting and, counted from when the request arrives, the API server's work on it: a bind that we gave up is
+        over on the server after the same time again at the latest.
+        https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/binding-v1/
+        """
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod, "namespace": namespace, "uid": uid, "annotations": annotations},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        path = f"/api/v1/namespaces/{_segment(namespace)}/pods/{_segment(pod)}/binding"
+        await self._write("POST", path, body, {**MANAGER, "timeout": f"{timeout:.3f}s"}, timeout=timeout)
+
+    async def server_version(self) -> tuple[int, int]:
+        """Kubernetes' (major, minor), as (1, 20)."""
+        version = _decode(await self._read("/version", {}), Version)
+        return int(version.major.rstrip("+")), int(version.minor.rstrip("+"))
+
+    async def snapshot(
+        self, kind: Kind[T], namespace: str, selectors: Mapping[str, str], decode: Callable[[Raw], T | None]
+    ) -> tuple[list[T], str]:
+        """What `decode` makes of each object (None: nothing), and the resourceVersion that a watch continues from.
+
+        Read in pages. No resourceVersion is sent, so the first page is a quorum read; the others are of its snapshot.
+        https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks
+        """
+        path = _path(kind, "", namespace)
+        try:
+            return await self._pages(path, {**selectors, "limit": str(PAGE)}, decode, self._timeout)
+        except Expired:  # the snapshot was compacted away between two pages; one answer needs none
+            return await self._pages(path, selectors, decode, WHOLE_LIST_TIMEOUT)
+
+    async def _pages(
+        self, path: str, query: Mapping[str, str], decode: Callable[[Raw], T | None], timeout: float
+    ) -> tuple[list[T], str]:
+        objects = []
+        page = _decode(await self._read(path, query, timeout), Page)
+        while True:
+            objects += [obj for obj in map(decode, page.items or ()) if obj is not None]
+            if not page.metadata.continue_:
+                return objects, page.metadata.resource_version
+            page = _decode(await self._read(path, {**query, "continue": page.metadata.continue_}, timeout), Page)
+
+    @asynccontextmanager
+    async def watch(
+        self, kind: Kind[Any], namespace: str, selectors: Mapping[str, str], *, version: str, last: float, quiet: float
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        """Opens the changes since `version`, bookmarks included, for `last` seconds; entered when the server agreed.
+
+        Raises Unavailable after `quiet` seconds without a byte, Expired when `version` is too old, however the server
+        says so.
+        """
+        query = {
+            **selectors,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(int(last)),
+        }
+        path = _path(kind, "", namespace)
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=quiet)
+        try:
+            async with (
+                asyncio.timeout(self._timeout) as opening,
+                self._connection.request("GET", path, query=query, timeout=patience) as response,
+            ):
+                opening.reschedule(None)
+                yield events(response.content)
+        except TimeoutError as error:
+            raise Unavailable(f"watch {path}: no answer within {self._timeout:g} s") from error
+
+    async def _read(self, path: str, query: Mapping[str, str], timeout: float | None = None) -> bytes:
+        deadline = time.monotonic() + (timeout or self._timeout)
+        pauses = delays(0.1, 2.0)
+        while True:
+            try:
+                return await self._call("GET", path, query, timeout=deadline - time.monotonic())
+            except Unavailable as error:
+                pause = max(next(pauses), error.retry_after or 0.0)
+                if time.monotonic() + pause >= deadline:
+                    raise
+                await asyncio.sleep(pause)
+
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any],
+        query: Mapping[str, str],
+        *,
+        content_type: str = "application/json",
+        timeout: float | None = None,
+    ) -> bytes:
+        data = msgspec.json.encode(body)
+        timeout = timeout or self._timeout
+        return await self._call(method, path, query, timeout=timeout, body=data, content_type=content_type)
+
+    async def _call(self, method: str, path: str, query: Mapping[str, str], *, timeout: float, **content: Any) -> bytes:
+        async with self._connection.request(method, path, query=query, timeout=within(timeout), **content) as response:
+            return await response.read()
+
+    async def list(
+        self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
+    ) -> list[T]:
+        """All objects, as of one moment after the call began. Raises Unavailable if one of them can't be decoded."""
+        selectors = _selectors(label_selector, field_selector)
+        objects, _ = await self.snapshot(kind, namespace, selectors, lambda raw: _decode(raw, kind.type))
+        return objects
+
+
+def _path(kind: Kind[Any], name: str, namespace: str, subresource: str = "") -> str:
+    return kind.path(name and _segment(name), namespace and _segment(namespace), subresource)
+
+
+def _segment(name: str) -> str:
+    """`name` as one segment of a path. Names come from people: `../../nodes/a` must stay a name."""
+    if name in (".", ".."):
+        raise Invalid(f"{name!r} is no name of an object")
+    return quote(name, safe="")
+
+
+def _selectors(label: str, field: str) -> Mapping[str, str]:
+    return {key: value for key, value in (("labelSelector", label), ("fieldSelector", field)) if value}
+
+
+def _decode(data: bytes | Raw, type_: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=type_)
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"the API server's {type_.__name__} can't be read: {error}") from error

@@ -1,0 +1,132 @@
+"""The objects of a mirror: what was listed, what changed since, and what we have just written ourselves.
+
+The API server tells a watch about our own write a little later than it answers the write. Without `put` a decision in
+between would be made on the state before our own last step; with it, older events still under way must not win. So an
+object that was put holds until the watch has come as far. Versions are compared as integers, as KEP-5504 allows for
+the objects of one resource (https://www.kubernetes.dev/resources/keps/5504/); where they are not decimal, `put` does
+nothing.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Protocol, TypeVar
+
+import structlog
+
+from deviceshare.domain.meta import ObjectMeta
+
+log = structlog.get_logger(__name__)
+
+
+class Object(Protocol):
+    """Whatever has metadata."""
+
+    @property
+    def metadata(self) -> ObjectMeta: ...
+
+
+T = TypeVar("T", bound=Object)
+
+
+class Cache(Generic[T]):
+    """A set of objects by key. `keep` says which are worth holding; the others are treated as if they weren't there."""
+
+    def __init__(self, keep: Callable[[T], bool] | None = None) -> None:
+        self.version = ""
+        """The resourceVersion up to which list and watch have told us everything."""
+        self._keep = keep
+        self._objects: dict[str, T] = {}
+        self._ahead: dict[str, int] = {}
+        self._watchers: list[Callable[[Any, Any], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def get(self, key: str) -> T | None:
+        return self._objects.get(key)
+
+    def values(self) -> Iterable[T]:
+        """The objects as they are now; later changes don't disturb who iterates."""
+        return tuple(self._objects.values())
+
+    def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+        self._watchers.append(watcher)
+        for obj in self.values():
+            _tell(watcher, None, obj)
+
+    def replace(self, objects: Iterable[T], version: str) -> None:
+        """Takes in a list; what is not in it is removed."""
+        now, before = _revision(version), _revision(self.version)
+        if now is None or (before is not None and now < before):
+            self._ahead.clear()  # the history went back, by a restored backup: nothing of ours is ahead of it
+        else:
+            self._ahead = {key: revision for key, revision in self._ahead.items() if revision > now}
+        self.version = version
+        listed = {obj.metadata.key: obj for obj in objects}
+        for key in [key for key in self._objects if key not in listed]:
+            if key not in self._ahead:
+                self._set(key, None)
+        for key, obj in listed.items():
+            if key not in self._ahead:
+                self._set(key, obj)
+
+    def apply(self, obj: T) -> None:
+        """Takes in an addition or a change from the watch."""
+        self._told(obj.metadata.key, obj.metadata.resource_version, obj)
+
+    def remove(self, key: str, version: str) -> None:
+        """Takes in a deletion from the watch."""
+        self._told(key, version, None)
+
+    def advance(self, version: str) -> None:
+        """Takes in a bookmark: everything up to `version` has been told."""
+        self.version = version
+
+    def put(self, obj: T) -> None:
+        """Takes in what the API server answered to a write of ours, unless the watch has come as far already.
+
+        Only for objects that the mirror's selectors match.
+        """
+        key, revision, told = obj.metadata.key, _revision(obj.metadata.resource_version), _revision(self.version)
+        if revision is None or told is None or revision <= max(told, self._ahead.get(key, 0)):
+            return
+        self._ahead[key] = revision
+        self._set(key, obj)
+
+    def _told(self, key: str, version: str, obj: T | None) -> None:
+        self.version = version
+        if key in self._ahead:
+            if (_revision(version) or 0) < self._ahead[key]:
+                return
+            del self._ahead[key]
+        self._set(key, obj)
+
+    def _set(self, key: str, new: T | None) -> None:
+        if new is not None and self._keep is not None and not self._keep(new):
+            new = None
+        old = self._objects.get(key)
+        if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
+            self._set(key, None)  # another object under the same name: identity is the UID
+            old = None
+        if new is not None:
+            self._objects[key] = new
+        elif old is not None:
+            del self._objects[key]
+        if _version(old) != _version(new):
+            for watcher in self._watchers:
+                _tell(watcher, old, new)
+
+
+def _tell(watcher: Callable[[Any, Any], None], old: Object | None, new: Object | None) -> None:
+    try:
+        watcher(old, new)
+    except Exception:
+        # One watcher's mistake must not keep the others, or the mirror itself, from seeing the change.
+        log.exception("Watcher failed", watcher=getattr(watcher, "__qualname__", repr(watcher)))
+
+
+def _version(obj: Object | None) -> str | None:
+    return None if obj is None else obj.metadata.resource_version
+
+
+def _revision(version: str) -> int | None:
+    return int(version) if version.isdecimal() else None

@@ -1,0 +1,136 @@
+"""One connection pool to the API server: where it is, who we are, and how long we wait.
+
+`kubernetes.aio` reads the configuration and refreshes the tokens. Its `rest.py` is not used for requests: it ends each
+of them at 300 s, encodes bodies itself, rewrites the content type of patches, and may retry.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import structlog
+import yaml
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config, refresh_token
+from yarl import URL
+
+from deviceshare import __version__
+from deviceshare.kube.refusals import refusal
+from deviceshare.loops.ports import Unavailable
+
+log = structlog.get_logger(__name__)
+
+CONNECT_TIMEOUT = 3.0
+"""Seconds for a TCP connection; the API server is near or it is down."""
+POOL_SIZE = 256
+KEEPALIVE = 60.0
+"""Seconds an idle connection is kept: less than the API server's 90, so that it doesn't close one under a write."""
+TOKEN_RETRY = 60.0
+HEADERS = {
+    "User-Agent": f"deviceshare/{__version__}",
+    "Accept": "application/json",
+    # The API server is a hop away: to compress would cost both sides more than to send.
+    "Accept-Encoding": "identity",
+}
+
+
+class NotConfigured(Exception):
+    """There is no usable configuration; the text names the way out."""
+
+
+class Connection:
+    """Sends requests to one API server, with the pool and the credentials of one `Configuration`."""
+
+    def __init__(self, session: aiohttp.ClientSession, configuration: Configuration) -> None:
+        self._session = session
+        self._configuration = configuration
+        self._fixed: dict[str, Any] = {"allow_redirects": False, "proxy": configuration.proxy}
+        if configuration.tls_server_name:
+            self._fixed["server_hostname"] = configuration.tls_server_name
+
+    @asynccontextmanager
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout: aiohttp.ClientTimeout,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Opens the answer to one request; raises an `ApiError` for every refusal and every broken connection.
+
+        `path` has its segments quoted already. Nothing is retried here: who calls knows what may be repeated.
+        """
+        headers = {"Content-Type": content_type} if body is not None else {}
+        if token := await self._configuration.get_api_key_with_prefix("BearerToken"):
+            headers["Authorization"] = token
+        url = URL(self._configuration.host + path, encoded=True).update_query(query or {})
+        try:
+            async with self._session.request(
+                method, url, data=body, headers=headers, timeout=timeout, **self._fixed
+            ) as response:
+                if response.status >= 300:
+                    raise refusal(f"{method} {path}", response.status, response.headers, await response.read())
+                yield response
+        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+            raise Unavailable(f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+
+def within(seconds: float) -> aiohttp.ClientTimeout:
+    """A bound on a whole request, waiting for a free connection of the pool included."""
+    seconds = max(seconds, 0.001)  # aiohttp takes 0 for no bound at all
+    return aiohttp.ClientTimeout(total=seconds, sock_connect=min(CONNECT_TIMEOUT, seconds))
+
+
+@asynccontextmanager
+async def connect(kubeconfig: str | None = None, context: str | None = None) -> AsyncIterator[Connection]:
+    """Opens a connection pool by the kubeconfig file, or as a pod's service account where none is named.
+
+    Raises `NotConfigured`. Tokens are refreshed as long as the connection is open: a service account's from its file
+    once a minute, an exec plugin's and Google's by asking again.
+    """
+    configuration = Configuration(retries=False)
+    try:
+        loader = await _load(kubeconfig, context, configuration)
+        tls = RESTClientObject(configuration).ssl_context
+    except (ConfigException, OSError, yaml.YAMLError) as error:  # ssl.SSLError is an OSError
+        where = "no service account of a pod" if kubeconfig is None else f"kubeconfig {kubeconfig}"
+        raise NotConfigured(f"{where}: {error}; name a kubeconfig file with --kubeconfig") from error
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=POOL_SIZE, ssl=tls, keepalive_timeout=KEEPALIVE),
+        headers=HEADERS,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        # aiohttp does not understand address ranges in NO_PROXY, which is how clusters except their own services.
+        trust_env=kubeconfig is not None,
+    )
+    refreshing = asyncio.create_task(_refresh(loader, configuration), name="token-refresh")
+    try:
+        async with session:
+            yield Connection(session, configuration)
+    finally:
+        refreshing.cancel()
+        await asyncio.wait({refreshing})
+
+
+async def _load(kubeconfig: str | None, context: str | None, configuration: Configuration) -> Any:
+    """Fills `configuration`; returns the kubeconfig's loader, which knows how to refresh its token."""
+    if kubeconfig is None:
+        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        return None
+    return await load_kube_config(kubeconfig, context, configuration)  # type: ignore[no-untyped-call]
+
+
+async def _refresh(loader: Any, configuration: Configuration) -> None:
+    while loader is not None:
+        try:
+            await refresh_token(loader, configuration)  # type: ignore[no-untyped-call]
+            return  # nothing in this kubeconfig is ever refreshed
+        except Exception:
+            # Whatever a plugin does, the token we have may still be good, and the next try may work.
+            log.exception("Failed to refresh the token")
+            await asyncio.sleep(TOKEN_RETRY)

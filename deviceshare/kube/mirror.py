@@ -1,0 +1,194 @@
+"""A local copy of a set of API objects that survives whatever happens to its watch.
+
+List once, then watch from that version on; the server ends a watch every few minutes, and it is opened again where it
+ended, without a list. Bookmarks keep that version young while nothing changes. Only where the server no longer knows
+the version (410, as a status or as an ERROR event) is everything listed again, and the difference told to the
+subscribers.
+https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+
+A TCP connection can die without a word. A watch that stays silent for longer than bookmarks are apart is opened anew.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic
+
+import msgspec
+import structlog
+from msgspec import Raw, Struct
+
+from deviceshare.domain.meta import ObjectMeta
+from deviceshare.kube.api import Api
+from deviceshare.kube.backoff import delays
+from deviceshare.kube.cache import Cache, T
+from deviceshare.kube.stream import WatchEvent
+from deviceshare.loops.ports import ApiError, Expired, Kind
+
+log = structlog.get_logger(__name__)
+
+
+class Pace(Struct, frozen=True):
+    """The mirror's times, in seconds."""
+
+    quiet: float = 75.0
+    """A watch silent for this long is opened anew; the API server sends a bookmark about each minute."""
+    shortest: float = 300.0
+    longest: float = 600.0
+    """A watch is asked to last for a time drawn from between these, so that not all end together."""
+    lost: float = 30.0
+    """Without a watch for longer than this, the mirror no longer calls itself synced."""
+    steady: float = 5.0
+    """A watch that lasted this long may be opened again at once."""
+    first_pause: float = 0.2
+    longest_pause: float = 10.0
+
+
+class _Identified(Struct, frozen=True):
+    metadata: ObjectMeta
+
+
+class Mirror(Generic[T]):
+    """Implements `deviceshare.loops.ports.Mirror`. Somebody owns a task with `run()`."""
+
+    def __init__(
+        self,
+        api: Api,
+        kind: Kind[T],
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        keep: Callable[[T], bool] | None = None,
+        pace: Pace = Pace(),  # noqa: B008 it is frozen
+    ) -> None:
+        """`keep` drops at once what isn't worth holding and can't be told by a selector."""
+        self.events = 0
+        """Watch events so far, bookmarks included."""
+        self.lists = 0
+        """Lists so far; each after the first was forced by a version that the server no longer knew."""
+        self._api = api
+        self._kind = kind
+        self._namespace = namespace
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        self._selectors = {key: value for key, value in selectors.items() if value}
+        self._pace = pace
+        self._cache: Cache[T] = Cache(keep)
+        self._decoder = msgspec.json.Decoder(kind.type)
+        self._listed = asyncio.Event()
+        self._relist = True
+        self._lost_at: float | None = None
+        self._last_event = time.monotonic()
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    @property
+    def synced(self) -> bool:
+        if not self._listed.is_set():
+            return False
+        return self._lost_at is None or time.monotonic() - self._lost_at < self._pace.lost
+
+    @property
+    def last_event_age(self) -> float:
+        """Seconds since the watch last told anything, a bookmark or its own opening included."""
+        return time.monotonic() - self._last_event
+
+    def get(self, key: str) -> T | None:
+        return self._cache.get(key)
+
+    def values(self) -> Iterable[T]:
+        return self._cache.values()
+
+    def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+        self._cache.subscribe(watcher)
+
+    def put(self, obj: T) -> None:
+        """Takes in the answer to a write of ours, so that the next decision doesn't wait for the watch."""
+        self._cache.put(obj)
+
+    async def wait_listed(self) -> None:
+        """Returns once the first list has been taken in; the caller bounds the wait."""
+        await self._listed.wait()
+
+    async def run(self) -> None:
+        """Keeps the copy until cancelled."""
+        pauses = self._pauses()
+        while True:
+            events, opened, pause = self.events, self._last_event, 0.0
+            try:
+                if self._relist:
+                    await self._list()
+                opened = time.monotonic()
+                await self._watch()
+            except ApiError as error:
+                self._relist = self._relist or isinstance(error, Expired)
+                pause = error.retry_after or 0.0
+                log.warning("Lost the watch", kind=self._kind.plural, relist=self._relist, error=str(error))
+            now = time.monotonic()
+            self._lost_at = self._lost_at or now
+            if self.events > events or now - opened > self._pace.steady:
+                pauses = self._pauses()
+            else:
+                pause = max(pause, next(pauses))
+            await asyncio.sleep(pause)
+
+    async def _list(self) -> None:
+        objects, version = await self._api.snapshot(self._kind, self._namespace, self._selectors, self._decode_listed)
+        self._cache.replace(objects, version)
+        self.lists += 1
+        self._relist = False
+        self._listed.set()
+        log.info("Listed objects", kind=self._kind.plural, count=len(self), resourceVersion=version)
+
+    async def _watch(self) -> None:
+        async with self._api.watch(
+            self._kind,
+            self._namespace,
+            self._selectors,
+            version=self._cache.version,
+            last=random.uniform(self._pace.shortest, self._pace.longest),
+            quiet=self._pace.quiet,
+        ) as events:
+            self._lost_at = None
+            self._last_event = time.monotonic()
+            async for event in events:
+                self._take(event)
+                self.events += 1
+                self._last_event = time.monotonic()
+
+    def _take(self, event: WatchEvent) -> None:
+        if event.type in ("ADDED", "MODIFIED"):
+            obj = self._decode(event.object)
+            if obj is not None:
+                self._cache.apply(obj)
+                return
+        try:
+            metadata = msgspec.json.decode(event.object, type=_Identified).metadata
+        except msgspec.DecodeError as error:
+            raise Expired(f"an event of the watch has no metadata: {error}") from error
+        if event.type == "DELETED":
+            self._cache.remove(metadata.key, metadata.resource_version)
+        else:
+            self._cache.advance(metadata.resource_version)
+
+    def _decode(self, raw: Raw) -> T | None:
+        try:
+            return self._decoder.decode(raw)
+        except msgspec.DecodeError as error:
+            log.error("Skipped an object that can't be read", kind=self._kind.plural, error=str(error))
+            return None
+
+    def _decode_listed(self, raw: Raw) -> T | None:
+        """The object; or the one held before, if this one can't be read: it exists, so it must not look removed."""
+        obj = self._decode(raw)
+        if obj is None:
+            try:
+                return self.get(msgspec.json.decode(raw, type=_Identified).metadata.key)
+            except msgspec.DecodeError:
+                return None
+        return obj
+
+    def _pauses(self) -> Iterator[float]:
+        return delays(self._pace.first_pause, self._pace.longest_pause)

@@ -1,0 +1,72 @@
+"""What the API server says when it refuses, told as an `ApiError`.
+
+https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from deviceshare.loops.ports import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Expired,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Unavailable,
+)
+
+
+class Details(Struct, frozen=True, rename="camel"):
+    retry_after_seconds: int = 0
+
+
+class Status(Struct, frozen=True):
+    """The body of a refusal, and the object of an ERROR event."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: Details | None = None
+
+
+_BY_CODE: dict[int, type[ApiError]] = {
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    405: Invalid,
+    409: Conflict,
+    410: Expired,
+    413: Invalid,
+    415: Invalid,
+    422: Invalid,
+}
+
+
+def refusal(request: str, code: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    """The error for an HTTP status of 300 and above."""
+    try:
+        status = msgspec.json.decode(body, type=Status)
+    except msgspec.DecodeError:  # not from the API server proper: a proxy, or a handler without a Status
+        status = Status(message=body[:200].decode(errors="replace").strip())
+    after = headers.get("Retry-After", "")
+    return refusal_of_status(request, status, code, float(after) if after.isdecimal() else None)
+
+
+def refusal_of_status(request: str, status: Status, code: int, retry_after: float | None = None) -> ApiError:
+    """The error for a Status object, whichever way it came."""
+    text = f"{request}: {code} {status.reason} {status.message}".rstrip()
+    if retry_after is None and status.details and status.details.retry_after_seconds:
+        retry_after = float(status.details.retry_after_seconds)
+    if code == 404:
+        # Only the API server's own word means that the object is gone. A 404 without it comes from a server that does
+        # not (yet) serve the kind, or from a proxy, and devices would be given away if it were believed.
+        if status.reason == "NotFound":
+            return NotFound(text)
+        return Unavailable(f"{text} (is this kind served? see manifests/crds)", retry_after=retry_after)
+    if code == 409 and status.reason == "AlreadyExists":
+        return AlreadyExists(text)
+    return _BY_CODE.get(code, Unavailable)(text, retry_after=retry_after)

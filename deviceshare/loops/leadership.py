@@ -1,0 +1,208 @@
+"""Who reconciles: one of the replicas, by a Lease.
+
+https://kubernetes.io/docs/concepts/architecture/leases/; the rules and times are client-go's (tools/leaderelection).
+
+Nothing is safe because of it: the claim protocol holds with two leaders. It only keeps replicas from doing the same
+work twice. So what counts is that somebody leads soon, and that who lost the lease stops.
+
+No clock is compared with another machine's. A follower judges by how long it has itself seen the lease unchanged; a
+leader by when it began its last renewal that succeeded. The times in the Lease are for people.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from msgspec import Struct
+
+from deviceshare.domain import contract
+from deviceshare.loops.kinds import LEASES, Lease
+from deviceshare.loops.ports import ApiError, Cluster, Conflict, NotFound
+
+log = structlog.get_logger(__name__)
+
+LEASE_NAME = "deviceshare"
+
+
+class LeadershipLost(Exception):
+    """The lease could not be kept. The process must end: whatever it still does, another leader may be doing too."""
+
+
+class Timing(Struct, frozen=True):
+    """Seconds."""
+
+    duration: float = 15.0
+    """A lease unchanged for this long may be taken."""
+    renew_within: float = 10.0
+    """A leader that has not renewed for this long stops; what is left of `duration` is for stopping."""
+    retry: float = 2.0
+    """Between two looks at the lease; also the bound on one request."""
+    stop: float = 5.0
+    """The bound on stopping the work after a loss, and on releasing the lease."""
+
+
+class Elector:
+    """Leads or waits to lead, one `run` at a time."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        identity: str,
+        *,
+        namespace: str = contract.NAMESPACE,
+        timing: Timing = Timing(),  # noqa: B008 it is frozen
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`identity` is this process's own and nobody else's, not even its successor's: a random part belongs in it."""
+        self.leading = False
+        self._cluster = cluster
+        self._identity = identity
+        self._namespace = namespace
+        self._timing = timing
+        self._clock = clock
+        self._lease: Lease | None = None
+        self._renewed = 0.0
+
+    async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
+        """Waits for the lease, then runs `lead` while it is ours.
+
+        When cancelled, or when `lead` ends by itself, `lead` is stopped first and the lease released last. Raises
+        `LeadershipLost` when the lease can't be kept, and whatever `lead` raises.
+        """
+        try:
+            await self._acquire()
+            await self._hold(lead)
+        except LeadershipLost:
+            raise
+        except BaseException:
+            await self._release()
+            raise
+        else:
+            await self._release()
+
+    async def _hold(self, lead: Callable[[], Awaitable[None]]) -> None:
+        self.leading = True
+        working = asyncio.create_task(_run(lead), name="leading")
+        renewing = asyncio.create_task(self._renew(), name="lease-renewal")
+        try:
+            await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.leading = False
+            # While the work stops the lease is still renewed, so that nobody else begins before it has ended.
+            await _stop(working, self._timing.stop)
+            await _stop(renewing, self._timing.stop)
+        for task in (renewing, working):
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def _acquire(self) -> None:
+        seen: object = None
+        seen_at = 0.0
+        while True:
+            try:
+                async with asyncio.timeout(self._timing.retry):
+                    lease = await self._read()
+                    if _fingerprint(lease) != seen:
+                        seen, seen_at = _fingerprint(lease), self._clock()
+                        log.info("Observed the lease", holder=lease.spec.holder_identity if lease else None)
+                    if self._free(lease, self._clock() - seen_at):
+                        await self._take(lease)
+                        log.info("Took the lease", identity=self._identity)
+                        return
+            except (ApiError, TimeoutError) as error:
+                log.warning("Failed to get the lease", error=str(error) or "no answer in time")
+            await asyncio.sleep(self._timing.retry * random.uniform(1.0, 1.2))
+
+    def _free(self, lease: Lease | None, unchanged: float) -> bool:
+        """Whether the lease may be taken. Its holder has written how long it is good for without a change."""
+        if lease is None or lease.spec.holder_identity in ("", self._identity):
+            return True
+        return unchanged >= (lease.spec.lease_duration_seconds or self._timing.duration)
+
+    async def _renew(self) -> None:
+        """Keeps the lease; raises `LeadershipLost` as soon as that is no longer sure."""
+        while True:
+            await asyncio.sleep(min(self._timing.retry, max(self._left(), 0.0)))
+            left = self._left()
+            if left <= 0:
+                raise LeadershipLost(f"the lease was not renewed within {self._timing.renew_within:g} s")
+            try:
+                async with asyncio.timeout(min(left, self._timing.retry)):
+                    if self._lease is None:
+                        self._lease = await self._read()
+                        if self._lease is not None and self._lease.spec.holder_identity != self._identity:
+                            raise LeadershipLost(f"{self._lease.spec.holder_identity or 'nobody'} holds the lease")
+                    await self._take(self._lease)
+            except (Conflict, NotFound):
+                self._lease = None  # somebody wrote it, perhaps an earlier request of ours: look before going on
+            except (ApiError, TimeoutError) as error:
+                self._lease = None
+                log.warning("Failed to renew the lease", error=str(error) or "no answer in time")
+
+    def _left(self) -> float:
+        return self._renewed + self._timing.renew_within - self._clock()
+
+    async def _read(self) -> Lease | None:
+        try:
+            return await self._cluster.get(LEASES, LEASE_NAME, self._namespace)
+        except NotFound:
+            return None
+
+    async def _take(self, lease: Lease | None) -> None:
+        """Writes the lease as ours, if it is still as it was read. The time before the request counts, not after."""
+        begun = self._clock()
+        spec: dict[str, Any] = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(self._timing.duration),
+            "renewTime": _now(),
+        }
+        if lease is None or lease.spec.holder_identity != self._identity:
+            spec["acquireTime"] = spec["renewTime"]
+            spec["leaseTransitions"] = lease.spec.lease_transitions + 1 if lease else 0
+        if lease is None:
+            body = {"metadata": {"name": LEASE_NAME}, "spec": spec}
+            self._lease = await self._cluster.create(LEASES, body, self._namespace)
+        else:
+            self._lease = await self._write(lease, spec)
+        self._renewed = begun
+
+    async def _write(self, lease: Lease, spec: dict[str, Any]) -> Lease:
+        body = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}
+        return await self._cluster.patch(LEASES, LEASE_NAME, body, namespace=self._namespace)
+
+    async def _release(self) -> None:
+        """Gives the lease back if it is ours, so that the next leader need not wait for it to run out."""
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+        try:
+            async with asyncio.timeout(self._timing.stop):
+                # Read first: a request that was cut off may have written it, and then the version we hold is old.
+                lease = await self._read()
+                if lease is not None and lease.spec.holder_identity == self._identity:
+                    await self._write(lease, spec)
+                    log.info("Released the lease", identity=self._identity)
+        except (ApiError, TimeoutError) as error:
+            log.warning("Failed to release the lease", error=str(error) or "no answer in time")
+
+
+async def _run(lead: Callable[[], Awaitable[None]]) -> None:
+    await lead()
+
+
+async def _stop(task: asyncio.Task[None], patience: float) -> None:
+    task.cancel()
+    _, pending = await asyncio.wait({task}, timeout=patience)
+    if pending:
+        log.error("Gave up waiting for a task to stop", task=task.get_name())
+
+
+def _fingerprint(lease: Lease | None) -> object:
+    return lease and (lease.spec.holder_identity, lease.spec.renew_time, lease.spec.lease_transitions)
+
+
+def _now() -> str:
+    """MicroTime: RFC 3339 in UTC with exactly six digits."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
