@@ -25,7 +25,7 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
-    creation_timestamp: str = ""
+    creation_timestamp: str | None = None  # Go writes null into an object that is not stored yet
     deletion_timestamp: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
