@@ -200,8 +200,12 @@ def _path(kind: Kind[Any], name: str, namespace: str, subresource: str = "") -> 
 
 
 def _segment(name: str) -> str:
-    """`name` as one segment of a path. Names come from people: `../../nodes/a` must stay a name."""
-    if name in (".", ".."):
+    """`name` as one segment of a path.
+
+    Names come from people's annotations, and the API server splits the path after unquoting it, so quoting alone would
+    let `a/status` or `../../nodes/a` reach other objects. No object's name may hold these characters.
+    """
+    if name in (".", "..") or "/" in name or "%" in name:
         raise Invalid(f"{name!r} is no name of an object")
     return quote(name, safe="")
 

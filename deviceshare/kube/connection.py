@@ -100,7 +100,8 @@ async def connect(kubeconfig: str | None = None, context: str | None = None) -> 
         tls = RESTClientObject(configuration).ssl_context
     except (ConfigException, OSError, yaml.YAMLError) as error:  # ssl.SSLError is an OSError
         where = "no service account of a pod" if kubeconfig is None else f"kubeconfig {kubeconfig}"
-        raise NotConfigured(f"{where}: {error}; name a kubeconfig file with --kubeconfig") from error
+        why = " ".join(str(error).split())
+        raise NotConfigured(f"{where}: {why}; name a kubeconfig file with --kubeconfig") from error
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=POOL_SIZE, ssl=tls, keepalive_timeout=KEEPALIVE),
         headers=HEADERS,

@@ -1,0 +1,238 @@
+"""Api, against a server that answers as no server should."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from deviceshare import __version__
+from deviceshare.kube.api import Api
+from deviceshare.kube.connection import NotConfigured, connect
+from deviceshare.loops.kinds import GROUPS, NODES, PODS
+from deviceshare.loops.ports import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Expired,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Unavailable,
+)
+from tests.unit.kube.scripted import Scripted, Step, answer, hang, kubeconfig, node, page, refuse, serving, status
+
+Start = Callable[..., AbstractAsyncContextManager[tuple[Api, Scripted]]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Starts a scripted server and an Api on it."""
+
+    @asynccontextmanager
+    async def go(*steps: Step, timeout: float = 5.0) -> AsyncIterator[tuple[Api, Scripted]]:
+        server = Scripted(*steps)
+        async with serving(server.handle, tmp_path) as connection:
+            yield Api(connection, timeout=timeout), server
+
+    return go
+
+
+async def test_a_request_says_who_sends_it(start: Start) -> None:
+    """The audit log of a cluster must tell deviceshare's requests from others."""
+    async with start(answer(node("a", 1))) as (api, server):
+        assert (await api.get(NODES, "a")).metadata.name == "a"
+    [seen] = server.seen
+    assert (seen.method, seen.path) == ("GET", "/api/v1/nodes/a")
+    assert seen.headers["User-Agent"] == f"deviceshare/{__version__}"
+    assert seen.headers["Authorization"] == "Bearer a-token"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "expected"),
+    [
+        (302, "", Unavailable),
+        (400, "BadRequest", Invalid),
+        (401, "Unauthorized", Forbidden),
+        (403, "Forbidden", Forbidden),
+        (404, "NotFound", NotFound),
+        (409, "Conflict", Conflict),
+        (409, "AlreadyExists", AlreadyExists),
+        (410, "Expired", Expired),
+        (422, "Invalid", Invalid),
+        (429, "TooManyRequests", Unavailable),
+        (500, "InternalError", Unavailable),
+        (504, "Timeout", Unavailable),
+    ],
+)
+async def test_a_refusal_is_told_by_its_status(start: Start, code: int, reason: str, expected: type[ApiError]) -> None:
+    """What a caller may do next depends on which it was."""
+    async with start(refuse(code, reason, Location="http://127.0.0.1:1/")) as (api, _):
+        with pytest.raises(ApiError) as caught:
+            await api.create(NODES, {"metadata": {"name": "a"}})
+    assert type(caught.value) is expected
+    assert str(code) in str(caught.value)
+
+
+@pytest.mark.parametrize("body", ["404 page not found\n", status(404, "")])
+async def test_a_404_without_the_servers_word_is_no_proof_that_an_object_is_gone(start: Start, body: object) -> None:
+    """A server that doesn't serve our CRD (yet) must not make the collector give devices away."""
+    async with start(answer(body, 404), answer(body, 404), timeout=0.2) as (api, _):
+        with pytest.raises(Unavailable, match="manifests/crds"):
+            await api.get(GROUPS, "g")
+
+
+async def test_a_read_is_tried_again(start: Start) -> None:
+    """A restarted API server, a full queue and a broken answer pass without the caller's notice."""
+    async with start(refuse(503), refuse(429, Retry_After="0"), answer(node("a", 7))) as (api, server):
+        assert (await api.get(NODES, "a")).metadata.resource_version == "7"
+    assert len(server.seen) == 3
+
+
+async def test_a_read_that_is_told_to_wait_too_long_fails_at_once(start: Start) -> None:
+    """Waiting past the deadline would only fail later; the caller learns how long the server wants."""
+    async with start(refuse(429, Retry_After="60")) as (api, server):
+        with pytest.raises(Unavailable) as caught:
+            await api.get(NODES, "a")
+    assert caught.value.retry_after == 60.0
+    assert len(server.seen) == 1
+
+
+async def test_a_write_is_never_repeated(start: Start) -> None:
+    """It may have happened: only the caller knows how to find out."""
+    async with start(refuse(503, details={"retryAfterSeconds": 2}), answer(node("a", 7))) as (api, server):
+        with pytest.raises(Unavailable) as caught:
+            await api.patch(NODES, "a", {})
+    assert caught.value.retry_after == 2.0
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("step", [hang(), answer("<html>", 200), answer({"metadata": {"name": 1}}, 200)])
+async def test_an_answer_that_is_none_is_an_api_error(start: Start, step: Step) -> None:
+    """A hung server, a proxy's page, an object of another shape: nobody has to know aiohttp's or msgspec's errors."""
+    async with start(step, timeout=0.2) as (api, _):
+        with pytest.raises(Unavailable):
+            await api.get(NODES, "a")
+
+
+async def test_a_server_that_is_away_is_an_api_error(tmp_path: Path) -> None:
+    """Nothing listens on port 1."""
+    async with connect(kubeconfig(tmp_path, "http://127.0.0.1:1")) as connection:
+        with pytest.raises(Unavailable):
+            await Api(connection, timeout=0.2).get(NODES, "a")
+
+
+async def test_a_list_follows_its_pages_and_reads_fresh(start: Start) -> None:
+    """No resourceVersion means a quorum read; the rest belongs to the first page's snapshot."""
+    async with start(page(5, node("a", 1), token="t"), page(5, node("b", 2))) as (api, server):
+        found = await api.list(NODES, label_selector="x=y", field_selector="spec.nodeName=n+1")
+    assert [n.metadata.name for n in found] == ["a", "b"]
+    selectors = {"labelSelector": "x=y", "fieldSelector": "spec.nodeName=n+1", "limit": "500"}
+    assert [seen.query for seen in server.seen] == [selectors, {**selectors, "continue": "t"}]
+
+
+async def test_a_list_whose_snapshot_expired_is_read_in_one(start: Start) -> None:
+    """Half of an old list and half of a new one would be no list at all."""
+    steps = page(5, node("a", 1), token="t"), refuse(410, "Expired"), page(9, node("b", 2))
+    async with start(*steps) as (api, server):
+        assert [n.metadata.name for n in await api.list(NODES)] == ["b"]
+    assert server.seen[-1].query == {}
+
+
+async def test_a_list_with_an_object_that_cannot_be_read_fails(start: Start) -> None:
+    """The collector lists pods to prove that none lives; a skipped one would prove it wrongly."""
+    async with start(page(5, node("a", 1), {"metadata": {"name": 3}})) as (api, _):
+        with pytest.raises(Unavailable, match="Node can't be read"):
+            await api.list(NODES)
+
+
+async def test_a_patch_is_a_merge_patch(start: Start) -> None:
+    """A strategic merge would be refused for custom resources, and mean something else for pods."""
+    async with start(answer(node("a", 2))) as (api, server):
+        await api.patch(NODES, "a", {"metadata": {"resourceVersion": "1"}}, subresource="status")
+    [seen] = server.seen
+    assert (seen.method, seen.path) == ("PATCH", "/api/v1/nodes/a/status")
+    assert seen.headers["Content-Type"] == "application/merge-patch+json"
+    assert seen.body == {"metadata": {"resourceVersion": "1"}}
+
+
+async def test_a_create_carries_its_kind(start: Start) -> None:
+    """The server refuses bodies that don't say what they are."""
+    async with start(answer({"metadata": {"name": "p", "namespace": "ns"}}, 201)) as (api, server):
+        assert (await api.create(PODS, {"metadata": {"name": "p"}}, "ns")).metadata.key == "ns/p"
+    [seen] = server.seen
+    assert seen.path == "/api/v1/namespaces/ns/pods"
+    assert seen.body == {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+
+
+async def test_a_delete_names_its_preconditions(start: Start) -> None:
+    """A pod made again under the same name must survive."""
+    async with start(answer({})) as (api, server):
+        await api.delete(PODS, "p", "ns", uid="u1")
+    assert server.seen[0].body["preconditions"] == {"uid": "u1"}
+
+
+async def test_a_binding_is_bounded_on_both_sides(start: Start) -> None:
+    """The server stops at the `timeout` of the query, we stop waiting by our own clock."""
+    async with start(answer({}, 201), hang()) as (api, server):
+        await api.bind("ns", "p", uid="u1", node="n", annotations={"a": "0,1"}, timeout=2.5)
+        with pytest.raises(Unavailable):
+            await api.bind("ns", "p", uid="u1", node="n", annotations={}, timeout=0.1)
+    seen = server.seen[0]
+    assert (seen.path, seen.query["timeout"]) == ("/api/v1/namespaces/ns/pods/p/binding", "2.500s")
+    assert seen.body["metadata"] == {"name": "p", "namespace": "ns", "uid": "u1", "annotations": {"a": "0,1"}}
+    assert seen.body["target"] == {"apiVersion": "v1", "kind": "Node", "name": "n"}
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/status", "../../v1/nodes/a", "a%2Fstatus"])
+async def test_a_name_cannot_reach_another_object(start: Start, name: str) -> None:
+    """Group names come from pod annotations, and the API server unquotes before it splits a path."""
+    async with start() as (api, server):
+        with pytest.raises(Invalid):
+            await api.get(GROUPS, name)
+    assert server.seen == []
+
+
+async def test_a_name_with_odd_characters_stays_one_segment(start: Start) -> None:
+    """It is the server's to say that there is no such object."""
+    async with start(refuse(404, "NotFound")) as (api, server):
+        with pytest.raises(NotFound):
+            await api.get(GROUPS, "a b?watch=1#é")
+    assert server.seen[0].path.endswith("/shareddevicegroups/a%20b%3Fwatch=1%23%C3%A9".replace("=", "%3D"))
+
+
+async def test_the_version_of_a_vendors_server_is_read(start: Start) -> None:
+    """Clouds append a plus to the minor version."""
+    async with start(answer({"major": "1", "minor": "29+", "gitVersion": "v1.29.3-gke.1"})) as (api, _):
+        assert await api.server_version() == (1, 29)
+
+
+async def test_cancelling_a_call_is_not_an_api_error(start: Start) -> None:
+    """A process that stops must not take its own stop for an outage and try again."""
+    async with start() as (api, server):
+        call = asyncio.create_task(api.get(NODES, "a"))
+        while not server.seen:
+            await asyncio.sleep(0.001)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+
+@pytest.mark.parametrize("text", [None, "{", "clusters: 3"])
+async def test_a_kubeconfig_that_is_unusable_names_itself_and_the_way_out(tmp_path: Path, text: str | None) -> None:
+    """Missing, no YAML, no configuration."""
+    path = tmp_path / "config"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(NotConfigured, match=r"kubeconfig .*config: .*--kubeconfig"):
+        async with connect(str(path)):
+            pass
+
+
+async def test_outside_a_pod_a_kubeconfig_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`deviceshare run` on a laptop says so rather than failing to connect."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(NotConfigured, match="--kubeconfig"):
+        async with connect():
+            pass
