@@ -1,0 +1,1 @@
+"""Inbound HTTP: what kube-scheduler, the API server, kubelets and people's monitoring ask of deviceshare."""

@@ -1,0 +1,142 @@
+"""The envelope in which the API server asks webhooks: AdmissionReview, admission.k8s.io/v1.
+
+https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#webhook-request-and-response
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+API_VERSION = "admission.k8s.io/v1"
+KIND = "AdmissionReview"
+
+_MAX_WARNINGS = 15
+_MAX_WARNING = 256
+"""The API server shortens warnings to 256 characters each, 4096 altogether, once they exceed that."""
+
+T = TypeVar("T")
+
+
+class BadReview(Exception):
+    """What was sent is no AdmissionReview that we can answer; the text tells the sender why."""
+
+
+class GroupVersionKind(Struct, frozen=True):
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+
+
+class UserInfo(Struct, frozen=True):
+    username: str = ""
+
+
+class Request(Struct, frozen=True, rename="camel"):
+    """One thing somebody wants to do. The objects stay undecoded: most are none of our business."""
+
+    uid: str
+    kind: GroupVersionKind = field(default_factory=GroupVersionKind)
+    sub_resource: str = ""
+    operation: str = ""
+    user_info: UserInfo = field(default_factory=UserInfo)
+    object: Raw = Raw(b"null")
+    old_object: Raw = Raw(b"null")
+
+
+class Verdict(Struct, frozen=True):
+    """The answer: allowed unless there is a refusal. `code` is the HTTP status that the user's client is given."""
+
+    refusal: str = ""
+    code: int = 403
+    patch: Sequence[dict[str, Any]] = ()
+    warnings: Sequence[str] = ()
+
+
+ALLOWED = Verdict()
+
+
+class _Envelope(Struct, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    request: Raw = Raw(b"null")
+
+
+class _Status(Struct):
+    code: int
+    message: str
+
+
+class _Response(Struct, rename="camel", omit_defaults=True):
+    uid: str
+    allowed: bool
+    status: _Status | None = None
+    patch_type: str = ""
+    patch: bytes = b""  # msgspec writes bytes in base64, as the protocol wants them
+    warnings: tuple[str, ...] = ()
+
+
+class _Answer(Struct, rename="camel"):
+    api_version: str
+    kind: str
+    response: _Response
+
+
+_envelopes = msgspec.json.Decoder(_Envelope)
+_requests = msgspec.json.Decoder(Request)
+
+
+def decode(body: bytes, kind: str) -> Request:
+    """The request in an AdmissionReview about an object of this kind; raises BadReview."""
+    try:
+        envelope = _envelopes.decode(body)
+    except (ValueError, RecursionError, msgspec.DecodeError) as error:
+        raise BadReview(f"the body is not a JSON {KIND}: {error}") from error
+    if (envelope.api_version, envelope.kind) != (API_VERSION, KIND):
+        raise BadReview(
+            f"expected a {KIND} of {API_VERSION}, got {envelope.kind or 'no kind'} of "
+            f"{envelope.api_version or 'no apiVersion'}; register the webhook with admissionReviewVersions: [v1]"
+        )
+    try:
+        request = _requests.decode(envelope.request)
+    except (ValueError, RecursionError, msgspec.DecodeError) as error:
+        raise BadReview(f"the {KIND}'s request can't be read: {error}") from error
+    if request.kind.kind != kind:
+        raise BadReview(
+            f"this path reviews objects of kind {kind}, not {request.kind.kind or 'none'}; "
+            "mend the rules of the webhook configuration"
+        )
+    return request
+
+
+class Unreadable(Exception):
+    """The object under review has a field that is not what its schema says."""
+
+
+def decode_object(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
+    """An object of a request; raises Unreadable naming the field."""
+    try:
+        return decoder.decode(raw)
+    except (ValueError, RecursionError, msgspec.DecodeError) as error:
+        raise Unreadable(f"the object can't be read: {error}") from error
+
+
+def encode(request: Request, verdict: Verdict) -> bytes:
+    """The AdmissionReview that answers the request."""
+    response = _Response(
+        request.uid,
+        not verdict.refusal,
+        status=_Status(verdict.code, verdict.refusal) if verdict.refusal else None,
+        patch_type="JSONPatch" if verdict.patch else "",
+        patch=msgspec.json.encode(verdict.patch) if verdict.patch else b"",
+        warnings=_fitting(verdict.warnings),
+    )
+    return msgspec.json.encode(_Answer(API_VERSION, KIND, response))
+
+
+def _fitting(warnings: Sequence[str]) -> tuple[str, ...]:
+    texts = tuple(text if len(text) <= _MAX_WARNING else f"{text[: _MAX_WARNING - 1]}…" for text in warnings)
+    if len(texts) <= _MAX_WARNINGS:
+        return texts
+    return (*texts[:_MAX_WARNINGS], f"… and {len(texts) - _MAX_WARNINGS} more warnings")

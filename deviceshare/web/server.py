@@ -1,0 +1,111 @@
+"""A listening socket and the routes it serves: bounded in body size and time, measured, and quick to stop."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from deviceshare.telemetry import Metrics
+from deviceshare.web.certificate import Certificate
+
+log = structlog.get_logger(__name__)
+
+RESULT: Final = "result"
+"""Set on a response (`response[RESULT] = "refused"`), it becomes the result in the request metrics."""
+
+_GRACE = 3.0
+"""Seconds that requests under way have to end when the server stops; aiohttp's own 60 outlast a pod's grace period."""
+
+_KEEP_ALIVE = 150.0
+"""Seconds an idle connection stays open. Go's clients close theirs after 90: were we first, a request sent at that
+moment would fail, and Go doesn't repeat a POST."""
+
+
+class CannotListen(Exception):
+    """The address is taken or not this machine's."""
+
+
+class Server:
+    """Serves `routes` on one address, over TLS where there is a certificate.
+
+    A body of more than `max_body` bytes is answered 413, a request that takes longer than `timeout` seconds 503.
+    Requests are counted under the name of their path: `/filter` is the verb `filter`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        routes: Iterable[web.AbstractRouteDef],
+        metrics: Metrics,
+        *,
+        max_body: int,
+        timeout: float,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self._name = name
+        self._host = host
+        self._port = port
+        self._certificate = certificate
+        self._renewal: asyncio.Task[None] | None = None
+        app = web.Application(middlewares=[_bounded(metrics, timeout)], client_max_size=max_body)
+        app.add_routes(routes)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=_GRACE, keepalive_timeout=_KEEP_ALIVE, handle_signals=False
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; where 0 was asked for, the one that the kernel chose."""
+        return int(self._runner.addresses[0][1])
+
+    async def start(self) -> None:
+        """Returns once connections are accepted; raises CannotListen."""
+        await self._runner.setup()
+        context = self._certificate.context if self._certificate else None
+        try:
+            await web.TCPSite(self._runner, self._host, self._port, ssl_context=context).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise CannotListen(
+                f"{self._name}: can't listen on {self._host}:{self._port} ({error.strerror or error}); "
+                f"choose another address with --{self._name}-bind"
+            ) from error
+        if self._certificate is not None:
+            self._renewal = asyncio.create_task(self._certificate.watch(), name=f"{self._name}-certificate")
+        log.info("Started server", server=self._name, host=self._host, port=self.port, tls=context is not None)
+
+    async def stop(self) -> None:
+        """Accepts no more, lets requests under way end for a few seconds, then cuts them off."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._renewal
+        await self._runner.cleanup()
+        log.info("Stopped server", server=self._name)
+
+
+def _bounded(metrics: Metrics, timeout: float) -> Middleware:
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        with metrics.request(_verb(request)) as measured:
+            try:
+                async with asyncio.timeout(timeout):
+                    response = await handler(request)
+            except TimeoutError as error:
+                raise web.HTTPServiceUnavailable(text=f"deviceshare had no answer within {timeout:g} s\n") from error
+            measured.result = response.get(RESULT, "ok" if response.status < 400 else "error")
+            return response
+
+    return middleware
+
+
+def _verb(request: web.Request) -> str:
+    # Any path may be asked for; only those that are served become labels, or strangers could fill the registry.
+    resource = request.match_info.route.resource
+    return resource.canonical.strip("/") if resource is not None else "unknown"
