@@ -1,0 +1,5 @@
+"""`python -m deviceshare`, the same as the console script."""
+
+from deviceshare.cli.main import main
+
+main(prog_name="deviceshare")

@@ -1,0 +1,37 @@
+"""The root of the command line.
+
+Shell completion is click's: `eval "$(_DEVICESHARE_COMPLETE=bash_source deviceshare)"`, likewise for zsh and fish
+(https://click.palletsprojects.com/en/stable/shell-completion/).
+"""
+
+from importlib import import_module
+
+import click
+
+from deviceshare import __version__
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when the command is named: `run` must not load the sandbox, nor the sandbox `run`.
+
+    After click's own recipe: https://click.palletsprojects.com/en/stable/complex/#lazily-loading-subcommands
+    """
+
+    _MODULES = ("run", "sandbox")
+    """Each `deviceshare.cli.NAME` holds the command NAME."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self._MODULES})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._MODULES:
+            return super().get_command(ctx, cmd_name)
+        command = getattr(import_module(f"deviceshare.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="deviceshare")
+def main() -> None:
+    """Several Kubernetes pods share the same GPUs, on purpose and safely."""

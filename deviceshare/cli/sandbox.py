@@ -1,0 +1,131 @@
+"""`deviceshare sandbox`: a real local control plane to try deviceshare in."""
+
+import re
+import shlex
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from deviceshare.sandbox import Options, Sandbox, SandboxError, Status, default_directory, running, start, status, stop
+from deviceshare.sandbox.progress import Progress
+
+_RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+
+
+class _Failed(click.ClickException):
+    """Shown as `Error: …`, exit status 1."""
+
+
+def _resource(_: click.Context, __: click.Parameter, value: str) -> str:
+    if not _RESOURCE.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no resource name; name one like nvidia.com/gpu")
+    return value
+
+
+_directory = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=default_directory,
+    show_default="~/.local/state/deviceshare/sandbox",
+    help="Where the sandbox keeps its kubeconfig, logs and data.",
+)
+
+
+@click.group()
+def sandbox() -> None:
+    """Run a real Kubernetes control plane on this machine, with simulated nodes."""
+
+
+@sandbox.command()
+@click.option("--nodes", type=click.IntRange(0, 5000), default=2, show_default=True, help="Simulated nodes.")
+@click.option("--devices", type=click.IntRange(0, 1024), default=4, show_default=True, help="Devices on each node.")
+@click.option("--resource", callback=_resource, default="nvidia.com/gpu", show_default=True, help="What a device is.")
+@_directory
+@click.option("--detach", is_flag=True, help="Return when everything is ready, and leave it running.")
+@click.option("--no-deviceshare", is_flag=True, help="Leave deviceshare and its webhooks out, to run it yourself.")
+def up(nodes: int, devices: int, resource: str, directory: Path, *, detach: bool, no_deviceshare: bool) -> None:
+    """Start a control plane, deviceshare and simulated nodes.
+
+    Each start begins with an empty cluster. Without --detach, Ctrl-C ends everything.
+    """
+    options = Options(nodes=nodes, devices=devices, resource=resource, deviceshare=not no_deviceshare)
+    try:
+        if detach:
+            _welcome(start(options, directory, Progress()), detached=True)
+            return
+        with running(options, directory, progress=Progress()) as started:
+            _welcome(started, detached=False)
+            _await_end(started)
+    except SandboxError as error:
+        raise _Failed(str(error)) from error
+
+
+@sandbox.command()
+@_directory
+def down(directory: Path) -> None:
+    """End a sandbox. Its logs stay until the next start."""
+    try:
+        with Progress().stage("Ending the sandbox"):
+            ran = stop(directory)
+    except SandboxError as error:
+        raise _Failed(str(error)) from error
+    click.echo(f"The sandbox in {directory} has ended." if ran else f"No sandbox runs in {directory}.")
+
+
+@sandbox.command("status")
+@_directory
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="For people or programs.")
+def show_status(directory: Path, output: str) -> None:
+    """Show each process. The exit status is 0 when all are healthy."""
+    answer = status(directory)
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(answer)))
+    else:
+        _print(answer)
+    sys.exit(0 if answer.ready else 1)
+
+
+def _print(answer: Status) -> None:
+    if answer.processes:
+        table = Table("NAME", "PID", "HEALTHY", "RESTARTS", "LAST EXIT", box=None, pad_edge=False)
+        for process in answer.processes:
+            colour = "green" if process.healthy else "red"
+            healthy = f"[{colour}]{'yes' if process.healthy else 'no'}[/]"
+            table.add_row(process.name, str(process.pid), healthy, str(process.restarts), process.message)
+        Console().print(table)
+    if answer.message:
+        click.echo(answer.message, err=True)
+
+
+def _welcome(started: Sandbox, *, detached: bool) -> None:
+    options, directory = started.plan.options, started.layout.directory
+    click.echo(f"Kubernetes {started.plan.binaries.version} with {options.nodes} simulated nodes is ready.\n")
+    click.echo(f"  export KUBECONFIG={started.kubeconfig}")
+    click.echo("  kubectl get nodes,sdg,ndev")
+    if not options.deviceshare:
+        click.echo("\nTo run deviceshare yourself:\n")
+        click.echo(f"  {shlex.join(started.deviceshare_command)}")
+        click.echo(f"  kubectl apply -f {started.layout.config / 'webhooks.yaml'}")
+    click.echo(f"\n  deviceshare sandbox status --dir {directory}")
+    if detached:
+        click.echo(f"  deviceshare sandbox down --dir {directory}")
+    else:
+        click.echo("\nCtrl-C ends everything.")
+
+
+def _await_end(started: Sandbox) -> None:
+    """Returns at Ctrl-C or SIGTERM; raises SandboxError when the sandbox ends by itself."""
+    ended = threading.Event()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, lambda *_: ended.set())
+    while not ended.wait(1.0):
+        if not started.layout.running():
+            raise SandboxError(f"The sandbox has ended; see {started.layout.logs}")
+    click.echo("\nEnding everything.")

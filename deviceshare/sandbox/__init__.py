@@ -1,0 +1,31 @@
+"""A real local control plane, for people and for tests.
+
+etcd, kube-apiserver with RBAC, kube-controller-manager and two kube-schedulers are the real ones, and so is
+deviceshare. Only the nodes are simulated: nothing runs in their pods, but the pods tell which environment their
+containers would have.
+
+    with running(Options(nodes=3, devices=4)) as sandbox:
+        sandbox.kubectl("get", "nodes")
+"""
+
+from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.lifecycle import Sandbox, Status, running, start, status, stop
+from deviceshare.sandbox.pod import ENV, RUN_FOR, SIMULATED
+from deviceshare.sandbox.state import Layout, Options, ProcessState, default_directory
+
+__all__ = [
+    "ENV",
+    "RUN_FOR",
+    "SIMULATED",
+    "Layout",
+    "Options",
+    "ProcessState",
+    "Sandbox",
+    "SandboxError",
+    "Status",
+    "default_directory",
+    "running",
+    "start",
+    "status",
+    "stop",
+]

@@ -1,0 +1,42 @@
+"""Where binaries are kept between runs, outside any checkout: a build takes minutes, and one machine needs it once.
+
+Follows the XDG base directory specification (https://specifications.freedesktop.org/basedir-spec/latest/).
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deviceshare.sandbox.progress import Progress
+
+
+def cache_root() -> Path:
+    """`$XDG_CACHE_HOME/deviceshare`, by default `~/.cache/deviceshare`."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "deviceshare"
+
+
+def kubernetes_cache() -> Path:
+    """Holds `vX.Y.Z/bin` for each release."""
+    return cache_root() / "kubernetes"
+
+
+def etcd_cache() -> Path:
+    """Holds an etcd that didn't come with Kubernetes."""
+    return cache_root() / "etcd" / "bin"
+
+
+@contextmanager
+def locked(progress: Progress) -> Iterator[None]:
+    """Lets one process at a time fill the cache. The lock goes with the process that holds it, however it ends."""
+    root = cache_root()
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with progress.stage("Waiting for another process that is fetching binaries"):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,8 @@
+"""The one error of the sandbox: what went wrong, and the command or setting that mends it."""
+
+
+class SandboxError(Exception):
+    """The sandbox can't do what was asked; `str()` is meant to be shown to a person as it is."""
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{problem}\n{remedy}" if remedy else problem)

@@ -1,0 +1,99 @@
+"""Puts deviceshare's manifests into the sandbox's cluster, as `kubectl apply` would into anybody's.
+
+The manifests are the ones that a cluster gets. Only the webhooks' address differs: no Service leads to a process on
+loopback.
+"""
+
+import asyncio
+import base64
+import copy
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deviceshare import assets
+from deviceshare.domain.contract import GROUP
+from deviceshare.sandbox.binaries import Binaries
+from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.state import Layout
+
+_TIMEOUT = 60.0
+_ALICE = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: sandbox-alice}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
+"""
+
+
+async def install(layout: Layout, binaries: Binaries, *, webhook_url: str, with_webhooks: bool) -> None:
+    """Applies CRDs, rights and webhooks, and returns when the CRDs can be used; raises SandboxError.
+
+    The rendered webhooks are written to `config/webhooks.yaml` in any case, for a deviceshare that is started by hand.
+    """
+    manifests = assets.manifests()
+    webhooks, alice = layout.config / "webhooks.yaml", layout.config / "alice.yaml"
+    authority = (layout.pki / "ca.crt").read_bytes()
+    documents = yaml.safe_load_all((manifests / "webhooks.yaml").read_text())
+    local = [local_webhooks(document, webhook_url, authority, binaries.minor) for document in documents]
+    webhooks.write_text(yaml.safe_dump_all(local, sort_keys=False))
+    alice.write_text(_ALICE)
+    files = [manifests / "crds", manifests / "rbac.yaml", alice, *([webhooks] if with_webhooks else [])]
+    await _kubectl(layout, binaries, "apply", *(f"--filename={file}" for file in files))
+    crds = [f"--filename={manifests / 'crds'}"]
+    await _kubectl(layout, binaries, "wait", "--for=condition=Established", f"--timeout={_TIMEOUT:.0f}s", *crds)
+
+
+def local_webhooks(document: Mapping[str, Any], url: str, authority: bytes, minor: int) -> dict[str, Any]:
+    """A webhook configuration that calls `url` instead of a Service, narrowed where Kubernetes 1.`minor` can.
+
+    `url` has no path; each webhook keeps its own.
+    """
+    changed: dict[str, Any] = copy.deepcopy(dict(document))
+    for webhook in changed["webhooks"]:
+        path = webhook["clientConfig"]["service"]["path"]
+        webhook["clientConfig"] = {"url": url + path, "caBundle": base64.b64encode(authority).decode()}
+    return narrow(changed, minor)
+
+
+def narrow(document: Mapping[str, Any], minor: int) -> dict[str, Any]:
+    """Makes the mutating webhook strict where it can be told which pods are ours.
+
+    Until 1.28 a webhook can't select by annotation, so it sees every pod, and must be ignored when it is unreachable.
+    From 1.28 on `matchConditions` pick the pods that name a group; those may wait until it is back.
+    https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-matchconditions
+    """
+    changed: dict[str, Any] = copy.deepcopy(dict(document))
+    if minor < 28 or changed["kind"] != "MutatingWebhookConfiguration":
+        return changed
+    for webhook in changed["webhooks"]:
+        webhook["failurePolicy"] = "Fail"
+        webhook["matchConditions"] = [{"name": "names-a-group", "expression": _any_of(("annotations", "labels"))}]
+    return changed
+
+
+def _any_of(maps: Iterable[str]) -> str:
+    return " || ".join(f"(has(object.metadata.{each}) && '{GROUP}' in object.metadata.{each})" for each in maps)
+
+
+async def _kubectl(layout: Layout, binaries: Binaries, *arguments: str | Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        binaries.kubectl,
+        f"--kubeconfig={layout.kubeconfig}",
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise SandboxError(f"kubectl {arguments[0]} of the manifests took longer than {_TIMEOUT:.0f} s") from None
+    if process.returncode != 0:
+        raise SandboxError(f"kubectl {arguments[0]} of the manifests failed:\n{output.decode(errors='replace')}")

@@ -1,0 +1,243 @@
+"""Starts, ends and asks after sandboxes: what the command line, the tests and the benchmarks call.
+
+Everybody gets the same thing, a supervising process of its own; they differ only in who it dies with.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from deviceshare.sandbox import binaries
+from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.probes import Prober
+from deviceshare.sandbox.progress import Progress
+from deviceshare.sandbox.state import Layout, Options, Plan, ProcessState, State
+
+_START_SECONDS = 240.0
+_STOP_SECONDS = 90.0
+_POLL_SECONDS = 0.1
+
+T = TypeVar("T")
+
+
+class Status(msgspec.Struct, kw_only=True, rename="camel"):
+    """How a sandbox is, asked of the processes themselves just now."""
+
+    ready: bool
+    directory: str
+    kubeconfig: str
+    server: str = ""
+    version: str = ""
+    message: str = ""
+    processes: list[ProcessState] = []
+
+
+class Sandbox:
+    """A sandbox that runs."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.plan = layout.plan()
+        state = layout.state()
+        if state is None:
+            raise SandboxError(f"No sandbox has run in {layout.directory}.")
+        self.server = state.server
+        """The API server's URL."""
+        self.extender_url = f"http://127.0.0.1:{state.extender_port}"
+        self.webhook_url = f"https://127.0.0.1:{state.webhook_port}"
+        self.probe_url = f"http://127.0.0.1:{state.probe_port}"
+        """deviceshare's `/livez`, `/readyz` and `/metrics`."""
+        self.deviceshare_command = state.deviceshare_command
+        """How this sandbox runs deviceshare, or would."""
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The admin's."""
+        return self.layout.kubeconfig
+
+    def kubeconfig_of(self, identity: str) -> Path:
+        """Of `alice`, who has the rights of `edit`, or of `deviceshare`, `kube-scheduler`, `kubelet` and the like."""
+        return self.layout.kubeconfigs / f"{identity}.yaml"
+
+    def status(self) -> Status:
+        """Asks every process how it is."""
+        return status(self.layout.directory)
+
+    def pid(self, name: str) -> int:
+        """The process id that the named process has now; raises KeyError when there is none of that name."""
+        state = self.layout.state()
+        return {process.name: process.pid for process in state.processes if process.pid}[name] if state else 0
+
+    def kubectl(
+        self, *arguments: str, stdin: str | None = None, identity: str = "", timeout: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs the set's own kubectl, as the admin or another identity; the caller looks at the exit status.
+
+        Raises subprocess.TimeoutExpired after `timeout` seconds.
+        """
+        kubeconfig = self.kubeconfig_of(identity) if identity else self.kubeconfig
+        command = [self.plan.binaries.kubectl, f"--kubeconfig={kubeconfig}", *arguments]
+        return subprocess.run(command, input=stdin or "", capture_output=True, text=True, timeout=timeout, check=False)
+
+
+@contextlib.contextmanager
+def running(
+    options: Options | None = None, directory: Path | None = None, *, progress: Progress | None = None
+) -> Iterator[Sandbox]:
+    """A sandbox for the length of a block, in a temporary directory unless one is named. It dies with this process.
+
+    Enter it from a thread that lives as long as the sandbox shall: the kernel counts a thread as a parent. Raises
+    SandboxError when it can't be had.
+    """
+    with contextlib.ExitStack() as stack:
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deviceshare-sandbox-")))
+        progress = progress or Progress()
+        process = launch(options or Options(), Layout(directory), progress, tied=True)
+        stack.callback(_end, process)
+        await_ready(Layout(directory), process, progress)
+        yield Sandbox(Layout(directory))
+
+
+def start(options: Options, directory: Path, progress: Progress) -> Sandbox:
+    """Starts a sandbox that stays when this process ends; returns when it is ready, or raises SandboxError."""
+    layout = Layout(directory)
+    process = launch(options, layout, progress, tied=False)
+    try:
+        await_ready(layout, process, progress)
+    except BaseException:  # Ctrl-C too: what isn't ready must not stay behind.
+        _end(process)
+        raise
+    return Sandbox(layout)
+
+
+def launch(options: Options, layout: Layout, progress: Progress, *, tied: bool) -> subprocess.Popen[bytes]:
+    """Finds the binaries and starts the supervising process; returns at once. Raises SandboxError.
+
+    A tied one ends when this process has died.
+    """
+    found = binaries.find(progress)
+    command = [sys.executable, "-m", "deviceshare.sandbox.supervisor", str(layout.directory)]
+    command += [str(os.getpid())] if tied else []
+    with layout.lock() as lock:
+        layout.prepare(Plan(options, found))
+        with (layout.logs / "sandbox.log").open("wb") as log:
+            # The child inherits the lock, and with it the directory: there is no moment in which nobody holds it.
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[lock.fileno()],
+            )
+
+
+def await_ready(layout: Layout, process: subprocess.Popen[bytes], progress: Progress) -> None:
+    """Shows the stages of a start until it is done; raises SandboxError when it fails or takes four minutes."""
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        state = layout.state()
+        if state is not None and state.ready:
+            return
+        if process.poll() is not None:
+            raise SandboxError(f"The sandbox didn't start: {_why(layout)}")
+        if time.monotonic() > deadline:
+            raise SandboxError(f"The sandbox wasn't ready after {_START_SECONDS:.0f} s; see {layout.logs}")
+        if state is None:
+            time.sleep(_POLL_SECONDS)
+        else:
+            with progress.stage(state.stage.capitalize()):
+                _await_next_stage(layout, process, state.stage, deadline)
+
+
+def _await_next_stage(layout: Layout, process: subprocess.Popen[bytes], stage: str, deadline: float) -> None:
+    while process.poll() is None and time.monotonic() < deadline:
+        state = layout.state()
+        if state is not None and state.stage != stage:
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _why(layout: Layout) -> str:
+    state = layout.state()
+    return state.error if state is not None and state.error else "\n" + layout.log_tail("sandbox")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()  # The kernel ends its children with it.
+        process.wait()
+
+
+def stop(directory: Path) -> bool:
+    """Ends the sandbox of this directory and returns when nothing of it runs; False when none ran.
+
+    Raises SandboxError when it can't be ended.
+    """
+    layout = Layout(directory)
+    if not layout.running():
+        return False
+    state = _await(layout.state, 5.0)
+    if state is None:
+        raise SandboxError(f"{layout.directory} is locked by a process that isn't a sandbox.")
+    for signal_number, patience in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, 10.0)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(state.pid, signal_number)
+        if _await(lambda: not layout.running(), patience):
+            return True
+    raise SandboxError(f"The sandbox in {layout.directory} (process {state.pid}) can't be ended.")
+
+
+def _await(question: Callable[[], T], patience: float) -> T:
+    deadline = time.monotonic() + patience
+    while not (answer := question()) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return answer
+
+
+def status(directory: Path) -> Status:
+    """How the sandbox of this directory is; not ready, and without processes, where none runs."""
+    layout = Layout(directory)
+    answer = Status(ready=False, directory=str(layout.directory), kubeconfig=str(layout.kubeconfig))
+    state = layout.state()
+    if not layout.running() or state is None:
+        answer.message = (
+            f"No sandbox runs in {layout.directory}; start one: deviceshare sandbox up --dir {layout.directory}"
+        )
+        return answer
+    answer.server, answer.version = state.server, state.version
+    answer.processes = asyncio.run(_probe(layout, state))
+    well = all(process.healthy for process in answer.processes)
+    answer.ready = state.ready and well
+    answer.message = "" if answer.ready else state.error or ("unhealthy" if state.ready else state.stage)
+    return answer
+
+
+async def _probe(layout: Layout, state: State) -> list[ProcessState]:
+    async with Prober(layout.pki / "ca.crt") as prober:
+        health = await asyncio.gather(*(prober.healthy(process.probe) for process in state.processes))
+    for process, healthy in zip(state.processes, health, strict=True):
+        process.healthy = healthy and _alive(process.pid)
+    return state.processes
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

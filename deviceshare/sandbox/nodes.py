@@ -1,0 +1,85 @@
+"""The simulated nodes: real Node objects with nothing behind them but the simulated kubelet.
+
+https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/
+"""
+
+import asyncio
+import datetime
+from typing import Any
+
+from deviceshare.domain.contract import MODE_LABEL, MODE_SHARED
+from deviceshare.kube.api import Api
+from deviceshare.loops.ports import AlreadyExists
+from deviceshare.sandbox.env import host_ip
+from deviceshare.sandbox.pod import NODES, SIMULATED
+from deviceshare.sandbox.state import Options
+from deviceshare.sandbox.steps import timestamp
+
+_AT_ONCE = 16
+
+
+async def create_nodes(api: Api, options: Options, version: str) -> None:
+    """Creates node-1 to node-N; one that is there already is left as it is."""
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def create(name: str) -> None:
+        async with slots:
+            try:
+                await api.create(NODES, node(name, options, version))
+            except AlreadyExists:
+                return
+            # Admission taints every new node until a controller has seen its condition; ours are ready from the start.
+            await api.patch(NODES, name, {"spec": {"taints": None}})
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(1, options.nodes + 1):
+            group.create_task(create(f"node-{number}"), name=f"create node-{number}")
+
+
+def node(name: str, options: Options, version: str) -> dict[str, Any]:
+    """A shared node with `options.devices` devices, as a kubelet with a device plugin would register it."""
+    capacity = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "500"}
+    if options.devices:
+        capacity[options.resource] = str(options.devices)
+    labels = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        MODE_LABEL: MODE_SHARED,
+        SIMULATED: "true",
+    }
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "status": {
+            "capacity": capacity,
+            "allocatable": capacity,
+            "conditions": conditions(),
+            "addresses": [
+                {"type": "InternalIP", "address": host_ip(name)},
+                {"type": "Hostname", "address": name},
+            ],
+            "nodeInfo": {"kubeletVersion": version, "operatingSystem": "linux", "architecture": "amd64"}
+            | dict.fromkeys(
+                ("machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion"),
+                "simulated",
+            )
+            | {"kubeProxyVersion": version},
+        },
+    }
+
+
+def conditions() -> list[dict[str, str]]:
+    """What a healthy kubelet reports."""
+    now = timestamp(datetime.datetime.now(datetime.UTC))
+    healthy = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
+    return [
+        {
+            "type": type_,
+            "status": status,
+            "reason": "SandboxKubelet",
+            "message": "the sandbox simulates this node",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
+        for type_, status in healthy.items()
+    ]

@@ -1,0 +1,150 @@
+"""What a sandbox is asked to be, where its files lie, and what it says about itself.
+
+One directory is one sandbox. The supervising process holds a lock in it for as long as it lives, so whether a sandbox
+runs is never guessed from a process id, which the kernel may have given to somebody else since.
+"""
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from deviceshare.sandbox.binaries import Binaries
+from deviceshare.sandbox.errors import SandboxError
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start. The defaults are what a person wants first."""
+
+    nodes: int = 2
+    devices: int = 4
+    """On each node."""
+    resource: str = "nvidia.com/gpu"
+    deviceshare: bool = True
+    """Whether deviceshare runs and its webhooks are registered. The CRDs and its rights are there in any case."""
+    kubelet: bool = True
+    """Whether the pods of the simulated nodes turn Running. Off, they stay as the scheduler leaves them."""
+    extender: dict[str, Any] | None = None
+    """The extender entry of deviceshare-scheduler's configuration, where it shall not be deviceshare's own."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What the supervising process is told by the one that starts it."""
+
+    options: Options
+    binaries: Binaries
+
+
+class ProcessState(msgspec.Struct, kw_only=True):
+    """One process as `sandbox status` shows it."""
+
+    name: str
+    pid: int
+    healthy: bool
+    restarts: int = 0
+    """How often it died and was started again."""
+    message: str = ""
+    """What is wrong, for people."""
+    probe: str = ""
+    """The URL that answers 200 while the process is healthy."""
+
+
+class State(msgspec.Struct, kw_only=True):
+    """What the supervising process last wrote about its sandbox."""
+
+    pid: int
+    ready: bool = False
+    stage: str = ""
+    error: str = ""
+    server: str = ""
+    version: str = ""
+    processes: list[ProcessState] = []
+    extender_port: int = 0
+    webhook_port: int = 0
+    probe_port: int = 0
+    deviceshare_command: list[str] = []
+
+
+class Layout:
+    """The files of one sandbox."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.expanduser().absolute()
+        self.kubeconfig = self.directory / "kubeconfig"
+        """For people: the cluster's admin."""
+        self.kubeconfigs = self.directory / "kubeconfigs"
+        """One per other identity, `deviceshare.yaml` among them."""
+        self.logs = self.directory / "logs"
+        self.pki = self.directory / "pki"
+        self.config = self.directory / "config"
+        self.data = self.directory / "data"
+        self._plan = self.directory / "plan.json"
+        self._state = self.directory / "state.json"
+        self._lock = self.directory / "lock"
+
+    def prepare(self, plan: Plan) -> None:
+        """Makes the locked directory ready for a start from nothing; what an earlier sandbox left is removed."""
+        if not self._plan.exists() and set(self.directory.iterdir()) - {self._lock}:
+            raise SandboxError(f"{self.directory} holds files of something else.", "Name an empty directory: --dir DIR")
+        for part in (self.kubeconfigs, self.logs, self.pki, self.config, self.data):
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(mode=0o700)
+        for file in (self._state, self.kubeconfig):
+            file.unlink(missing_ok=True)
+        self._plan.write_bytes(msgspec.json.format(msgspec.json.encode(plan)))
+
+    def plan(self) -> Plan:
+        """What this sandbox was asked to be."""
+        return msgspec.json.decode(self._plan.read_bytes(), type=Plan)
+
+    def state(self) -> State | None:
+        """What was last written, or None when nothing was."""
+        try:
+            return msgspec.json.decode(self._state.read_bytes(), type=State)
+        except FileNotFoundError:
+            return None
+
+    def write_state(self, state: State) -> None:
+        """Replaces the state as a whole: a reader sees the old one or the new one."""
+        draft = self._state.with_suffix(".new")
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
+        draft.replace(self._state)
+
+    def lock(self) -> IO[str]:
+        """Takes the directory until every copy of the returned file is closed; raises SandboxError when it is taken."""
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = self._lock.open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise SandboxError(
+                f"A sandbox is running in {self.directory}.",
+                f"End it: deviceshare sandbox down --dir {self.directory}, or name another directory: --dir DIR",
+            ) from None
+        return file
+
+    def running(self) -> bool:
+        """Whether a supervising process holds this directory."""
+        if not self._lock.exists():
+            return False
+        try:
+            self.lock().close()
+        except SandboxError:
+            return True
+        return False
+
+    def log_tail(self, name: str, lines: int = 15) -> str:
+        """The end of a process's log, indented."""
+        log = self.logs / f"{name}.log"
+        text = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
+        return "\n".join(f"    {line}" for line in text)
+
+
+def default_directory() -> Path:
+    """`$XDG_STATE_HOME/deviceshare/sandbox`: the same from every working directory, so `down` finds what `up` began."""
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "state") / "deviceshare" / "sandbox"

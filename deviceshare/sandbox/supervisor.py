@@ -1,0 +1,183 @@
+"""The supervising process of one sandbox: `python -m deviceshare.sandbox.supervisor DIR [PARENT]`.
+
+It starts everything in the order in which the parts need each other, keeps it running, writes down how it is, and ends
+it in reverse. It is a process of its own, so that `up --detach` can leave and tests can kill it. With PARENT, a process
+id, it ends when that process has died.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import structlog
+
+from deviceshare import telemetry
+from deviceshare.kube.api import Api
+from deviceshare.kube.connection import connect
+from deviceshare.loops.ports import ApiError
+from deviceshare.sandbox import identities
+from deviceshare.sandbox.certificates import Authority, write_key
+from deviceshare.sandbox.child import Child
+from deviceshare.sandbox.components import Component, Components, choose_ports
+from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.install import install
+from deviceshare.sandbox.nodes import create_nodes
+from deviceshare.sandbox.orphans import die_with_parent
+from deviceshare.sandbox.probes import Prober
+from deviceshare.sandbox.state import Layout, ProcessState, State
+
+log = structlog.get_logger(__name__)
+
+_READY_SECONDS = 60.0
+_WATCH_SECONDS = 1.0
+
+
+class Supervisor:
+    """Runs one sandbox from its first process to its last."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._plan = layout.plan()
+        self._ports = choose_ports()
+        self._components = Components(layout, self._plan, self._ports)
+        self._children: list[Child] = []
+        self._state = State(
+            pid=os.getpid(),
+            server=self._components.server,
+            version=self._plan.binaries.version,
+            extender_port=self._ports.extender,
+            webhook_port=self._ports.webhook,
+            probe_port=self._ports.probe,
+            deviceshare_command=self._components.deviceshare.command,
+        )
+
+    async def run(self) -> None:
+        """Brings everything up, keeps it up until cancelled, and takes it down; raises SandboxError when it can't."""
+        authority = self._write_credentials()
+        tokens = identities.write(self._layout, self._components.server, authority)
+        try:
+            async with Prober(authority) as prober:
+                await self._bring_up(prober, tokens)
+                self._say("ready", ready=True)
+                async with asyncio.TaskGroup() as group:
+                    for child in self._children:
+                        group.create_task(child.keep_alive(), name=f"keep {child.component.name}")
+                    group.create_task(self._watch(prober), name="watch")
+        finally:
+            # The last started needs the others, so it goes first; the API server outlives all who talk to it.
+            for child in reversed(self._children):
+                await child.stop()
+
+    def fail(self, error: Exception) -> None:
+        """Leaves word for whoever waits for this sandbox."""
+        self._state.error = str(error)
+        self._say("failed", ready=False)
+
+    def _write_credentials(self) -> Path:
+        pki = self._layout.pki
+        authority = Authority(pki)
+        names = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+        authority.issue("kube-apiserver", names, ("127.0.0.1", "10.96.0.1"))
+        authority.issue("loopback")
+        authority.issue("webhook")
+        write_key(pki / "service-accounts.key")
+        return authority.certificate
+
+    async def _bring_up(self, prober: Prober, tokens: Path) -> None:
+        parts, options = self._components, self._plan.options
+        # The API server exits if its store isn't there.
+        await self._start(prober, parts.etcd)
+        await self._start(prober, parts.apiserver(tokens))
+        # CRDs and rights come before who needs them. The webhooks refuse groups until deviceshare answers; so be it.
+        self._say("installing manifests")
+        url = f"https://127.0.0.1:{self._ports.webhook}"
+        await install(self._layout, self._plan.binaries, webhook_url=url, with_webhooks=options.deviceshare)
+        # From here on nobody waits for anybody: all of them cope with an API server that is busy, and with each other.
+        clients = [parts.controller_manager, parts.scheduler, parts.deviceshare_scheduler]
+        clients += [parts.deviceshare] if options.deviceshare else []
+        clients += [parts.kubelet] if options.kubelet else []
+        await self._start(prober, *clients)
+        # Nodes come last, so that nothing is ever scheduled by a half of the system.
+        self._say("creating nodes")
+        async with connect(str(self._layout.kubeconfig)) as connection:
+            await create_nodes(Api(connection), options, self._plan.binaries.version)
+
+    async def _start(self, prober: Prober, *components: Component) -> None:
+        self._say("starting " + ", ".join(component.name for component in components))
+        children = [Child(component, self._layout.logs) for component in components]
+        for child in children:
+            self._children.append(child)
+            await child.start()
+        async with asyncio.TaskGroup() as group:
+            for child in children:
+                group.create_task(child.wait_healthy(prober, _READY_SECONDS), name=f"await {child.component.name}")
+
+    async def _watch(self, prober: Prober) -> None:
+        """Keeps the written state true, to the second."""
+        while True:
+            health = await asyncio.gather(*(prober.healthy(child.component.probe) for child in self._children))
+            self._write([child.alive and healthy for child, healthy in zip(self._children, health, strict=True)])
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    def _say(self, stage: str, *, ready: bool = False) -> None:
+        log.info("Reached a stage", stage=stage)
+        self._state.stage = stage
+        self._state.ready = ready
+        self._write([ready for _ in self._children])
+
+    def _write(self, health: list[bool]) -> None:
+        self._state.processes = [
+            ProcessState(
+                name=child.component.name,
+                pid=child.pid,
+                healthy=healthy,
+                restarts=child.restarts,
+                message=child.message,
+                probe=child.component.probe,
+            )
+            for child, healthy in zip(self._children, health, strict=True)
+        ]
+        self._layout.write_state(self._state)
+
+
+async def supervise(layout: Layout) -> int:
+    """Runs the sandbox until SIGTERM or SIGINT; returns the exit status."""
+    main, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert main is not None
+    supervisor = Supervisor(layout)
+    ending = False
+
+    def end() -> None:
+        nonlocal ending
+        if not ending:  # A second signal must not break off the taking down.
+            ending = True
+            main.cancel()
+
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, end)
+    try:
+        await supervisor.run()
+    except asyncio.CancelledError:
+        log.info("Ended")
+        return 0
+    except (SandboxError, ApiError, OSError, ExceptionGroup) as error:
+        log.exception("Failed")
+        supervisor.fail(_first(error))
+        return 1
+    return 0
+
+
+def _first(error: Exception) -> Exception:
+    """The cause among several: what failed first ended the others."""
+    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
+if __name__ == "__main__":
+    telemetry.configure("console")
+    if len(sys.argv) > 2:
+        die_with_parent(signal.SIGTERM)
+        if os.getppid() != int(sys.argv[2]):  # It died before it could be our parent.
+            sys.exit(1)
+    sys.exit(asyncio.run(supervise(Layout(Path(sys.argv[1])))))
