@@ -17,6 +17,14 @@ from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 
 
+BIND_SECONDS = 8.0
+"""A bind gives up after this long, whatever it waits for."""
+BINDING_SECONDS = 4.0
+"""The API server gives up on a Binding after this long, also when its client has gone."""
+BINDS_OVER_SECONDS = BIND_SECONDS + BINDING_SECONDS + 1
+"""After this long no bind that began before can still take effect."""
+
+
 class Refused(Exception):
     """The pod can't be bound now. The text is for the person who waits; the scheduler tries the pod again."""
 
@@ -35,7 +43,7 @@ async def bind(cluster: Cluster, pod: Pod, group: Group, node: str, *, home: str
     if group.node:
         devices = await join(cluster, group, node)
     else:
-        devices = await claim(cluster, group, node)
+        devices = joinable(await claim(cluster, group, node), group)
         group = await settle(cluster, group, node, devices)
     await attach(cluster, pod, group, node, devices, timeout=timeout)
     return group
@@ -61,22 +69,21 @@ def joinable(seen: NodeDevices, group: Group) -> Devices:
     return tuple(sorted(claim.devices))
 
 
-async def claim(cluster: Cluster, group: Group, node: str) -> Devices:
-    """Step 3: claims devices for an unbound group.
+async def claim(cluster: Cluster, group: Group, node: str) -> NodeDevices:
+    """Step 3: the ledger with a claim of an unbound group, which is made unless it is there.
 
     Raises:
-        Refused: too few devices are free, or an earlier claim of the group is being released.
+        Refused: too few devices are free.
         Conflict: somebody else wrote the ledger; begin again.
         ApiError: the ledger could not be read or written.
     """
     seen = await read_ledger(cluster, node)
     if group.uid in seen.claims:
-        return joinable(seen, group)
+        return seen
     chosen = allocation.choose(group.spec.resources, seen.free())
     if chosen is None:
         raise Refused(f"group {group.name} no longer fits on node {node}: others took its devices meanwhile")
-    await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, group.uid, group.name, chosen))
-    return chosen
+    return await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, group.uid, group.name, chosen))
 
 
 async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) -> Group:

@@ -128,6 +128,10 @@ class Mirror(Protocol[T_co]):
 
     def values(self) -> Iterable[T_co]: ...
 
+    def put(self, obj: Any) -> None:
+        """Takes in an object as our own write returned it, unless a newer one is held already."""
+        ...
+
     def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
         """Calls `watcher(old, new)` on the event loop at each change; existing objects are reported as additions."""
         ...

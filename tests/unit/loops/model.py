@@ -1,8 +1,8 @@
-"""A model of the API server for the property tests: versions, compare-and-swap, and a pause around every request.
+"""A model of the API server for the property tests: versions, compare-and-swap, and a pause before every request.
 
 It is a stand-in for a cluster only where the order of events must be the test's own choice. Each request takes effect
-at one instant, with a pause before it (the request is on its way) and one after it (the answer is): a caller that is
-stopped in the second pause has written without ever knowing.
+at one instant, with a pause before it. A caller stopped in a pause has done all its earlier writes and none of the
+later ones, and whether it learned the outcome of the last makes no difference to anybody else.
 """
 
 import copy
@@ -104,7 +104,6 @@ class ModelCluster:
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
         await Pause()
         found = self.read(kind, name, namespace)
-        await Pause()
         if found is None:
             raise NotFound(f"{kind.plural} {name}")
         return found
@@ -112,7 +111,7 @@ class ModelCluster:
     async def list(
         self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
     ) -> list[T]:
-        assert not field_selector and not namespace
+        assert (field_selector, namespace) == ("", "")
         await Pause()
         key, equals, value = label_selector.partition("=")
         found = [
@@ -120,16 +119,13 @@ class ModelCluster:
             for raw in self._table(kind).values()
             if not key or (raw["metadata"].get("labels", {}).get(key, None) in ((value,) if equals else _Anything()))
         ]
-        await Pause()
         return found
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         await Pause()
         if self._key(body["metadata"]["name"], namespace) in self._table(kind):
             raise AlreadyExists(f"{kind.plural} {body['metadata']['name']}")
-        made = msgspec.convert(self.put(kind, body, namespace), kind.type)
-        await Pause()
-        return made
+        return msgspec.convert(self.put(kind, body, namespace), kind.type)
 
     async def patch(
         self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
@@ -145,7 +141,6 @@ class ModelCluster:
         self.edit(kind, name, body, namespace)
         written = self.read(kind, name, namespace)
         assert written is not None
-        await Pause()
         return written
 
     async def delete(
@@ -153,7 +148,6 @@ class ModelCluster:
     ) -> None:
         await Pause()
         self.remove(kind, name, namespace)
-        await Pause()
 
     async def bind(
         self, namespace: str, pod: str, *, uid: str, node: str, annotations: Mapping[str, str], timeout: float
@@ -165,7 +159,6 @@ class ModelCluster:
         if raw["metadata"]["uid"] != uid or raw.get("spec", {}).get("nodeName"):
             raise Conflict(f"pod {pod}")
         self.edit(PODS, pod, {"spec": {"nodeName": node}, "metadata": {"annotations": dict(annotations)}}, namespace)
-        await Pause()
 
     def _table(self, kind: Kind[Any]) -> dict[str, Raw]:
         return self.objects.setdefault(kind.plural, {})

@@ -1,239 +1,233 @@
-"""The claim protocol over random histories: any interleaving, any crash, stale reads, two collectors, hands in the data.
+"""The claim protocol over random histories: any interleaving, any crash, stale reads, two collectors, a careless hand.
 
-Hypothesis draws a schedule; each step of it lets one actor go to its next request, stops one for ever, or lets the
-world change. After every step the invariants of design.md must hold.
+Hypothesis draws a schedule, a string of bytes. Each choice lets one actor go to its next request, stops one for ever,
+begins a bind, a collection or a repair, or lets the world change. After every request the invariants of design.md must
+hold. `PROTOCOL_EXAMPLES=50000` explores further; docs/decisions/0003-claim-protocol-tests.md tells which rule of
+claims.md each sabotage of the protocol breaks, and that the test notices.
 """
 
+import os
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from deviceshare.domain import contract
 from deviceshare.domain.devices import Device, devices_of
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import as_json, new_ledger
-from deviceshare.domain.nodes import Node
 from deviceshare.loops import claiming, collecting, repairing
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from tests.unit.loops.model import Actor, ModelCluster, Pause
 
+T = TypeVar("T")
+
 GPU = "nvidia.com/gpu"
-NODE_NAMES = ("n1", "n2")
+HAVE = as_json(devices_of({GPU: 2}))
+NODE_NAMES = ("n1", "n1", "n1", "n2")
 GROUP_NAMES = ("a", "b")
 POD_NAMES = ("p1", "p2", "p3")
 BINDS_OVER = "every bind that began before is over"
+EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "3000"))
 
 
-class Protocol(RuleBasedStateMachine):
-    """Two nodes of two devices, two groups of two, three pods, any number of binds and collections."""
+class World:
+    """Two nodes of two devices, two groups that want two each, three pods; whatever deviceshare does about them."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, schedule: bytes) -> None:
+        self.choices = iter(schedule)
         self.cluster = ModelCluster()
         self.binds: list[Actor] = []
-        self.collections: list[tuple[Actor, list[Actor]]] = []
-        self.repairs: list[tuple[Actor, list[Actor]]] = []
+        self.others: list[tuple[Actor, list[Actor]]] = []
+        """Collections and repairs, each with the binds it waits out."""
         self.history: dict[str, deque[Group]] = {name: deque(maxlen=4) for name in GROUP_NAMES}
         self.marks = 0
         self.lost: set[str] = set()
         """Nodes whose ledger somebody deleted and nobody made again yet."""
-
-    @initialize()
-    def a_cluster_with_groups_and_pods(self) -> None:
-        for name in NODE_NAMES:
+        for name in ("n1", "n2"):
             self.cluster.put(NODES, {"metadata": {"name": name, "labels": {contract.MODE_LABEL: "shared"}}})
-            node = self.cluster.read(NODES, name)
-            assert node is not None
-            self.cluster.put(NODE_DEVICES, self._ledger_body(node))
+            self.cluster.put(NODE_DEVICES, {**new_ledger(self._node(name), {}), "status": {"devices": HAVE}})
         for name in GROUP_NAMES:
-            self._make_group(name)
-        for name in POD_NAMES:
-            self._make_pod(name, "a" if name != "p3" else "b")
+            self.make_group(name)
+        for name, group in zip(POD_NAMES, ("a", "a", "b"), strict=True):
+            self.make_pod(name, group)
+        if self.pick((True, False)):
+            self.begin_bind("p1", "n1", 0)
+            self.binds[0].finish()
+            self._tidy()
 
-    # The world.
+    def run(self) -> None:
+        """Takes every step of the schedule and looks at the invariants after each."""
+        try:
+            while True:
+                self.pick(MOVES)(self)
+        except StopIteration:
+            pass
+        finally:
+            for actor in self.actors():
+                actor.crash()
 
-    @rule(name=st.sampled_from(GROUP_NAMES))
-    def the_group_is_deleted_or_made_again(self, name: str) -> None:
+    def pick(self, options: Sequence[T]) -> T:
+        return options[next(self.choices) % len(options)]
+
+    def actors(self) -> list[Actor]:
+        return [*self.binds, *(actor for actor, _ in self.others)]
+
+    # The world's moves.
+
+    def group_comes_or_goes(self) -> None:
+        name = self.pick(GROUP_NAMES)
         if self.cluster.read(GROUPS, name):
             self.cluster.remove(GROUPS, name)
         else:
-            self._make_group(name)
+            self.make_group(name)
 
-    @rule(name=st.sampled_from(POD_NAMES), group=st.sampled_from(GROUP_NAMES))
-    def the_pod_ends_or_is_made_again(self, name: str, group: str) -> None:
+    def pod_comes_or_goes(self) -> None:
+        name = self.pick(POD_NAMES)
         if self.cluster.read(PODS, name, "ns"):
             self.cluster.remove(PODS, name, "ns")
         else:
-            self._make_pod(name, group)
+            self.make_pod(name, self.pick(GROUP_NAMES))
 
-    @rule(name=st.sampled_from(POD_NAMES))
-    def the_pod_finishes(self, name: str) -> None:
+    def pod_finishes(self) -> None:
+        name = self.pick(POD_NAMES)
         pod = self.cluster.read(PODS, name, "ns")
         if pod and pod.lives:
             self.cluster.edit(PODS, name, {"status": {"phase": "Succeeded"}}, "ns")
 
-    @rule(name=st.sampled_from(GROUP_NAMES))
-    def somebody_wipes_the_status(self, name: str) -> None:
-        group = self.cluster.read(GROUPS, name)
-        if group and group.node and group.node not in self.lost and self._claim_of(group):
-            self.cluster.edit(GROUPS, name, {"status": None})
+    def status_is_wiped(self) -> None:
+        group = self.cluster.read(GROUPS, self.pick(GROUP_NAMES))
+        if group and group.node and self.claim_held(group):
+            self.cluster.edit(GROUPS, group.name, {"status": None})
 
-    @rule(name=st.sampled_from(NODE_NAMES))
-    def somebody_deletes_the_ledger(self, name: str) -> None:
+    def ledger_is_deleted(self) -> None:
+        name = self.pick(NODE_NAMES)
         self.cluster.remove(NODE_DEVICES, name)
         self.lost.add(name)
 
-    # deviceshare.
+    # deviceshare's moves.
 
-    @rule(pod=st.sampled_from(POD_NAMES), node=st.sampled_from(NODE_NAMES), age=st.integers(0, 3))
-    def a_bind_begins_with_a_group_that_may_be_stale(self, pod: str, node: str, age: int) -> None:
+    def bind_begins(self) -> None:
+        self.begin_bind(self.pick(POD_NAMES), self.pick(NODE_NAMES), self.pick((0, 0, 1, 2, 3)))
+
+    def begin_bind(self, pod: str, node: str, age: int) -> None:
+        """A bind reads the group from a mirror that lags `age` versions behind."""
         found = self.cluster.read(PODS, pod, "ns")
-        if found is None or not found.pending or len(self.binds) >= 4:
+        if found is None or not found.pending or len(self.binds) >= 3:
             return
         current = self.cluster.read(GROUPS, found.group)
-        if current:
-            self._remember(current)
         versions = self.history[found.group]
-        if not versions:
-            return
+        if current and versions[-1] != current:
+            versions.append(current)
         group = versions[max(0, len(versions) - 1 - age)]
-        home = self._fleet().home(group)
-        work = claiming.bind(self.cluster, found, group, node, home=home, timeout=1)
+        work = claiming.bind(self.cluster, found, group, node, home=self._fleet().home(group), timeout=1)
         self.binds.append(Actor(f"bind {pod} to {node}", work))
 
-    @rule(node=st.sampled_from(NODE_NAMES), data=st.data())
-    def a_collection_begins(self, node: str, data: st.DataObject) -> None:
-        ledger = self.cluster.read(NODE_DEVICES, node)
-        if ledger is None or not ledger.claims or len(self.collections) >= 2:
+    def collection_begins(self) -> None:
+        ledger = self.cluster.read(NODE_DEVICES, self.pick(NODE_NAMES))
+        if ledger is None or not ledger.claims:
             return
-        uid = data.draw(st.sampled_from(sorted(ledger.claims)))
-        started: list[Actor] = []
+        uid = self.pick(sorted(ledger.claims))
 
-        async def wait_out_binds(mark: str) -> None:
-            started.extend(self.binds)
-            await Pause(BINDS_OVER)
+        def work(wait: Callable[[], Coroutine[Any, Any, None]]) -> Coroutine[Any, Any, Any]:
+            return collecting.collect(
+                self.cluster, ledger.node, uid, new_mark=self._new_mark, wait_out_binds=lambda mark: wait()
+            )
 
-        work = collecting.collect(
-            self.cluster, node, uid, new_mark=self._new_mark, wait_out_binds=wait_out_binds
-        )
-        self.collections.append((Actor(f"collect {uid} on {node}", work), started))
+        self._begin(f"collect {uid}", work)
 
-    @rule(name=st.sampled_from(GROUP_NAMES))
-    def a_wiped_status_is_repaired(self, name: str) -> None:
-        if len(self.repairs) < 2:
-            self.repairs.append((Actor(f"readopt {name}", repairing.readopt(self.cluster, name)), []))
+    def status_is_repaired(self) -> None:
+        name = self.pick(GROUP_NAMES)
+        self._begin(f"readopt {name}", lambda wait: repairing.readopt(self.cluster, name))
 
-    @precondition(lambda self: self.lost)
-    @rule(data=st.data())
-    def a_lost_ledger_is_made_again(self, data: st.DataObject) -> None:
-        if len(self.repairs) >= 2:
+    def ledger_is_made_again(self) -> None:
+        if self.lost:
+            node = self._node(self.pick(sorted(self.lost)))
+            self._begin("recreate", lambda wait: repairing.recreate(self.cluster, node, wait_out_binds=wait))
+
+    def actor_goes_on(self) -> None:
+        ready = [*self.binds, *(a for a, waits in self.others if all(bind.over for bind in waits))]
+        if not ready:
             return
-        node = self.cluster.read(NODES, data.draw(st.sampled_from(sorted(self.lost))))
-        assert node is not None
-        started: list[Actor] = []
-
-        async def wait_out_binds() -> None:
-            started.extend(self.binds)
-            await Pause(BINDS_OVER)
-
-        async def work() -> Any:
-            made = await repairing.recreate(self.cluster, node, wait_out_binds=wait_out_binds)
-            self.lost.discard(node.metadata.name)
-            return made
-
-        self.repairs.append((Actor(f"recreate {node.metadata.name}", work()), started))
-
-    @rule(data=st.data(), steps=st.integers(1, 8))
-    def an_actor_goes_on(self, data: st.DataObject, steps: int) -> None:
-        actors = self._ready()
-        if not actors:
-            return
-        actor = data.draw(st.sampled_from(actors))
-        for _ in range(steps):
-            if actor.over:
-                break
+        actor = self.pick(ready)
+        for _ in range(self.pick((1, 1, 2, 3, 6))):
             actor.step()
-            self._track_recreation()
-            if actor.waiting:
+            self.devices_appear_in_new_ledgers()
+            self.check()
+            if actor.over or actor.waiting:
                 break
-            self.no_device_has_two_owners()
         self._tidy()
 
-    @rule(data=st.data())
-    def an_actor_stops_for_ever(self, data: st.DataObject) -> None:
-        actors = [*self.binds, *(a for a, _ in self.collections), *(a for a, _ in self.repairs)]
-        if actors:
-            data.draw(st.sampled_from(actors)).crash()
-        self._tidy()
+    def actor_stops_for_ever(self) -> None:
+        if self.actors():
+            self.pick(self.actors()).crash()
+            self._tidy()
 
-    @rule()
-    def time_passes_until_every_bind_is_over(self) -> None:
+    def binds_time_out(self) -> None:
         for bind in self.binds:
             bind.crash()
         self._tidy()
 
-    # What must hold after every step.
+    # The invariants.
 
-    @invariant()
-    def no_device_has_two_owners(self) -> None:
+    def check(self) -> None:
+        pods = [pod for pod in self.cluster.all(PODS) if pod.lives]
         owners: dict[tuple[str, Device], str] = {}
-        for pod in self.cluster.all(PODS):
-            if pod.lives:
-                for device in pod.devices:
-                    owner = owners.setdefault((pod.node, device), pod.group_uid)
-                    assert owner == pod.group_uid, f"{device} of {pod.node} serves {owner} and {pod.group_uid}"
-
-    @invariant()
-    def a_device_is_in_at_most_one_claim(self) -> None:
-        for ledger in self.cluster.all(NODE_DEVICES):
-            devices = [device for claim in ledger.claims.values() for device in claim.devices]
-            assert len(devices) == len(set(devices)), ledger
-
-    @invariant()
-    def a_group_lives_on_one_node(self) -> None:
         homes: dict[str, str] = {}
-        for pod in self.cluster.all(PODS):
-            if pod.lives:
-                assert homes.setdefault(pod.group_uid, pod.node) == pod.node
-
-    @invariant()
-    def a_bound_group_holds_its_claim(self) -> None:
+        for pod in pods:
+            assert homes.setdefault(pod.group_uid, pod.node) == pod.node, "a group lives on one node"
+            for device in pod.devices:
+                owner = owners.setdefault((pod.node, device), pod.group_uid)
+                assert owner == pod.group_uid, "a device serves one group"
+        for ledger in self.cluster.all(NODE_DEVICES):
+            claimed = [device for claim in ledger.claims.values() for device in claim.devices]
+            assert len(claimed) == len(set(claimed)), "a device is in one claim"
+            for pod in pods:
+                if pod.node == ledger.node:
+                    assert pod.group_uid in ledger.claims, "devices of a live pod stay claimed"
+                    assert tuple(sorted(ledger.claims[pod.group_uid].devices)) == pod.devices
         for group in self.cluster.all(GROUPS):
-            if group.node and group.node not in self.lost:
-                assert self._claim_of(group), f"{group.name} says it lives on {group.node}"
+            assert not group.node or group.node in self.lost or self.claim_held(group), "a bound group holds its claim"
 
-    @invariant()
-    def a_pods_annotation_equals_its_groups_claim(self) -> None:
-        for pod in self.cluster.all(PODS):
-            ledger = self.cluster.read(NODE_DEVICES, pod.node) if pod.lives else None
-            if ledger and pod.group_uid in ledger.claims:
-                assert tuple(sorted(ledger.claims[pod.group_uid].devices)) == pod.devices
+    # How the world is made.
 
-    def teardown(self) -> None:
-        for actor in [*self.binds, *(a for a, _ in self.collections), *(a for a, _ in self.repairs)]:
-            actor.crash()
+    def devices_appear_in_new_ledgers(self) -> None:
+        for ledger in self.cluster.all(NODE_DEVICES):
+            self.lost.discard(ledger.node)
+            if not ledger.devices:
+                self.cluster.edit(NODE_DEVICES, ledger.node, {"status": {"devices": HAVE}})
 
-    # How the model is set up.
+    def claim_held(self, group: Group) -> bool:
+        ledger = self.cluster.read(NODE_DEVICES, group.node)
+        return ledger is not None and group.uid in ledger.claims
 
-    def _ready(self) -> list[Actor]:
-        waiters = [*self.collections, *self.repairs]
-        free = [actor for actor, started in waiters if not actor.waiting or all(bind.over for bind in started)]
-        return [actor for actor in [*self.binds, *free] if not actor.over]
+    def make_group(self, name: str) -> None:
+        self.cluster.put(GROUPS, {"metadata": {"name": name}, "spec": {"resources": {GPU: 2}}})
+        group = self.cluster.read(GROUPS, name)
+        assert group is not None
+        self.history[name].append(group)
+
+    def make_pod(self, name: str, group: str) -> None:
+        named = {contract.GROUP: group}
+        self.cluster.put(PODS, {"metadata": {"name": name, "labels": named, "annotations": named}}, "ns")
+
+    def _begin(self, name: str, work: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+        if len(self.others) >= 2:
+            return
+        waits: list[Actor] = []
+
+        async def wait() -> None:
+            waits.extend(self.binds)
+            await Pause(BINDS_OVER)
+
+        self.others.append((Actor(name, work(wait)), waits))
 
     def _tidy(self) -> None:
         self.binds = [actor for actor in self.binds if not actor.over]
-        self.collections = [(a, s) for a, s in self.collections if not a.over]
-        self.repairs = [(a, s) for a, s in self.repairs if not a.over]
-
-    def _track_recreation(self) -> None:
-        self.lost = {name for name in self.lost if self.cluster.read(NODE_DEVICES, name) is None}
-        for ledger in self.cluster.all(NODE_DEVICES):
-            if not ledger.devices:  # The controller's other half writes what the node has.
-                self.cluster.edit(NODE_DEVICES, ledger.node, {"status": {"devices": as_json(devices_of({GPU: 2}))}})
+        self.others = [(actor, waits) for actor, waits in self.others if not actor.over]
 
     def _fleet(self) -> Fleet:
         fleet = Fleet()
@@ -244,34 +238,39 @@ class Protocol(RuleBasedStateMachine):
                 fleet.set_living(pod.group_uid, pod.metadata.key, pod.node)
         return fleet
 
-    def _claim_of(self, group: Group) -> bool:
-        ledger = self.cluster.read(NODE_DEVICES, group.node)
-        return ledger is not None and group.uid in ledger.claims
-
-    def _ledger_body(self, node: Node) -> dict[str, Any]:
-        return {**new_ledger(node, {}), "status": {"devices": as_json(devices_of({GPU: 2}))}}
-
-    def _make_group(self, name: str) -> None:
-        self.cluster.put(GROUPS, {"metadata": {"name": name}, "spec": {"resources": {GPU: 2}}})
-        group = self.cluster.read(GROUPS, name)
-        assert group is not None
-        self._remember(group)
-
-    def _make_pod(self, name: str, group: str) -> None:
-        named = {contract.GROUP: group}
-        self.cluster.put(PODS, {"metadata": {"name": name, "labels": named, "annotations": named}}, "ns")
-
-    def _remember(self, group: Group) -> None:
-        versions = self.history[group.name]
-        if not versions or versions[-1] != group:
-            versions.append(group)
+    def _node(self, name: str) -> Any:
+        return self.cluster.read(NODES, name)
 
     def _new_mark(self) -> str:
         self.marks += 1
         return f"mark-{self.marks}"
 
 
-TestProtocol = Protocol.TestCase
-TestProtocol.settings = settings(
-    max_examples=400, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
-)
+USUAL: list[Callable[[World], None]] = [
+    *[World.actor_goes_on] * 12,
+    *[World.bind_begins] * 4,
+    *[World.collection_begins] * 3,
+    World.group_comes_or_goes,
+    World.group_comes_or_goes,
+    World.pod_comes_or_goes,
+    World.pod_comes_or_goes,
+    World.pod_finishes,
+    World.actor_stops_for_ever,
+    World.binds_time_out,
+]
+CARELESS: list[Callable[[World], None]] = [
+    World.status_is_wiped,
+    World.status_is_repaired,
+    World.status_is_repaired,
+    World.ledger_is_deleted,
+    World.ledger_is_made_again,
+    World.ledger_is_made_again,
+]
+MOVES = USUAL
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.binary(min_size=60, max_size=160))
+def test_every_device_keeps_one_owner_whatever_happens(schedule: bytes) -> None:
+    """Binds, collections, crashes, deletions and stale reads in any order."""
+    World(schedule).run()

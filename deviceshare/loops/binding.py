@@ -1,0 +1,143 @@
+"""Bind, as the extender is asked to: assume, write, then confirm or forget.
+
+The claim protocol (claiming.py) decides and is safe whatever this process believes. What is added here makes it fast
+and calm: devices are taken in memory at once, so that the pods scheduled meanwhile go to the same node; binds of one
+group that arrive together follow one another instead of colliding; reads are shared; every bind ends in time.
+"""
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+
+import structlog
+
+from deviceshare.domain import allocation
+from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.pods import Pod
+from deviceshare.loops import claiming
+from deviceshare.loops.claiming import BIND_SECONDS, BINDING_SECONDS, Refused
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import Cluster, Conflict, Mirror, NotFound
+from deviceshare.loops.sharing import SharedRead
+
+log = structlog.get_logger(__name__)
+
+REMEMBERED_PODS = 20_000
+ATTEMPTS = 5
+
+NOT_INJECTED = (
+    "the pod was admitted while deviceshare's webhook was away, so its containers would not see the group's devices:"
+    " delete and recreate the pod"
+)
+
+
+class Binder:
+    """Binds pods. One for each process; its only state is what it assumes while it writes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        fleet: Fleet,
+        *,
+        groups: Mirror[Group],
+        ledgers: Mirror[NodeDevices],
+        on_conflict: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._fleet = fleet
+        self._groups = groups
+        self._ledgers = ledgers
+        self._on_conflict = on_conflict
+        self._seen: OrderedDict[str, Pod] = OrderedDict()
+        self._settling: dict[str, asyncio.Future[Group | None]] = {}
+        self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(lambda node: claiming.read_ledger(cluster, node))
+
+    def remember(self, pod: Pod) -> None:
+        """Keeps a pod that filter was asked about, so that its bind needs no read."""
+        self._seen[pod.metadata.uid] = pod
+        self._seen.move_to_end(pod.metadata.uid)
+        if len(self._seen) > REMEMBERED_PODS:
+            self._seen.popitem(last=False)
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+        """Binds the pod to the node, with its group's devices.
+
+        Raises:
+            Refused: with the reason, for the person who waits; the scheduler tries again.
+            ApiError: the API server didn't do its part; likewise.
+        """
+        try:
+            async with asyncio.timeout(BIND_SECONDS):
+                pod = self._seen.get(uid) or await self._read_pod(namespace, name, uid)
+                if not pod.group:
+                    await claiming.post_binding(self._cluster, pod, node, {}, timeout=BINDING_SECONDS)
+                else:
+                    await self._bind_with_retries(pod, node)
+        except TimeoutError:
+            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; it is tried again") from None
+
+    async def close(self) -> None:
+        """Ends the reads under way."""
+        await self._fresh_ledger.close()
+
+    async def _bind_with_retries(self, pod: Pod, node: str) -> None:
+        if not pod.injected:
+            raise Refused(NOT_INJECTED)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return await self._bind_once(pod, node)
+            except Conflict:
+                self._on_conflict()
+                if attempt == ATTEMPTS:
+                    raise
+                await asyncio.sleep(random.uniform(0, 0.02 * attempt))
+
+    async def _bind_once(self, pod: Pod, node: str) -> None:
+        group = self._groups.get(pod.group)
+        if group is None:
+            raise Refused(f"group {pod.group} does not exist")
+        settling = self._settling.get(group.uid)
+        if settling and not group.node:
+            # Shielded: others wait for the same bind, and one of them may give up.
+            group = await asyncio.shield(settling) or group
+        home = self._fleet.home(group)
+        if home and home != node:
+            raise Refused(f"group {group.name} lives on node {home}")
+        if not group.node:
+            group = await self._settle(group, node)
+        devices = claiming.joinable(await self._fresh_ledger(node), group)
+        await claiming.attach(self._cluster, pod, group, node, devices, timeout=BINDING_SECONDS)
+        log.info("Bound pod", pod=pod.metadata.key, group=group.name, node=node)
+
+    async def _settle(self, group: Group, node: str) -> Group:
+        """Steps 3 and 4, once for all binds of the group that are under way in this process."""
+        devices = allocation.choose(group.spec.resources, self._fleet.free(node))
+        if devices is not None:
+            self._fleet.assume(group.uid, group.name, node, devices)
+        outcome = self._settling[group.uid] = asyncio.get_running_loop().create_future()
+        settled: Group | None = None
+        try:
+            ledger = await claiming.claim(self._cluster, group, node)
+            self._ledgers.put(ledger)
+            settled = await claiming.settle(self._cluster, group, node, claiming.joinable(ledger, group))
+            self._groups.put(settled)
+            log.info("Bound group", group=group.name, node=node, devices=settled.status.selected_devices)
+            return settled
+        finally:
+            # Either the mirrors hold the outcome now, or there is none: the assumption has served its time.
+            del self._settling[group.uid]
+            outcome.set_result(settled)
+            self._fleet.forget(group.uid)
+
+    async def _read_pod(self, namespace: str, name: str, uid: str) -> Pod:
+        """A pod that this process was never asked about: it restarted between filter and bind."""
+        try:
+            pod = await self._cluster.get(PODS, name, namespace)
+        except NotFound:
+            raise Refused(f"pod {namespace}/{name} is gone") from None
+        if uid and pod.metadata.uid != uid:
+            raise Refused(f"pod {namespace}/{name} was deleted and made again; the new one is tried by itself")
+        return pod

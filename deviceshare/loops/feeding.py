@@ -1,0 +1,45 @@
+"""Feeds the Fleet from the mirrors, event by event, so that a filter call finds everything up to date."""
+
+from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.nodes import Node
+from deviceshare.domain.pods import Pod
+from deviceshare.loops.ports import Mirror
+
+
+class Feed:
+    """Subscribes to the mirrors for as long as they live."""
+
+    def __init__(
+        self, fleet: Fleet, *, nodes: Mirror[Node], ledgers: Mirror[NodeDevices], pods: Mirror[Pod], others: Mirror[Pod]
+    ) -> None:
+        """`pods` are those of groups; `others` those that hold devices through a vendor's device plugin."""
+        self._fleet = fleet
+        self._opaque: dict[str, dict[str, frozenset[str]]] = {}
+        nodes.subscribe(self._on_node)
+        ledgers.subscribe(self._on_ledger)
+        pods.subscribe(self._on_pod)
+        others.subscribe(self._on_other)
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        self._fleet.set_node((new or old or _NO_NODE).metadata.name, new)
+
+    def _on_ledger(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        self._fleet.set_ledger((new or old or _NO_LEDGER).node, new)
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if old and old.group_uid:
+            self._fleet.set_living(old.group_uid, old.metadata.key, "")
+        if new and new.group_uid and new.lives and not new.impostor:
+            self._fleet.set_living(new.group_uid, new.metadata.key, new.node)
+
+    def _on_other(self, old: Pod | None, new: Pod | None) -> None:
+        if old:
+            self._opaque.get(old.node, {}).pop(old.metadata.key, None)
+        if new and new.lives:
+            self._opaque.setdefault(new.node, {})[new.metadata.key] = frozenset(new.plugin_resources())
+        for node in {pod.node for pod in (old, new) if pod and pod.node}:
+            self._fleet.set_opaque(node, frozenset().union(*self._opaque.get(node, {}).values()))
+
+
+_NO_NODE, _NO_LEDGER = Node(), NodeDevices()

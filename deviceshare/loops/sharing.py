@@ -1,0 +1,54 @@
+"""Fresh reads that several callers share.
+
+claims.md lets several binds share one GET, as long as it began after each of them arrived. So a caller never joins a
+read that is under way; those who arrive meanwhile share the next one.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class SharedRead(Generic[T]):
+    """Reads by key. Its tasks are its own: `close` ends them."""
+
+    def __init__(self, read: Callable[[str], Awaitable[T]]) -> None:
+        self._read = read
+        self._running: dict[str, asyncio.Task[T]] = {}
+        self._next: dict[str, asyncio.Task[T]] = {}
+
+    async def __call__(self, key: str) -> T:
+        """The result of a read of `key` that begins after this call, or what it raises."""
+        running = self._running.get(key)
+        if running is None:
+            task = self._running[key] = asyncio.create_task(self._run(key), name=f"read {key}")
+        else:
+            task = self._next.get(key) or self._queue(key, running)
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Cancels what is still being read."""
+        tasks = [*self._running.values(), *self._next.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _queue(self, key: str, running: asyncio.Task[T]) -> asyncio.Task[T]:
+        task = self._next[key] = asyncio.create_task(self._run_after(key, running), name=f"read {key} again")
+        return task
+
+    async def _run(self, key: str) -> T:
+        try:
+            return await self._read(key)
+        finally:
+            following = self._next.pop(key, None)
+            if following is None:
+                del self._running[key]
+            else:
+                self._running[key] = following
+
+    async def _run_after(self, key: str, running: asyncio.Task[T]) -> T:
+        await asyncio.wait({running})
+        return await self._run(key)
