@@ -136,9 +136,9 @@ class Fleet:
     def home(self, group: Group) -> str:
         """The one node the group's next pod may go to, or "" when it may choose.
 
-        For a group whose status names none that is, in this order, where its pods live (somebody wiped the status; claims.md,
-        repair), where a bind under way is taking it, and where it has a claim: a bind died half-way and its claim is
-        used or, once it is marked, waited for, so that a group never comes to live on two nodes.
+        For a group whose status names none that is, in this order, where its pods live (somebody wiped the status, see
+        claims.md, repair), where a bind under way is taking it, and where it has a claim: a bind died half-way, and
+        its claim is used or, once marked, waited for, so that a group never comes to live on two nodes.
         """
         if group.node:
             return group.node

@@ -96,7 +96,7 @@ def spec_faults(spec: GroupSpec) -> list[str]:
         faults.append(f"spec.schedulingStrategy: {spec.scheduling_strategy!r} is neither binpack nor spread")
     for key, value in sorted(spec.node_selector.items()):
         if not _is_label_key(key):
-            faults.append(f"spec.nodeSelector: {key!r} can't be a label's key; copy one from `kubectl get nodes --show-labels`")
+            faults.append(f"spec.nodeSelector: {key!r} can't be a label's key; see `kubectl get nodes --show-labels`")
         if not _LABEL_VALUE.fullmatch(value):
             faults.append(f"spec.nodeSelector[{key}]: {value!r} can't be a label's value")
     return faults

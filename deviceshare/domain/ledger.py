@@ -72,7 +72,7 @@ def claim_patch(ledger: NodeDevices, uid: str, group: str, devices: Iterable[Dev
 
 
 def mark_patch(ledger: NodeDevices, uid: str, mark: str) -> Patch:
-    """Marks a claim as releasing. `mark` (an RFC 3339 time) is new each time, so equal marks are one and the same write."""
+    """Marks a claim as releasing. `mark` (an RFC 3339 time) is new each time: equal marks are one and the same write."""
     return _patch(ledger, uid, {"releasing": mark})
 
 

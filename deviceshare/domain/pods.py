@@ -70,7 +70,7 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def lives(self) -> bool:
-        """Whether containers of the pod may be using devices: on a node and not finished. Deletion takes until it is gone."""
+        """Whether the pod's containers may be using devices. A pod being deleted may, until it is gone."""
         return bool(self.spec.node_name) and not self.finished
 
     @property

@@ -88,7 +88,8 @@ class Binder:
             raise Refused(NOT_INJECTED)
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return await self._bind_once(pod, node)
+                await self._bind_once(pod, node)
+                return
             except Conflict:
                 self._on_conflict()
                 if attempt == ATTEMPTS:

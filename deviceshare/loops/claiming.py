@@ -1,7 +1,8 @@
 """The claim protocol's bind: how a group gets its devices and a pod its Binding (claims.md, bind, steps 2 to 5).
 
 Every step is one request. A process may stop for ever between any two, and any number of processes may be at it: what
-holds then is explored by tests/unit/loops/test_protocol.py, which drives these very coroutines. Change them only with it.
+holds then is explored by tests/unit/loops/test_protocol.py, which drives these very coroutines. Change them only with
+it.
 
 G is the group, L the NodeDevices of the node, P the pod.
 """
@@ -15,7 +16,6 @@ from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.pods import Pod
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
-
 
 BIND_SECONDS = 8.0
 """A bind gives up after this long, whatever it waits for."""

@@ -1,0 +1,25 @@
+"""`deviceshare run`: the controller-manager itself."""
+
+import socket
+import sys
+from typing import Any
+
+import click
+
+from deviceshare import process, settings, telemetry
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  deviceshare run --kubeconfig ~/.kube/config --roles controller
+  deviceshare run --tls-cert tls.crt --tls-key tls.key
+\b
+Exit codes: 0 stopped as asked, 1 failed or lost the leader's lease, 2 wrong flags.""",
+)
+@settings.options
+def run(**flags: Any) -> None:
+    """Run deviceshare: controller, scheduler extender and admission webhooks in one process."""
+    chosen = settings.Settings(**{**flags, "instance": flags["instance"] or socket.gethostname()})
+    telemetry.configure(chosen.log_format, chosen.log_level)
+    sys.exit(process.main(chosen))

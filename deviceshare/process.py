@@ -1,0 +1,224 @@
+"""The composition root of `deviceshare run`: builds the roles, starts them in order and stops them in order.
+
+Every replica mirrors the cluster and serves the extender and the webhooks; the one that holds the lease also
+reconciles. A part that fails ends the process: its successor starts from the API server's state, which is always safe.
+"""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from uuid import uuid4
+
+import structlog
+import uvloop
+
+from deviceshare import __version__
+from deviceshare.domain import contract
+from deviceshare.domain.fleet import Fleet
+from deviceshare.kube.api import Api
+from deviceshare.kube.connection import NotConfigured, connect
+from deviceshare.kube.events import Recorder
+from deviceshare.kube.mirror import Mirror
+from deviceshare.loops.binding import Binder
+from deviceshare.loops.controller import Controller
+from deviceshare.loops.feeding import Feed
+from deviceshare.loops.impostors import ImpostorWatch
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.leadership import Elector, LeadershipLost
+from deviceshare.settings import Address, Settings
+from deviceshare.telemetry import Metrics
+from deviceshare.web import admission, extender
+from deviceshare.web.admission import Admission
+from deviceshare.web.certificate import Certificate
+from deviceshare.web.extender import Extender
+from deviceshare.web.probes import Check, probe_routes
+from deviceshare.web.server import CannotListen, Server
+
+log = structlog.get_logger(__name__)
+
+DRAIN_SECONDS = 0.5
+"""Between "not ready" and closing the doors, so that who still has our address finds somebody at home."""
+
+
+def main(settings: Settings) -> int:
+    """Runs until SIGTERM or SIGINT; returns the exit code."""
+    try:
+        return uvloop.run(_run_until_signal(settings))
+    except (NotConfigured, CannotListen) as error:
+        log.error("Failed to start", error=str(error))
+        return 1
+
+
+async def _run_until_signal(settings: Settings) -> int:
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with connect(str(settings.kubeconfig) if settings.kubeconfig else None) as connection:
+        process = Process(settings, Api(connection))
+        running = asyncio.create_task(process.run(stopping), name="deviceshare")
+        try:
+            return await running
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+
+class Process:
+    """All parts of one deviceshare."""
+
+    def __init__(self, settings: Settings, api: Api) -> None:
+        self._settings = settings
+        self._metrics = Metrics()
+        self._draining = False
+        self._recorder = Recorder(api, settings.instance)
+
+        self._groups = Mirror(api, GROUPS)
+        self._ledgers = Mirror(api, NODE_DEVICES)
+        self._nodes = Mirror(api, NODES, label_selector=f"{contract.MODE_LABEL}={contract.MODE_SHARED}")
+        self._pods = Mirror(api, PODS, label_selector=contract.GROUP)
+        # Pods that got devices from a vendor's device plugin. In a large cluster that is a long stream of which nearly
+        # nothing is kept; the two selectors spare the API server from sending every pod twice.
+        self._others = Mirror(
+            api,
+            PODS,
+            label_selector=f"!{contract.GROUP}",
+            field_selector="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
+            keep=lambda pod: bool(pod.plugin_resources()),
+        )
+        self._mirrors = {
+            "groups": self._groups,
+            "ledgers": self._ledgers,
+            "nodes": self._nodes,
+            "pods": self._pods,
+            "other-pods": self._others,
+        }
+        self._fleet = Fleet()
+        Feed(self._fleet, nodes=self._nodes, ledgers=self._ledgers, pods=self._pods, others=self._others)
+        self._binder = Binder(
+            api,
+            self._fleet,
+            groups=self._groups,
+            ledgers=self._ledgers,
+            on_conflict=self._metrics.claim_conflicts.inc,
+        )
+        self._controller = Controller(
+            api,
+            self._fleet,
+            groups=self._groups,
+            ledgers=self._ledgers,
+            nodes=self._nodes,
+            pods=self._pods,
+            recorder=self._recorder,
+        )
+        # A process that restarts within its predecessor's lease must not be taken for it.
+        self._elector = Elector(api, f"{settings.instance}_{uuid4().hex[:8]}", namespace=settings.namespace)
+        self._impostors = ImpostorWatch(api, self._pods, self._recorder)
+        self._metrics.leader.set_function(lambda: float(self._elector.leading))
+        self._servers = self._build_servers()
+
+    async def run(self, stopping: asyncio.Event) -> int:
+        """Starts everything, waits for the signal or for a part to fail, stops everything; returns the exit code.
+
+        Start: the probes first, so that a start that hangs can be looked at; the mirrors; then the other servers, which
+        answer "not ready" until the mirrors are synced; last the election. Stop, in reverse: readiness says no while
+        the doors are still open; requests under way end; the leader's work stops and then its lease is released; what
+        people should read is posted; the mirrors go last, since everything above reads them.
+        """
+        log.info("Started deviceshare", version=__version__, roles=sorted(self._settings.roles))
+        async with AsyncExitStack() as stack:
+            failures = _Failures(stopping)
+            for server in self._servers[:1]:
+                await self._start(stack, server)
+            for name, mirror in self._mirrors.items():
+                stack.push_async_callback(failures.watch(f"mirror-{name}", mirror.run))
+            stack.push_async_callback(failures.watch("recorder", self._recorder.run))
+            stack.push_async_callback(failures.watch("impostors", self._impostors.run))
+            stack.push_async_callback(self._binder.close)
+            if "controller" in self._settings.roles:
+                stack.push_async_callback(failures.watch("election", self._lead))
+            for server in self._servers[1:]:
+                await self._start(stack, server)
+            await stopping.wait()
+            self._draining = True
+            log.info("Stopping deviceshare", failed=failures.first is not None)
+            await asyncio.sleep(DRAIN_SECONDS)
+        log.info("Stopped deviceshare")
+        return 1 if failures.first else 0
+
+    async def _lead(self) -> None:
+        # Nothing may be concluded from a cluster that is only half read.
+        for mirror in self._mirrors.values():
+            await mirror.wait_listed()
+        await self._elector.run(self._controller.run)
+
+    async def _start(self, stack: AsyncExitStack, server: Server) -> None:
+        await server.start()
+        stack.push_async_callback(server.stop)
+
+    def _build_servers(self) -> list[Server]:
+        settings, metrics = self._settings, self._metrics
+        checks: dict[str, Check] = {name: _synced(mirror) for name, mirror in self._mirrors.items()}
+        checks["shutdown"] = lambda: "stopping" if self._draining else ""
+        live: dict[str, Check] = {"controller": self._controller.stuck}
+        probes = probe_routes(live, checks, metrics)
+        servers = [_server("probe", settings.probe_bind, probes, metrics, max_body=65536, timeout=5)]
+        if "extender" in settings.roles:
+            routes = Extender(self._fleet, self._groups, self._binder, self._synced).routes()
+            bind, limit = settings.extender_bind, extender.MAX_BODY
+            servers.append(_server("extender", bind, routes, metrics, max_body=limit, timeout=extender.TIMEOUT))
+        if "webhook" in settings.roles:
+            assert settings.tls_cert
+            assert settings.tls_key
+            routes = Admission(self._groups, self._pods, settings.identity).routes()
+            certificate = Certificate(settings.tls_cert, settings.tls_key)
+            bind, limit = settings.webhook_bind, admission.MAX_BODY
+            servers.append(
+                _server("webhook", bind, routes, metrics, max_body=limit, timeout=2, certificate=certificate)
+            )
+        return servers
+
+    def _synced(self) -> bool:
+        return all(mirror.synced for mirror in self._mirrors.values())
+
+
+class _Failures:
+    """Owns the background tasks: the first that ends by itself sets `stopping` and decides the exit code."""
+
+    def __init__(self, stopping: asyncio.Event) -> None:
+        self.first: BaseException | None = None
+        self._stopping = stopping
+
+    def watch(self, name: str, work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """Starts a task; what is returned cancels it and waits until it has ended."""
+        task = asyncio.create_task(self._guard(name, work), name=name)
+
+        async def stop() -> None:
+            task.cancel()
+            await asyncio.wait({task})
+
+        return stop
+
+    async def _guard(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+            raise RuntimeError(f"{name} ended by itself")
+        except LeadershipLost as error:
+            log.error("Lost the lease", error=str(error))
+            self._fail(error)
+        except Exception as error:
+            log.exception("Failed in the background", task=name)
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.first = self.first or error
+        self._stopping.set()
+
+
+def _synced(mirror: Mirror[object]) -> Check:
+    return lambda: "" if mirror.synced else "not read yet, or its watch is lost"
+
+
+def _server(name: str, at: Address, *args: object, **kwargs: object) -> Server:
+    return Server(name, at.host, at.port, *args, **kwargs)  # type: ignore[arg-type]

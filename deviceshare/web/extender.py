@@ -1,0 +1,129 @@
+"""The scheduler extender: filter, prioritize and bind.
+
+https://github.com/kubernetes/design-proposals-archive/blob/main/scheduling/scheduler_extender.md
+
+When deviceshare can't answer yet it says so with `Error`: the pod backs off and comes back. An empty list of nodes
+would make it wait until something in the cluster changes, five minutes at worst.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from deviceshare.domain.fleet import Filtered, Fleet
+from deviceshare.domain.groups import Group, spec_faults
+from deviceshare.domain.pods import Pod
+from deviceshare.loops.binding import NOT_INJECTED
+from deviceshare.loops.claiming import Refused
+from deviceshare.loops.ports import ApiError, Mirror
+from deviceshare.web.extender_api import (
+    decode_arguments,
+    decode_binding,
+    error_result,
+    filter_result,
+    named_nodes,
+    scores_result,
+)
+from deviceshare.web.server import RESULT
+
+log = structlog.get_logger(__name__)
+
+MAX_BODY = 128 * 1024 * 1024
+"""Bytes of a request; 5,000 whole nodes are 40 MB."""
+TIMEOUT = 14.0
+"""Seconds for a request; kube-scheduler is told 15 as the extender's httpTimeout."""
+
+STARTING = "deviceshare has not read the cluster's state yet; the pod is tried again by itself"
+
+
+class Binds(Protocol):
+    """What the extender needs of the Binder."""
+
+    def remember(self, pod: Pod) -> None: ...
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
+
+
+class Extender:
+    """Answers kube-scheduler from the fleet; `ready` says whether the mirrors behind it are synced."""
+
+    def __init__(self, fleet: Fleet, groups: Mirror[Group], binder: Binds, ready: Callable[[], bool]) -> None:
+        self._fleet = fleet
+        self._groups = groups
+        self._binder = binder
+        self._ready = ready
+
+    def routes(self) -> list[web.RouteDef]:
+        """What a Server of `MAX_BODY` bytes and `TIMEOUT` seconds serves."""
+        return [
+            web.post("/filter", _decoded(self._filter)),
+            web.post("/prioritize", _decoded(self._prioritize)),
+            web.post("/bind", _decoded(self._bind)),
+        ]
+
+    async def _filter(self, body: bytes) -> web.Response:
+        arguments = decode_arguments(body)
+        names, whole = named_nodes(arguments)
+        pod = arguments.pod
+        self._binder.remember(pod)
+        if not pod.group:
+            return _json(filter_result(names, {}, whole))
+        if not self._ready():
+            return _json(error_result(STARTING), "not-ready")
+        fits, reasons = self._place(pod, names)
+        return _json(filter_result(fits, reasons, whole), "ok" if fits else "no-fit")
+
+    def _place(self, pod: Pod, names: Sequence[str]) -> Filtered:
+        if not pod.injected:
+            return Filtered([], dict.fromkeys(names, NOT_INJECTED))
+        group = self._groups.get(pod.group)
+        if group is None:
+            return Filtered(
+                [], dict.fromkeys(names, f"group {pod.group} does not exist: create it")
+            )
+        faults = spec_faults(group.spec)
+        if faults:
+            return Filtered([], dict.fromkeys(names, f"group {group.name} is invalid: {faults[0]}"))
+        return self._fleet.filter(group, names)
+
+    async def _prioritize(self, body: bytes) -> web.Response:
+        arguments = decode_arguments(body)
+        names, _ = named_nodes(arguments)
+        group = self._groups.get(arguments.pod.group) if arguments.pod.group else None
+        scores = self._fleet.prioritize(group, names) if group else dict.fromkeys(names, 0)
+        return _json(scores_result(scores))
+
+    async def _bind(self, body: bytes) -> web.Response:
+        asked = decode_binding(body)
+        if not self._ready():
+            return _json(error_result(STARTING), "not-ready")
+        try:
+            await self._binder.bind(asked.pod_namespace, asked.pod_name, asked.pod_uid, asked.node)
+        except (Refused, ApiError) as error:
+            result = "refused" if isinstance(error, Refused) else "api-error"
+            pod = f"{asked.pod_namespace}/{asked.pod_name}"
+            log.warning("Refused to bind pod", pod=pod, node=asked.node, reason=str(error))
+            return _json(error_result(f"deviceshare: {error}"), result)
+        return _json(error_result(""))
+
+
+def _decoded(answer: Callable[[bytes], Awaitable[web.Response]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Answers malformed JSON with 400 and the place of the fault."""
+
+    async def handler(request: web.Request) -> web.Response:
+        try:
+            return await answer(await request.read())
+        except msgspec.DecodeError as error:
+            message = f"not a request of a kube-scheduler (k8s.io/kube-scheduler/extender/v1): {error}"
+            return _json(error_result(message), "malformed", status=400)
+
+    return handler
+
+
+def _json(body: bytes, result: str = "ok", status: int = 200) -> web.Response:
+    response = web.Response(body=body, status=status, content_type="application/json")
+    response[RESULT] = result
+    return response
