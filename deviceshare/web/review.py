@@ -95,7 +95,7 @@ def decode(body: bytes, kind: str) -> Request:
         raise BadReview(f"the body is not a JSON {KIND}: {error}") from error
     if (envelope.api_version, envelope.kind) != (API_VERSION, KIND):
         raise BadReview(
-            f"expected a {KIND} of {API_VERSION}, got {envelope.kind or 'no kind'} of "
+            f"expected an {KIND} of {API_VERSION}, got {envelope.kind or 'no kind'} of "
             f"{envelope.api_version or 'no apiVersion'}; register the webhook with admissionReviewVersions: [v1]"
         )
     try:

@@ -14,7 +14,7 @@ from deviceshare.web.certificate import Certificate
 
 log = structlog.get_logger(__name__)
 
-RESULT: Final = "result"
+RESULT: Final = web.ResponseKey("result", str)
 """Set on a response (`response[RESULT] = "refused"`), it becomes the result in the request metrics."""
 
 _GRACE = 3.0

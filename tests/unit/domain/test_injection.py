@@ -1,0 +1,387 @@
+"""What the mutating webhook makes of pods."""
+
+import copy
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceshare.domain import contract
+from deviceshare.domain.drafts import Draft
+from deviceshare.domain.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.injection import Injection, inject, inject_ephemeral
+from deviceshare.domain.meta import ObjectMeta
+from deviceshare.domain.pods import Pod
+from tests.unit.domain.jsonpatch import applied
+
+Json = dict[str, Any]
+VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def a_pod(**spec: Any) -> Json:
+    return {
+        "metadata": {"name": "pod", "annotations": {"deviceshare.io/group": "team"}, "creationTimestamp": None},
+        "spec": {"containers": [{"name": "main", "image": "busybox"}], **spec},
+    }
+
+
+def a_group(node: str = "", **selector: str) -> Group:
+    return Group(ObjectMeta(name="team"), GroupSpec({"nvidia.com/gpu": 1}, "binpack", selector), GroupStatus("", node))
+
+
+def injection(pod: Json, group: Group | None = None) -> Injection:
+    return inject(msgspec.convert(pod, Draft), group)
+
+
+def injected(pod: Json, group: Group | None = None) -> Json:
+    result: Json = applied(pod, injection(pod, group).patch)
+    return result
+
+
+def reference(name: str) -> Json:
+    vendor = name.split("_", 1)[0].lower()
+    path = f"metadata.annotations['deviceshare.io/{vendor}-visible-devices']"
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+REFERENCES = [reference(name) for name in VARIABLES]
+CUDA = {"name": "CUDA_DEVICE_ORDER", "value": "PCI_BUS_ID"}
+
+
+# Examples.
+
+
+def test_every_container_of_every_kind_refers_to_the_annotations() -> None:
+    """Containers, init containers and ephemeral containers alike, so that no way into the pod shows other devices."""
+    pod = a_pod(initContainers=[{"name": "init"}], ephemeralContainers=[{"name": "debug"}])
+
+    spec = injected(pod)["spec"]
+
+    for field in ("containers", "initContainers", "ephemeralContainers"):
+        assert spec[field][0]["env"] == [*REFERENCES, CUDA]
+
+
+def test_the_variables_come_first_so_that_others_can_refer_to_them() -> None:
+    """Kubernetes expands $(NAME) only where NAME stands before."""
+    own = {"name": "MINE", "value": "$(NVIDIA_VISIBLE_DEVICES)"}
+
+    env = injected(a_pod(containers=[{"name": "main", "env": [own]}]))["spec"]["containers"][0]["env"]
+
+    assert env == [*REFERENCES, CUDA, own]
+
+
+def test_a_hand_written_variable_gives_way_with_a_warning_that_names_it() -> None:
+    """`NVIDIA_VISIBLE_DEVICES=all` in a manifest would show every GPU of the node."""
+    hand_written = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+    pod = a_pod(containers=[{"name": "main", "env": [hand_written, reference("NVIDIA_VISIBLE_DEVICES"), hand_written]}])
+
+    result = injection(pod, a_group())
+
+    assert applied(pod, result.patch)["spec"]["containers"][0]["env"] == [*REFERENCES, CUDA]
+    [warning] = result.warnings
+    assert "spec.containers[0] 'main'" in warning
+    assert "NVIDIA_VISIBLE_DEVICES" in warning
+
+
+def test_a_chosen_device_order_is_left_alone() -> None:
+    """Whoever sets CUDA_DEVICE_ORDER knows why."""
+    own = {"name": "CUDA_DEVICE_ORDER", "value": "FASTEST_FIRST"}
+
+    env = injected(a_pod(containers=[{"name": "main", "env": [own]}]))["spec"]["containers"][0]["env"]
+
+    assert env == [*REFERENCES, own]
+
+
+@pytest.mark.parametrize("name", ["default-scheduler", "", None])
+def test_the_default_scheduler_becomes_ours(name: str | None) -> None:
+    """People who only set the annotation are served too."""
+    assert injected(a_pod(schedulerName=name))["spec"]["schedulerName"] == "deviceshare-scheduler"
+
+
+def test_another_scheduler_is_left_for_the_review_to_refuse() -> None:
+    """It was chosen on purpose; changing it in silence would surprise."""
+    assert injected(a_pod(schedulerName="volcano"))["spec"]["schedulerName"] == "volcano"
+
+
+def test_the_group_is_mirrored_as_a_label() -> None:
+    """Informers and webhooks select by labels only."""
+    pod = a_pod()
+    labelled = a_pod()
+    labelled["metadata"]["labels"] = {"app": "a"}
+
+    assert injected(pod)["metadata"]["labels"] == {"deviceshare.io/group": "team"}
+    assert injected(labelled)["metadata"]["labels"] == {"app": "a", "deviceshare.io/group": "team"}
+
+
+def test_what_only_deviceshare_may_write_is_taken_out_of_a_copied_pod() -> None:
+    """A pod made from `kubectl get pod -o yaml` carries the devices that the first pod was given."""
+    pod = a_pod()
+    pod["metadata"]["annotations"] |= {
+        "deviceshare.io/nvidia-visible-devices": "0,1",
+        "deviceshare.io/group-uid": "1",
+        "sandbox.deviceshare.io/env": "{}",
+        "note": "mine",
+    }
+
+    result = injection(pod, a_group())
+
+    left = applied(pod, result.patch)["metadata"]["annotations"]
+    assert left == {"deviceshare.io/group": "team", "sandbox.deviceshare.io/env": "{}", "note": "mine"}
+    assert [warning.split(" ")[0] for warning in result.warnings] == [
+        "metadata.annotations[deviceshare.io/group-uid]",
+        "metadata.annotations[deviceshare.io/nvidia-visible-devices]",
+    ]
+
+
+def test_a_privileged_container_is_warned_about() -> None:
+    """It sees every device whatever its environment says."""
+    pod = a_pod(containers=[{"name": "main", "securityContext": {"privileged": True}}])
+
+    assert ["privileged" in warning for warning in injection(pod, a_group()).warnings] == [True]
+
+
+def test_a_group_that_does_not_exist_yet_is_warned_about() -> None:
+    """A typing error shows at once, and order of creation doesn't matter."""
+    [warning] = injection(a_pod()).warnings
+
+    assert "'team' doesn't exist yet" in warning
+
+
+def test_nothing_is_said_about_a_group_that_may_merely_not_be_known_yet() -> None:
+    """Before the mirror has listed the groups, an absence means nothing."""
+    assert inject(msgspec.convert(a_pod(), Draft), None, group_known=False).warnings == []
+
+
+def test_a_pod_asks_for_shared_nodes_its_groups_selector_and_its_groups_node() -> None:
+    """Otherwise the scheduler's sample of nodes may miss the one that counts."""
+    [term] = injected(a_pod(), a_group("node-7", zone="a"))["spec"]["affinity"]["nodeAffinity"][REQUIRED][
+        "nodeSelectorTerms"
+    ]
+
+    assert term == {
+        "matchExpressions": [
+            {"key": "deviceshare.io/mode", "operator": "In", "values": ["shared"]},
+            {"key": "zone", "operator": "In", "values": ["a"]},
+        ],
+        "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-7"]}],
+    }
+
+
+def test_a_pod_without_a_group_is_left_alone() -> None:
+    """Most pods of a cluster."""
+    pod = {"metadata": {"name": "plain", "annotations": {"deviceshare.io/other": "x"}}, "spec": {"containers": []}}
+
+    assert injection(pod) == Injection()
+
+
+@pytest.mark.parametrize(
+    ("annotation", "label", "way_out"),
+    [
+        (None, "team", "with the annotation deviceshare.io/group: team"),
+        ("team", "other", "leave the label out"),
+        ("", None, "group's name is empty"),
+        ("Team!", None, "use lower case letters"),
+        ("a" * 64, None, "64 characters"),
+    ],
+)
+def test_a_pod_that_names_its_group_wrongly_is_refused_with_the_way_out(
+    annotation: str | None, label: str | None, way_out: str
+) -> None:
+    """The text names the field and what to do."""
+    pod = a_pod()
+    pod["metadata"]["annotations"] = {} if annotation is None else {"deviceshare.io/group": annotation}
+    pod["metadata"]["labels"] = {} if label is None else {"deviceshare.io/group": label}
+
+    result = injection(pod)
+
+    assert result.refusal.startswith("metadata.")
+    assert way_out in result.refusal
+    assert not result.patch
+
+
+def test_only_new_ephemeral_containers_are_changed_in_a_pod_that_runs() -> None:
+    """`kubectl debug` adds one; the API server refuses any other change."""
+    pod = a_pod(ephemeralContainers=[{"name": "old"}, {"name": "new"}])
+
+    patch = inject_ephemeral(msgspec.convert(pod, Draft), {"old"}).patch
+
+    wanted = copy.deepcopy(pod)
+    wanted["spec"]["ephemeralContainers"][1]["env"] = [*REFERENCES, CUDA]
+    assert applied(pod, patch) == wanted
+
+
+def test_ephemeral_containers_of_other_pods_are_left_alone() -> None:
+    """No group, no devices to show."""
+    pod = {"metadata": {}, "spec": {"ephemeralContainers": [{"name": "new"}]}}
+
+    assert inject_ephemeral(msgspec.convert(pod, Draft), ()) == Injection()
+
+
+# Properties.
+
+variables = st.one_of(
+    st.builds(lambda name, value: {"name": name, "value": value}, st.sampled_from(VARIABLES), st.text(max_size=3)),
+    st.sampled_from(REFERENCES),
+    st.sampled_from(VARIABLES).map(
+        lambda name: {
+            "name": name,
+            "valueFrom": {"fieldRef": {"fieldPath": reference(name)["valueFrom"]["fieldRef"]["fieldPath"]}},
+        }
+    ),
+    st.sampled_from(VARIABLES).map(lambda name: reference(name) | {"value": "all"}),
+    st.builds(lambda value: {"name": "CUDA_DEVICE_ORDER", "value": value}, st.text(max_size=3)),
+    st.builds(lambda name: {"name": name, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}, st.text("AB")),
+)
+containers = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.text("abc", min_size=1, max_size=3), "image": st.just("busybox")},
+        optional={
+            "env": st.none() | st.lists(variables, max_size=5),
+            "securityContext": st.fixed_dictionaries({"privileged": st.booleans(), "runAsUser": st.just(0)}),
+        },
+    ),
+    min_size=1,
+    max_size=3,
+)
+labels = st.dictionaries(st.sampled_from(["zone", "deviceshare.io/mode"]), st.sampled_from(["a", "b", "shared"]))
+node_names = st.sampled_from(["node-1", "node-2"])
+
+
+def requirement(key: st.SearchStrategy[str], values: st.SearchStrategy[str]) -> st.SearchStrategy[Json]:
+    return st.builds(
+        lambda key, operator, value: {"key": key, "operator": operator, "values": [value]},
+        key,
+        st.sampled_from(["In", "NotIn"]),
+        values,
+    )
+
+
+terms = st.fixed_dictionaries(
+    {},
+    optional={
+        "matchExpressions": st.lists(
+            requirement(st.sampled_from(["zone", "deviceshare.io/mode"]), st.sampled_from(["a", "b", "shared"])),
+            max_size=2,
+        ),
+        "matchFields": st.lists(requirement(st.just("metadata.name"), node_names), max_size=1),
+    },
+)
+affinities = st.fixed_dictionaries(
+    {},
+    optional={
+        "podAffinity": st.just({"preferredDuringSchedulingIgnoredDuringExecution": []}),
+        "nodeAffinity": st.fixed_dictionaries(
+            {},
+            optional={
+                REQUIRED: st.fixed_dictionaries({"nodeSelectorTerms": st.lists(terms, min_size=1, max_size=3)}),
+                "preferredDuringSchedulingIgnoredDuringExecution": st.just([]),
+            },
+        ),
+    },
+)
+pods = st.fixed_dictionaries(
+    {
+        "metadata": st.fixed_dictionaries(
+            {
+                "annotations": st.dictionaries(
+                    st.sampled_from(["deviceshare.io/pod-uid", "deviceshare.io/a~b", "note"]), st.text(max_size=3)
+                ).map(lambda own: own | {"deviceshare.io/group": "team"})
+            },
+            optional={"labels": st.just({"app": "a"}) | st.just({"deviceshare.io/group": "team"})},
+        ),
+        "spec": st.fixed_dictionaries(
+            {"containers": containers},
+            optional={
+                "initContainers": containers,
+                "ephemeralContainers": containers,
+                "schedulerName": st.sampled_from(["default-scheduler", "deviceshare-scheduler", "other"]),
+                "affinity": st.none() | affinities,
+                "hostNetwork": st.booleans(),
+            },
+        ),
+    }
+)
+groups = st.none() | st.builds(lambda node, selector: a_group(node, **selector), st.just("") | node_names, labels)
+
+
+@given(pods, groups)
+def test_a_pod_is_complete_after_injection(pod: Json, group: Group | None) -> None:
+    """What the extender asks before it binds, and what the review asks before it admits, holds."""
+    result = injected(pod, group)
+
+    assert msgspec.convert(result, Pod, strict=False).injected
+    assert result["metadata"]["labels"]["deviceshare.io/group"] == "team"
+    owned = [key for key in result["metadata"]["annotations"] if key.startswith(contract.PREFIX)]
+    assert owned == ["deviceshare.io/group"]
+
+
+@given(pods, groups)
+def test_injecting_twice_changes_nothing_more(pod: Json, group: Group | None) -> None:
+    """API servers send a pod again when another webhook has changed it."""
+    once = injection(pod, group)
+    twice = injection(applied(pod, once.patch), group)
+
+    assert not twice.patch
+    assert set(twice.warnings) <= set(once.warnings)
+
+
+@given(pods, groups)
+def test_injection_changes_nothing_else(pod: Json, group: Group | None) -> None:
+    """What the user wrote stays as it was written, but for the parts that are deviceshare's."""
+    assert users_part(injected(pod, group)) == users_part(pod)
+
+
+def users_part(pod: Json) -> Json:
+    """The pod without what belongs to deviceshare; node affinity has a test of its own."""
+    pod = copy.deepcopy(pod)
+    metadata, spec = pod["metadata"], pod["spec"]
+    for field in ("annotations", "labels"):
+        entries = metadata.pop(field, {}).items()
+        metadata[field] = {key: value for key, value in entries if not key.startswith("deviceshare.io/")}
+    for field in ("containers", "initContainers", "ephemeralContainers"):
+        for container in spec.get(field, []):
+            ours = {*VARIABLES} | ({"CUDA_DEVICE_ORDER"} if CUDA in (container.get("env") or []) else set())
+            container["env"] = [entry for entry in container.get("env") or [] if entry["name"] not in ours]
+    if spec.pop("schedulerName", "") == "other":
+        spec["schedulerName"] = "other"
+    spec["affinity"] = spec.get("affinity") or {}
+    spec["affinity"]["nodeAffinity"] = spec["affinity"].get("nodeAffinity") or {}
+    spec["affinity"]["nodeAffinity"].pop(REQUIRED, None)
+    return pod
+
+
+@given(pods, groups, node_names, labels)
+def test_exactly_the_nodes_that_suit_both_pod_and_group_remain(
+    pod: Json, group: Group | None, node: str, node_labels: dict[str, str]
+) -> None:
+    """The pod's own requirements hold still, in each of its alternatives, and the group's hold on top."""
+    suits_group = node_labels.get("deviceshare.io/mode") == "shared" and (
+        group is None
+        or (
+            group.node in ("", node)
+            and all(node_labels.get(key) == value for key, value in group.spec.node_selector.items())
+        )
+    )
+
+    assert admits(injected(pod, group), node, node_labels) == (admits(pod, node, node_labels) and suits_group)
+
+
+def admits(pod: Json, node: str, node_labels: dict[str, str]) -> bool:
+    """Whether the pod's required node affinity admits a node, as Kubernetes documents it."""
+    required = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
+    if required is None:
+        return True
+    return any(
+        bool(term.get("matchExpressions") or term.get("matchFields"))
+        and all(holds(each, node_labels) for each in term.get("matchExpressions") or [])
+        and all(holds(each, {"metadata.name": node}) for each in term.get("matchFields") or [])
+        for term in required["nodeSelectorTerms"]
+    )
+
+
+def holds(requirement: Json, values: dict[str, str]) -> bool:
+    """One In or NotIn."""
+    return bool((values.get(requirement["key"]) in requirement["values"]) == (requirement["operator"] == "In"))

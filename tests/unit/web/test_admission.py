@@ -1,0 +1,337 @@
+"""The webhooks over HTTP: what the API server sends and what it is answered."""
+
+import base64
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from deviceshare.domain.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.meta import ObjectMeta
+from deviceshare.domain.pods import Pod, PodSpec
+from deviceshare.telemetry import Metrics
+from deviceshare.web.admission import MAX_BODY, Admission
+from deviceshare.web.server import Server
+from tests.unit.domain.jsonpatch import applied
+from tests.unit.web.mirrors import FixedMirror
+
+Json = dict[str, Any]
+IDENTITY = "system:serviceaccount:deviceshare-system:deviceshare"
+GROUP = Group(ObjectMeta(name="team", uid="1"), GroupSpec({"nvidia.com/gpu": 1}), GroupStatus(node_name="node-1"))
+USER = Pod(ObjectMeta(name="user", namespace="a", annotations={"deviceshare.io/group": "team"}), PodSpec("node-1"))
+
+
+class Webhooks:
+    """The three webhooks, served, with the mirrors they look at."""
+
+    def __init__(self) -> None:
+        self.groups = FixedMirror(GROUP)
+        self.pods = FixedMirror(USER)
+        self.metrics = Metrics()
+        routes = Admission(self.groups, self.pods, IDENTITY).routes()
+        self.server = Server("webhook", "127.0.0.1", 0, routes, self.metrics, max_body=MAX_BODY, timeout=2)
+        self.session: ClientSession
+
+    async def post(self, path: str, body: bytes) -> tuple[int, str]:
+        async with self.session.post(f"http://127.0.0.1:{self.server.port}{path}", data=io.BytesIO(body)) as response:
+            return response.status, await response.text()
+
+    async def ask(self, path: str, kind: str = "Pod", **request: Any) -> Json:
+        """The `response` to a review; `user` names who asks."""
+        user = request.pop("user", "alice")
+        review = {
+            "apiVersion": "admission.k8s.io/v1",
+            "kind": "AdmissionReview",
+            "request": {
+                "uid": "42",
+                "kind": {"group": "", "version": "v1", "kind": kind},
+                "userInfo": {"username": user, "groups": ["system:authenticated"]},
+                "operation": "CREATE",
+                "object": None,
+                "oldObject": None,
+                "dryRun": False,
+                "options": {"kind": "CreateOptions"},
+                **request,
+            },
+        }
+        status, text = await self.post(path, json.dumps(review).encode())
+        assert status == 200, text
+        answer = json.loads(text)
+        assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        assert answer["response"]["uid"] == "42"
+        response: Json = answer["response"]
+        return response
+
+
+@pytest.fixture
+async def webhooks() -> AsyncIterator[Webhooks]:
+    webhooks = Webhooks()
+    await webhooks.server.start()
+    async with ClientSession() as webhooks.session:
+        yield webhooks
+    await webhooks.server.stop()
+
+
+def a_pod(*, group: str | None = "team", label: str | None = None, **spec: Any) -> Json:
+    annotations = {} if group is None else {"deviceshare.io/group": group}
+    labels = {} if label is None else {"deviceshare.io/group": label}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "pod", "creationTimestamp": None, "annotations": annotations, "labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "busybox", "resources": {}}], **spec},
+        "status": {},
+    }
+
+
+def patched(pod: Json, response: Json) -> Json:
+    assert response["patchType"] == "JSONPatch"
+    result: Json = applied(pod, json.loads(base64.b64decode(response["patch"])))
+    return result
+
+
+# Mutation.
+
+
+async def test_a_pod_of_a_group_comes_back_ready(webhooks: Webhooks) -> None:
+    """And passes the review that stands behind, as in the API server."""
+    response = await webhooks.ask("/mutate-pods", object=a_pod())
+    pod = patched(a_pod(), response)
+
+    assert response["allowed"]
+    assert "warnings" not in response
+    assert pod["spec"]["schedulerName"] == "deviceshare-scheduler"
+    assert (await webhooks.ask("/validate-pods", object=pod)) == {"uid": "42", "allowed": True}
+    assert "patch" not in await webhooks.ask("/mutate-pods", object=pod)
+
+
+@pytest.mark.parametrize("path", ["/mutate-pods", "/validate-pods"])
+async def test_other_pods_pass_whatever_they_hold(webhooks: Webhooks, path: str) -> None:
+    """Not even their spec is read."""
+    pod = a_pod(group=None) | {"spec": "of a kind that we have never seen"}
+
+    assert await webhooks.ask(path, object=pod) == {"uid": "42", "allowed": True}
+
+
+async def test_a_dry_run_gets_the_same_answer(webhooks: Webhooks) -> None:
+    """There is nothing to leave out: no webhook does anything but answer."""
+    asked = await webhooks.ask("/mutate-pods", object=a_pod())
+
+    assert await webhooks.ask("/mutate-pods", object=a_pod(), dryRun=True) == asked
+
+
+async def test_a_missing_group_is_warned_about_only_once_the_groups_are_known(webhooks: Webhooks) -> None:
+    """Right after the start nothing can be said about it."""
+    [warning] = (await webhooks.ask("/mutate-pods", object=a_pod(group="other")))["warnings"]
+    assert "'other' doesn't exist yet" in warning
+
+    webhooks.groups.synced = False
+    response = await webhooks.ask("/mutate-pods", object=a_pod(group="other"))
+
+    assert "warnings" not in response
+    assert "patch" in response
+
+
+async def test_a_pod_that_names_its_group_wrongly_is_refused(webhooks: Webhooks) -> None:
+    """The user's client shows the message."""
+    response = await webhooks.ask("/mutate-pods", object=a_pod(group="Team!"))
+
+    assert not response["allowed"]
+    assert response["status"]["code"] == 403
+    assert response["status"]["message"].startswith("metadata.annotations[deviceshare.io/group]: ")
+
+
+async def test_warnings_stay_within_what_the_api_server_passes_on(webhooks: Webhooks) -> None:
+    """It cuts at 4096 characters; a pod of a hundred containers must not lose the count."""
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    containers = [{"name": f"{number:0300}", "env": env} for number in range(100)]
+
+    warnings = (await webhooks.ask("/mutate-pods", object=a_pod(containers=containers)))["warnings"]
+
+    assert sum(map(len, warnings)) <= 4096
+    assert all(len(warning) <= 256 for warning in warnings)
+    assert warnings[-1] == "… and 85 more warnings"
+
+
+async def test_a_debug_container_sees_the_groups_devices_too(webhooks: Webhooks) -> None:
+    """`kubectl debug` asks through a subresource; containers that are there already are left alone."""
+    old = a_pod(label="team", ephemeralContainers=[{"name": "old"}])
+    new = a_pod(label="team", ephemeralContainers=[{"name": "old"}, {"name": "new"}])
+    request: Json = {"operation": "UPDATE", "subResource": "ephemeralcontainers", "oldObject": old}
+
+    refused = await webhooks.ask("/validate-pods", object=new, **request)
+    pod = patched(new, await webhooks.ask("/mutate-pods", object=new, **request))
+
+    assert not refused["allowed"]
+    assert (await webhooks.ask("/validate-pods", object=pod, **request))["allowed"]
+    old_container, new_container = pod["spec"].pop("ephemeralContainers")
+    assert old_container == {"name": "old"}
+    assert new_container["env"][0]["name"] == "NVIDIA_VISIBLE_DEVICES"
+    assert pod["spec"] == {key: value for key, value in old["spec"].items() if key != "ephemeralContainers"}
+
+
+async def test_an_update_of_a_pod_is_not_mutated(webhooks: Webhooks) -> None:
+    """Nearly all of a pod is fixed once it exists."""
+    response = await webhooks.ask("/mutate-pods", operation="UPDATE", object=a_pod(), oldObject=a_pod())
+
+    assert response == {"uid": "42", "allowed": True}
+
+
+# Validation of pods.
+
+
+async def test_only_deviceshare_changes_its_annotations(webhooks: Webhooks) -> None:
+    """Who asks is told by the review, and can't be forged by the user."""
+    old, new = a_pod(label="team"), a_pod(label="team")
+    new["metadata"]["annotations"]["deviceshare.io/nvidia-visible-devices"] = "0,1"
+    request: Json = {"operation": "UPDATE", "object": new, "oldObject": old}
+
+    refused = await webhooks.ask("/validate-pods", **request)
+
+    assert "deviceshare.io/nvidia-visible-devices" in refused["status"]["message"]
+    assert (await webhooks.ask("/validate-pods", user=IDENTITY, **request))["allowed"]
+
+
+async def test_taking_a_pod_out_of_its_group_is_refused_though_the_new_object_says_nothing_of_it(
+    webhooks: Webhooks,
+) -> None:
+    """The old object counts as well."""
+    response = await webhooks.ask(
+        "/validate-pods", operation="UPDATE", object=a_pod(group=None), oldObject=a_pod(label="team")
+    )
+
+    assert not response["allowed"]
+
+
+async def test_deleting_a_pod_is_anybodys_right(webhooks: Webhooks) -> None:
+    """A webhook rule that is wider than ours must not trap pods."""
+    assert (await webhooks.ask("/validate-pods", operation="DELETE", oldObject=a_pod()))["allowed"]
+
+
+# Validation of groups.
+
+
+def a_group(**spec: Any) -> Json:
+    return {
+        "apiVersion": "deviceshare.io/v1alpha1",
+        "kind": "SharedDeviceGroup",
+        "metadata": {"name": "team", "uid": "1", "creationTimestamp": None},
+        "spec": {"resources": {"nvidia.com/gpu": 1}, **spec},
+        "status": {"nodeName": "node-1"},
+    }
+
+
+async def ask_group(webhooks: Webhooks, operation: str, **request: Any) -> Json:
+    return await webhooks.ask("/validate-groups", kind="SharedDeviceGroup", operation=operation, **request)
+
+
+async def test_a_group_in_use_is_not_deleted(webhooks: Webhooks) -> None:
+    """The message names the pods."""
+    response = await ask_group(webhooks, "DELETE", oldObject=a_group())
+
+    assert not response["allowed"]
+    assert "used by 1 pod: a/user;" in response["status"]["message"]
+
+
+async def test_no_group_is_deleted_before_the_pods_are_known(webhooks: Webhooks) -> None:
+    """Not to know is no proof that nobody uses it; the user is told to try again."""
+    webhooks.pods.synced = False
+
+    response = await ask_group(webhooks, "DELETE", oldObject=a_group())
+
+    assert response["status"]["code"] == 503
+    assert "try again" in response["status"]["message"]
+
+
+async def test_groups_are_reviewed_when_made_and_changed(webhooks: Webhooks) -> None:
+    """Unknown resources at creation, any change of the spec while bound."""
+    unknown = a_group(resources={"example.com/fpga": 1})
+
+    assert (await ask_group(webhooks, "CREATE", object=a_group()))["allowed"]
+    created = await ask_group(webhooks, "CREATE", object=unknown)
+    changed = await ask_group(webhooks, "UPDATE", object=unknown, oldObject=a_group())
+
+    assert "unknown resource 'example.com/fpga'" in created["status"]["message"]
+    assert "spec can't be changed while the group is bound to node node-1" in changed["status"]["message"]
+
+
+async def test_the_status_of_a_group_is_left_to_rbac(webhooks: Webhooks) -> None:
+    """Whoever may write it may have to mend it."""
+    response = await ask_group(webhooks, "UPDATE", subResource="status", object=a_group(), oldObject=a_group())
+
+    assert response["allowed"]
+
+
+@pytest.mark.parametrize("count", [1.5, "2", None, [1]])
+async def test_a_count_that_is_no_whole_number_is_refused_by_field(webhooks: Webhooks, count: Any) -> None:
+    """The CRD's schema catches it first; the webhook doesn't depend on that."""
+    response = await ask_group(webhooks, "CREATE", object=a_group(resources={"nvidia.com/gpu": count}))
+
+    assert response["status"]["code"] == 400
+    assert "$.spec.resources" in response["status"]["message"]
+
+
+# What is no review.
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "not a JSON AdmissionReview"),
+        (b"{", "not a JSON AdmissionReview"),
+        (b"\xff\xfe", "not a JSON AdmissionReview"),
+        (b'"' + b"\xff" + b'"', "not a JSON AdmissionReview"),
+        (b"[" * 100_000, "not a JSON AdmissionReview"),
+        (b"[]", "not a JSON AdmissionReview"),
+        (b"{}", "expected an AdmissionReview of admission.k8s.io/v1, got no kind of no apiVersion"),
+        (
+            b'{"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {"uid": "1"}}',
+            "got AdmissionReview of admission.k8s.io/v1beta1; register the webhook with admissionReviewVersions: [v1]",
+        ),
+        (b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}', "request can't be read"),
+        (b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {}}', "`uid`"),
+        (
+            b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "1", "kind": {}}}',
+            "not none; mend the rules of the webhook configuration",
+        ),
+    ],
+)
+@pytest.mark.parametrize("path", ["/mutate-pods", "/validate-pods", "/validate-groups"])
+async def test_what_is_no_review_is_answered_400_with_what_was_expected(
+    webhooks: Webhooks, path: str, body: bytes, text: str
+) -> None:
+    """Never a 500, and never an answer that looks like a verdict."""
+    status, answer = await webhooks.post(path, body)
+
+    assert status == 400
+    assert text in answer
+
+
+async def test_an_object_that_is_missing_or_odd_is_refused_by_name(webhooks: Webhooks) -> None:
+    """The review is sound, so the answer is a verdict."""
+    missing = await ask_group(webhooks, "DELETE")
+    odd = await webhooks.ask("/mutate-pods", object=a_pod(containers={"main": {}}))
+
+    assert missing["status"]["code"] == odd["status"]["code"] == 400
+    assert "$.spec.containers" in odd["status"]["message"]
+
+
+async def test_a_huge_body_is_answered_413(webhooks: Webhooks) -> None:
+    """No review of objects that fit into etcd is as long."""
+    status, _ = await webhooks.post("/mutate-pods", b" " * (MAX_BODY + 1))
+
+    assert status == 413
+
+
+async def test_refusals_and_faults_are_told_apart_in_the_metrics(webhooks: Webhooks) -> None:
+    """A user's mistake is no failure of ours."""
+    await webhooks.ask("/mutate-pods", object=a_pod())
+    await webhooks.ask("/mutate-pods", object=a_pod(group="Team!"))
+    await webhooks.post("/mutate-pods", b"{")
+
+    for result in ("ok", "refused", "error"):
+        labels = {"verb": "mutate-pods", "result": result}
+        assert webhooks.metrics.registry.get_sample_value("deviceshare_requests_total", labels) == 1
