@@ -10,6 +10,7 @@ A TCP connection can die without a word. A watch that stays silent for longer th
 """
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -116,7 +117,7 @@ class Mirror(Generic[T]):
         """Keeps the copy until cancelled."""
         pauses = self._pauses()
         while True:
-            events, opened, pause = self.events, self._last_event, 0.0
+            events, opened, pause = self.events, math.inf, 0.0
             try:
                 if self._relist:
                     await self._list()
@@ -125,7 +126,7 @@ class Mirror(Generic[T]):
             except ApiError as error:
                 self._relist = self._relist or isinstance(error, Expired)
                 pause = error.retry_after or 0.0
-                log.warning("Lost the watch", kind=self._kind.plural, relist=self._relist, error=str(error))
+                self._log_loss(error, steady=time.monotonic() - opened > self._pace.steady)
             now = time.monotonic()
             self._lost_at = self._lost_at or now
             if self.events > events or now - opened > self._pace.steady:
@@ -133,6 +134,11 @@ class Mirror(Generic[T]):
             else:
                 pause = max(pause, next(pauses))
             await asyncio.sleep(pause)
+
+    def _log_loss(self, error: ApiError, *, steady: bool) -> None:
+        # A kind that never changed since the API server started gets no bookmarks: its watch falls silent by rights.
+        say = log.info if steady else log.warning
+        say("Lost the watch", kind=self._kind.plural, relist=self._relist, error=str(error))
 
     async def _list(self) -> None:
         objects, version = await self._api.snapshot(self._kind, self._namespace, self._selectors, self._decode_listed)
@@ -164,10 +170,9 @@ class Mirror(Generic[T]):
             if obj is not None:
                 self._cache.apply(obj)
                 return
-        try:
-            metadata = msgspec.json.decode(event.object, type=_Identified).metadata
-        except msgspec.DecodeError as error:
-            raise Expired(f"an event of the watch has no metadata: {error}") from error
+        metadata = _metadata(event.object)
+        if metadata is None:
+            raise Expired("an event of the watch has no metadata")
         if event.type == "DELETED":
             self._cache.remove(metadata.key, metadata.resource_version)
         else:
@@ -175,20 +180,27 @@ class Mirror(Generic[T]):
 
     def _decode(self, raw: Raw) -> T | None:
         try:
-            return self._decoder.decode(raw)
+            obj = self._decoder.decode(raw)
         except msgspec.DecodeError as error:
             log.error("Skipped an object that can't be read", kind=self._kind.plural, error=str(error))
             return None
+        return obj if obj.metadata.resource_version else None
 
     def _decode_listed(self, raw: Raw) -> T | None:
         """The object; or the one held before, if this one can't be read: it exists, so it must not look removed."""
         obj = self._decode(raw)
-        if obj is None:
-            try:
-                return self.get(msgspec.json.decode(raw, type=_Identified).metadata.key)
-            except msgspec.DecodeError:
-                return None
+        if obj is None and (metadata := _metadata(raw)):
+            return self.get(metadata.key)
         return obj
 
     def _pauses(self) -> Iterator[float]:
         return delays(self._pace.first_pause, self._pace.longest_pause)
+
+
+def _metadata(raw: Raw) -> ObjectMeta | None:
+    """The metadata of an object, if it has any; every object that the API server tells about has a version."""
+    try:
+        metadata = msgspec.json.decode(raw, type=_Identified).metadata
+    except msgspec.DecodeError:
+        return None
+    return metadata if metadata.resource_version else None

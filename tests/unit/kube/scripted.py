@@ -134,3 +134,12 @@ def node(name: str, version: int, *, uid: str = "", **labels: str) -> dict[str, 
 
 def page(version: int, *items: Any, token: str = "") -> Step:
     return answer({"metadata": {"resourceVersion": str(version), "continue": token}, "items": list(items)})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what the server's answers should bring about."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.002)
+    raise AssertionError("it never came about")

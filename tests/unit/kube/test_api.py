@@ -21,7 +21,19 @@ from deviceshare.loops.ports import (
     NotFound,
     Unavailable,
 )
-from tests.unit.kube.scripted import Scripted, Step, answer, hang, kubeconfig, node, page, refuse, serving, status
+from tests.unit.kube.scripted import (
+    Scripted,
+    Step,
+    answer,
+    hang,
+    kubeconfig,
+    node,
+    page,
+    refuse,
+    serving,
+    status,
+    until,
+)
 
 Start = Callable[..., AbstractAsyncContextManager[tuple[Api, Scripted]]]
 
@@ -78,7 +90,7 @@ async def test_a_refusal_is_told_by_its_status(start: Start, code: int, reason: 
 @pytest.mark.parametrize("body", ["404 page not found\n", status(404, "")])
 async def test_a_404_without_the_servers_word_is_no_proof_that_an_object_is_gone(start: Start, body: object) -> None:
     """A server that doesn't serve our CRD (yet) must not make the collector give devices away."""
-    async with start(answer(body, 404), answer(body, 404), timeout=0.2) as (api, _):
+    async with start(answer(body, 404, Retry_After="60")) as (api, _):
         with pytest.raises(Unavailable, match="manifests/crds"):
             await api.get(GROUPS, "g")
 
@@ -212,8 +224,7 @@ async def test_cancelling_a_call_is_not_an_api_error(start: Start) -> None:
     """A process that stops must not take its own stop for an outage and try again."""
     async with start() as (api, server):
         call = asyncio.create_task(api.get(NODES, "a"))
-        while not server.seen:
-            await asyncio.sleep(0.001)
+        await until(lambda: bool(server.seen))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

@@ -1,0 +1,210 @@
+"""Mirror, against a server that breaks every promise of the watch protocol."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from deviceshare.domain.nodes import Node
+from deviceshare.kube.api import Api
+from deviceshare.kube.mirror import Mirror, Pace
+from deviceshare.loops.kinds import NODES
+from tests.unit.kube.scripted import (
+    Scripted,
+    Step,
+    event,
+    hang,
+    line,
+    node,
+    page,
+    refuse,
+    serving,
+    status,
+    stream,
+    until,
+)
+
+HASTY = Pace(quiet=0.2, lost=30.0, first_pause=0.001, longest_pause=0.01)
+Start = Callable[..., AbstractAsyncContextManager[tuple[Mirror[Node], Scripted]]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Starts a scripted server and a running Mirror of its nodes."""
+
+    @asynccontextmanager
+    async def go(*steps: Step, pace: Pace = HASTY) -> AsyncIterator[tuple[Mirror[Node], Scripted]]:
+        server = Scripted(*steps)
+        async with serving(server.handle, tmp_path) as connection:
+            mirror = Mirror(Api(connection, timeout=0.3), NODES, label_selector="x=y", pace=pace)
+            running = asyncio.create_task(mirror.run())
+            try:
+                yield mirror, server
+            finally:
+                assert not running.done(), running.exception()
+                running.cancel()
+                await asyncio.wait({running})
+
+    return go
+
+
+def holds(mirror: Mirror[Node], **versions: int) -> Callable[[], bool]:
+    wanted = {name: str(version) for name, version in versions.items()}
+    return lambda: {n.metadata.name: n.metadata.resource_version for n in mirror.values()} == wanted
+
+
+async def test_list_then_events(start: Start) -> None:
+    """The plain case: additions, changes and deletions follow the list, from its version on."""
+    changes = (
+        event("ADDED", node("b", 6)),
+        event("MODIFIED", node("a", 7)),
+        event("DELETED", node("b", 8)),
+        event("ADDED", node("c", 9)),
+    )
+    async with start(page(5, node("a", 1)), stream(*changes)) as (mirror, server):
+        synced = [mirror.synced]
+        await until(holds(mirror, a=7, c=9))
+        assert [*synced, mirror.synced] == [False, True]
+        assert mirror.events == 4
+        assert mirror.last_event_age < 20
+    query = dict(server.seen[1].query)
+    assert 300 <= int(query.pop("timeoutSeconds")) <= 600
+    assert query == {"labelSelector": "x=y", "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": "5"}
+
+
+@pytest.mark.parametrize("then", ["end", "cut"])
+async def test_a_watch_that_ends_is_opened_again_where_it_ended(start: Start, then: str) -> None:
+    """The server ends each after minutes, a proxy cuts it: neither is a reason to list 10,000 pods."""
+    steps = (
+        page(5),
+        stream(event("ADDED", node("a", 6)), event("BOOKMARK", node("", 9)), then=then),
+        stream(event("ADDED", node("b", 10))),
+    )
+    async with start(*steps) as (mirror, server):
+        await until(holds(mirror, a=6, b=10))
+        assert server.seen[2].query["resourceVersion"] == "9"
+        assert mirror.lists == 1
+
+
+async def test_half_an_event_is_not_an_event(start: Start) -> None:
+    """The connection broke within a line: the watch goes on from the last whole one."""
+    cut = line(event("ADDED", node("b", 8)))[:30]
+    steps = page(5), stream(event("ADDED", node("a", 6)), cut, then="end"), stream(event("ADDED", node("b", 8)))
+    async with start(*steps) as (mirror, server):
+        await until(holds(mirror, a=6, b=8))
+        assert server.seen[2].query["resourceVersion"] == "6"
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        refuse(410, "Expired"),
+        stream(event("ERROR", status(410, "Expired"))),
+        stream(b"\x00 this is no event\n"),
+        stream(event("ADDED", {"spec": {}})),
+        stream(event("ERROR", "what?")),
+    ],
+)
+async def test_a_lost_version_is_listed_anew(start: Start, gone: Step) -> None:
+    """410 comes as a status and inside a 200; of a line that can't be read nobody knows what it said."""
+    removed = []
+    async with start(page(5, node("a", 1), node("b", 2)), gone, page(9, node("b", 2), node("c", 7))) as (mirror, _):
+        mirror.subscribe(lambda old, new: removed.append(old.metadata.name) if new is None else None)
+        await until(holds(mirror, b=2, c=7))
+        assert removed == ["a"]
+        assert mirror.lists == 2
+
+
+async def test_an_error_event_that_is_no_410_keeps_the_version(start: Start) -> None:
+    """A server in trouble says 500 inside a 200; listing would only add to its trouble."""
+    steps = page(5), stream(event("ERROR", status(500, "InternalError"))), stream(event("ADDED", node("a", 6)))
+    async with start(*steps) as (mirror, _):
+        await until(holds(mirror, a=6))
+        assert mirror.lists == 1
+
+
+async def test_a_hung_connection_is_noticed(start: Start) -> None:
+    """A peer that vanished without a word sends neither events nor bookmarks."""
+    async with start(page(5), stream(then="hang"), hang(), stream(event("ADDED", node("a", 6)))) as (mirror, server):
+        await until(holds(mirror, a=6))
+        assert server.seen[3].query["resourceVersion"] == "5"
+
+
+async def test_a_server_in_trouble_is_waited_for(start: Start) -> None:
+    """Whatever it answers, list and watch go on when it is well again."""
+    trouble = refuse(500), refuse(403, "Forbidden"), refuse(429, Retry_After="0")
+    async with start(*trouble, page(5, node("a", 1)), *trouble, stream(event("ADDED", node("b", 6)))) as (mirror, _):
+        await until(holds(mirror, a=1, b=6))
+        assert mirror.lists == 1
+
+
+async def test_a_refused_list_is_not_hammered(start: Start) -> None:
+    """However long the mirror has lived, a server that refuses is given time."""
+    pace = Pace(steady=0.0, first_pause=60.0, longest_pause=60.0)
+    async with start(refuse(403, "Forbidden"), page(5), pace=pace) as (_, server):
+        await until(lambda: len(server.seen) == 1)
+        await asyncio.sleep(0.05)
+        assert len(server.seen) == 1
+
+
+async def test_a_mirror_whose_watch_is_lost_for_long_says_so(start: Start) -> None:
+    """Readiness depends on it: decisions on old state would only be refused by the API server."""
+    well = stream(event("ADDED", node("a", 6)), then="end")
+    pace = Pace(quiet=0.2, lost=0.05, first_pause=0.001, longest_pause=0.01)
+    async with start(page(5), well, *[refuse(500)] * 30, well, pace=pace) as (mirror, server):
+        await until(lambda: mirror.synced)
+        await until(lambda: not mirror.synced)
+        assert mirror.get("a") is not None
+        await until(lambda: len(server.seen) >= 33 and mirror.synced)
+
+
+async def test_an_object_that_cannot_be_read_costs_only_itself(start: Start) -> None:
+    """One odd object must not blind us for the rest; what was known of it stays, for it still exists."""
+    odd = {**node("a", 6), "spec": 3}
+    steps = (
+        page(5, {**node("o", 1), "spec": 3}, node("a", 2)),
+        stream(event("MODIFIED", odd), event("ADDED", node("b", 7)), event("PATCHED?", node("c", 8)), then="end"),
+        refuse(410),
+        page(9, odd, node("b", 7)),
+        stream(event("DELETED", {**odd, **node("a", 10)})),
+    )
+    async with start(*steps) as (mirror, server):
+        await until(holds(mirror, a=2, b=7))
+        await until(holds(mirror, b=7))
+        assert server.seen[2].query["resourceVersion"] == "8"
+        assert mirror.lists == 2
+
+
+async def test_a_line_of_megabytes_in_small_pieces_is_read(start: Start) -> None:
+    """etcd takes objects of 1.5 MiB, more than aiohttp's readline does; two events may share a piece."""
+    big = line(event("ADDED", node("a", 6, note="x" * 3 * 2**20)))
+    pieces = [big[i : i + 2**16] for i in range(0, len(big), 2**16)]
+    pieces[-1] += b"\n" + line(event("ADDED", node("b", 7)))
+    async with start(page(5), stream(*pieces), pace=Pace(quiet=10.0)) as (mirror, _):
+        await until(holds(mirror, a=6, b=7))
+        assert mirror.lists == 1
+
+
+async def test_a_line_without_end_does_not_fill_memory(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past a bound it is no line, and everything is listed again."""
+    monkeypatch.setattr("deviceshare.kube.stream.LONGEST_LINE", 1000)
+    async with start(page(5), stream(b"{" * 2000), page(9, node("a", 6))) as (mirror, _):
+        await until(holds(mirror, a=6))
+
+
+async def test_our_own_write_is_seen_before_the_watch_tells_it(start: Start) -> None:
+    """And an event that was under way before it does not take it back."""
+    steps = page(5, node("a", 1)), stream(event("MODIFIED", node("a", 7)), event("ADDED", node("b", 9)))
+    async with start(*steps) as (mirror, server):
+        await mirror.wait_listed()
+        mirror.put(node_of(node("a", 8)))
+        await until(holds(mirror, a=8, b=9))
+        assert len(server.seen) == 2
+
+
+def node_of(raw: dict[str, Any]) -> Node:
+    return msgspec.convert(raw, Node)
