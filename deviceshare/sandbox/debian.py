@@ -32,7 +32,7 @@ def build(binaries: Sequence[str], wanted: str, progress: Progress) -> Path:
         log.write_text("")
         with progress.stage("Reading Debian's package lists"):
             apt.update()
-            version = _upstream_version(apt.source_version("kubernetes"))
+            version = upstream_version(apt.source_version("kubernetes"))
         if wanted and version != wanted:
             raise SandboxError(f"Debian's source package is Kubernetes {version}, not {wanted}.")
         target = kubernetes_cache() / version / "bin"
@@ -69,6 +69,9 @@ def fetch_etcd(progress: Progress) -> Path:
     return target
 
 
+_REFLECT2 = Path(__file__).with_name("reflect2.patch")
+"""Without it, a kube-apiserver built with Go 1.18 or later dies at the first custom resource."""
+
 # Debian's own Go comes first: the one this build is known to work with.
 _PATH = os.pathsep.join(["/usr/bin", "/bin", "/usr/sbin", "/sbin", os.environ.get("PATH", "")])
 
@@ -79,7 +82,7 @@ def _scratch_root() -> Path:
     return root
 
 
-def _upstream_version(debian_version: str) -> str:
+def upstream_version(debian_version: str) -> str:
     """`1.20.5+really1.20.2-1.1+deb12u1` is v1.20.2."""
     match = re.search(r"(?:really|^)(\d+\.\d+\.\d+)(?!.*really)", debian_version)
     if match is None or "+ds" in debian_version:
@@ -105,6 +108,7 @@ def _make(tree: Path, binaries: Sequence[str], version: str, apt: Apt) -> Path:
         "CGO_ENABLED": "0",
         "KUBE_GIT_VERSION": version,
     }
+    apt.run(["patch", "-p1", "-i", str(_REFLECT2)], cwd=tree)
     apt.run(["make", "WHAT=" + " ".join(f"cmd/{name}" for name in binaries)], cwd=tree, environment=environment)
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     output, made = tree / "_output" / "local" / "bin" / "linux" / machine, tree / "bin"

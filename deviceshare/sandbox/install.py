@@ -83,6 +83,8 @@ async def _kubectl(layout: Layout, binaries: Binaries, *arguments: str | Path) -
     process = await asyncio.create_subprocess_exec(
         binaries.kubectl,
         f"--kubeconfig={layout.kubeconfig}",
+        # Not the user's cache: what it remembers of this server, it would remember without the CRDs.
+        f"--cache-dir={layout.data / 'kubectl'}",
         *arguments,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

@@ -86,7 +86,8 @@ class Sandbox:
         Raises subprocess.TimeoutExpired after `timeout` seconds.
         """
         kubeconfig = self.kubeconfig_of(identity) if identity else self.kubeconfig
-        command = [self.plan.binaries.kubectl, f"--kubeconfig={kubeconfig}", *arguments]
+        cache = self.layout.data / "kubectl-people"
+        command = [self.plan.binaries.kubectl, f"--kubeconfig={kubeconfig}", f"--cache-dir={cache}", *arguments]
         return subprocess.run(command, input=stdin or "", capture_output=True, text=True, timeout=timeout, check=False)
 
 

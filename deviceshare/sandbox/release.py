@@ -42,7 +42,6 @@ def download(binaries: Sequence[str], wanted: str, progress: Progress) -> Path:
     with locked(progress):
         if target.is_dir():
             return target
-        target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache_root(), prefix="download-") as scratch:
             directory = Path(scratch) / "bin"
             directory.mkdir()
@@ -52,6 +51,7 @@ def download(binaries: Sequence[str], wanted: str, progress: Progress) -> Path:
                 with progress.stage(f"Downloading {name} {version}"):
                     _fetch(f"{source}/{name}", directory / name, checksums[name])
                 (directory / name).chmod(0o755)
+            target.parent.mkdir(parents=True, exist_ok=True)
             directory.rename(target)
     return target
 

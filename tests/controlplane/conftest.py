@@ -1,0 +1,74 @@
+"""One real control plane for the whole test session; each test has a namespace and groups of its own.
+
+A missing binary fails the tests: a suite that passes because it didn't run is worse than none.
+"""
+
+import json
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from deviceshare.sandbox import ENV, Options, Sandbox, running
+
+Kubectl = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    """Two nodes with four devices each, both schedulers, deviceshare and its webhooks."""
+    with running(Options(nodes=2, devices=4)) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def kubectl(sandbox: Sandbox) -> Kubectl:
+    """Runs kubectl as the cluster's admin, or as `identity`; raises CalledProcessError with what it said."""
+
+    def run(*arguments: str, stdin: str | None = None, identity: str = "") -> str:
+        done = sandbox.kubectl(*arguments, stdin=stdin, identity=identity)
+        if done.returncode != 0:
+            raise subprocess.CalledProcessError(done.returncode, arguments, done.stdout, done.stderr)
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> Iterator[str]:
+    """A namespace of the test's own; its pods are gone when the next test begins."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    kubectl("create", "namespace", name)
+    yield name
+    kubectl("delete", "namespace", name)
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], Any]], Any]:
+    """Asks until the answer is true, and returns it; fails after 30 s, which no test should come near."""
+
+    def wait(question: Callable[[], Any], seconds: float = 30.0) -> Any:
+        deadline = time.monotonic() + seconds
+        while not (answer := question()):
+            assert time.monotonic() < deadline, f"still {answer!r} after {seconds:.0f} s"
+            time.sleep(0.1)
+        return answer
+
+    return wait
+
+
+@pytest.fixture
+def environment(kubectl: Kubectl, eventually: Callable[..., Any]) -> Callable[[str, str], dict[str, dict[str, str]]]:
+    """`environment(namespace, pod)`: what each container sees, once the pod has started."""
+
+    def read(namespace: str, pod: str) -> dict[str, dict[str, str]]:
+        path = "jsonpath={.metadata.annotations." + ENV.replace(".", r"\.") + "}"
+        recorded: dict[str, dict[str, str]] = json.loads(
+            eventually(lambda: kubectl("get", "pod", pod, "--namespace", namespace, "--output", path))
+        )
+        return recorded
+
+    return read

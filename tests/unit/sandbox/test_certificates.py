@@ -1,0 +1,57 @@
+"""The sandbox's own certificate authority, as a client meets it."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from deviceshare.sandbox.certificates import Authority
+from deviceshare.sandbox.probes import Prober
+
+
+async def serve(directory: Path, name: str) -> tuple[asyncio.Server, str]:
+    """An HTTPS server that says 200 to everything, with the certificate `name`."""
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(directory / f"{name}.crt", directory / f"{name}.key")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls)
+    return server, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/healthz"
+
+
+@pytest.fixture
+def authorities(tmp_path: Path) -> tuple[Authority, Authority]:
+    """Two that don't know each other."""
+    made = []
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+        made.append(Authority(tmp_path / name))
+        made[-1].issue("loopback")
+    return made[0], made[1]
+
+
+@pytest.mark.parametrize(("signer", "healthy"), [("ours", True), ("theirs", False)])
+async def test_a_probe_believes_only_its_own_authority(
+    authorities: tuple[Authority, Authority], tmp_path: Path, signer: str, healthy: bool
+) -> None:
+    """Whoever else listens on that port isn't the process that was asked for."""
+    server, url = await serve(tmp_path / signer, "loopback")
+    async with server, Prober(authorities[0].certificate) as prober:
+        assert await prober.healthy(url) is healthy
+
+
+async def test_nobody_listening_is_not_healthy(authorities: tuple[Authority, Authority]) -> None:
+    """The most usual state of a process that died."""
+    async with Prober(authorities[0].certificate) as prober:
+        assert not await prober.healthy("http://127.0.0.1:1/healthz")
+
+
+def test_keys_are_readable_by_their_owner_only(authorities: tuple[Authority, Authority], tmp_path: Path) -> None:
+    """Other users of the machine could pass for the API server."""
+    assert (tmp_path / "ours/loopback.key").stat().st_mode & 0o077 == 0

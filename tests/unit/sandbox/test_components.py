@@ -1,0 +1,77 @@
+"""Command lines and configuration, where they depend on the release or on the options."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deviceshare.sandbox.binaries import Binaries
+from deviceshare.sandbox.components import Components, choose_ports, scheduler_config_version
+from deviceshare.sandbox.state import Layout, Options, Plan
+
+
+def components(directory: Path, version: str = "v1.20.2", **options: Any) -> Components:
+    """Those of a sandbox of this release."""
+    binaries = Binaries("apiserver", "controller-manager", "scheduler", "kubectl", "etcd", version)
+    layout, plan = Layout(directory), Plan(Options(**options), binaries)
+    with layout.lock():
+        layout.prepare(plan)
+    return Components(layout, plan, choose_ports())
+
+
+def scheduler_config(directory: Path, name: str = "deviceshare-scheduler") -> Any:
+    """The configuration file as kube-scheduler reads it."""
+    return yaml.safe_load((directory / "config" / f"{name}.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("minor", "version"),
+    [(20, "v1beta1"), (21, "v1beta1"), (22, "v1beta2"), (23, "v1beta3"), (24, "v1beta3"), (25, "v1"), (33, "v1")],
+)
+def test_the_scheduler_is_configured_in_a_version_that_it_reads(minor: int, version: str) -> None:
+    """A kube-scheduler exits at once when it doesn't know the version."""
+    assert scheduler_config_version(minor) == version
+
+
+def test_our_scheduler_shows_every_node_to_the_extender_on_loopback(tmp_path: Path) -> None:
+    """Sampling could hide a group's only node; the address must be where deviceshare listens."""
+    parts = components(tmp_path)
+    command = parts.deviceshare_scheduler.command
+    config = scheduler_config(tmp_path)
+    assert command[1] == f"--config={tmp_path}/config/deviceshare-scheduler.yaml"
+    assert config["percentageOfNodesToScore"] == 100
+    assert [profile["schedulerName"] for profile in config["profiles"]] == ["deviceshare-scheduler"]
+    (extender,) = config["extenders"]
+    bound_to = parts.deviceshare.command[parts.deviceshare.command.index("--extender-bind") + 1]
+    assert extender["urlPrefix"] == f"http://{bound_to}"
+
+
+def test_the_plain_scheduler_has_no_extender(tmp_path: Path) -> None:
+    """It is the one that every cluster has."""
+    assert components(tmp_path).scheduler.name == "kube-scheduler"
+    assert "extenders" not in scheduler_config(tmp_path, "kube-scheduler")
+
+
+def test_another_extender_takes_the_place_of_deviceshares(tmp_path: Path) -> None:
+    """Benchmarks compare with one that says yes to everything."""
+    other = {"urlPrefix": "http://127.0.0.1:1", "filterVerb": "filter"}
+    assert components(tmp_path, extender=other).deviceshare_scheduler.name == "deviceshare-scheduler"
+    assert scheduler_config(tmp_path)["extenders"] == [other]
+
+
+def test_flags_that_new_releases_dropped_are_not_given_to_them(tmp_path: Path) -> None:
+    """An unknown flag ends a component at once."""
+    old, new = components(tmp_path / "old"), components(tmp_path / "new", "v1.33.0")
+    assert "--port=0" in old.controller_manager.command
+    assert "--port=0" not in new.controller_manager.command
+    tokens = tmp_path / "tokens.csv"
+    assert any("EphemeralContainers" in flag for flag in old.apiserver(tokens).command)
+    assert not any("feature-gates" in flag for flag in new.apiserver(tokens).command)
+
+
+def test_every_listener_has_a_port_of_its_own() -> None:
+    """Several sandboxes and many listeners share one loopback interface."""
+    ports = choose_ports()
+    numbers = [getattr(ports, field) for field in ports.__struct_fields__]
+    assert len(set(numbers)) == len(numbers)

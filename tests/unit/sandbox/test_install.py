@@ -1,0 +1,54 @@
+"""The shipped webhooks, made to call a process on loopback."""
+
+import base64
+from typing import Any
+
+import yaml
+
+from deviceshare import assets
+from deviceshare.sandbox.install import local_webhooks
+
+
+def installed(minor: int) -> dict[str, dict[str, Any]]:
+    """Every webhook of the manifest by name, as a sandbox of Kubernetes 1.`minor` gets it."""
+    documents = yaml.safe_load_all((assets.manifests() / "webhooks.yaml").read_text())
+    configurations = [local_webhooks(document, "https://127.0.0.1:1", b"authority", minor) for document in documents]
+    return {webhook["name"]: webhook for configuration in configurations for webhook in configuration["webhooks"]}
+
+
+def test_each_webhook_keeps_its_path_and_trusts_the_authority() -> None:
+    """Only the Service gives way."""
+    webhooks = installed(20)
+    assert {webhook["clientConfig"]["url"] for webhook in webhooks.values()} == {
+        "https://127.0.0.1:1/mutate-pods",
+        "https://127.0.0.1:1/validate-pods",
+        "https://127.0.0.1:1/validate-groups",
+    }
+    authorities = {base64.b64decode(webhook["clientConfig"]["caBundle"]) for webhook in webhooks.values()}
+    assert authorities == {b"authority"}
+    assert all("service" not in webhook["clientConfig"] for webhook in webhooks.values())
+
+
+def test_old_servers_may_pass_over_the_webhook_that_sees_every_pod() -> None:
+    """It can't select by annotation there, and an unreachable deviceshare must not stop anybody else's pods."""
+    webhook = installed(27)["mutate-pods.deviceshare.io"]
+    assert webhook["failurePolicy"] == "Ignore"
+    assert "matchConditions" not in webhook
+
+
+def test_new_servers_ask_about_pods_of_groups_only_and_wait_for_the_answer() -> None:
+    """Nobody else's pods are affected, so ours may be held back."""
+    webhook = installed(28)["mutate-pods.deviceshare.io"]
+    assert webhook["failurePolicy"] == "Fail"
+    (condition,) = webhook["matchConditions"]
+    assert "'deviceshare.io/group' in object.metadata.annotations" in condition["expression"]
+
+
+def test_validation_is_strict_on_every_server() -> None:
+    """It is limited to pods of groups, and to groups."""
+    for minor in (20, 33):
+        webhooks = installed(minor)
+        assert webhooks["validate-groups.deviceshare.io"]["failurePolicy"] == "Fail"
+        assert webhooks["validate-pods.deviceshare.io"]["failurePolicy"] == "Fail"
+        selector = webhooks["validate-pods.deviceshare.io"]["objectSelector"]
+        assert selector["matchExpressions"] == [{"key": "deviceshare.io/group", "operator": "Exists"}]
