@@ -15,7 +15,7 @@ from deviceshare.domain.pods import Pod
 class NodeList(Struct, frozen=True):
     """Whole nodes are sent back as they came, so they are never decoded beyond their names."""
 
-    items: list[Raw] = field(default_factory=list)
+    items: list[Raw] | None = None  # Go writes an empty list as null
 
 
 class Arguments(Struct, frozen=True, rename="pascal"):
@@ -65,8 +65,8 @@ def named_nodes(arguments: Arguments) -> tuple[Sequence[str], dict[str, Raw] | N
     """
     if arguments.node_names is not None:
         return arguments.node_names, None
-    items = arguments.nodes.items if arguments.nodes else []
-    whole = {_named.decode(item).metadata.name: item for item in items}
+    items = arguments.nodes.items if arguments.nodes else None
+    whole = {_named.decode(item).metadata.name: item for item in items or ()}
     return list(whole), whole
 
 

@@ -1,0 +1,257 @@
+"""The scheduler extender over HTTP: what kube-scheduler asks and what it is told."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from deviceshare.domain import contract
+from deviceshare.domain.fleet import NO_LEDGER, NOT_SHARED, OTHER_LABELS, Fleet
+from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.nodes import Node
+from deviceshare.domain.pods import Pod
+from deviceshare.loops.binding import NOT_INJECTED
+from deviceshare.loops.claiming import Refused
+from deviceshare.loops.ports import Unavailable
+from deviceshare.web.extender import MAX_BODY, STARTING, Extender
+from tests.unit.web.mirrors import FixedMirror
+
+GPU = "nvidia.com/gpu"
+
+
+class RecordingBinder:
+    """Stands where the Binder would; raises `failure` if there is one."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.failure = failure
+        self.remembered: list[str] = []
+        self.bound: list[tuple[str, str, str, str]] = []
+
+    def remember(self, pod: Pod) -> None:
+        self.remembered.append(pod.metadata.uid)
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+        if self.failure:
+            raise self.failure
+        self.bound.append((namespace, name, uid, node))
+
+
+def whole_node(name: str, **labels: str) -> dict[str, Any]:
+    """A shared node as the scheduler sends it; `zone="a"` is a label."""
+    return {"metadata": {"name": name, "labels": {contract.MODE_LABEL: contract.MODE_SHARED, **labels}}}
+
+
+def fleet(free: dict[str, int], total: int = 4, **labels: str) -> Fleet:
+    """Shared nodes of `total` GPUs each, with so many of them free, all with the same labels."""
+    known = Fleet()
+    for name, count in free.items():
+        devices = [{"resource": GPU, "index": index} for index in range(total)]
+        claims = {"someone": {"group": "else", "devices": devices[count:]}} if count < total else {}
+        ledger = {"metadata": {"name": name}, "spec": {"claims": claims}, "status": {"devices": devices}}
+        known.set_node(name, msgspec.convert(whole_node(name, **labels), Node))
+        known.set_ledger(name, msgspec.convert(ledger, NodeDevices))
+    return known
+
+
+def group(count: int = 2, *, node: str = "", **spec: Any) -> Group:
+    """The group `team`."""
+    document = {"metadata": {"name": "team", "uid": "g-1"}, "spec": {"resources": {GPU: count}, **spec}}
+    return msgspec.convert(document | {"status": {"nodeName": node}}, Group)
+
+
+def pod(name: str = "p", *, joins: str = "team", injected: bool = True) -> dict[str, Any]:
+    """A pod as the webhook leaves it, or as it slipped past the webhook."""
+    refs = [
+        {"name": vendor.env, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{vendor.annotation}']"}}}
+        for vendor in contract.VENDORS
+    ]
+    annotations = {contract.GROUP: joins} if joins else {}
+    metadata = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "annotations": annotations}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "main", "env": refs if injected else []}]}}
+
+
+@asynccontextmanager
+async def asking(
+    known: Fleet, *groups: Group, binder: RecordingBinder | None = None, ready: bool = True
+) -> AsyncIterator[TestClient[web.Request, web.Application]]:
+    extender = Extender(known, FixedMirror(*groups), binder or RecordingBinder(), lambda: ready)
+    app = web.Application(client_max_size=MAX_BODY)
+    app.add_routes(extender.routes())
+    async with TestClient(TestServer(app)) as client:
+        yield client
+
+
+async def post(client: TestClient[web.Request, web.Application], verb: str, body: Any) -> Any:
+    """The answer's JSON; the status must be 200, since kube-scheduler reads no other."""
+    async with client.post(f"/{verb}", data=json.dumps(body)) as response:
+        assert response.status == 200, await response.text()
+        return await response.json()
+
+
+# filter
+
+
+async def test_filter_names_the_nodes_that_fit_and_a_reason_for_each_other() -> None:
+    """The reasons reach the user in the pod's FailedScheduling event."""
+    async with asking(fleet({"a": 4, "b": 1, "c": 2}), group()) as client:
+        answer = await post(client, "filter", {"Pod": pod(), "NodeNames": ["a", "b", "c", "d"]})
+    assert answer["NodeNames"] == ["a", "c"]
+    assert answer["FailedNodes"] == {"b": f"group team needs 2 {GPU} (1 of 4 free)", "d": NOT_SHARED}
+    assert answer["FailedAndUnresolvableNodes"] == answer["FailedNodes"]
+    assert answer["Error"] == ""
+    assert "Nodes" not in answer
+
+
+async def test_filter_gives_whole_nodes_back_as_they_came() -> None:
+    """With `nodeCacheCapable: false` the scheduler goes on with what it gets back, fields unknown to us included."""
+    nodes = [whole_node(name) | {"spec": {"podCIDR": name}} for name in ("a", "b")]
+    async with asking(fleet({"a": 0, "b": 4}), group()) as client:
+        answer = await post(client, "filter", {"Pod": pod(), "Nodes": {"metadata": {}, "items": nodes}})
+    assert answer["Nodes"]["items"] == [nodes[1]]
+    assert list(answer["FailedNodes"]) == ["a"]
+    assert "NodeNames" not in answer
+
+
+async def test_null_is_no_list_of_names() -> None:
+    """Go writes the field that it doesn't use as null."""
+    asked: dict[str, Any] = {"Pod": pod(), "Nodes": {"items": [whole_node("a")]}, "NodeNames": None}
+    async with asking(fleet({"a": 4}), group()) as client:
+        assert (await post(client, "filter", asked))["Nodes"]["items"] == [whole_node("a")]
+        assert (await post(client, "filter", asked | {"Nodes": None, "NodeNames": ["a"]}))["NodeNames"] == ["a"]
+        assert (await post(client, "filter", asked | {"Nodes": {"items": None}}))["Nodes"] == {"items": []}
+
+
+async def test_a_pod_without_a_group_passes_untouched_even_before_we_are_ready() -> None:
+    """A deviceshare that starts holds up nobody else's pods."""
+    async with asking(Fleet(), ready=False) as client:
+        answer = await post(client, "filter", {"Pod": pod(joins=""), "NodeNames": ["a", "b"]})
+    assert (answer["NodeNames"], answer["FailedNodes"], answer["Error"]) == (["a", "b"], {}, "")
+
+
+async def test_not_ready_is_an_error_and_never_an_empty_list() -> None:
+    """After an error the pod comes back by itself; after an empty list it may wait five minutes."""
+    async with asking(fleet({"a": 4}), group(), ready=False) as client:
+        answer = await post(client, "filter", {"Pod": pod(), "NodeNames": ["a"]})
+        assert answer == {"Error": STARTING}
+        binding = {"PodName": "p", "PodNamespace": "ns", "PodUID": "u", "Node": "a"}
+        assert await post(client, "bind", binding) == {"Error": STARTING}
+
+
+async def test_a_pod_that_slipped_past_the_webhook_is_told_to_be_recreated() -> None:
+    """Its containers would see whatever their image says, `all` for instance."""
+    async with asking(fleet({"a": 4}), group()) as client:
+        answer = await post(client, "filter", {"Pod": pod(injected=False), "NodeNames": ["a"]})
+    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {"a": NOT_INJECTED})
+    assert "recreate the pod" in NOT_INJECTED
+
+
+async def test_a_group_that_does_not_exist_is_named() -> None:
+    """A typo in the annotation is found by reading the event."""
+    async with asking(fleet({"a": 4})) as client:
+        answer = await post(client, "filter", {"Pod": pod(joins="taem"), "NodeNames": ["a"]})
+    assert answer["FailedNodes"] == {"a": "group taem does not exist: create it"}
+
+
+async def test_an_impossible_group_is_refused_with_its_field() -> None:
+    """It may have been created while the webhook was away."""
+    async with asking(fleet({"a": 4}), group(0)) as client:
+        answer = await post(client, "filter", {"Pod": pod(), "NodeNames": ["a"]})
+    assert "group team is invalid: spec.resources[nvidia.com/gpu]: 0" in answer["FailedNodes"]["a"]
+
+
+async def test_a_bound_group_is_sent_to_its_own_node_only() -> None:
+    """Though others have more room."""
+    async with asking(fleet({"a": 4, "b": 2}), group(node="b")) as client:
+        answer = await post(client, "filter", {"Pod": pod(), "NodeNames": ["a", "b"]})
+        assert (answer["NodeNames"], answer["FailedNodes"]) == (["b"], {"a": "group team lives on node b"})
+        answer = await post(client, "filter", {"Pod": pod(), "NodeNames": ["a"]})
+        assert (answer["NodeNames"], list(answer["FailedNodes"])) == ([], ["a"])
+
+
+async def test_nodes_without_a_ledger_or_with_other_labels_are_refused_with_that_reason() -> None:
+    """What the operator must do differs."""
+    known = fleet({"a": 4}, zone="x")
+    known.set_node("new", msgspec.convert(whole_node("new", zone="y"), Node))
+    async with asking(known, group(nodeSelector={"zone": "y"})) as client:
+        answer = await post(client, "filter", {"Pod": pod(), "NodeNames": ["a", "new"]})
+    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {"a": OTHER_LABELS, "new": NO_LEDGER})
+
+
+async def test_filter_remembers_the_pod_for_its_bind() -> None:
+    """The bind that follows then needs no read."""
+    binder = RecordingBinder()
+    async with asking(fleet({"a": 4}), group(), binder=binder) as client:
+        await post(client, "filter", {"Pod": pod("one"), "NodeNames": ["a"]})
+    assert binder.remembered == ["uid-one"]
+
+
+# prioritize
+
+
+@pytest.mark.parametrize(("strategy", "best"), [("binpack", "tight"), ("spread", "wide")])
+async def test_prioritize_scores_by_the_groups_strategy(strategy: str, best: str) -> None:
+    """binpack prefers fewer free devices, spread more."""
+    async with asking(fleet({"tight": 2, "wide": 4}), group(schedulingStrategy=strategy)) as client:
+        answer = await post(client, "prioritize", {"Pod": pod(), "NodeNames": ["tight", "wide"]})
+    scores = {each["Host"]: each["Score"] for each in answer}
+    assert (max(scores, key=lambda node: scores[node]), sorted(scores.values())) == (best, [0, 10])
+
+
+async def test_prioritize_has_no_opinion_on_other_pods() -> None:
+    """Every node is listed, since kube-scheduler adds the scores up."""
+    async with asking(fleet({"a": 4}), group()) as client:
+        asked = {"Pod": pod(joins=""), "Nodes": {"items": [whole_node("a"), whole_node("z")]}}
+        assert await post(client, "prioritize", asked) == [{"Host": "a", "Score": 0}, {"Host": "z", "Score": 0}]
+
+
+# bind
+
+BINDING = {"PodName": "p", "PodNamespace": "ns", "PodUID": "uid-p", "Node": "a"}
+
+
+async def test_bind_is_passed_on_and_answered_without_error() -> None:
+    """The pod's UID goes with it, since names are used again."""
+    binder = RecordingBinder()
+    async with asking(fleet({"a": 4}), group(), binder=binder) as client:
+        assert await post(client, "bind", BINDING) == {"Error": ""}
+    assert binder.bound == [("ns", "p", "uid-p", "a")]
+
+
+@pytest.mark.parametrize("failure", [Refused("pod ns/p is gone"), Unavailable("pod ns/p is gone")])
+async def test_a_bind_that_fails_is_answered_with_the_reason(failure: Exception) -> None:
+    """kube-scheduler shows it to the user and tries the pod again."""
+    async with asking(fleet({"a": 4}), group(), binder=RecordingBinder(failure)) as client:
+        assert await post(client, "bind", BINDING) == {"Error": "deviceshare: pod ns/p is gone"}
+
+
+# What is no request.
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"Pod": 3, "PodName": 3}', b"{}"])
+async def test_malformed_json_is_answered_400_with_the_fault(verb: str, body: bytes) -> None:
+    """A status other than 200 is an error to kube-scheduler; the text is for whoever looks."""
+    async with asking(fleet({"a": 4}), group()) as client, client.post(f"/{verb}", data=body) as response:
+        assert response.status == 400
+        assert (await response.json())["Error"].startswith("not a request of a kube-scheduler")
+
+
+async def test_whole_nodes_without_a_name_are_malformed() -> None:
+    """They couldn't be answered for."""
+    asked = {"Pod": pod(), "Nodes": {"items": [{"metadata": {}}]}}
+    async with asking(fleet({"a": 4}), group()) as client, client.post("/filter", json=asked) as response:
+        assert response.status == 400
+
+
+async def test_a_request_about_no_node_at_all_is_answered_with_none() -> None:
+    """An empty cluster is no error."""
+    async with asking(fleet({}), group()) as client:
+        assert (await post(client, "filter", {"Pod": pod(), "NodeNames": []}))["NodeNames"] == []
+        assert (await post(client, "filter", {"Pod": pod()}))["Nodes"] == {"items": []}
+        assert await post(client, "prioritize", {"Pod": pod(), "NodeNames": []}) == []
