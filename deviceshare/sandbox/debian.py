@@ -69,7 +69,7 @@ def fetch_etcd(progress: Progress) -> Path:
     return target
 
 
-_REFLECT2 = Path(__file__).with_name("reflect2.patch")
+_NEWER_GO = Path(__file__).with_name("newer-go.patch")
 """Without it, a kube-apiserver built with Go 1.18 or later dies at the first custom resource."""
 
 # Debian's own Go comes first: the one this build is known to work with.
@@ -108,7 +108,7 @@ def _make(tree: Path, binaries: Sequence[str], version: str, apt: Apt) -> Path:
         "CGO_ENABLED": "0",
         "KUBE_GIT_VERSION": version,
     }
-    apt.run(["patch", "-p1", "-i", str(_REFLECT2)], cwd=tree)
+    apt.run(["patch", "-p1", "-i", str(_NEWER_GO)], cwd=tree)
     apt.run(["make", "WHAT=" + " ".join(f"cmd/{name}" for name in binaries)], cwd=tree, environment=environment)
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     output, made = tree / "_output" / "local" / "bin" / "linux" / machine, tree / "bin"
