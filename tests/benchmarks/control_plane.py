@@ -1,0 +1,134 @@
+"""The least that schedules pods: etcd, kube-apiserver and nodes; and beside them, for a while, what is measured.
+
+Nothing else runs, not even the controllers: with two cores, a bystander's work would count against whom it disturbs.
+"""
+
+import contextlib
+import os
+import resource
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from deviceshare.kube.api import Api
+from deviceshare.kube.connection import Connection, connect, within
+from deviceshare.sandbox import binaries, identities
+from deviceshare.sandbox.certificates import Authority, write_key
+from deviceshare.sandbox.child import Child
+from deviceshare.sandbox.components import Component, Components, choose_ports
+from deviceshare.sandbox.install import install
+from deviceshare.sandbox.nodes import create_nodes
+from deviceshare.sandbox.probes import Prober
+from deviceshare.sandbox.progress import Progress
+from deviceshare.sandbox.state import Layout, Options, Plan
+
+_START_SECONDS = 60.0
+_REQUEST_SECONDS = 30.0
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class ControlPlane:
+    """A running API server, and how to start more beside it."""
+
+    def __init__(self, layout: Layout, plan: Plan, prober: Prober) -> None:
+        self.ports = choose_ports()
+        self.parts = Components(layout, plan, self.ports)
+        """The schedulers and deviceshare, set up as in any sandbox."""
+        self._layout = layout
+        self._plan = plan
+        self._prober = prober
+        self._children: list[Child] = []
+
+    @property
+    def webhook_url(self) -> str:
+        return f"https://127.0.0.1:{self.ports.webhook}"
+
+    def scheduler_asking(self, extender: Mapping[str, Any]) -> Component:
+        """deviceshare's kube-scheduler with another extender instead of deviceshare's; it takes the same ports."""
+        options = msgspec.structs.replace(self._plan.options, extender=dict(extender))
+        return Components(
+            self._layout, msgspec.structs.replace(self._plan, options=options), self.ports
+        ).deviceshare_scheduler
+
+    @contextlib.asynccontextmanager
+    async def beside(self, components: Sequence[Component]) -> AsyncIterator[None]:
+        """Runs processes for the length of the block; entered when all are healthy."""
+        started = [Child(component, self._layout.logs) for component in components]
+        self._children += started
+        try:
+            for child in started:
+                await child.start()
+            for child in started:
+                await child.wait_healthy(self._prober, _START_SECONDS)
+            yield
+        finally:
+            for child in reversed(started):
+                await child.stop()
+                self._children.remove(child)
+
+    @contextlib.asynccontextmanager
+    async def webhooks(self, connection: Connection) -> AsyncIterator[None]:
+        """Registers deviceshare's webhooks for the length of the block. The API server may learn of it a bit later."""
+        documents = list(yaml.safe_load_all((self._layout.config / "webhooks.yaml").read_text()))
+        paths = [f"/apis/{each['apiVersion']}/{each['kind'].lower()}s" for each in documents]
+        for document, path in zip(documents, paths, strict=True):
+            await send(connection, "POST", path, msgspec.json.encode(document))
+        try:
+            yield
+        finally:
+            for document, path in zip(documents, paths, strict=True):
+                await send(connection, "DELETE", f"{path}/{document['metadata']['name']}")
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Processor time so far of each process that runs, and of this one as `client`."""
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        seconds = {child.component.name: _cpu_seconds(child.pid) for child in self._children}
+        return seconds | {"client": own.ru_utime + own.ru_stime}
+
+
+@contextlib.asynccontextmanager
+async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[ControlPlane, Connection]]:
+    """Starts one in a temporary directory; yields it and an admin's connection."""
+    with tempfile.TemporaryDirectory(prefix="deviceshare-benchmark-") as directory:
+        layout = Layout(Path(directory))
+        plan = Plan(Options(nodes=nodes, devices=devices), binaries.find(Progress()))
+        with _locked(layout, plan):
+            authority = Authority(layout.pki)
+            authority.issue("kube-apiserver", ("localhost",), ("127.0.0.1",))
+            authority.issue("loopback")
+            authority.issue("webhook")
+            write_key(layout.pki / "service-accounts.key")
+            async with Prober(authority.certificate) as prober:
+                plane = ControlPlane(layout, plan, prober)
+                tokens = identities.write(layout, plane.parts.server, authority.certificate)
+                async with (
+                    plane.beside([plane.parts.etcd]),
+                    plane.beside([plane.parts.apiserver(tokens)]),
+                    connect(str(layout.kubeconfig)) as connection,
+                ):
+                    await install(layout, plan.binaries, webhook_url=plane.webhook_url, with_webhooks=False)
+                    await create_nodes(Api(connection), plan.options, plan.binaries.version)
+                    yield plane, connection
+
+
+async def send(connection: Connection, method: str, path: str, body: bytes | None = None) -> bytes:
+    """One request; the answer's body."""
+    async with connection.request(method, path, timeout=within(_REQUEST_SECONDS), body=body) as answer:
+        return await answer.read()
+
+
+@contextlib.contextmanager
+def _locked(layout: Layout, plan: Plan) -> Iterator[None]:
+    with layout.lock():
+        layout.prepare(plan)
+        yield
+
+
+def _cpu_seconds(pid: int) -> float:
+    # proc(5): user and system time are fields 14 and 15; the second, a name in parentheses, may hold blanks.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND

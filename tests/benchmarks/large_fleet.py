@@ -1,0 +1,104 @@
+"""deviceshare's extender over a fleet held in memory, without a cluster behind it: what deciding costs by itself.
+
+`python -m tests.benchmarks.large_fleet NODES` prints the port it listens on. Devices are held here and there, so that
+nodes are in different situations, and every tenth node has a label of its own.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import uvloop
+
+from deviceshare.domain import contract
+from deviceshare.domain.devices import Device, devices_of
+from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
+from deviceshare.domain.meta import ObjectMeta
+from deviceshare.domain.nodes import Node
+from deviceshare.domain.pods import Pod
+from deviceshare.telemetry import Metrics, configure
+from deviceshare.web import extender
+from deviceshare.web.extender import Extender
+from deviceshare.web.server import Server
+
+RESOURCE = "nvidia.com/gpu"
+DEVICES = 8
+HOME = "node-7"
+SPECS = {
+    "unbound": GroupSpec({RESOURCE: 2}),
+    "bound": GroupSpec({RESOURCE: 1}),
+    "selecting": GroupSpec({RESOURCE: 2}, node_selector={"rack": "r0"}),
+}
+"""The groups; `bound` lives on `HOME`."""
+
+
+def fleet(nodes: int) -> Fleet:
+    """`nodes` shared nodes named node-0 and so on; node-N has N modulo 9 of its eight devices held."""
+    filled = Fleet()
+    for number in range(nodes):
+        name = f"node-{number}"
+        labels = {contract.MODE_LABEL: contract.MODE_SHARED} | ({"rack": "r0"} if number % 10 == 0 else {})
+        held = [Device(RESOURCE, index) for index in range(number % (DEVICES + 1))]
+        claims = {f"uid-of-holder-{number}": Claim("holder", held)} if held else {}
+        if name == HOME:
+            claims = {"uid-of-bound": Claim("bound", [Device(RESOURCE, 0)])}
+        filled.set_node(name, Node(ObjectMeta(name=name, labels=labels)))
+        devices = LedgerStatus(list(devices_of({RESOURCE: DEVICES})))
+        filled.set_ledger(name, NodeDevices(ObjectMeta(name=name), LedgerSpec(claims), devices))
+    return filled
+
+
+class Groups:
+    """A mirror that never changes."""
+
+    synced = True
+
+    def __init__(self) -> None:
+        self._groups = {
+            name: Group(
+                ObjectMeta(name=name, uid=f"uid-of-{name}"),
+                spec,
+                GroupStatus(node_name=HOME if name == "bound" else ""),
+            )
+            for name, spec in SPECS.items()
+        }
+
+    def get(self, key: str) -> Group | None:
+        return self._groups.get(key)
+
+    def values(self) -> Iterable[Group]:
+        return self._groups.values()
+
+    def put(self, obj: Any) -> None:
+        raise NotImplementedError
+
+    def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+        raise NotImplementedError
+
+
+class NoBinds:
+    """Filter and prioritize are measured, bind is not."""
+
+    def remember(self, pod: Pod) -> None:
+        """Nothing is bound later."""
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+        raise NotImplementedError
+
+
+async def serve(nodes: int) -> None:
+    """Serves until killed."""
+    routes = Extender(fleet(nodes), Groups(), NoBinds(), lambda: True).routes()
+    bounds = {"max_body": extender.MAX_BODY, "timeout": extender.TIMEOUT}
+    server = Server("extender", "127.0.0.1", 0, routes, Metrics(), **bounds)  # type: ignore[arg-type]
+    await server.start()
+    print(server.port, flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    configure("json", "warning")
+    uvloop.run(serve(int(sys.argv[1])))

@@ -1,0 +1,117 @@
+"""Pods: created as fast as the API server takes them, awaited until a scheduler has bound them, and removed again."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from deviceshare.domain import contract
+from deviceshare.domain.meta import ObjectMeta
+from deviceshare.kube.connection import Connection, within
+from deviceshare.loops.kinds import GROUPS
+from tests.benchmarks.control_plane import send
+
+PODS = "/api/v1/namespaces/default/pods"
+_AT_ONCE = 24
+"""Requests in flight: enough that the API server never waits for the client, few enough that none waits long."""
+_BOUND_SECONDS = 300.0
+
+
+class _Bound(Struct):
+    class Object(Struct):
+        metadata: ObjectMeta
+
+    object: Object
+
+
+_bound = msgspec.json.Decoder(_Bound)
+
+
+def pod(name: str, group: str, scheduler: str, *, grouped: bool) -> bytes:
+    """A pod of ordinary size. Whether it asks to join its group or only carries its name, it is equally long."""
+    key = contract.GROUP if grouped else "example.com/group-name"
+    return msgspec.json.encode(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "labels": {"app": "benchmark"}, "annotations": {key: group}},
+            "spec": {
+                "schedulerName": scheduler,
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "example.com/team/training:1.0",
+                        "command": ["python", "-m", "train", "--epochs=10"],
+                        "env": [{"name": "LOG_LEVEL", "value": "info"}],
+                        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+                    }
+                ],
+            },
+        }
+    )
+
+
+async def create_groups(connection: Connection, names: Sequence[str], devices: int) -> None:
+    """SharedDeviceGroups of `devices` GPUs each."""
+    for name in names:
+        body = {
+            "apiVersion": GROUPS.api_version,
+            "kind": GROUPS.kind,
+            "metadata": {"name": name},
+            "spec": {"resources": {"nvidia.com/gpu": devices}},
+        }
+        await send(connection, "POST", GROUPS.path(), msgspec.json.encode(body))
+
+
+async def create_and_await(
+    connection: Connection, pods: Sequence[bytes], on_bound: Callable[[], Any] = lambda: None
+) -> float:
+    """Creates pods; returns the seconds from the first request until each was seen bound to a node.
+
+    Raises TimeoutError after five minutes.
+    """
+    # Only bound pods are told, once each, so watching costs little beside what is measured.
+    watching = {"watch": "1", "fieldSelector": "spec.nodeName!=", "resourceVersion": await _version(connection)}
+    async with (
+        asyncio.timeout(_BOUND_SECONDS),
+        connection.request("GET", PODS, query=watching, timeout=within(_BOUND_SECONDS)) as events,
+        asyncio.TaskGroup() as creating,
+    ):
+        begun = time.perf_counter()
+        remaining = iter(pods)
+        for number in range(_AT_ONCE):
+            creating.create_task(_create_each(connection, remaining), name=f"create pods {number}")
+        bound: set[str] = set()
+        async for line in events.content:
+            bound.add(_bound.decode(line).object.metadata.name)
+            on_bound()
+            if len(bound) == len(pods):
+                return time.perf_counter() - begun
+    raise TimeoutError("the watch for bound pods ended early")
+
+
+async def remove_all(connection: Connection) -> None:
+    """Deletes all pods and returns when none is left."""
+    now = msgspec.json.encode({"gracePeriodSeconds": 0})
+    await send(connection, "DELETE", PODS, now)
+    while msgspec.json.decode(await send(connection, "GET", PODS))["items"]:  # noqa: ASYNC110 nobody tells us
+        await asyncio.sleep(0.1)
+
+
+async def mutated(connection: Connection, body: bytes) -> bool:
+    """Whether a webhook would touch this pod now. Nothing is created."""
+    answer = await send(connection, "POST", f"{PODS}?dryRun=All", body)
+    return bool(msgspec.json.decode(answer)["metadata"]["labels"].get(contract.GROUP))
+
+
+async def _create_each(connection: Connection, remaining: Any) -> None:
+    for body in remaining:
+        await send(connection, "POST", PODS, body)
+
+
+async def _version(connection: Connection) -> str:
+    answer = msgspec.json.decode(await send(connection, "GET", f"{PODS}?limit=1"))
+    return str(answer["metadata"]["resourceVersion"])

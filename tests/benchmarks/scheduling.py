@@ -1,0 +1,179 @@
+"""Pods created and bound per second: kube-scheduler alone, with an extender that agrees to everything, and deviceshare.
+
+    python -m tests.benchmarks.scheduling [--nodes 100] [--pods 500] [--rounds 3] [--json]
+
+All three are measured in one run, in alternating rounds on one API server with the same nodes, because figures of
+different runs, let alone machines, can't be compared; read the ratios. Within a round the processes are new, a first
+pod for each group warms them up (and binds the groups of deviceshare), and only the pods after that count.
+"""
+
+import asyncio
+import contextlib
+import statistics
+import sys
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+import click
+import msgspec
+import uvloop
+from msgspec import Struct
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from deviceshare.domain import contract
+from deviceshare.kube.connection import Connection
+from deviceshare.sandbox.components import Component
+from tests.benchmarks import agreeable, load
+from tests.benchmarks.control_plane import ControlPlane, control_plane
+
+GROUPS = 50
+DEVICES_A_GROUP = 2
+_WEBHOOK_SECONDS = 30.0
+
+
+class Measured(Struct):
+    """One round."""
+
+    pods_a_second: float
+    cpu_ms_a_pod: dict[str, float]
+    """By process."""
+
+
+class Contender:
+    """What is measured: the processes that run, and the pods they are given."""
+
+    name: str
+    scheduler = contract.SCHEDULER_NAME
+    grouped = False
+
+    def components(self, plane: ControlPlane) -> list[Component]:
+        raise NotImplementedError
+
+    @contextlib.asynccontextmanager
+    async def running(self, plane: ControlPlane, connection: Connection) -> AsyncIterator[None]:
+        """Runs its processes for the length of the block."""
+        async with plane.beside(self.components(plane)):
+            yield
+
+    def pods(self, prefix: str, number: int) -> list[bytes]:
+        return [
+            load.pod(f"{prefix}-{each}", f"group-{each % GROUPS}", self.scheduler, grouped=self.grouped)
+            for each in range(number)
+        ]
+
+
+class Alone(Contender):
+    name = "kube-scheduler alone"
+    scheduler = contract.DEFAULT_SCHEDULER_NAME
+
+    def components(self, plane: ControlPlane) -> list[Component]:
+        return [plane.parts.scheduler]
+
+
+class Agreeable(Contender):
+    name = "extender that says yes"
+
+    def components(self, plane: ControlPlane) -> list[Component]:
+        url = f"http://127.0.0.1:{plane.ports.extender}"
+        command = [sys.executable, "-m", agreeable.__name__, str(plane.ports.extender)]
+        return [
+            Component("extender", command, f"{url}/healthz"),
+            plane.scheduler_asking({"urlPrefix": url, **agreeable.CONFIG}),
+        ]
+
+
+class Deviceshare(Contender):
+    name = "deviceshare"
+    grouped = True
+
+    def components(self, plane: ControlPlane) -> list[Component]:
+        return [plane.parts.deviceshare, plane.parts.deviceshare_scheduler]
+
+    @contextlib.asynccontextmanager
+    async def running(self, plane: ControlPlane, connection: Connection) -> AsyncIterator[None]:
+        probe = self.pods("probe", 1)[0]
+        async with plane.beside(self.components(plane)):
+            async with plane.webhooks(connection):
+                await _until(connection, probe, mutated=True)
+                yield
+            await _until(connection, probe, mutated=False)
+
+
+CONTENDERS = (Alone(), Agreeable(), Deviceshare())
+
+
+async def measure(
+    nodes: int, pods: int, rounds: int, contenders: Sequence[Contender], progress: Progress
+) -> dict[str, list[Measured]]:
+    """All rounds of all contenders, by name."""
+    results: dict[str, list[Measured]] = {contender.name: [] for contender in contenders}
+    async with control_plane(nodes, devices=4) as (plane, connection):
+        await load.create_groups(connection, [f"group-{number}" for number in range(GROUPS)], DEVICES_A_GROUP)
+        for number in range(1, rounds + 1):
+            for contender in contenders:
+                bar = progress.add_task(f"round {number}: {contender.name}", total=pods)
+                async with contender.running(plane, connection):
+                    await load.create_and_await(connection, contender.pods("warm", GROUPS))
+                    await asyncio.sleep(1)  # what follows on the warm-up, such as statuses and events, isn't measured
+                    before = plane.cpu_seconds()
+                    seconds = await load.create_and_await(
+                        connection, contender.pods("pod", pods), partial(progress.advance, bar)
+                    )
+                    spent = {name: (cpu - before[name]) * 1000 / pods for name, cpu in plane.cpu_seconds().items()}
+                    results[contender.name].append(Measured(pods / seconds, spent))
+                    await load.remove_all(connection)
+    return results
+
+
+async def _until(connection: Connection, probe: bytes, *, mutated: bool) -> None:
+    """The API server reads the registered webhooks anew a moment after they change."""
+    async with asyncio.timeout(_WEBHOOK_SECONDS):
+        while await load.mutated(connection, probe) is not mutated:  # noqa: ASYNC110 nobody tells us
+            await asyncio.sleep(0.1)
+
+
+def table(results: dict[str, list[Measured]], nodes: int, pods: int) -> Table:
+    """Medians and ratios to the first contender, with every round beside them."""
+    medians = {name: _median(measured) for name, measured in results.items()}
+    base = next(iter(medians.values()))
+    result = Table(title=f"{nodes} nodes, {pods} pods", title_justify="left")
+    result.add_column("created and bound")
+    for heading in ("pods/s, median", "ratio", "pods/s by round"):
+        result.add_column(heading, justify="right")
+    result.add_column("CPU ms a pod, median")
+    for name, measured in results.items():
+        rounds = "  ".join(f"{each.pods_a_second:.0f}" for each in measured)
+        cpu = {
+            process: statistics.median(each.cpu_ms_a_pod[process] for each in measured)
+            for process in measured[0].cpu_ms_a_pod
+        }
+        spent = ", ".join(f"{process} {ms:.1f}" for process, ms in cpu.items()) + f"; all {sum(cpu.values()):.1f}"
+        result.add_row(name, f"{medians[name]:.0f}", f"{medians[name] / base:.2f}", rounds, spent)
+    return result
+
+
+def _median(measured: Sequence[Measured]) -> float:
+    return statistics.median(each.pods_a_second for each in measured)
+
+
+@click.command(help=__doc__)
+@click.option("--nodes", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--pods", type=click.IntRange(1), default=500, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--only", multiple=True, type=click.Choice([each.name for each in CONTENDERS]), help="Leave others out.")
+@click.option("--json", "as_json", is_flag=True, help="Every round's figures instead of the table.")
+def main(nodes: int, pods: int, rounds: int, only: tuple[str, ...], as_json: bool) -> None:
+    contenders = [each for each in CONTENDERS if not only or each.name in only]
+    terminal = Console(stderr=True)
+    with Progress(console=terminal, disable=not terminal.is_terminal) as progress:
+        results = uvloop.run(measure(nodes, pods, rounds, contenders, progress))
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(results)))
+    else:
+        Console(width=None if sys.stdout.isatty() else 200).print(table(results, nodes, pods))
+
+
+if __name__ == "__main__":
+    main()
