@@ -103,29 +103,30 @@ def running(
     with contextlib.ExitStack() as stack:
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deviceshare-sandbox-")))
-        progress = progress or Progress()
-        process = launch(options or Options(), Layout(directory), progress, tied=True)
-        stack.callback(_end, process)
-        await_ready(Layout(directory), process, progress)
-        yield Sandbox(Layout(directory))
+        layout, progress = Layout(directory), progress or Progress()
+        process = _launch(options or Options(), layout, progress, tied=True)
+        stack.callback(process.wait)
+        stack.callback(stop, directory)
+        _await_ready(layout, progress)
+        yield Sandbox(layout)
 
 
 def start(options: Options, directory: Path, progress: Progress) -> Sandbox:
     """Starts a sandbox that stays when this process ends; returns when it is ready, or raises SandboxError."""
     layout = Layout(directory)
-    process = launch(options, layout, progress, tied=False)
+    _launch(options, layout, progress, tied=False).wait()
     try:
-        await_ready(layout, process, progress)
+        _await_ready(layout, progress)
     except BaseException:  # Ctrl-C too: what isn't ready must not stay behind.
-        _end(process)
+        stop(directory)
         raise
     return Sandbox(layout)
 
 
-def launch(options: Options, layout: Layout, progress: Progress, *, tied: bool) -> subprocess.Popen[bytes]:
+def _launch(options: Options, layout: Layout, progress: Progress, *, tied: bool) -> subprocess.Popen[bytes]:
     """Finds the binaries and starts the supervising process; returns at once. Raises SandboxError.
 
-    A tied one ends when this process has died.
+    A tied one ends when this process has died. One that isn't leaves the process that is returned, which ends at once.
     """
     found = binaries.find(progress)
     command = [sys.executable, "-m", "deviceshare.sandbox.supervisor", str(layout.directory)]
@@ -144,14 +145,14 @@ def launch(options: Options, layout: Layout, progress: Progress, *, tied: bool) 
             )
 
 
-def await_ready(layout: Layout, process: subprocess.Popen[bytes], progress: Progress) -> None:
+def _await_ready(layout: Layout, progress: Progress) -> None:
     """Shows the stages of a start until it is done; raises SandboxError when it fails or takes four minutes."""
     deadline = time.monotonic() + _START_SECONDS
     while True:
         state = layout.state()
         if state is not None and state.ready:
             return
-        if process.poll() is not None:
+        if not layout.running():
             raise SandboxError(f"The sandbox didn't start: {_why(layout)}")
         if time.monotonic() > deadline:
             raise SandboxError(f"The sandbox wasn't ready after {_START_SECONDS:.0f} s; see {layout.logs}")
@@ -159,11 +160,11 @@ def await_ready(layout: Layout, process: subprocess.Popen[bytes], progress: Prog
             time.sleep(_POLL_SECONDS)
         else:
             with progress.stage(state.stage.capitalize()):
-                _await_next_stage(layout, process, state.stage, deadline)
+                _await_next_stage(layout, state.stage, deadline)
 
 
-def _await_next_stage(layout: Layout, process: subprocess.Popen[bytes], stage: str, deadline: float) -> None:
-    while process.poll() is None and time.monotonic() < deadline:
+def _await_next_stage(layout: Layout, stage: str, deadline: float) -> None:
+    while layout.running() and time.monotonic() < deadline:
         state = layout.state()
         if state is not None and state.stage != stage:
             return
@@ -173,15 +174,6 @@ def _await_next_stage(layout: Layout, process: subprocess.Popen[bytes], stage: s
 def _why(layout: Layout) -> str:
     state = layout.state()
     return state.error if state is not None and state.error else "\n" + layout.log_tail("sandbox")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()  # The kernel ends its children with it.
-        process.wait()
 
 
 def stop(directory: Path) -> bool:

@@ -180,4 +180,6 @@ if __name__ == "__main__":
         die_with_parent(signal.SIGTERM)
         if os.getppid() != int(sys.argv[2]):  # It died before it could be our parent.
             sys.exit(1)
+    elif os.fork():
+        os._exit(0)  # Whoever started us isn't our parent any more, and need not bury us.
     sys.exit(asyncio.run(supervise(Layout(Path(sys.argv[1])))))
