@@ -17,6 +17,8 @@ from deviceshare.sandbox.errors import SandboxError
 _ETC = Path("/etc/apt")
 _OS_RELEASE = Path("/etc/os-release")
 _TAIL_LINES = 15
+_DPKG_LOCK_SECONDS = 120
+"""A fresh machine often upgrades itself first."""
 
 
 class Apt:
@@ -44,6 +46,7 @@ class Apt:
             "Dir::Cache": scratch / "cache",
             # As root, apt would become a user who can't write here.
             "APT::Sandbox::User": "root",
+            "DPkg::Lock::Timeout": _DPKG_LOCK_SECONDS,
         }
         self._options = [argument for key, value in settings.items() for argument in ("-o", f"{key}={value}")]
 
@@ -74,6 +77,11 @@ class Apt:
         (archive,) = downloads.glob("*.deb")
         self.run(["dpkg-deb", "-x", str(archive), str(target)], cwd=downloads)
 
+    def authorize(self) -> None:
+        """Lets sudo ask for the password, where it must: later a progress display would hide the question."""
+        if os.geteuid() != 0 and shutil.which("sudo") and sys.stdin.isatty():
+            subprocess.run(["sudo", "--validate"], check=False)
+
     def install(self, packages: Sequence[str]) -> None:
         """Installs packages on the machine, with sudo where this isn't root; raises SandboxError with the command."""
         install = ["apt-get", *self._options, "install", "--yes", "--no-install-recommends", *packages]
@@ -81,7 +89,7 @@ class Apt:
         if os.geteuid() != 0:
             if shutil.which("sudo") is None:
                 raise SandboxError(f"{', '.join(packages)} are missing, and installing them needs root.", by_hand)
-            install = ["sudo", *([] if sys.stdin.isatty() else ["-n"]), *install]
+            install = ["sudo", "--non-interactive", "DEBIAN_FRONTEND=noninteractive", *install]
         try:
             self.run(install, environment={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
         except SandboxError as error:

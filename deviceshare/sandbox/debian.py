@@ -40,6 +40,7 @@ def build(binaries: Sequence[str], wanted: str, progress: Progress) -> Path:
             return target
         packages = [package for tool, package in _TOOLS.items() if shutil.which(tool, path=_PATH) is None]
         if packages:
+            apt.authorize()
             with progress.stage(f"Installing {', '.join(packages)}"):
                 apt.install(packages)
         tree = Path(scratch) / "tree"
