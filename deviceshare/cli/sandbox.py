@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deviceshare.sandbox import Options, Sandbox, SandboxError, Status, default_directory, running, start, status, stop
+from deviceshare.sandbox.demo import tell
 from deviceshare.sandbox.progress import Progress
 
 _RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -63,6 +64,19 @@ def up(nodes: int, devices: int, resource: str, directory: Path, *, detach: bool
         with running(options, directory, progress=Progress()) as started:
             _welcome(started, detached=False)
             _await_end(started)
+    except SandboxError as error:
+        raise _Failed(str(error)) from error
+
+
+@sandbox.command()
+def demo() -> None:
+    """Show pods sharing GPUs, step by step, in a sandbox that ends with the demo.
+
+    The exit status is 0 only if every step went as told.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Leave as at Ctrl-C: everything is taken down.
+    try:
+        sys.exit(0 if tell(Console(highlight=False), Progress()) else 1)
     except SandboxError as error:
         raise _Failed(str(error)) from error
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from deviceshare.sandbox import ENV, Options, Sandbox, running
+from tests.controlplane.pool import Pool
 
 Kubectl = Callable[..., str]
 
@@ -74,3 +75,11 @@ def environment(kubectl: Kubectl, eventually: Callable[..., Any]) -> Callable[[s
         return recorded
 
     return read
+
+
+@pytest.fixture
+def pool(sandbox: Sandbox) -> Iterator[Pool]:
+    """A namespace and, as far as the test adds them, nodes and groups of its own; pods of groups stay on its nodes."""
+    mine = Pool(sandbox, f"test-{uuid.uuid4().hex[:8]}")
+    yield mine
+    mine.end()

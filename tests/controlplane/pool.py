@@ -1,0 +1,169 @@
+"""Nodes of a test's own in the session's cluster, and manifests that stay on them.
+
+Groups are cluster-scoped and devices are counted, so tests on the same nodes would stand in each other's way. Each
+node of a pool carries the label `pool=NAME`, each group of it that nodeSelector, and what a pool makes goes with it.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from deviceshare.sandbox import ENV, Options, Sandbox
+from deviceshare.sandbox.nodes import node
+
+GPU = "nvidia.com/gpu"
+AMD = "amd.com/gpu"
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+SCHEDULER = "deviceshare-scheduler"
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+def template(group: str = "", *, scheduler: str = SCHEDULER, **spec: Any) -> Json:
+    """A pod's metadata and spec: one container, unless `spec` says more."""
+    annotations = {"deviceshare.io/group": group} if group else {}
+    containers = [{"name": "main", "image": "busybox"}]
+    return {
+        "metadata": {"annotations": annotations},
+        "spec": {"schedulerName": scheduler, "containers": containers, **spec},
+    }
+
+
+def pod(name: str, group: str = "", **spec: Any) -> Json:
+    """A pod."""
+    body = template(group, **spec)
+    return {"apiVersion": "v1", "kind": "Pod", **body, "metadata": {"name": name, **body["metadata"]}}
+
+
+def deployment(name: str, group: str, replicas: int, **spec: Any) -> Json:
+    """A Deployment, whose pods have the label `app=NAME`."""
+    body = template(group, **spec)
+    body["metadata"]["labels"] = {"app": name}
+    selector = {"matchLabels": {"app": name}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {"replicas": replicas, "selector": selector, "template": body},
+    }
+
+
+def job(name: str, group: str, **spec: Any) -> Json:
+    """A Job of one pod."""
+    body = template(group, restartPolicy="Never", **spec)
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": body}}
+
+
+def refers(message: str) -> Callable[[str], bool]:
+    """For `eventually`: whether a text contains the message."""
+    return lambda text: message in text
+
+
+class Pool:
+    """One test's part of the cluster. `name` is its namespace, too."""
+
+    def __init__(self, sandbox: Sandbox, name: str) -> None:
+        self.sandbox = sandbox
+        self.name = name
+        self._namespaces = [name]
+        self.kubectl("create", "namespace", name)
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, identity: str = "", fails: bool = False) -> str:
+        """What kubectl said; fails the test unless it succeeds, or, where it `fails` by intent, is refused."""
+        done = self.sandbox.kubectl(*arguments, stdin=stdin, identity=identity)
+        said = done.stdout + done.stderr
+        assert (done.returncode != 0) == fails, f"kubectl {' '.join(arguments)}: {said}"
+        return said
+
+    def get(self, what: str, *names: str, namespace: str = "") -> Any:
+        """`kubectl get -o json`: one object, or the items of a list."""
+        answer = json.loads(self.kubectl("get", what, *names, "-n", namespace or self.name, "-o", "json"))
+        return answer["items"] if answer["kind"].endswith("List") else answer
+
+    def apply(self, *documents: Json, namespace: str = "", **options: Any) -> str:
+        """`kubectl apply`, warnings included."""
+        items = json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
+        return self.kubectl("apply", "-n", namespace or self.name, "-f", "-", stdin=items, **options)
+
+    def another_namespace(self) -> str:
+        """A second namespace, which ends with the first."""
+        self._namespaces.append(f"{self.name}-{len(self._namespaces)}")
+        self.kubectl("create", "namespace", self._namespaces[-1])
+        return self._namespaces[-1]
+
+    def node(self, devices: int = 4, *, inventory: str = "", **labels: str) -> str:
+        """Adds a shared node, known to deviceshare when this returns; `inventory` is its annotation of devices."""
+        count = sum(each["metadata"]["name"].startswith(f"{self.name}-node-") for each in self.get("nodes"))
+        name = f"{self.name}-node-{count + 1}"
+        document = node(name, Options(devices=devices), self.sandbox.plan.binaries.version)
+        document["metadata"]["labels"] |= {"pool": self.name, **labels}
+        if inventory:
+            document["metadata"]["annotations"] = {"deviceshare.io/devices": inventory}
+        self.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "Node", **document}))
+        self.kubectl("patch", "node", name, "--type=merge", "-p", '{"spec": {"taints": null}}')
+        self.eventually(lambda: self.kubectl("get", "ndev", "--no-headers", "--ignore-not-found", name), refers("="))
+        return name
+
+    def group(self, suffix: str = "group", count: int = 2, **spec: Any) -> str:
+        """Creates a group that stays on the pool's nodes, by default of GPUs; returns its name."""
+        name = f"{self.name}-{suffix}"
+        selector = {"pool": self.name} | spec.pop("nodeSelector", {})
+        self.apply(
+            {
+                "apiVersion": "deviceshare.io/v1alpha1",
+                "kind": "SharedDeviceGroup",
+                "metadata": {"name": name, "labels": {"pool": self.name}},
+                "spec": {"resources": {GPU: count}, **spec, "nodeSelector": selector},
+            }
+        )
+        return name
+
+    def status(self, group: str) -> Json:
+        """A group's status, empty before there is one."""
+        status: Json = self.get("sdg", group).get("status", {})
+        return status
+
+    def condition(self, group: str, type_: str = "Bound") -> Json:
+        """One of a group's conditions."""
+        return next((each for each in self.status(group).get("conditions", []) if each["type"] == type_), {})
+
+    def reason(self, name: str) -> str:
+        """What the pod's FailedScheduling events say."""
+        chosen = f"reason=FailedScheduling,involvedObject.name={name}"
+        return self.kubectl("get", "events", "-n", self.name, "--field-selector", chosen, "-o", "jsonpath={..message}")
+
+    def placed(self, name: str) -> str:
+        """The node of a pod, or ""."""
+        return str(self.get("pod", name)["spec"].get("nodeName", ""))
+
+    def environments(self, pods: list[Json]) -> list[Json]:
+        """What each container of these pods sees; empty unless all pods have started."""
+        recorded = [each["metadata"].get("annotations", {}).get(ENV) for each in pods]
+        return [env for text in recorded for env in json.loads(text).values()] if all(recorded) else []
+
+    def running(self, *names: str, namespace: str = "") -> list[Json]:
+        """The pods of these names, or all of the namespace, once all have started; finished ones count."""
+        started = ("Running", "Succeeded")
+
+        def look() -> list[Json]:
+            pods = self.get("pods", namespace=namespace)
+            return [each for each in pods if not names or each["metadata"]["name"] in names]
+
+        return self.eventually(look, lambda pods: bool(pods) and all(p["status"]["phase"] in started for p in pods))
+
+    def eventually(self, look: Callable[[], T], true: Callable[[T], object] = bool, seconds: float = 30.0) -> T:
+        """Looks until it is true and returns what was seen; fails after `seconds` with what was seen last."""
+        deadline = time.monotonic() + seconds
+        while not true(seen := look()):
+            assert time.monotonic() < deadline, f"after {seconds:.0f} s still {seen!r}"
+            time.sleep(0.1)
+        return seen
+
+    def end(self) -> None:
+        """Takes everything of the pool away. Groups go when their pods have gone, so that goes by itself."""
+        self.kubectl("delete", "namespace", *self._namespaces, "--wait=false")
+        deletion = ("delete", "sdg", "-l", f"pool={self.name}", "--wait=false")
+        self.eventually(lambda: self.sandbox.kubectl(*deletion), lambda done: done.returncode == 0)
+        self.kubectl("delete", "nodes", "-l", f"pool={self.name}", "--wait=false")

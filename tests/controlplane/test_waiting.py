@@ -1,0 +1,110 @@
+"""Pods that wait: they are told why, they are never placed wrongly, and they are served when devices come free."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.controlplane.pool import GPU, VISIBLE, Pool, pod, refers
+
+
+def test_the_third_of_three_groups_waits_and_is_served_when_another_goes(
+    pool: Pool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two groups of two fill a node of four; the reason is on the pod and on the group."""
+    node = pool.node()
+    first, second, third = (pool.group(suffix) for suffix in ("first", "second", "third"))
+    pool.apply(pod("one", first), pod("two", second))
+    pool.running("one", "two")
+    pool.apply(pod("three", third))
+
+    why = pool.eventually(lambda: pool.reason("three"), bool)
+    assert f"group {third} needs 2 {GPU} (0 of 4 free)" in why
+    bound = pool.eventually(lambda: pool.condition(third), lambda seen: seen.get("reason") == "Waiting")
+    assert bound["status"] == "False"
+    assert f"waiting for 2 {GPU}" in bound["message"]
+    assert f"{first} holds" in bound["message"]
+    assert pool.status(third)["phase"] == "Pending"
+
+    pool.kubectl("delete", "pod", "one", "-n", pool.name)
+    pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", first), lambda done: done.returncode == 0)
+    deleted = time.monotonic()
+    pool.kubectl("wait", "pod/three", "-n", pool.name, "--for=condition=PodScheduled", "--timeout=30s")
+    took = time.monotonic() - deleted
+    with capsys.disabled():
+        print(f"\nThe pod that waited was bound {took:.2f} s after the group was deleted")
+    (served,) = pool.environments(pool.running("three"))
+    assert served[VISIBLE] == pool.status(third)["selectedDevices"][GPU]
+    assert pool.placed("three") == node
+
+
+def test_a_pod_may_come_before_its_group(pool: Pool) -> None:
+    """It's warned, waits with that reason, and starts when the group is created."""
+    pool.node()
+    said = pool.apply(pod("early", f"{pool.name}-late"))
+    assert f"SharedDeviceGroup '{pool.name}-late' doesn't exist yet" in said
+    pool.eventually(lambda: pool.reason("early"), refers(f"group {pool.name}-late does not exist"))
+    pool.group("late")
+    pool.running("early")
+
+
+def test_a_group_made_again_under_its_name_is_another_group(pool: Pool) -> None:
+    """Its UID differs, so it gets devices of its own."""
+    pool.node()
+    group = pool.group()
+    pool.apply(pod("before", group))
+    pool.running("before")
+    old = pool.get("sdg", group)["metadata"]["uid"]
+    pool.kubectl("delete", "pod", "before", "-n", pool.name)
+    pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", group), lambda done: done.returncode == 0)
+    pool.group()
+    pool.apply(pod("after", group))
+    (after,) = pool.running("after")
+    new = pool.get("sdg", group)["metadata"]["uid"]
+    assert new != old
+    assert after["metadata"]["annotations"]["deviceshare.io/group-uid"] == new
+
+
+def test_finished_pods_do_not_keep_a_group(pool: Pool) -> None:
+    """They use no device any more."""
+    pool.node()
+    group = pool.group()
+    document = pod("brief", group, restartPolicy="Never")
+    document["metadata"]["annotations"]["sandbox.deviceshare.io/run-for"] = "0"
+    pool.apply(document)
+    pool.eventually(lambda: pool.get("pod", "brief")["status"]["phase"], refers("Succeeded"))
+    pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", group), lambda done: done.returncode == 0)
+
+
+@contextmanager
+def webhook_away(pool: Pool) -> Iterator[None]:
+    """No mutating webhook, as if deviceshare couldn't be reached: its failurePolicy is Ignore."""
+    kind = ("mutatingwebhookconfiguration", "deviceshare")
+    pool.kubectl("delete", *kind)
+    # The API server's own watch of its webhooks lags a little.
+    dry = json.dumps(pod("probe", "probe"))
+    ask = ("create", "--dry-run=server", "-o", "jsonpath={.metadata.labels}", "-n", pool.name, "-f", "-")
+    try:
+        pool.eventually(lambda: pool.kubectl(*ask, stdin=dry), lambda labels: not labels)
+        yield
+    finally:
+        pool.kubectl("apply", "-f", str(pool.sandbox.layout.config / "webhooks.yaml"))
+        pool.eventually(lambda: pool.kubectl(*ask, stdin=dry), bool)
+
+
+def test_a_pod_admitted_while_the_webhook_was_away_is_never_bound(pool: Pool) -> None:
+    """Its containers would see what their image says; the event says what to do."""
+    pool.node()
+    group = pool.group()
+    with webhook_away(pool):
+        pool.apply(pod("slipped", group))
+    why = pool.eventually(lambda: pool.reason("slipped"), bool)
+    assert "delete and recreate the pod" in why
+    pool.apply(pod("proper", group))
+    pool.running("proper")  # Room there is.
+    assert pool.placed("slipped") == ""
+    pool.kubectl("delete", "pod", "slipped", "-n", pool.name)
+    pool.apply(pod("slipped", group))
+    pool.running("slipped")
