@@ -35,6 +35,7 @@ class GroupStatus(Struct, frozen=True, rename="camel"):
     node_name: str = ""
     selected_devices: dict[str, str] = field(default_factory=dict)
     allocated_pods: list[str] = field(default_factory=list)
+    pod_count: int | None = None
     conditions: list[Condition] = field(default_factory=list)
     observed_generation: int = 0
     fence: int = 0

@@ -1,0 +1,159 @@
+"""What a group's status should say, from what is known; and the least patch that makes it say so.
+
+Of a status only `nodeName` decides anything, and it is never touched here: binding and repair write it.
+Conditions follow https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
+"""
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from deviceshare.domain import contract
+from deviceshare.domain.devices import Device, devices_of, selected
+from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus, spec_faults
+from deviceshare.domain.ledger import Claim, Patch
+from deviceshare.domain.meta import Condition
+from deviceshare.domain.nodes import Node, inventory
+from deviceshare.domain.pods import Pod
+from deviceshare.domain.waiting import explain
+
+IS_BOUND, IS_HEALTHY = "Bound", "Healthy"
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+
+CLAIMED, NO_PODS, WAITING, INVALID_SPEC, REPAIRING = "Claimed", "NoPods", "Waiting", "InvalidSpec", "Repairing"
+AS_CLAIMED, NOT_BOUND = "AsClaimed", "NotBound"
+NODE_GONE, NODE_NOT_SHARED, NODE_NOT_READY = "NodeGone", "NodeNotShared", "NodeNotReady"
+CLAIM_MISSING, DEVICES_LOST = "ClaimMissing", "DevicesLost"
+
+_DECIDED_ELSEWHERE = ("nodeName", "fence")
+
+
+class Finding(NamedTuple):
+    """What a condition says: its status, one word for programs, a sentence for people."""
+
+    status: str
+    reason: str
+    message: str
+
+
+def desired_status(group: Group, fleet: Fleet, *, home: Node | None, pods: Collection[Pod], now: str) -> GroupStatus:
+    """The status that the group should have.
+
+    Args:
+        home: the node that the group is bound to, shared or not; None when there is none.
+        pods: those that name the group.
+        now: RFC 3339, the time of a transition.
+    """
+    claim = _claim(group, fleet)
+    bound = _bound(group, fleet, pods, claim)
+    healthy = _healthy(group, home, claim)
+    users = sorted(fleet.pods(group.uid))
+    findings = {IS_BOUND: bound, IS_HEALTHY: healthy}
+    return msgspec.structs.replace(
+        group.status,
+        phase=PENDING if not group.node else DEGRADED if healthy.status == FALSE else BOUND,
+        selected_devices=_selected(group, claim),
+        allocated_pods=users,
+        pod_count=len(users),
+        conditions=[_condition(group, type_, finding, now) for type_, finding in findings.items()],
+        observed_generation=group.metadata.generation,
+    )
+
+
+def status_patch(old: GroupStatus, new: GroupStatus) -> Patch:
+    """The merge patch of the status that turns `old` into `new`; empty when nothing differs."""
+    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    patch = {
+        field: value for field, value in after.items() if field not in _DECIDED_ELSEWHERE and before.get(field) != value
+    }
+    if "selectedDevices" in patch:
+        patch["selectedDevices"] = dict.fromkeys(before["selectedDevices"]) | after["selectedDevices"]
+    return patch
+
+
+def transitions(old: GroupStatus, new: GroupStatus) -> list[Condition]:
+    """The conditions of `new` that say something else than in `old`, not only in other words."""
+    before = {condition.type: (condition.status, condition.reason) for condition in old.conditions}
+    return [c for c in new.conditions if before.get(c.type) != (c.status, c.reason)]
+
+
+def _claim(group: Group, fleet: Fleet) -> Claim | None:
+    ledger = fleet.ledger(group.node) if group.node else None
+    return ledger.claims.get(group.uid) if ledger else None
+
+
+def _selected(group: Group, claim: Claim | None) -> dict[str, str]:
+    """The claim's devices; while it is missing, what the status said of it."""
+    if claim is None:
+        return group.status.selected_devices if group.node else {}
+    return selected(claim.devices)
+
+
+def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], claim: Claim | None) -> Finding:
+    if group.node:
+        held = sorted(_selected(group, claim).items())
+        listed = " and ".join(f"{resource} {indices}" for resource, indices in held)
+        return Finding(TRUE, CLAIMED, f"holds {listed or 'its devices'} on node {group.node}")
+    faults = spec_faults(group.spec)
+    if faults:
+        return Finding(FALSE, INVALID_SPEC, "; ".join(faults))
+    homes = sorted(set(fleet.pods(group.uid).values()))
+    if homes:
+        return Finding(FALSE, REPAIRING, _repair_text(homes))
+    pending = [pod for pod in pods if pod.pending]
+    if not pending:
+        text = f"no pod has asked for it yet; pods do with the annotation {contract.GROUP}: {group.name}"
+        return Finding(FALSE, NO_PODS, text)
+    if not any(pod.injected for pod in pending):
+        text = "its pods were admitted while deviceshare's webhook was away, so none can be bound: recreate them"
+        return Finding(FALSE, WAITING, text)
+    return Finding(FALSE, WAITING, explain(fleet, group))
+
+
+def _repair_text(homes: list[str]) -> str:
+    if len(homes) == 1:
+        return f"its status was lost while its pods run on node {homes[0]}; it is made again from their claim"
+    return f"its status was lost and its pods run on several nodes ({', '.join(homes)}): delete those on all but one"
+
+
+def _healthy(group: Group, home: Node | None, claim: Claim | None) -> Finding:
+    node = group.node
+    again = f"delete the group and make it again (kubectl delete sdg {group.name})"
+    if not node:
+        return Finding(UNKNOWN, NOT_BOUND, "it holds no devices yet")
+    if home is None:
+        return Finding(FALSE, NODE_GONE, f"node {node} is gone: {again}, or bring the node back")
+    if not home.shared:
+        label = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
+        text = f"node {node} is not shared any more, so no pod can join: kubectl label node {node} {label}, or {again}"
+        return Finding(FALSE, NODE_NOT_SHARED, text)
+    if not home.ready:
+        return Finding(FALSE, NODE_NOT_READY, f"node {node} is not Ready: mend the node, or {again} elsewhere")
+    if claim is None:
+        text = f"its claim on node {node} is missing and made again from its pods; if this stays, {again}"
+        return Finding(FALSE, CLAIM_MISSING, text)
+    lost = _lost(home, claim.devices)
+    if lost:
+        return Finding(FALSE, DEVICES_LOST, f"node {node} lost {lost}: mend the node, or {again}")
+    return Finding(TRUE, AS_CLAIMED, f"node {node} is Ready and has all its devices")
+
+
+def _lost(home: Node, devices: Iterable[Device]) -> str:
+    have = set(devices_of(inventory(home)))
+    lost = selected(device for device in devices if device not in have)
+    return " and ".join(f"{resource} {indices}" for resource, indices in lost.items())
+
+
+def _condition(group: Group, type_: str, finding: Finding, now: str) -> Condition:
+    before = next((condition for condition in group.status.conditions if condition.type == type_), None)
+    changed = before is None or before.status != finding.status
+    return Condition(
+        type=type_,
+        status=finding.status,
+        reason=finding.reason,
+        message=finding.message,
+        last_transition_time=now if before is None or changed else before.last_transition_time,
+        observed_generation=group.metadata.generation,
+    )

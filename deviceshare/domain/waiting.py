@@ -1,0 +1,75 @@
+"""Why a group waits, in words for the person who waits.
+
+The same facts as the extender's reasons, but with who holds what, and bounded: a condition must stay readable on 300
+nodes.
+"""
+
+import heapq
+from collections.abc import Iterable
+
+from deviceshare.domain import contract
+from deviceshare.domain.devices import selected
+from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.groups import Group
+
+SHOWN_NODES = 5
+
+
+def explain(fleet: Fleet, group: Group) -> str:
+    """What an unbound group waits for, and who is in the way on which node."""
+    home = fleet.home(group)
+    if home:
+        # A bind died half-way: its claim is there, and the group's next pod goes to it.
+        obstacle = fleet.joining_obstacle(group, home)
+        return f"waiting for a pod to be placed on node {home}" + (f": {obstacle}" if obstacle else "")
+    wants = " and ".join(f"{count} {resource}" for resource, count in sorted(group.spec.resources.items()))
+    names = [name for name in fleet.names() if _shared(fleet, name)]
+    if not names:
+        label = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
+        return f"waiting for {wants}: no node is shared; share one with kubectl label node NODE {label}"
+    fits, reasons = fleet.filter(group, names)
+    if fits:
+        have = "1 shared node has" if len(fits) == 1 else f"{len(fits)} shared nodes have"
+        return f"{have} {wants} free; what else its pods wait for is in their events (kubectl describe pod)"
+    short = f"group {group.name} needs"
+    # Nodes that only lack devices first: on the others something else has to change before devices help.
+    shown = heapq.nsmallest(SHOWN_NODES, reasons, key=lambda name: (not reasons[name].startswith(short), name))
+    lines = [
+        f"{name}: {_holders(fleet, group, name) if reasons[name].startswith(short) else reasons[name]}"
+        for name in shown
+    ]
+    rest = len(reasons) - len(shown)
+    if rest:
+        lines.append("and 1 more node" if rest == 1 else f"and {rest} more nodes")
+    return f"waiting for {wants}, which no shared node has free; " + "; ".join(lines)
+
+
+def _shared(fleet: Fleet, name: str) -> bool:
+    node = fleet.node(name)
+    return node is not None and node.shared
+
+
+def _holders(fleet: Fleet, group: Group, name: str) -> str:
+    resources = sorted(group.spec.resources)
+    texts = (_resource_line(fleet, name, resource) for resource in resources)
+    if len(resources) == 1:
+        return next(texts)
+    return ", ".join(f"{resource} {text}" for resource, text in zip(resources, texts, strict=True))
+
+
+def _resource_line(fleet: Fleet, name: str, resource: str) -> str:
+    ledger = fleet.ledger(name)
+    total = sum(device.resource == resource for device in ledger.devices) if ledger else 0
+    free = sum(device.resource == resource for device in fleet.free(name))
+    claims = sorted(ledger.claims.values(), key=lambda claim: claim.group) if ledger else []
+    holders = [
+        f"{claim.group} {'still uses' if claim.releasing else 'holds'} {indices}"
+        for claim in claims
+        if (indices := selected(claim.devices).get(resource))
+    ]
+    return f"{free} of {total} free" + _bracketed(holders)
+
+
+def _bracketed(texts: Iterable[str]) -> str:
+    joined = "; ".join(texts)
+    return f" ({joined})" if joined else ""

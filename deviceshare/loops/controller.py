@@ -1,0 +1,154 @@
+"""The leader's work: which change makes which reconciler look.
+
+The reconcilers read state from the mirrors and never learn what the event was. All subscriptions stand here, on one
+page, so that whoever asks "what happens when a pod ends?" finds the answer in one place.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.nodes import Node, inventory, inventory_faults
+from deviceshare.domain.pods import Pod
+from deviceshare.loops.covering import Covering
+from deviceshare.loops.groups import Statuses
+from deviceshare.loops.members import Members
+from deviceshare.loops.nodes import Ledgers
+from deviceshare.loops.ports import Cluster, Mirror, Recorder
+from deviceshare.loops.queue import Queue
+from deviceshare.loops.releasing import Releaser
+from deviceshare.loops.waking import Waker
+
+log = structlog.get_logger(__name__)
+
+STUCK_SECONDS = 30.0
+"""A queue that has not looked for work for this long is stuck; it does so each second."""
+
+
+class Controller:
+    """Reconciles everything while `run` runs, which is once in a process: who loses the lease ends."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        fleet: Fleet,
+        *,
+        groups: Mirror[Group],
+        ledgers: Mirror[NodeDevices],
+        nodes: Mirror[Node],
+        pods: Mirror[Pod],
+        recorder: Recorder,
+        clock: Callable[[], float] = time.monotonic,
+        on_uncovered: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """`fleet` is fed from the same mirrors, before they call us; `on_uncovered` as in Covering."""
+        self._fleet = fleet
+        self._groups = groups
+        self._ledgers = ledgers
+        self._nodes = nodes
+        self._pods = pods
+        self._clock = clock
+        self._running = False
+        self._members = members = Members()
+        covering = Covering(cluster, ledgers=ledgers, members=members, recorder=recorder, on_uncovered=on_uncovered)
+        self._statuses = Statuses(
+            cluster, fleet, groups=groups, ledgers=ledgers, members=members, recorder=recorder, clock=clock
+        )
+        self._keeper = Ledgers(
+            cluster,
+            nodes=nodes,
+            ledgers=ledgers,
+            groups=groups,
+            members=members,
+            recorder=recorder,
+            covering=covering,
+            clock=clock,
+        )
+        self._releaser = Releaser(cluster, fleet, groups=groups, members=members, recorder=recorder, clock=clock)
+        self._waker = Waker(cluster, fleet, groups=groups, pods=pods, members=members, clock=clock)
+        self._queues: tuple[Queue[Any], ...] = (
+            self._keeper.queue,
+            self._releaser.queue,
+            self._statuses.queue,
+            self._waker.queue,
+        )
+
+    async def run(self) -> None:
+        """Works until cancelled. The mirrors must have been listed: nothing may be concluded from half a cluster."""
+        # Pods and ledgers first: what the others conclude from groups and nodes depends on them.
+        self._pods.subscribe(self._on_pod)
+        self._ledgers.subscribe(self._on_ledger)
+        self._groups.subscribe(self._on_group)
+        self._nodes.subscribe(self._on_node)
+        self._running = True
+        log.info("Started to reconcile")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for queue in self._queues:
+                    tasks.create_task(queue.run(), name=queue.name)
+        finally:
+            self._running = False
+            log.info("Stopped reconciling")
+
+    def stuck(self) -> str:
+        """Why the work doesn't go on although it should, or ""."""
+        if not self._running:
+            return ""
+        now = self._clock()
+        stuck = [queue.name for queue in self._queues if now - queue.ticked > STUCK_SECONDS]
+        return f"not looked for work for {STUCK_SECONDS:.0f} s: {', '.join(stuck)}" if stuck else ""
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        self._members.change(old, new)
+        for pod in filter(None, (old, new)):
+            self._statuses.queue.add(pod.group)
+            self._releaser.look(pod.group)
+            if pod.pending:
+                self._waker.queue.add(pod.group)
+            elif pod.group_uid:
+                self._keeper.queue.add(pod.node)
+
+    def _on_ledger(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        self._releaser.change(old, new)
+        for ledger in filter(None, (old, new)):
+            self._keeper.queue.add(ledger.node)
+            for claim in ledger.claims.values():
+                self._statuses.queue.add(claim.group)
+        for group in self._groups_on((new or old or _NO_LEDGER).node):
+            self._statuses.queue.add(group)
+        self._statuses.look_at_waiting()
+        if new and not (old and set(new.free()) <= set(old.free())):
+            self._waker.look_at_waiting()
+
+    def _on_group(self, old: Group | None, new: Group | None) -> None:
+        name = (new or old or _NO_GROUP).name
+        self._statuses.queue.add(name)
+        self._releaser.look(name)
+        self._waker.queue.add(name)
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        if old and new and _facets(old) == _facets(new):
+            return  # a heartbeat
+        name = (new or old or _NO_NODE).metadata.name
+        self._keeper.queue.add(name)
+        for group in self._groups_on(name):
+            self._statuses.queue.add(group)
+        self._statuses.look_at_waiting()
+        self._waker.look_at_waiting()
+
+    def _groups_on(self, node: str) -> list[str]:
+        return [group.name for group in self._groups.values() if group.node == node]
+
+
+_NO_LEDGER, _NO_GROUP, _NO_NODE = NodeDevices(), Group(), Node()
+
+
+def _facets(node: Node) -> tuple[object, ...]:
+    """What of a node concerns us."""
+    return node.metadata.uid, node.metadata.labels, node.ready, inventory(node), inventory_faults(node)

@@ -1,0 +1,168 @@
+"""Keeps a ledger for each shared node: what it has, as the node says; made again when it was lost.
+
+A new ledger names no devices and so is closed: nobody can claim in it. Only when everything that lives on the node has
+a claim is it opened, by writing the devices (repairing.open_ledger). A ledger that has lost all its devices for a
+moment, as when a device plugin restarts, is opened in the same way.
+"""
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from deviceshare.domain import contract, ledger
+from deviceshare.domain.devices import devices_of
+from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.nodes import Node, inventory, inventory_faults
+from deviceshare.loops import repairing
+from deviceshare.loops.claiming import BINDS_OVER_SECONDS
+from deviceshare.loops.covering import Covering
+from deviceshare.loops.kinds import NODE_DEVICES, NODES
+from deviceshare.loops.members import Members
+from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
+from deviceshare.loops.queue import Later, Queue
+
+log = structlog.get_logger(__name__)
+
+WORKERS = 8
+SUMMARY_SECONDS = 2.0
+"""Between two writes of a ledger's one-line summaries. Each makes a bind that is just claiming there begin again."""
+
+
+class Ledgers:
+    """The reconciler of shared nodes and their NodeDevices, keyed by node name."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        nodes: Mirror[Node],
+        ledgers: Mirror[NodeDevices],
+        groups: Mirror[Group],
+        members: Members,
+        recorder: Recorder,
+        covering: Covering,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=WORKERS, clock=clock)
+        self._cluster = cluster
+        self._nodes = nodes
+        self._ledgers = ledgers
+        self._groups = groups
+        self._members = members
+        self._recorder = recorder
+        self._covering = covering
+        self._clock = clock
+        self._missing_since: dict[str, float] = {}
+        self._written: dict[str, float] = {}
+        self._faults: dict[str, str] = {}
+
+    async def _reconcile(self, name: str) -> None:
+        node, seen = self._nodes.get(name), self._ledgers.get(name)
+        if node is None or not node.shared:
+            self._forget(name)
+            await self._retire(name, seen)
+            return
+        self._report_faults(node)
+        if seen is None:
+            await self._recreate(node)
+            return
+        self._missing_since.pop(name, None)
+        owners = {owner.uid for owner in seen.metadata.owner_references}
+        if node.metadata.uid not in owners:
+            await self._adopt(node, seen)
+            return
+        await self._keep_devices(node, seen)
+        await self._covering.look(name)
+
+    async def _recreate(self, node: Node) -> None:
+        name = node.metadata.name
+        used = self._members.holding(name) or any(group.node == name for group in self._groups.values())
+        if not inventory(node) and not used:
+            return
+        since = self._missing_since.setdefault(name, self._clock())
+
+        async def wait_out_binds() -> None:
+            # Binds that began after the ledger was seen missing can't have claimed in it.
+            rest = since + BINDS_OVER_SECONDS - self._clock()
+            if rest > 0:
+                raise Later(rest)
+
+        made, disputed = await repairing.recreate(self._cluster, node, wait_out_binds=wait_out_binds)
+        self._ledgers.put(made)
+        log.info("Created ledger", node=name, claims=len(made.claims))
+        if made.claims:
+            holders = ", ".join(sorted(claim.group for claim in made.claims.values()))
+            self._event(made, "Normal", "Repaired", f"made again with what groups and running pods hold: {holders}")
+        self._covering.report_disputed(name, disputed)
+
+    async def _adopt(self, node: Node, seen: NodeDevices) -> None:
+        """Makes the ledger the child of a node that was made again, before it is deleted with the old one."""
+        body = {
+            "metadata": {
+                "resourceVersion": seen.metadata.resource_version,
+                "ownerReferences": ledger.new_ledger(node, {})["metadata"]["ownerReferences"],
+            }
+        }
+        self._ledgers.put(await self._cluster.patch(NODE_DEVICES, seen.node, body))
+        log.info("Adopted ledger", node=seen.node)
+
+    async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
+        name, devices = node.metadata.name, devices_of(inventory(node))
+        if devices and not seen.devices:
+            disputed = await repairing.open_ledger(self._cluster, name, devices)
+            log.info("Opened ledger", node=name, devices=len(devices))
+            self._covering.report_disputed(name, disputed)
+            return
+        patch = ledger.devices_patch(seen, devices)
+        summary = {"total": seen.status.total, "free": seen.status.free, "held": seen.status.held}
+        same_devices = tuple(sorted(seen.devices)) == devices
+        if same_devices and all(patch["status"][line] == text for line, text in summary.items()):
+            return
+        rest = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._clock()
+        if same_devices and rest > 0:
+            self.queue.add(name, rest)
+            return
+        self._ledgers.put(await self._cluster.patch(NODE_DEVICES, name, patch, subresource="status"))
+        self._written[name] = self._clock()
+        if not same_devices:
+            log.info("Recorded devices", node=name, total=patch["status"]["total"])
+
+    async def _retire(self, name: str, seen: NodeDevices | None) -> None:
+        """Deletes the ledger of a node that is no longer shared, once nobody holds anything of it."""
+        if seen is None or seen.claims:
+            return
+        try:
+            if (await self._cluster.get(NODES, name)).shared:
+                raise Later(1.0)  # the mirror has yet to learn of it
+        except NotFound:
+            log.debug("Found no node of a ledger", node=name)
+        meta = seen.metadata
+        try:
+            await self._cluster.delete(NODE_DEVICES, name, uid=meta.uid, resource_version=meta.resource_version)
+        except NotFound:
+            return
+        log.info("Deleted ledger", node=name)
+
+    def _report_faults(self, node: Node) -> None:
+        name = node.metadata.name
+        faults = inventory_faults(node)
+        if not inventory(node) and not faults:
+            annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
+            faults = [f"the node is shared but has no devices: start its device plugin, or say what it has: {annotate}"]
+        text = "; ".join(faults)
+        if text == self._faults.get(name, ""):
+            return
+        self._faults[name] = text
+        if text:
+            log.warning("Found faults in an inventory", node=name, faults=text)
+            # Events about nodes carry the name as UID, as the kubelet's do: `kubectl describe node` looks for that.
+            self._recorder.event(NODES, name, "", name, type_="Warning", reason="DevicesUnknown", message=text)
+
+    def _event(self, of: NodeDevices, type_: str, reason: str, message: str) -> None:
+        self._recorder.event(NODE_DEVICES, of.node, "", of.metadata.uid, type_=type_, reason=reason, message=message)
+
+    def _forget(self, name: str) -> None:
+        for memory in (self._missing_since, self._written, self._faults):
+            memory.pop(name, None)

@@ -1,0 +1,156 @@
+"""A work queue of keys: what has changed, never how.
+
+A key says which object to look at; the reconciler reads the state as it is then and does what is missing. So however
+often something changes, it is looked at once more; and a key that fails comes back later without holding up the others.
+The idea is client-go's workqueue (https://pkg.go.dev/k8s.io/client-go/util/workqueue).
+"""
+
+import asyncio
+import heapq
+import itertools
+import random
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import structlog
+
+from deviceshare.loops.ports import ApiError, Conflict
+
+log = structlog.get_logger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+TICK_SECONDS = 1.0
+FIRST_RETRY, LAST_RETRY = 0.2, 15.0
+FIRST_CONFLICT, LAST_CONFLICT = 0.05, 2.0
+"""A conflict only means that somebody else wrote; the next look will most likely succeed."""
+PERSISTENT = 5
+"""Failures in a row after which a person should know."""
+
+
+class Later(Exception):
+    """Raised by a reconciler that can go on only in so many seconds. It's no failure, and nobody is kept waiting."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"in {seconds:.1f} s")
+        self.seconds = seconds
+
+
+class Queue(Generic[K]):
+    """Calls `reconcile` with each key that was added, never twice at once for one key.
+
+    Somebody owns a task with `run()`. Keys may be added before it runs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Callable[[K], Awaitable[None]],
+        *,
+        workers: int = 4,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`workers` is how many keys may be worked on at once."""
+        self.name = name
+        self.ticked = clock()
+        """When the queue last looked for work, by `clock`."""
+        self._reconcile = reconcile
+        self._workers = workers
+        self._clock = clock
+        self._due: dict[K, float] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._order = itertools.count()
+        self._working: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._not_before: dict[K, float] = {}
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, key: K, after: float = 0.0) -> None:
+        """Has the key looked at in `after` seconds, or sooner where that is due already.
+
+        A key that failed is not looked at before its backoff is over.
+        """
+        due = max(self._clock() + after, self._not_before.get(key, 0.0))
+        if self._due.get(key, due + 1) <= due:
+            return
+        self._due[key] = due
+        if key not in self._working:
+            self._push(key)
+
+    async def run(self) -> None:
+        """Works until cancelled; then ends what is being worked on and returns when it has ended."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self.ticked = self._clock()
+                self._changed.clear()
+                for key in self._ready():
+                    tasks.create_task(self._work(key), name=f"{self.name} {key}")
+                try:
+                    async with asyncio.timeout(self._idle()):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+
+    def _push(self, key: K) -> None:
+        heapq.heappush(self._heap, (self._due[key], next(self._order), key))
+        self._changed.set()
+
+    def _ready(self) -> list[K]:
+        keys = []
+        now = self._clock()
+        while self._heap and self._heap[0][0] <= now and len(self._working) < self._workers:
+            due, _, key = heapq.heappop(self._heap)
+            if self._due.get(key) == due and key not in self._working:  # else it was added again for an earlier time
+                del self._due[key]
+                self._working.add(key)
+                keys.append(key)
+        return keys
+
+    def _idle(self) -> float:
+        if not self._heap or len(self._working) >= self._workers:
+            return TICK_SECONDS
+        return min(max(self._heap[0][0] - self._clock(), 0.0), TICK_SECONDS)
+
+    async def _work(self, key: K) -> None:
+        try:
+            await self._reconcile(key)
+        except Later as later:
+            self._succeeded(key)
+            self.add(key, later.seconds)
+        except ApiError as error:
+            self._failed(key, error)
+        except Exception as error:
+            # A mistake of ours about one object must not stop the work on all others.
+            log.exception("Reconciler broke", queue=self.name, key=key)
+            self._failed(key, error)
+        else:
+            self._succeeded(key)
+        finally:
+            self._working.discard(key)
+            if key in self._due:
+                self._push(key)
+            self._changed.set()
+
+    def _succeeded(self, key: K) -> None:
+        if self._failures.pop(key, 0) >= PERSISTENT:
+            log.info("Recovered", queue=self.name, key=key)
+        self._not_before.pop(key, None)
+
+    def _failed(self, key: K, error: Exception) -> None:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        conflict = isinstance(error, Conflict)
+        if failures == PERSISTENT:
+            log.error("Kept failing", queue=self.name, key=key, error=str(error))
+        elif failures == 1 and not conflict:
+            log.warning("Failed, to be retried", queue=self.name, key=key, error=str(error))
+        first, last = (FIRST_CONFLICT, LAST_CONFLICT) if conflict else (FIRST_RETRY, LAST_RETRY)
+        delay = min(first * 2 ** min(failures - 1, 10), last) * random.uniform(0.5, 1.0)
+        if isinstance(error, ApiError) and error.retry_after:
+            delay = max(delay, error.retry_after)
+        self._not_before[key] = self._clock() + delay
+        self._due.pop(key, None)
+        self.add(key)
