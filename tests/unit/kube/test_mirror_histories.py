@@ -106,34 +106,37 @@ class World:
         return response
 
 
-ops = st.lists(
+ops = st.lists(  # `own`: a write of ours, whose answer comes at once or later
     st.one_of(
-        st.tuples(st.sampled_from(["write", "write", "delete", "put"]), st.sampled_from("abcdef")),
+        st.tuples(st.sampled_from(["write", "delete", "own", "own late"]), st.sampled_from("ab")),
         st.tuples(st.just("trouble"), st.sampled_from(["end", "cut", "half", "garbage", "hang", "bookmark"])),
-        st.tuples(st.sampled_from(["compact", "pause", "pause"]), st.just("")),
+        st.tuples(st.sampled_from(["compact", "pause", "answer"]), st.just("")),
     ),
+    min_size=5,
     max_size=40,
 )
 
 
 @settings(max_examples=60, deadline=None)
-@given(before=ops, history=ops)
-def test_a_mirror_ends_up_with_what_the_server_holds(before: list[Op], history: list[Op]) -> None:
-    """And so does who only follows its notifications; our own writes are taken in as they are answered."""
+@given(before=ops, during=ops, history=ops)
+def test_a_mirror_ends_up_with_what_the_server_holds(before: list[Op], during: list[Op], history: list[Op]) -> None:
+    """And so does who only follows it. Our own writes are taken in as their answers come, soon or late."""
     with tempfile.TemporaryDirectory() as directory, _SmallPages():
-        asyncio.run(_live(before, history, Path(directory)))
+        asyncio.run(_live(before, during, history, Path(directory)))
 
 
-async def _live(before: list[Op], history: list[Op], directory: Path) -> None:
+async def _live(before: list[Op], during: list[Op], history: list[Op], directory: Path) -> None:
     world = World()
     followed: dict[str, Node] = {}
+    wrong: list[tuple[Node, str]] = []
 
     def follow(old: Node | None, new: Node | None) -> None:
-        if old is not None:
-            assert followed.pop(old.metadata.name) == old
-        if new is not None:
-            assert new.metadata.name not in followed
-            followed[new.metadata.name] = new
+        if old is not None and followed.pop(old.metadata.name, None) != old:
+            wrong.append((old, "is not what was told before"))
+        if old is not None and new is not None and _version(new) <= _version(old):
+            wrong.append((new, "goes back"))
+        if new is not None and followed.setdefault(new.metadata.name, new) is not new:
+            wrong.append((new, "was there already"))
 
     async with serving(world.handle, directory) as connection:
         pace = Pace(quiet=0.05, first_pause=0.001, longest_pause=0.01)
@@ -141,6 +144,8 @@ async def _live(before: list[Op], history: list[Op], directory: Path) -> None:
         mirror.subscribe(follow)
         await _play(world, mirror, before)
         running = asyncio.create_task(mirror.run())
+        await _play(world, mirror, during)
+        await mirror.wait_listed()
         await _play(world, mirror, history)
         world.trouble.clear()
         world.do("write", "last")
@@ -149,9 +154,11 @@ async def _live(before: list[Op], history: list[Op], directory: Path) -> None:
         running.cancel()
         await asyncio.wait({running})
     assert _contents(followed.values()) == _contents(_nodes(world))
+    assert wrong == []
 
 
 async def _play(world: World, mirror: Mirror[Node], history: list[Op]) -> None:
+    answers: list[dict[str, Any] | None] = []
     for op, argument in history:
         if op == "trouble":
             world.trouble.append(argument)
@@ -160,9 +167,13 @@ async def _play(world: World, mirror: Mirror[Node], history: list[Op]) -> None:
             world.compacted = world.revision
         elif op == "pause":
             await asyncio.sleep(0.003)
-        elif op == "put":
-            if written := world.do("write", argument):
-                mirror.put(msgspec.convert(written, Node))
+        elif op in ("own", "own late", "answer"):
+            if argument:
+                answers.append(world.do("write", argument))
+            if op != "own late":
+                for written in answers:
+                    mirror.put(msgspec.convert(written, Node))
+                answers.clear()
         else:
             world.do(op, argument)
 
@@ -173,6 +184,10 @@ def _nodes(world: World) -> list[Node]:
 
 def _contents(nodes: Any) -> dict[str, tuple[str, str]]:
     return {n.metadata.name: (n.metadata.uid, n.metadata.resource_version) for n in nodes}
+
+
+def _version(n: Node) -> int:
+    return int(n.metadata.resource_version)
 
 
 class _SmallPages:
