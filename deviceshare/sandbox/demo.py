@@ -30,7 +30,9 @@ def tell(console: Console, progress: Progress) -> bool:
         options = Options(nodes=story.NODES, devices=story.DEVICES, resource=story.RESOURCE)
         with running(options, directory, progress=progress) as sandbox:
             version = sandbox.plan.binaries.version
-            console.print(f"Kubernetes {version} is up: real, but for its nodes and their GPUs, which are simulated.")
+            console.print(
+                f"Kubernetes {version} is up and real; only its nodes and GPUs are simulated.", soft_wrap=True
+            )
             fault = _play(Stage(sandbox, console))
     except SandboxError as error:
         raise SandboxError(str(error), f"The logs are kept in {directory / 'logs'}") from error
@@ -39,7 +41,7 @@ def tell(console: Console, progress: Progress) -> bool:
         raise
     if fault is None:
         shutil.rmtree(directory, ignore_errors=True)
-        console.print(f"\nEvery step held; {time.monotonic() - began:.0f} s from start to end, and nothing is left.")
+        console.print(f"\nEvery step held. Everything has ended, {time.monotonic() - began:.0f} s after it began.")
         console.print("To try it yourself: deviceshare sandbox up")
         return True
     for label, text in (("expected", fault.expected), ("seen", fault.seen), ("logs", str(directory / "logs"))):
@@ -84,23 +86,22 @@ def _five_pods(stage: Stage) -> str:
 
 def _third_group(stage: Stage) -> str:
     stage.kubectl("apply", manifest=story.THIRD_GROUP, file="rendering.yaml")
-    why = "3 nvidia.com/gpu ("
     described = ("describe", "pod", "render", "-n", "serving")
     stage.eventually(
         "an event FailedScheduling that says what the pod waits for",
         lambda: [line for line in stage.ask(*described).splitlines() if "FailedScheduling" in line],
-        lambda events: "" if any(why in event for event in events) else f"the events {events}",
+        lambda events: "" if any("needs 3 nvidia.com/gpu" in event for event in events) else f"the events {events}",
     )
     stage.kubectl(*described, grep="FailedScheduling")
-    message = ("get", "sdg", "rendering", "-o", 'jsonpath={.status.conditions[?(@.status=="False")].message}')
+    message = ("get", "sdg", "rendering", "-o", 'jsonpath={.status.conditions[?(@.type=="Bound")].message}')
     stage.eventually(
-        "a condition of the group that says the same",
+        "a condition of the group that says who is in the way",
         lambda: stage.ask(*message),
-        lambda text: "" if why in text else f"the condition {text!r}",
+        lambda text: "" if "training holds" in text and "notebooks holds" in text else f"the condition {text!r}",
     )
     stage.kubectl(*message)
     stage.kubectl("get", "ndev")
-    return "Three GPUs are free, but on two nodes. A group never spans nodes, so its pod waits and is told why."
+    return "Three GPUs are free, but on two nodes, and a group never spans nodes. Its pod is told so."
 
 
 def _refused_deletion(stage: Stage) -> str:
@@ -151,7 +152,7 @@ def _await_sharing(stage: Stage, members: dict[str, int]) -> None:
 
 def _show_sights(stage: Stage) -> None:
     seen = sorted(story.sights(stage.ask("get", "pods", "-A", "-o", "json")), key=lambda sight: sight[2::-1])
-    rows = [("NAMESPACE", "POD", "GROUP", "NODE", f"${story.VISIBLE}")]
+    rows = [("NAMESPACE", "POD", "GROUP", "NODE", story.VISIBLE)]
     rows += [(each.namespace, each.pod, each.group, each.node, each.visible) for each in seen]
     stage.say("# What their containers see:", "cyan")
     stage.say(story.columns(rows))

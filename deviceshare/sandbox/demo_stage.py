@@ -44,14 +44,14 @@ class Stage:
     ) -> str:
         """Runs a command as a person would type it and shows both it and its answer; returns the answer.
 
-        A `manifest` is shown as the `file` it would be kept in. Of the answer only the lines with `grep` count.
+        A `manifest` is shown as the `file` it would be kept in. Of the answer only the last line with `grep` counts.
         Raises Surprise when the command fails, or, if it `fails` by intent, when it succeeds.
         """
         shown = ["kubectl", *arguments, *(["-f", file] if manifest else [])]
-        self.say(f"$ {shlex.join(shown)}{f' | grep {grep}' if grep else ''}", "bold cyan")
+        self.say(f"$ {shlex.join(shown)}{f' | grep {grep} | tail -1' if grep else ''}", "bold cyan")
         answer = self._run(*arguments, *(["-f", "-"] if manifest else []), manifest=manifest, fails=fails)
         if grep:
-            answer = "\n".join(line.strip() for line in answer.splitlines() if grep in line)
+            answer = [line.strip() for line in answer.splitlines() if grep in line][-1]
         self.say(answer.rstrip())
         return answer
 

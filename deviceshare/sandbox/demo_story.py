@@ -139,6 +139,8 @@ def sharing_fault(seen: Iterable[Sight], known: dict[str, Group], members: dict[
             if (sight.node, sight.visible) != (group.node, devices):
                 where = f"{sight.namespace}/{sight.pod} on {sight.node} sees {sight.visible!r}"
                 return f"{where}, but group {name} has {devices!r} on {group.node}"
+        if (listed := len(group.status.allocated_pods)) != count:
+            return f"group {name} lists {listed} of its {count} pods"
         if devices.count(",") + 1 != group.spec.resources[RESOURCE]:
             return f"group {name} has {devices!r}, not {group.spec.resources[RESOURCE]} devices"
         for device in devices.split(","):
