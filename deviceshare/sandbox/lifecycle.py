@@ -221,8 +221,8 @@ def status(directory: Path) -> Status:
 
 
 async def _probe(layout: Layout, state: State) -> list[ProcessState]:
-    async with Prober(layout.pki / "ca.crt") as prober:
-        health = await asyncio.gather(*(prober.healthy(process.probe) for process in state.processes))
+    prober = Prober(layout.pki / "ca.crt")
+    health = await asyncio.gather(*(prober.healthy(process.probe) for process in state.processes))
     for process, healthy in zip(state.processes, health, strict=True):
         process.healthy = healthy and _alive(process.pid)
     return state.processes

@@ -58,13 +58,13 @@ class Supervisor:
         authority = self._write_credentials()
         tokens = identities.write(self._layout, self._components.server, authority)
         try:
-            async with Prober(authority) as prober:
-                await self._bring_up(prober, tokens)
-                self._say("ready", ready=True)
-                async with asyncio.TaskGroup() as group:
-                    for child in self._children:
-                        group.create_task(child.keep_alive(), name=f"keep {child.component.name}")
-                    group.create_task(self._watch(prober), name="watch")
+            prober = Prober(authority)
+            await self._bring_up(prober, tokens)
+            self._say("ready", ready=True)
+            async with asyncio.TaskGroup() as group:
+                for child in self._children:
+                    group.create_task(child.keep_alive(), name=f"keep {child.component.name}")
+                group.create_task(self._watch(prober), name="watch")
         finally:
             # The last started needs the others, so it goes first; the API server outlives all who talk to it.
             for child in reversed(self._children):

@@ -42,14 +42,13 @@ async def test_a_probe_believes_only_its_own_authority(
 ) -> None:
     """Whoever else listens on that port isn't the process that was asked for."""
     server, url = await serve(tmp_path / signer, "loopback")
-    async with server, Prober(authorities[0].certificate) as prober:
-        assert await prober.healthy(url) is healthy
+    async with server:
+        assert await Prober(authorities[0].certificate).healthy(url) is healthy
 
 
 async def test_nobody_listening_is_not_healthy(authorities: tuple[Authority, Authority]) -> None:
     """The most usual state of a process that died."""
-    async with Prober(authorities[0].certificate) as prober:
-        assert not await prober.healthy("http://127.0.0.1:1/healthz")
+    assert not await Prober(authorities[0].certificate).healthy("http://127.0.0.1:1/healthz")
 
 
 def test_keys_are_readable_by_their_owner_only(authorities: tuple[Authority, Authority], tmp_path: Path) -> None:
