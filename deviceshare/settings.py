@@ -86,7 +86,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         _flag("--probe-bind", type=_Address(), default=":8080", help="/livez, /readyz and /metrics."),
         _flag("--tls-cert", type=file, help="The webhooks' certificate, PEM; read again when it changes."),
         _flag("--tls-key", type=file, help="Its private key, PEM."),
-        _flag("--log-format", type=click.Choice(["auto", "json", "console"]), default="auto", help="auto: by terminal."),
+        _flag("--log-format", type=click.Choice(["auto", "json", "console"]), default="auto"),
         _flag("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"),
     ]
     for flag in reversed(flags):

@@ -72,7 +72,7 @@ def claim_patch(ledger: NodeDevices, uid: str, group: str, devices: Iterable[Dev
 
 
 def mark_patch(ledger: NodeDevices, uid: str, mark: str) -> Patch:
-    """Marks a claim as releasing. `mark` (an RFC 3339 time) is new each time: equal marks are one and the same write."""
+    """Marks a claim as releasing. `mark`, an RFC 3339 time, is new each time: equal marks are one same write."""
     return _patch(ledger, uid, {"releasing": mark})
 
 
@@ -84,6 +84,15 @@ def unmark_patch(ledger: NodeDevices, uid: str) -> Patch:
 def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
     """Gives the devices of a claim back."""
     return _patch(ledger, uid, None)
+
+
+def devices_patch(ledger: NodeDevices, devices: Iterable[Device]) -> Patch:
+    """Writes what the node has, with the summaries that follow from it; for the status subresource."""
+    have = sorted(devices)
+    return {
+        "metadata": {"resourceVersion": ledger.metadata.resource_version},
+        "status": {"devices": as_json(have), **summary(ledger, have)},
+    }
 
 
 def _patch(ledger: NodeDevices, uid: str, claim: Mapping[str, Any] | None) -> Patch:

@@ -59,6 +59,33 @@ async def recreate(cluster: Cluster, node: Node, *, wait_out_binds: Callable[[],
     return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
 
 
+async def open_ledger(cluster: Cluster, node: str, devices: Devices) -> list[Holding]:
+    """Writes which devices the node has into a ledger that names none yet; from then on binders can claim them.
+
+    Until then the ledger is closed: nothing is free, so nothing that the evidence of a moment ago left out can have gone
+    to somebody else. It is looked at once more, and only then, if nobody wrote the ledger meanwhile, opened.
+
+    Returns:
+        The holdings that contradict the claims.
+
+    Raises:
+        NotFound: the ledger is gone again.
+        Conflict: somebody else wrote it; begin again.
+        ApiError: a request failed; begin again.
+    """
+    seen = await cluster.get(NODE_DEVICES, node)
+    groups = await cluster.list(GROUPS)
+    pods = await cluster.list(PODS, label_selector=contract.GROUP)
+    claims = [Holding(uid, claim.group, tuple(claim.devices)) for uid, claim in seen.claims.items()]
+    kept, disputed = reconcile_holdings([*claims, *_of_groups(groups, node), *_of_pods(pods, node)])
+    for holding in kept:
+        if holding.uid not in seen.claims:
+            patch = ledger.claim_patch(seen, holding.uid, holding.group, holding.devices)
+            seen = await cluster.patch(NODE_DEVICES, node, patch)
+    await cluster.patch(NODE_DEVICES, node, ledger.devices_patch(seen, devices), subresource="status")
+    return disputed
+
+
 async def readopt(cluster: Cluster, name: str) -> Group | None:
     """Gives a group whose status was wiped its node again, from its live pods and their claim.
 
@@ -87,6 +114,10 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
         return None
     claim = seen.claims.get(group.uid)
     if claim is not None:
+        if claim.releasing:
+            # A collector is at it and may have looked for pods already. Without the mark its last write fails; were it
+            # to mark the claim again, its fence would fail our settling.
+            await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, group.uid))
         return await claiming.settle(cluster, group, node, tuple(sorted(claim.devices)))
     covered = await cover(cluster, seen, mine)
     return await claiming.settle(cluster, group, node, covered) if covered else None

@@ -114,12 +114,11 @@ class ModelCluster:
         assert (field_selector, namespace) == ("", "")
         await Pause()
         key, equals, value = label_selector.partition("=")
-        found = [
+        return [
             msgspec.convert(raw, kind.type)
             for raw in self._table(kind).values()
             if not key or (raw["metadata"].get("labels", {}).get(key, None) in ((value,) if equals else _Anything()))
         ]
-        return found
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
         await Pause()
