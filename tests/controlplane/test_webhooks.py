@@ -20,19 +20,23 @@ Eventually = Callable[..., Any]
 Environment = Callable[[str, str], dict[str, dict[str, str]]]
 
 
+@pytest.fixture(scope="module")
+def namespace(kubectl: Kubectl) -> Iterator[str]:
+    """One for all tests here: the end of a namespace takes seconds."""
+    name = f"webhooks-{uuid.uuid4().hex[:8]}"
+    kubectl("create", "namespace", name)
+    yield name
+    kubectl("delete", "namespace", name)
+
+
 @pytest.fixture
-def group(kubectl: Kubectl) -> Iterator[str]:
-    """A group of one device, which is deleted once its pods are gone."""
+def group(kubectl: Kubectl, namespace: str) -> Iterator[str]:
+    """A group of one device. Afterwards the test's pods are deleted, and then the group."""
     name = f"group-{uuid.uuid4().hex[:8]}"
     kubectl("create", "-f", "-", stdin=json.dumps(a_group(name)))
     yield name
+    kubectl("delete", "pods", "--all", "--namespace", namespace)
     kubectl("delete", "sdg", name, "--ignore-not-found")
-
-
-@pytest.fixture
-def namespace(group: str, namespace: str) -> str:
-    """Asked for after the group, it ends before it, and its pods with it."""
-    return namespace
 
 
 def a_group(name: str, **resources: int) -> Json:
@@ -58,12 +62,12 @@ class Cluster:
 
     def __init__(self, sandbox: Sandbox, namespace: str) -> None:
         self._sandbox = sandbox
-        self._namespace = namespace
+        self.namespace = namespace
 
     def run(self, *arguments: str, manifest: Json | None = None, identity: str = "") -> tuple[int, str]:
         """The exit status, and what was printed: warnings and refusals, too."""
         stdin = None if manifest is None else json.dumps(manifest)
-        done = self._sandbox.kubectl("--namespace", self._namespace, *arguments, stdin=stdin, identity=identity)
+        done = self._sandbox.kubectl("--namespace", self.namespace, *arguments, stdin=stdin, identity=identity)
         return done.returncode, done.stdout + done.stderr
 
     def create(self, manifest: Json, *arguments: str) -> str:
@@ -87,7 +91,7 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(sandbox: Sandbox, namespace: str) -> Cluster:
+def cluster(sandbox: Sandbox, namespace: str, group: str) -> Cluster:  # the group's end deletes every test's pods
     return Cluster(sandbox, namespace)
 
 
@@ -131,7 +135,7 @@ def test_a_pod_of_a_bound_group_asks_for_its_node(cluster: Cluster, group: str, 
 def test_a_copied_pod_is_a_pod_like_any_other(cluster: Cluster, group: str, environment: Environment) -> None:
     """`kubectl get pod -o yaml`, a new name, `kubectl create`: the copy gets devices of its own right."""
     cluster.create(a_pod(group, "first"))
-    environment(cluster.pod("first")["metadata"]["namespace"], "first")
+    environment(cluster.namespace, "first")
     copy = cluster.pod("first")
     copy["metadata"] = {"name": "copy", "annotations": copy["metadata"]["annotations"]}
     del copy["spec"]["nodeName"]
@@ -139,7 +143,7 @@ def test_a_copied_pod_is_a_pod_like_any_other(cluster: Cluster, group: str, envi
     said = cluster.create(copy)
 
     assert "Warning: metadata.annotations[deviceshare.io/nvidia-visible-devices] is removed" in said
-    assert environment(cluster.pod("copy")["metadata"]["namespace"], "copy")["main"]["NVIDIA_VISIBLE_DEVICES"] != ""
+    assert environment(cluster.namespace, "copy")["main"]["NVIDIA_VISIBLE_DEVICES"] != ""
 
 
 def test_people_are_warned_on_their_terminal(cluster: Cluster, group: str) -> None:
@@ -275,15 +279,14 @@ def test_a_group_in_use_is_neither_changed_nor_deleted(
 ) -> None:
     """Until its pods are gone; they are named."""
     cluster.create(a_pod(group))
-    namespace = cluster.pod()["metadata"]["namespace"]
-    environment(namespace, "pod")
+    environment(cluster.namespace, "pod")
 
     patch = '{"spec": {"resources": {"nvidia.com/gpu": 2}}}'
     changed = cluster.refused("patch", "sdg", group, "--type=merge", "-p", patch)
     deleted = cluster.refused("delete", "sdg", group)
 
     assert "spec can't be changed while the group is bound to node" in changed
-    assert f"used by 1 pod: {namespace}/pod;" in deleted
+    assert f"used by 1 pod: {cluster.namespace}/pod;" in deleted
     assert cluster.run("delete", "pod", "pod")[0] == 0
     eventually(lambda: cluster.run("delete", "sdg", group)[0] == 0)
 
