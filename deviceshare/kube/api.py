@@ -19,6 +19,7 @@ from msgspec import Raw, Struct, field
 
 from deviceshare.kube.backoff import delays
 from deviceshare.kube.connection import CONNECT_TIMEOUT, Connection, within
+from deviceshare.kube.refusals import Unserved
 from deviceshare.kube.stream import WatchEvent, events
 from deviceshare.loops.ports import Expired, Invalid, Kind, Unavailable
 
@@ -162,6 +163,8 @@ class Api:
         while True:
             try:
                 return await self._call("GET", path, query, timeout=deadline - time.monotonic())
+            except Unserved:
+                raise  # somebody has to apply the CRDs first
             except Unavailable as error:
                 pause = max(next(pauses), error.retry_after or 0.0)
                 if time.monotonic() + pause >= deadline:

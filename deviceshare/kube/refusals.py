@@ -20,6 +20,10 @@ from deviceshare.loops.ports import (
 )
 
 
+class Unserved(Unavailable):
+    """404 without the API server's word that the object is gone: the kind itself isn't served, or not yet."""
+
+
 class Details(Struct, frozen=True, rename="camel"):
     retry_after_seconds: int = 0
 
@@ -66,7 +70,7 @@ def refusal_of_status(request: str, status: Status, code: int, retry_after: floa
         # not (yet) serve the kind, or from a proxy, and devices would be given away if it were believed.
         if status.reason == "NotFound":
             return NotFound(text)
-        return Unavailable(f"{text} (is this kind served? see manifests/crds)", retry_after=retry_after)
+        return Unserved(f"{text} (the kind is not served; kubectl apply -f manifests/crds)", retry_after=retry_after)
     if code == 409 and status.reason == "AlreadyExists":
         return AlreadyExists(text)
     return _BY_CODE.get(code, Unavailable)(text, retry_after=retry_after)
