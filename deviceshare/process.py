@@ -8,13 +8,14 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from typing import Any
 from uuid import uuid4
 
 import structlog
 import uvloop
 
 from deviceshare import __version__
-from deviceshare.domain import contract
+from deviceshare.domain import census, contract
 from deviceshare.domain.fleet import Fleet
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import NotConfigured, connect
@@ -26,7 +27,7 @@ from deviceshare.loops.feeding import Feed
 from deviceshare.loops.impostors import ImpostorWatch
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leadership import Elector, LeadershipLost
-from deviceshare.settings import Address, Settings
+from deviceshare.settings import Settings
 from deviceshare.telemetry import Metrics
 from deviceshare.web import admission, extender
 from deviceshare.web.admission import Admission
@@ -87,7 +88,7 @@ class Process:
             field_selector="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
             keep=lambda pod: bool(pod.plugin_resources()),
         )
-        self._mirrors = {
+        self._mirrors: dict[str, Mirror[Any]] = {
             "groups": self._groups,
             "ledgers": self._ledgers,
             "nodes": self._nodes,
@@ -111,11 +112,15 @@ class Process:
             nodes=self._nodes,
             pods=self._pods,
             recorder=self._recorder,
+            on_uncovered=self._metrics.uncovered_pods.set,
         )
         # A process that restarts within its predecessor's lease must not be taken for it.
         self._elector = Elector(api, f"{settings.instance}_{uuid4().hex[:8]}", namespace=settings.namespace)
         self._impostors = ImpostorWatch(api, self._pods, self._recorder)
         self._metrics.leader.set_function(lambda: float(self._elector.leading))
+        self._metrics.watch_cluster(
+            lambda: census.count_devices(self._fleet), lambda: census.count_groups(self._groups.values())
+        )
         self._servers = self._build_servers()
 
     async def run(self, stopping: asyncio.Event) -> int:
@@ -163,20 +168,18 @@ class Process:
         checks["shutdown"] = lambda: "stopping" if self._draining else ""
         live: dict[str, Check] = {"controller": self._controller.stuck}
         probes = probe_routes(live, checks, metrics)
-        servers = [_server("probe", settings.probe_bind, probes, metrics, max_body=65536, timeout=5)]
+        servers = [Server("probe", *settings.probe_bind, probes, metrics, max_body=65536, timeout=5)]
         if "extender" in settings.roles:
             routes = Extender(self._fleet, self._groups, self._binder, self._synced).routes()
-            bind, limit = settings.extender_bind, extender.MAX_BODY
-            servers.append(_server("extender", bind, routes, metrics, max_body=limit, timeout=extender.TIMEOUT))
+            at, limit = settings.extender_bind, extender.MAX_BODY
+            servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=extender.TIMEOUT))
         if "webhook" in settings.roles:
             assert settings.tls_cert
             assert settings.tls_key
             routes = Admission(self._groups, self._pods, settings.identity).routes()
             certificate = Certificate(settings.tls_cert, settings.tls_key)
-            bind, limit = settings.webhook_bind, admission.MAX_BODY
-            servers.append(
-                _server("webhook", bind, routes, metrics, max_body=limit, timeout=2, certificate=certificate)
-            )
+            at, limit = settings.webhook_bind, admission.MAX_BODY
+            servers.append(Server("webhook", *at, routes, metrics, max_body=limit, timeout=2, certificate=certificate))
         return servers
 
     def _synced(self) -> bool:
@@ -216,9 +219,5 @@ class _Failures:
         self._stopping.set()
 
 
-def _synced(mirror: Mirror[object]) -> Check:
+def _synced(mirror: Mirror[Any]) -> Check:
     return lambda: "" if mirror.synced else "not read yet, or its watch is lost"
-
-
-def _server(name: str, at: Address, *args: object, **kwargs: object) -> Server:
-    return Server(name, at.host, at.port, *args, **kwargs)  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ class Settings:
             )
 
 
-class _Roles(click.ParamType):
+class _Roles(click.ParamType[frozenset[str]]):
     name = "ROLE[,ROLE…]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
@@ -60,7 +60,7 @@ class _Roles(click.ParamType):
         return roles
 
 
-class _Address(click.ParamType):
+class _Address(click.ParamType[Address]):
     name = "HOST:PORT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TextIO
+from typing import Literal, Self, TextIO
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from structlog.typing import Processor
 
 from deviceshare import __version__
+from deviceshare.domain.census import DeviceCount
 
 LogFormat = Literal["json", "console", "auto"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -81,15 +82,6 @@ def _console(*, colors: bool) -> list[Processor]:
     return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
 
 
-class DeviceCount(NamedTuple):
-    """How many devices of one resource on one node are in one state, such as `free`, `held` or `releasing`."""
-
-    node: str
-    resource: str
-    state: str
-    number: int
-
-
 class Metrics:
     """The numbers of one process, on one registry.
 
@@ -117,6 +109,11 @@ class Metrics:
         self.claim_conflicts = Counter(
             "deviceshare_claim_conflicts_total",
             "Conditional writes of a claim or a group that another writer won.",
+            registry=self.registry,
+        )
+        self.uncovered_pods = Gauge(
+            "deviceshare_uncovered_pods",
+            "Pods that run with devices which their group does not hold; their events name the cure.",
             registry=self.registry,
         )
         self.leader = Gauge("deviceshare_leader", "1 while this process is the leader.", registry=self.registry)

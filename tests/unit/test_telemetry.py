@@ -13,7 +13,8 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceshare import __version__, telemetry
-from deviceshare.telemetry import DeviceCount, Metrics
+from deviceshare.domain.census import DeviceCount
+from deviceshare.telemetry import Metrics
 
 
 class Terminal(io.StringIO):

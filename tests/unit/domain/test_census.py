@@ -1,0 +1,33 @@
+"""The numbers behind `deviceshare_devices` and `deviceshare_groups`."""
+
+from deviceshare.domain.census import DeviceCount, count_devices, count_groups
+from deviceshare.domain.devices import Device, devices_of
+from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.groups import Group, GroupStatus
+from deviceshare.domain.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
+from deviceshare.domain.meta import ObjectMeta
+
+GPU = "nvidia.com/gpu"
+
+
+def test_every_device_is_counted_once_by_what_is_done_with_it() -> None:
+    """Free, held, releasing, and lost where the node no longer has it."""
+    claims = {
+        "a": Claim("team-a", [Device(GPU, 0), Device(GPU, 5)]),
+        "b": Claim("team-b", [Device(GPU, 1)], releasing="2026-11-20T00:00:00Z"),
+    }
+    fleet = Fleet()
+    status = LedgerStatus(list(devices_of({GPU: 4})))
+    fleet.set_ledger("n1", NodeDevices(ObjectMeta(name="n1"), LedgerSpec(claims), status))
+    assert list(count_devices(fleet)) == [
+        DeviceCount("n1", GPU, "free", 2),
+        DeviceCount("n1", GPU, "held", 1),
+        DeviceCount("n1", GPU, "lost", 1),
+        DeviceCount("n1", GPU, "releasing", 1),
+    ]
+
+
+def test_a_group_nobody_looked_at_yet_counts_as_pending() -> None:
+    """Its status is empty until the controller writes it."""
+    groups = [Group(), Group(status=GroupStatus(phase="Bound")), Group(status=GroupStatus(phase="Bound"))]
+    assert count_groups(groups) == {"Pending": 1, "Bound": 2}
