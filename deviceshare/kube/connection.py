@@ -13,7 +13,7 @@ import aiohttp
 import structlog
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
-from kubernetes.aio.config import load_incluster_config, load_kube_config, refresh_token
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config, refresh_token
 from yarl import URL
 
 from deviceshare import __version__
@@ -66,17 +66,17 @@ class Connection:
         `path` has its segments quoted already. Nothing is retried here: who calls knows what may be repeated.
         """
         headers = {"Content-Type": content_type} if body is not None else {}
-        if token := await self._configuration.get_api_key_with_prefix("BearerToken"):
-            headers["Authorization"] = token
         url = URL(self._configuration.host + path, encoded=True).update_query(query or {})
         try:
+            if token := await self._configuration.get_api_key_with_prefix("BearerToken"):
+                headers["Authorization"] = token
             async with self._session.request(
                 method, url, data=body, headers=headers, timeout=timeout, **self._fixed
             ) as response:
                 if response.status >= 300:
                     raise refusal(f"{method} {path}", response.status, response.headers, await response.read())
                 yield response
-        except (aiohttp.ClientError, OSError) as error:  # TimeoutError is an OSError
+        except (aiohttp.ClientError, ConfigException, OSError) as error:  # TimeoutError is an OSError
             raise Unavailable(f"{method} {path}: {str(error) or type(error).__name__}") from error
 
 
