@@ -136,14 +136,16 @@ async def test_a_server_that_is_away_is_an_api_error(tmp_path: Path) -> None:
             await Api(connection, timeout=0.2).get(NODES, "a")
 
 
-async def test_a_token_file_that_cannot_be_read_is_an_api_error(tmp_path: Path) -> None:
+async def test_a_token_file_that_cannot_be_read_is_an_api_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kubelet rewrites it under us; a loop that met it half written must live to try again."""
 
     def empty(_: object) -> None:
         raise ConfigException("Token file exists but empty.")
 
     async with connect(kubeconfig(tmp_path, "http://127.0.0.1:1")) as connection:
-        connection._configuration.refresh_api_key_hook = empty
+        monkeypatch.setattr(connection._configuration, "refresh_api_key_hook", empty)
         with pytest.raises(Unavailable, match="empty"):
             await Api(connection, timeout=0.2).get(NODES, "a")
 
