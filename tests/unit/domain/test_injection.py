@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deviceshare.domain import contract
@@ -170,6 +170,18 @@ def test_a_pod_asks_for_shared_nodes_its_groups_selector_and_its_groups_node() -
     }
 
 
+def test_a_term_that_matches_no_node_goes_on_matching_none() -> None:
+    """An empty term means nothing; with our requirements in it, it would mean every shared node."""
+    own = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}
+    pod = a_pod(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}, own]}}})
+
+    empty, narrowed = injected(pod)["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+
+    assert empty == {}
+    assert narrowed["matchFields"] == own["matchFields"]
+    assert narrowed["matchExpressions"] == [{"key": "deviceshare.io/mode", "operator": "In", "values": ["shared"]}]
+
+
 def test_a_pod_without_a_group_is_left_alone() -> None:
     """Most pods of a cluster."""
     pod = {"metadata": {"name": "plain", "annotations": {"deviceshare.io/other": "x"}}, "spec": {"containers": []}}
@@ -307,6 +319,7 @@ pods = st.fixed_dictionaries(
 groups = st.none() | st.builds(lambda node, selector: a_group(node, **selector), st.just("") | node_names, labels)
 
 
+@settings(deadline=None)
 @given(pods, groups)
 def test_a_pod_is_complete_after_injection(pod: Json, group: Group | None) -> None:
     """What the extender asks before it binds, and what the review asks before it admits, holds."""
@@ -318,6 +331,7 @@ def test_a_pod_is_complete_after_injection(pod: Json, group: Group | None) -> No
     assert owned == ["deviceshare.io/group"]
 
 
+@settings(deadline=None)
 @given(pods, groups)
 def test_injecting_twice_changes_nothing_more(pod: Json, group: Group | None) -> None:
     """API servers send a pod again when another webhook has changed it."""
@@ -328,6 +342,7 @@ def test_injecting_twice_changes_nothing_more(pod: Json, group: Group | None) ->
     assert set(twice.warnings) <= set(once.warnings)
 
 
+@settings(deadline=None)
 @given(pods, groups)
 def test_injection_changes_nothing_else(pod: Json, group: Group | None) -> None:
     """What the user wrote stays as it was written, but for the parts that are deviceshare's."""
@@ -353,6 +368,7 @@ def users_part(pod: Json) -> Json:
     return pod
 
 
+@settings(deadline=None)
 @given(pods, groups, node_names, labels)
 def test_exactly_the_nodes_that_suit_both_pod_and_group_remain(
     pod: Json, group: Group | None, node: str, node_labels: dict[str, str]
