@@ -5,7 +5,7 @@ nodes.
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from deviceshare.domain import contract
 from deviceshare.domain.devices import selected
@@ -23,30 +23,40 @@ def explain(fleet: Fleet, group: Group) -> str:
         obstacle = fleet.joining_obstacle(group, home)
         return f"waiting for a pod to be placed on node {home}" + (f": {obstacle}" if obstacle else "")
     wants = " and ".join(f"{count} {resource}" for resource, count in sorted(group.spec.resources.items()))
-    names = [name for name in fleet.names() if _shared(fleet, name)]
-    if not names:
+    shared = [name for name in fleet.names() if _shared(fleet, name)]
+    if not shared:
         label = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
         return f"waiting for {wants}: no node is shared; share one with kubectl label node NODE {label}"
+    names = [name for name in shared if _selected(fleet, name, group.spec.node_selector)]
+    if not names:
+        selector = ",".join(f"{key}={value}" for key, value in sorted(group.spec.node_selector.items()))
+        return f"waiting for {wants}: none of {len(shared)} shared nodes matches spec.nodeSelector {selector}"
     fits, reasons = fleet.filter(group, names)
     if fits:
         have = "1 shared node has" if len(fits) == 1 else f"{len(fits)} shared nodes have"
         return f"{have} {wants} free; what else its pods wait for is in their events (kubectl describe pod)"
-    short = f"group {group.name} needs"
     # Nodes that only lack devices first: on the others something else has to change before devices help.
-    shown = heapq.nsmallest(SHOWN_NODES, reasons, key=lambda name: (not reasons[name].startswith(short), name))
+    short = f"group {group.name} needs"
+    shown = heapq.nsmallest(SHOWN_NODES, names, key=lambda name: (not reasons[name].startswith(short), name))
     lines = [
         f"{name}: {_holders(fleet, group, name) if reasons[name].startswith(short) else reasons[name]}"
         for name in shown
     ]
-    rest = len(reasons) - len(shown)
+    rest = len(names) - len(shown)
     if rest:
         lines.append("and 1 more node" if rest == 1 else f"and {rest} more nodes")
-    return f"waiting for {wants}, which no shared node has free; " + "; ".join(lines)
+    where = "which no shared node that matches its nodeSelector" if group.spec.node_selector else "which no shared node"
+    return f"waiting for {wants}, {where} has free; " + "; ".join(lines)
 
 
 def _shared(fleet: Fleet, name: str) -> bool:
     node = fleet.node(name)
     return node is not None and node.shared
+
+
+def _selected(fleet: Fleet, name: str, selector: Mapping[str, str]) -> bool:
+    node = fleet.node(name)
+    return node is not None and node.metadata.labels.items() >= selector.items()
 
 
 def _holders(fleet: Fleet, group: Group, name: str) -> str:

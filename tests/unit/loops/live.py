@@ -1,0 +1,314 @@
+"""The model API server with everything around it that a reconciler lives on, in virtual time.
+
+Requests take a moment, mirrors lag behind by another, and the test may have a request fail. `story` runs a test's
+coroutine; what it awaits takes no real time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from deviceshare.domain import contract
+from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.pods import Pod
+from deviceshare.loops import claiming
+from deviceshare.loops.controller import Controller
+from deviceshare.loops.feeding import Feed
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.ports import ApiError, Conflict, Kind, Unavailable
+from tests.unit.loops.model import ModelCluster, Raw
+from tests.unit.loops.virtual_time import now
+
+T = TypeVar("T")
+
+GPU = "nvidia.com/gpu"
+REQUEST_SECONDS = 0.005
+LAG_SECONDS = 0.01
+
+INJECTED = [
+    {"name": vendor.env, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{vendor.annotation}']"}}}
+    for vendor in contract.VENDORS
+]
+
+
+class MemoryMirror:
+    """Implements the Mirror port; told of changes by the cluster, a little late."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self.watchers: list[Callable[[Any, Any], None]] = []
+
+    synced = True
+
+    def get(self, key: str) -> Any:
+        return self.objects.get(key)
+
+    def values(self) -> Iterable[Any]:
+        return tuple(self.objects.values())
+
+    def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+        self.watchers.append(watcher)
+        for obj in self.values():
+            watcher(None, obj)
+
+    def put(self, obj: Any) -> None:
+        old = self.objects.get(obj.metadata.key)
+        if old is None or int(old.metadata.resource_version) < int(obj.metadata.resource_version):
+            self.set(obj.metadata.key, obj)
+
+    def set(self, key: str, new: Any) -> None:
+        old = self.objects.get(key)
+        if old and new and int(new.metadata.resource_version) <= int(old.metadata.resource_version):
+            return
+        self.objects.pop(key, None)
+        if new is not None:
+            self.objects[key] = new
+        if old and new and old.metadata.uid != new.metadata.uid:
+            self._tell(old, None)
+            old = None
+        if old is not None or new is not None:
+            self._tell(old, new)
+
+    def _tell(self, old: Any, new: Any) -> None:
+        for watcher in self.watchers:
+            watcher(old, new)
+
+
+class MemoryRecorder:
+    """Implements the Recorder port."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str, str]] = []
+        """Kind, name, reason and message of each."""
+
+    def event(
+        self, kind: Kind[Any], name: str, namespace: str, uid: str, *, type_: str, reason: str, message: str
+    ) -> None:
+        self.events.append((kind.kind, name, reason, message))
+
+    def reasons(self, name: str) -> list[str]:
+        return [reason for _, about, reason, _ in self.events if about == name]
+
+
+class LiveCluster(ModelCluster):
+    """The model under asyncio: each request takes a moment and may be made to fail; mirrors hear of every change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mirrors = {kind.plural: MemoryMirror() for kind in (GROUPS, NODE_DEVICES, NODES, PODS)}
+        self.requests: list[tuple[str, str, str]] = []
+        """Verb, resource and name of each, as they were sent."""
+        self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, plural, name: None
+        self.lose: Callable[[], bool] = lambda: False
+        """Whether an answer is lost, after its request took effect."""
+
+    def writes(self, plural: str, verb: str = "patch") -> list[str]:
+        return [name for done, what, name in self.requests if (done, what) == (verb, plural)]
+
+    def put(self, kind: Kind[Any], body: Mapping[str, Any], namespace: str = "") -> Raw:
+        raw = super().put(kind, body, namespace)
+        self._tell(kind, raw["metadata"]["name"], namespace)
+        return raw
+
+    def edit(self, kind: Kind[Any], name: str, patch: Mapping[str, Any], namespace: str = "") -> None:
+        super().edit(kind, name, patch, namespace)
+        self._tell(kind, name, namespace)
+
+    def remove(self, kind: Kind[Any], name: str, namespace: str = "") -> None:
+        super().remove(kind, name, namespace)
+        self._tell(kind, name, namespace)
+
+    async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
+        return await self._request("get", kind, name, super().get(kind, name, namespace))
+
+    async def list(
+        self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
+    ) -> list[T]:
+        return await self._request("list", kind, "", super().list(kind, label_selector=label_selector))
+
+    async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+        return await self._request("create", kind, body["metadata"]["name"], super().create(kind, body, namespace))
+
+    async def patch(
+        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+    ) -> T:
+        return await self._request("patch", kind, name, super().patch(kind, name, body, namespace=namespace))
+
+    async def delete(
+        self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""
+    ) -> None:
+        work = self._delete(kind, name, namespace, uid, resource_version)
+        await self._request("delete", kind, name, work)
+
+    async def _delete(self, kind: Kind[Any], name: str, namespace: str, uid: str, version: str) -> None:
+        meta = (await super().get(kind, name, namespace)).metadata
+        if (uid or meta.uid, version or meta.resource_version) != (meta.uid, meta.resource_version):
+            raise Conflict(name)
+        self.remove(kind, name, namespace)
+
+    async def bind(
+        self, namespace: str, pod: str, *, uid: str, node: str, annotations: Mapping[str, str], timeout: float
+    ) -> None:
+        work = super().bind(namespace, pod, uid=uid, node=node, annotations=annotations, timeout=timeout)
+        await self._request("bind", PODS, pod, work)
+
+    async def _request(self, verb: str, kind: Kind[Any], name: str, work: Coroutine[Any, Any, T]) -> T:
+        self.requests.append((verb, kind.plural, name))
+        try:
+            await asyncio.sleep(REQUEST_SECONDS)
+            error = self.fail(verb, kind.plural, name)
+            if error:
+                raise error
+            while True:
+                work.send(None)
+        except StopIteration as end:
+            if self.lose():
+                raise Unavailable("the answer was lost") from None
+            result: T = end.value
+            return result
+        finally:
+            work.close()
+
+    def _tell(self, kind: Kind[Any], name: str, namespace: str) -> None:
+        mirror, key = self.mirrors.get(kind.plural), self._key(name, namespace)
+        if mirror is not None:
+            asyncio.get_running_loop().call_later(LAG_SECONDS, mirror.set, key, self.read(kind, name, namespace))
+
+
+class World:
+    """A cluster with a leading controller, and what people and schedulers do in it."""
+
+    def __init__(self, cluster: LiveCluster | None = None) -> None:
+        self.cluster = cluster or LiveCluster()
+        self.jumped = 0.0
+        self.recorder = MemoryRecorder()
+        self.fleet = Fleet()
+        self.uncovered: list[int] = []
+        mirrors = self.cluster.mirrors
+        groups, ledgers, nodes, pods = (mirrors[kind.plural] for kind in (GROUPS, NODE_DEVICES, NODES, PODS))
+        Feed(self.fleet, nodes=nodes, ledgers=ledgers, pods=pods, others=MemoryMirror())
+        self.controller = Controller(
+            self.cluster,
+            self.fleet,
+            groups=groups,
+            ledgers=ledgers,
+            nodes=nodes,
+            pods=pods,
+            recorder=self.recorder,
+            clock=lambda: now() + self.jumped,
+            on_uncovered=self.uncovered.append,
+        )
+
+    def successor(self) -> "World":
+        """The same cluster, seen by a process that has just started."""
+        cluster = LiveCluster()
+        cluster.objects, cluster.versions, cluster.uids = self.cluster.objects, self.cluster.versions, self.cluster.uids
+        world = World(cluster)
+        for kind in (PODS, NODE_DEVICES, GROUPS, NODES):
+            for obj in cluster.all(kind):
+                cluster.mirrors[kind.plural].set(obj.metadata.key, obj)
+        return world
+
+    def clock_jumps(self, seconds: float) -> None:
+        """The process was not scheduled for so long."""
+        self.jumped += seconds
+
+    # What happens.
+
+    def node(self, name: str, devices: int = 4, **changes: Any) -> None:
+        """Adds a shared, ready node."""
+        status = {"allocatable": {GPU: str(devices)}, "conditions": [{"type": "Ready", "status": "True"}]}
+        meta = {"name": name, "labels": {contract.MODE_LABEL: contract.MODE_SHARED}, **changes}
+        self.cluster.put(NODES, {"metadata": meta, "status": status})
+
+    def group(self, name: str, count: int = 2, **spec: Any) -> Group:
+        self.cluster.put(GROUPS, {"metadata": {"name": name}, "spec": {"resources": {GPU: count}, **spec}})
+        return self.read_group(name)
+
+    def pod(self, name: str, group: str, *, refused: bool = False) -> Pod:
+        named = {contract.GROUP: group}
+        spec = {"containers": [{"name": "main", "env": INJECTED}]}
+        meta = {"name": name, "labels": named, "annotations": named}
+        self.cluster.put(PODS, {"metadata": meta, "spec": spec}, "ns")
+        if refused:
+            self.refuse(name)
+        return self.read_pod(name)
+
+    def refuse(self, name: str) -> None:
+        """As the scheduler writes it when no node fits."""
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        self.cluster.edit(PODS, name, {"status": {"conditions": [condition]}}, "ns")
+
+    async def bind(self, pod: str, node: str) -> None:
+        """As the extender does it, from fresh reads."""
+        found = self.read_pod(pod)
+        while True:
+            try:
+                await claiming.bind(self.cluster, found, self.read_group(found.group), node, timeout=4)
+                return
+            except Conflict:
+                await asyncio.sleep(0.02)
+
+    def end(self, pod: str) -> None:
+        self.cluster.edit(PODS, pod, {"status": {"phase": "Succeeded"}}, "ns")
+
+    # What is seen.
+
+    def read_group(self, name: str) -> Group:
+        found = self.cluster.read(GROUPS, name)
+        assert found is not None, f"no group {name}"
+        return found
+
+    def read_pod(self, name: str) -> Pod:
+        found = self.cluster.read(PODS, name, "ns")
+        assert found is not None, f"no pod {name}"
+        return found
+
+    def ledger(self, node: str) -> NodeDevices:
+        found = self.cluster.read(NODE_DEVICES, node)
+        assert found is not None, f"no ledger {node}"
+        return found
+
+    def open(self, node: str) -> bool:
+        """Whether devices can be claimed on the node."""
+        found = self.cluster.read(NODE_DEVICES, node)
+        return found is not None and bool(found.devices)
+
+    def holders(self, node: str) -> dict[str, str]:
+        """Group name → its device indices on the node, with a `*` where the claim is marked."""
+        return {
+            claim.group: ",".join(str(d.index) for d in sorted(claim.devices)) + ("*" if claim.releasing else "")
+            for claim in self.ledger(node).claims.values()
+        }
+
+    def condition(self, group: str, type_: str) -> tuple[str, str]:
+        """Status and reason; empty while there is none."""
+        for condition in self.read_group(group).status.conditions:
+            if condition.type == type_:
+                return condition.status, condition.reason
+        return "", ""
+
+    def message(self, group: str, type_: str = "Bound") -> str:
+        return next(c.message for c in self.read_group(group).status.conditions if c.type == type_)
+
+    @asynccontextmanager
+    async def leading(self) -> AsyncIterator[None]:
+        """The controller runs for the length of the block."""
+        task = asyncio.create_task(self.controller.run(), name="controller")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+            assert task.cancelled(), task.exception()
+
+
+async def soon(true: Callable[[], object], seconds: float = 2.0) -> None:
+    """Waits until it is true; fails after so many virtual seconds."""
+    end = now() + seconds
+    while not true():
+        assert now() < end, f"not true after {seconds:g} s"
+        await asyncio.sleep(0.01)
