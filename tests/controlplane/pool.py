@@ -163,6 +163,9 @@ class Pool:
 
     def end(self) -> None:
         """Takes everything of the pool away. Groups go when their pods have gone, so that goes by itself."""
+        # A namespace lingers for seconds before it takes its pods along; tests shouldn't.
+        for namespace in self._namespaces:
+            self.kubectl("delete", "deployments,replicasets,jobs,pods", "--all", "--wait=false", "-n", namespace)
         self.kubectl("delete", "namespace", *self._namespaces, "--wait=false")
         deletion = ("delete", "sdg", "-l", f"pool={self.name}", "--wait=false")
         self.eventually(lambda: self.sandbox.kubectl(*deletion), lambda done: done.returncode == 0)

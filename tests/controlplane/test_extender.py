@@ -128,8 +128,9 @@ def pods_of_one_group(large: Sandbox, name: str) -> None:
     pool.apply(*(pod(f"later-{number}", group) for number in range(20)))
     pods = pool.running()
     assert len(pods) == 21
-    assert {each["spec"]["nodeName"] for each in pods} == {pool.status(group)["nodeName"]}
-    assert {each[VISIBLE] for each in pool.environments(pods)} == {"0,1"}
+    status = pool.status(group)
+    assert {each["spec"]["nodeName"] for each in pods} == {status["nodeName"]}
+    assert {each[VISIBLE] for each in pool.environments(pods)} == {status["selectedDevices"][GPU]}
     assert "FailedScheduling" not in pool.kubectl("get", "events", "-n", name, "-o", "jsonpath={..reason}")
 
 
