@@ -7,6 +7,8 @@ it.
 G is the group, L the NodeDevices of the node, P the pod.
 """
 
+from collections import Counter
+
 import msgspec
 
 from deviceshare.domain import allocation, contract, ledger
@@ -73,12 +75,15 @@ async def claim(cluster: Cluster, group: Group, node: str) -> NodeDevices:
     """Step 3: the ledger with a claim of an unbound group, which is made unless it is there.
 
     Raises:
-        Refused: too few devices are free.
+        Refused: too few devices are free, or the claim is for what the group wanted before its spec was changed.
         Conflict: somebody else wrote the ledger; begin again.
         ApiError: the ledger could not be read or written.
     """
     seen = await read_ledger(cluster, node)
     if group.uid in seen.claims:
+        # An unbound group may change its mind after a bind died half-way; its claim is then collected.
+        if Counter(device.resource for device in seen.claims[group.uid].devices) != group.spec.resources:
+            raise Refused(f"group {group.name} has changed, and what it claimed on node {node} is being released")
         return seen
     chosen = allocation.choose(group.spec.resources, seen.free())
     if chosen is None:
@@ -121,15 +126,11 @@ async def attach(cluster: Cluster, pod: Pod, group: Group, node: str, devices: D
     await post_binding(cluster, pod, node, annotations, timeout=timeout)
 
 
-async def post_binding(
-    cluster: Cluster, pod: Pod, node: str, annotations: dict[str, str], *, timeout: float
-) -> None:
+async def post_binding(cluster: Cluster, pod: Pod, node: str, annotations: dict[str, str], *, timeout: float) -> None:
     """The Binding of any pod, ours or not; see `attach`."""
     meta = pod.metadata
     try:
-        await cluster.bind(
-            meta.namespace, meta.name, uid=meta.uid, node=node, annotations=annotations, timeout=timeout
-        )
+        await cluster.bind(meta.namespace, meta.name, uid=meta.uid, node=node, annotations=annotations, timeout=timeout)
     except NotFound:
         raise Refused(f"pod {meta.key} is gone") from None
     except Conflict:

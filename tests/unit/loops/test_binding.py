@@ -1,0 +1,302 @@
+"""The Binder: many binds at once, each with the outcome that the claim protocol allows and none in the other's way."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from deviceshare.domain import contract
+from deviceshare.domain.devices import devices_of
+from deviceshare.domain.ledger import as_json, new_ledger
+from deviceshare.loops import claiming
+from deviceshare.loops.binding import NOT_INJECTED, Binder
+from deviceshare.loops.claiming import Refused
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.ports import ApiError, Conflict, Unavailable
+from tests.unit.loops.live import GPU, INJECTED, World, soon
+from tests.unit.loops.virtual_time import now, run
+
+Story = Callable[["Scheduler"], Coroutine[Any, Any, None]]
+
+
+class Scheduler:
+    """A world of two nodes of four devices without a controller, and one process that binds."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.cluster = self.world.cluster
+        self.conflicts = 0
+        mirrors = self.cluster.mirrors
+        self.binder = Binder(
+            self.cluster,
+            self.world.fleet,
+            groups=mirrors[GROUPS.plural],
+            ledgers=mirrors[NODE_DEVICES.plural],
+            on_conflict=self._count,
+        )
+        for name in ("n1", "n2"):
+            self.world.node(name)
+            node = self.cluster.read(NODES, name)
+            assert node is not None
+            self.cluster.put(
+                NODE_DEVICES, {**new_ledger(node, {}), "status": {"devices": as_json(devices_of({GPU: 4}))}}
+            )
+
+    async def bind(self, pod: str, node: str) -> str:
+        """The error's text, or ""."""
+        found = self.world.read_pod(pod)
+        self.binder.remember(found)
+        try:
+            await self.binder.bind("ns", pod, found.metadata.uid, node)
+        except (Refused, ApiError) as error:
+            return str(error)
+        return ""
+
+    def _count(self) -> None:
+        self.conflicts += 1
+
+
+def told(story: Story) -> None:
+    """Runs a story once the mirrors have heard of the world's beginning."""
+
+    async def begin() -> None:
+        scheduler = Scheduler()
+        await asyncio.sleep(1)
+        await story(scheduler)
+        await scheduler.binder.close()
+
+    run(begin())
+
+
+def test_pods_of_a_new_group_that_are_bound_together_share_one_claim() -> None:
+    """Two writes and a Binding for the first, one shared read and a Binding for the others; nobody collides."""
+
+    async def story(scheduler: Scheduler) -> None:
+        world = scheduler.world
+        world.group("a")
+        pods = [f"p{number}" for number in range(8)]
+        for pod in pods:
+            world.pod(pod, "a")
+        await asyncio.sleep(1)
+        scheduler.cluster.requests.clear()
+        assert await asyncio.gather(*(scheduler.bind(pod, "n1") for pod in pods)) == [""] * 8
+        assert {world.read_pod(pod).devices for pod in pods} == {devices_of({GPU: 2})}
+        assert world.holders("n1") == {"a": "0,1"}
+        verbs = [(verb, what) for verb, what, _ in scheduler.cluster.requests]
+        assert verbs.count(("patch", "nodedevices")) == verbs.count(("patch", "shareddevicegroups")) == 1
+        assert verbs.count(("get", "nodedevices")) <= 3
+        assert verbs.count(("bind", "pods")) == 8
+        assert scheduler.conflicts == 0
+
+    told(story)
+
+
+def test_what_a_bind_takes_is_gone_for_the_next_filter_at_once() -> None:
+    """The fleet shows the devices as taken while the claim is still being written."""
+
+    async def story(scheduler: Scheduler) -> None:
+        world = scheduler.world
+        group, other = world.group("a", 3), world.group("b", 3)
+        world.pod("p", "a")
+        await asyncio.sleep(1)
+        binding = asyncio.create_task(scheduler.bind("p", "n1"))
+        await asyncio.sleep(0)
+        assert world.fleet.filter(other, ["n1", "n2"]).fits == ["n2"]
+        assert world.fleet.filter(group, ["n1", "n2"]).fits == ["n1"]
+        assert await binding == ""
+        assert world.fleet.filter(other, ["n1", "n2"]).fits == ["n2"]
+
+    told(story)
+
+
+def test_a_bind_that_fails_gives_back_what_it_assumed() -> None:
+    """The API server is away while the claim is written."""
+
+    async def story(scheduler: Scheduler) -> None:
+        world = scheduler.world
+        world.group("a", 4)
+        world.pod("p", "a")
+        await asyncio.sleep(1)
+        scheduler.cluster.fail = lambda verb, what, name: Unavailable("away") if verb == "patch" else None
+        assert await scheduler.bind("p", "n1") == "away"
+        assert len(world.fleet.free("n1")) == 4
+        scheduler.cluster.fail = lambda verb, what, name: None
+        assert await scheduler.bind("p", "n2") == ""
+
+    told(story)
+
+
+def test_two_groups_that_race_for_a_node_both_get_devices_of_their_own() -> None:
+    """The loser of the compare-and-swap chooses again by itself."""
+
+    async def story(scheduler: Scheduler) -> None:
+        world = scheduler.world
+        for name in ("a", "b"):
+            world.group(name)
+            world.pod(f"p{name}", name)
+        await asyncio.sleep(1)
+        assert await asyncio.gather(scheduler.bind("pa", "n1"), scheduler.bind("pb", "n1")) == ["", ""]
+        assert sorted(world.holders("n1").values()) == ["0,1", "2,3"]
+        assert scheduler.conflicts > 0
+
+    told(story)
+
+
+def test_a_bind_repeated_after_a_lost_answer_is_a_success() -> None:
+    """kube-scheduler asks again after a time-out; the pod is where it asks for."""
+
+    async def story(scheduler: Scheduler) -> None:
+        world = scheduler.world
+        world.group("a")
+        world.pod("p", "a")
+        await asyncio.sleep(1)
+        lost = iter([False, False, False, False, True])
+        scheduler.cluster.lose = lambda: next(lost, False)
+        assert "lost" in await scheduler.bind("p", "n1")
+        assert world.read_pod("p").node == "n1"
+        assert await scheduler.bind("p", "n1") == ""
+        assert await scheduler.bind("p", "n2") == "group a lives on node n1"
+
+    told(story)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        (lambda world: world.pod("p", "nowhere"), "group nowhere does not exist"),
+        (lambda world: (world.group("a", 9), world.pod("p", "a")), "no longer fits"),
+        (
+            lambda world: (world.group("a"), world.pod("p", "a"), world.cluster.remove(NODE_DEVICES, "n1")),
+            "not known yet",
+        ),
+    ],
+)
+def test_a_bind_that_cannot_be_done_says_why(prepare: Callable[[World], object], reason: str) -> None:
+    """Each reason is for the person who reads the pod's events."""
+
+    async def story(scheduler: Scheduler) -> None:
+        prepare(scheduler.world)
+        await asyncio.sleep(1)
+        assert reason in await scheduler.bind("p", "n1")
+
+    told(story)
+
+
+def test_a_pod_of_a_bound_group_is_refused_elsewhere() -> None:
+    """The scheduler asked before it knew."""
+
+    async def story(scheduler: Scheduler) -> None:
+        world = scheduler.world
+        world.group("a")
+        world.pod("p1", "a")
+        world.pod("p2", "a")
+        await asyncio.sleep(1)
+        assert await scheduler.bind("p1", "n1") == ""
+        assert await scheduler.bind("p2", "n2") == "group a lives on node n1"
+
+    told(story)
+
+
+def test_a_pod_that_is_gone_or_was_made_again_is_refused() -> None:
+    """Neither is bound in the name of the one that filter saw."""
+
+    async def story(scheduler: Scheduler) -> None:
+        world = scheduler.world
+        world.group("a")
+        old = world.pod("p", "a")
+        await asyncio.sleep(1)
+        scheduler.binder.remember(old)
+        scheduler.cluster.remove(PODS, "p", "ns")
+        with pytest.raises(Refused, match="is gone"):
+            await scheduler.binder.bind("ns", "p", old.metadata.uid, "n1")
+        world.pod("p", "a")
+        with pytest.raises(Refused, match="made again"):
+            await scheduler.binder.bind("ns", "p", old.metadata.uid, "n1")
+        assert world.read_pod("p").node == ""
+
+    told(story)
+
+
+def test_a_pod_without_the_injected_environment_is_never_bound() -> None:
+    """The webhook was away when it was made."""
+
+    async def story(scheduler: Scheduler) -> None:
+        world = scheduler.world
+        world.group("a")
+        world.pod("p", "a")
+        containers = [{"name": "main", "env": INJECTED[:1]}]
+        scheduler.cluster.edit(PODS, "p", {"spec": {"containers": containers}}, "ns")
+        await asyncio.sleep(1)
+        assert await scheduler.bind("p", "n1") == NOT_INJECTED
+        assert world.holders("n1") == {}
+
+    told(story)
+
+
+def test_a_pod_without_a_group_is_bound_as_it_is() -> None:
+    """Our scheduler serves such pods too; they get no annotation."""
+
+    async def story(scheduler: Scheduler) -> None:
+        scheduler.cluster.put(PODS, {"metadata": {"name": "plain"}, "spec": {"containers": [{"name": "c"}]}}, "ns")
+        uid = scheduler.world.read_pod("plain").metadata.uid
+        await scheduler.binder.bind("ns", "plain", uid, "n1")  # never seen by filter: read first
+        bound = scheduler.world.read_pod("plain")
+        assert (bound.node, bound.metadata.annotations) == ("n1", {})
+
+    told(story)
+
+
+def test_a_bind_ends_in_time_when_the_api_server_hangs() -> None:
+    """The scheduler gets an answer before its own patience ends."""
+
+    async def story(scheduler: Scheduler) -> None:
+        world = scheduler.world
+        world.group("a")
+        world.pod("p", "a")
+        await asyncio.sleep(1)
+
+        async def hang(*args: Any, **kwargs: Any) -> Any:
+            await asyncio.Event().wait()
+
+        scheduler.cluster.patch = hang  # type: ignore[method-assign]
+        began = now()
+        asyncio.get_running_loop().call_later(60, lambda: None)  # lets virtual time pass
+        assert "longer than" in await scheduler.bind("p", "n1")
+        assert now() - began <= claiming.BIND_SECONDS
+        assert len(world.fleet.free("n1")) == 4
+
+    told(story)
+
+
+def test_a_group_that_changed_its_mind_does_not_get_its_old_claim() -> None:
+    """A bind died after its claim, then the user asked for fewer devices: the claim is left to the collector."""
+
+    async def story(scheduler: Scheduler) -> None:
+        world = scheduler.world
+        group = world.group("a", 2)
+        world.pod("p", "a")
+        await claiming.claim(scheduler.cluster, group, "n1")
+        scheduler.cluster.edit(GROUPS, "a", {"spec": {"resources": {GPU: 1}}})
+        await asyncio.sleep(1)
+        assert "is being released" in await scheduler.bind("p", "n1")
+        assert world.read_group("a").node == ""
+
+    told(story)
+
+
+def test_conflicts_that_do_not_end_are_reported_as_such() -> None:
+    """Bounded retries: the scheduler's backoff takes over."""
+
+    async def story(scheduler: Scheduler) -> None:
+        world = scheduler.world
+        world.group("a")
+        world.pod("p", "a")
+        await asyncio.sleep(1)
+        scheduler.cluster.fail = lambda verb, what, name: Conflict("again") if verb == "patch" else None
+        assert await scheduler.bind("p", "n1") == "again"
+        assert scheduler.conflicts == 5
+        assert contract.GROUP_UID not in world.read_pod("p").metadata.annotations
+        await soon(lambda: len(world.fleet.free("n1")) == 4)
+
+    told(story)

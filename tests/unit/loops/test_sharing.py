@@ -1,0 +1,95 @@
+"""Reads that several callers share, none of which began before any of them asked."""
+
+import asyncio
+
+import pytest
+
+from deviceshare.loops.sharing import SharedRead
+from tests.unit.loops.virtual_time import run
+
+
+class Source:
+    """Counts reads; each takes a second and tells which it was."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    async def read(self, key: str) -> int:
+        self.begun += 1
+        number = self.begun
+        await asyncio.sleep(1)
+        if key == "broken":
+            raise ValueError(key)
+        return number
+
+
+def test_a_caller_never_joins_a_read_that_is_under_way() -> None:
+    """Those who come during the first read share the second."""
+
+    async def story() -> None:
+        source = Source()
+        shared = SharedRead(source.read)
+        first = asyncio.create_task(shared("n1"))
+        await asyncio.sleep(0.5)
+        later = [asyncio.create_task(shared("n1")) for _ in range(3)]
+        assert await first == 1
+        assert await asyncio.gather(*later) == [2, 2, 2]
+        assert await shared("n1") == 3
+
+    run(story())
+
+
+def test_reads_of_different_keys_do_not_wait_for_each_other() -> None:
+    """Two nodes are read at the same time."""
+
+    async def story() -> None:
+        source = Source()
+        shared = SharedRead(source.read)
+        await asyncio.gather(shared("n1"), shared("n2"))
+        assert asyncio.get_running_loop().time() == 1
+
+    run(story())
+
+
+def test_a_failed_read_fails_its_callers_and_nobody_after_them() -> None:
+    """Whoever shares the read gets its exception; the key is free again."""
+
+    async def story() -> None:
+        shared = SharedRead(Source().read)
+        first = asyncio.create_task(shared("broken"))
+        await asyncio.sleep(0)
+        outcomes = await asyncio.gather(first, shared("broken"), shared("broken"), return_exceptions=True)
+        assert [str(outcome) for outcome in outcomes] == ["broken"] * 3
+        with pytest.raises(ValueError, match="broken"):
+            await shared("broken")
+
+    run(story())
+
+
+def test_a_caller_that_gives_up_does_not_take_the_read_from_others() -> None:
+    """A cancelled bind leaves the shared read to the rest."""
+
+    async def story() -> None:
+        shared = SharedRead(Source().read)
+        impatient, patient = asyncio.create_task(shared("n1")), None
+        await asyncio.sleep(0.1)
+        impatient.cancel()
+        patient = asyncio.create_task(shared("n1"))
+        assert await patient == 2
+
+    run(story())
+
+
+def test_closing_ends_what_is_being_read() -> None:
+    """Running and queued reads are cancelled, and close waits for that."""
+
+    async def story() -> None:
+        shared = SharedRead(Source().read)
+        tasks = [asyncio.create_task(shared("n1")) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        await shared.close()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+        assert asyncio.get_running_loop().time() < 1
+
+    run(story())
