@@ -62,8 +62,8 @@ async def recreate(cluster: Cluster, node: Node, *, wait_out_binds: Callable[[],
 async def open_ledger(cluster: Cluster, node: str, devices: Devices) -> list[Holding]:
     """Writes which devices the node has into a ledger that names none yet; from then on binders can claim them.
 
-    Until then the ledger is closed: nothing is free, so nothing that the evidence of a moment ago left out can have gone
-    to somebody else. It is looked at once more, and only then, if nobody wrote the ledger meanwhile, opened.
+    Until then the ledger is closed: nothing is free, so nothing that the evidence of a moment ago left out can have
+    gone to somebody else. It is looked at once more, and only then, if nobody wrote the ledger meanwhile, opened.
 
     Returns:
         The holdings that contradict the claims.

@@ -136,7 +136,8 @@ def test_two_groups_that_race_for_a_node_both_get_devices_of_their_own() -> None
             world.group(name)
             world.pod(f"p{name}", name)
         await asyncio.sleep(1)
-        assert await asyncio.gather(scheduler.bind("pa", "n1"), scheduler.bind("pb", "n1")) == ["", ""]
+        outcomes = await asyncio.gather(*(scheduler.bind(pod, "n1") for pod in ("pa", "pb")))
+        assert outcomes == ["", ""]
         assert sorted(world.holders("n1").values()) == ["0,1", "2,3"]
         assert scheduler.conflicts > 0
 
