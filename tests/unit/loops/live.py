@@ -19,19 +19,14 @@ from deviceshare.loops.controller import Controller
 from deviceshare.loops.feeding import Feed
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Conflict, Kind, Unavailable
+from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.model import ModelCluster, Raw
 from tests.unit.loops.virtual_time import now
 
 T = TypeVar("T")
 
-GPU = "nvidia.com/gpu"
 REQUEST_SECONDS = 0.005
 LAG_SECONDS = 0.01
-
-INJECTED = [
-    {"name": vendor.env, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{vendor.annotation}']"}}}
-    for vendor in contract.VENDORS
-]
 
 
 class MemoryMirror:
@@ -207,7 +202,8 @@ class World:
         cluster = LiveCluster()
         cluster.objects, cluster.versions, cluster.uids = self.cluster.objects, self.cluster.versions, self.cluster.uids
         world = World(cluster)
-        for kind in (PODS, NODE_DEVICES, GROUPS, NODES):
+        kinds: tuple[Kind[Any], ...] = (PODS, NODE_DEVICES, GROUPS, NODES)
+        for kind in kinds:
             for obj in cluster.all(kind):
                 cluster.mirrors[kind.plural].set(obj.metadata.key, obj)
         return world

@@ -127,9 +127,9 @@ def test_everything_settles_whatever_the_api_server_does(seed: int) -> None:
             for _ in range(12):
                 await asyncio.sleep(random.uniform(0, 4))
                 group = random.choice(world.cluster.all(GROUPS))
-                if random.random() < 0.5:
+                if random.random() < 0.5 or not group.node:
                     world.cluster.edit(GROUPS, group.name, {"status": None})
-                elif group.node and world.cluster.read(NODE_DEVICES, group.node):
+                else:
                     world.cluster.remove(NODE_DEVICES, group.node)
             await everything_settled(world)
             check(world)

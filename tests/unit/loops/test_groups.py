@@ -4,7 +4,8 @@ import asyncio
 
 from deviceshare.domain.groups import BOUND, DEGRADED, PENDING
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
-from tests.unit.loops.live import GPU, World, soon
+from tests.unit.domain.objects import GPU
+from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import run
 
 

@@ -6,7 +6,8 @@ from deviceshare.domain import contract
 from deviceshare.loops.claiming import BINDS_OVER_SECONDS
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
-from tests.unit.loops.live import GPU, World, soon
+from tests.unit.domain.objects import GPU
+from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import now, run
 
 
@@ -30,9 +31,8 @@ def test_a_shared_node_gets_a_ledger_of_its_own() -> None:
         ledger = world.ledger("n1")
         node = world.cluster.read(NODES, "n1")
         assert node is not None
-        assert [(o.kind, o.name, o.uid) for o in ledger.metadata.owner_references] == [
-            ("Node", "n1", node.metadata.uid)
-        ]
+        (owner,) = ledger.metadata.owner_references
+        assert (owner.kind, owner.name, owner.uid) == ("Node", "n1", node.metadata.uid)
         assert (ledger.status.total, ledger.status.free, ledger.status.held) == ("nvidia.com/gpu=4",) * 2 + ("",)
         assert len(ledger.devices) == 4
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 from structlog.testing import capture_logs
 
@@ -146,7 +147,7 @@ def test_a_failing_key_comes_back_later_and_later() -> None:
                     queue.add("a")
         times = work.times("a")
         assert len(times) == 13
-        for number, (before, after) in enumerate(zip(times, times[1:], strict=False)):
+        for number, (before, after) in enumerate(pairwise(times)):
             longest = min(FIRST_RETRY * 2**number, LAST_RETRY)
             assert longest / 2 <= after - before <= longest + 0.001
 
@@ -226,7 +227,7 @@ def test_a_mistake_about_one_key_does_not_stop_the_others() -> None:
                 queue.add("b")
                 await asyncio.sleep(1)
         assert [key for key, _ in work.calls] == ["a", "b", "a"]
-        assert [(each["event"], each["log_level"]) for each in logs][0] == ("Reconciler broke", "error")
+        assert (logs[0]["event"], logs[0]["log_level"]) == ("Reconciler broke", "error")
 
     run(story())
 

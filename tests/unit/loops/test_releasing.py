@@ -7,7 +7,8 @@ from deviceshare.loops.claiming import BIND_SECONDS, BINDS_OVER_SECONDS
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.releasing import new_mark
-from tests.unit.loops.live import GPU, World, soon
+from tests.unit.domain.objects import GPU
+from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import now, run
 
 

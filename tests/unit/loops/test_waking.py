@@ -5,7 +5,8 @@ import asyncio
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
 from deviceshare.loops.ports import Conflict
-from tests.unit.loops.live import GPU, World, soon
+from tests.unit.domain.objects import GPU
+from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import now, run
 
 

@@ -1,0 +1,98 @@
+"""The ledger: what is free, and patches that change one claim and nothing else."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceshare.domain import ledger
+from deviceshare.domain.devices import Device
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.loops.repairing import Holding, reconcile_holdings
+from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
+
+
+def applied(before: NodeDevices, patch: dict[str, Any]) -> NodeDevices:
+    """The ledger after a merge patch (RFC 7386)."""
+
+    def merge(target: Any, change: Any) -> Any:
+        if not isinstance(change, dict):
+            return change
+        merged = dict(target) if isinstance(target, dict) else {}
+        for key, value in change.items():
+            merged.pop(key, None)
+            if value is not None:
+                merged[key] = merge(target.get(key) if isinstance(target, dict) else None, value)
+        return merged
+
+    return msgspec.convert(merge(msgspec.to_builtins(before), patch), NodeDevices)
+
+
+def test_what_is_claimed_is_not_free() -> None:
+    """Marked or not."""
+    seen = a_ledger(a=gpus(0), b=gpus(2), releasing=("b",))
+    assert seen.free() == gpus(1, 3)
+    assert seen.claimed() == set(gpus(0, 2))
+
+
+def test_each_patch_changes_one_claim_and_carries_the_version() -> None:
+    """Of two writers one loses; the other's claims stay as they are."""
+    seen = a_ledger(a=gpus(0), b=gpus(1))
+    patches = {
+        "claim": ledger.claim_patch(seen, "uid-of-c", "c", gpus(2, 3)),
+        "mark": ledger.mark_patch(seen, "uid-of-a", "2026-01-01T00:00:00Z"),
+        "drop": ledger.drop_patch(seen, "uid-of-a"),
+    }
+    assert all(patch["metadata"] == {"resourceVersion": "7"} for patch in patches.values())
+    claimed, marked, dropped = (applied(seen, patch) for patch in patches.values())
+    assert claimed.claims.keys() == {"uid-of-a", "uid-of-b", "uid-of-c"}
+    assert (claimed.claims["uid-of-c"].group, tuple(claimed.claims["uid-of-c"].devices)) == ("c", gpus(2, 3))
+    assert marked.claims["uid-of-a"].releasing
+    assert marked.claims["uid-of-a"].devices == list(gpus(0))
+    assert dropped.claims.keys() == {"uid-of-b"}
+    unmarked = applied(marked, ledger.unmark_patch(marked, "uid-of-a"))
+    assert unmarked.claims == seen.claims
+    assert all(each.claims["uid-of-b"] == seen.claims["uid-of-b"] for each in (claimed, marked, dropped))
+
+
+def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
+    """Groups by name, every resource of the node, a mark in words."""
+    have = [*gpus(0, 1, 2), Device(AMD, 0)]
+    seen = a_ledger(b=gpus(2), a=(Device(AMD, 0), *gpus(0)), releasing=("b",))
+    assert ledger.summary(seen, have) == {
+        "total": "amd.com/gpu=1, nvidia.com/gpu=3",
+        "free": "amd.com/gpu=0, nvidia.com/gpu=1",
+        "held": "a: amd.com/gpu=0 nvidia.com/gpu=0; b (releasing): nvidia.com/gpu=2",
+    }
+
+
+def test_a_claim_on_a_lost_device_is_not_counted_as_free_or_had() -> None:
+    """The node shrank."""
+    assert ledger.summary(a_ledger(a=gpus(0, 3)), gpus(0, 1))["free"] == "nvidia.com/gpu=1"
+    assert ledger.summary(a_ledger(a=gpus(0, 3)), ())["total"] == ""
+
+
+HOLDINGS = st.lists(
+    st.builds(
+        Holding,
+        st.sampled_from("abc"),
+        st.just("group"),
+        st.sets(st.builds(Device, st.just(GPU), st.integers(0, 4)), max_size=3).map(lambda held: tuple(sorted(held))),
+    ),
+    max_size=8,
+)
+
+
+@given(HOLDINGS)
+def test_evidence_that_contradicts_never_gives_a_device_two_owners(evidence: list[Holding]) -> None:
+    """What is left out is told; what is kept was evidenced; the first evidence always counts."""
+    kept, disputed = reconcile_holdings(evidence)
+    owned = [device for holding in kept for device in holding.devices]
+    assert len(owned) == len(set(owned))
+    assert len({holding.uid for holding in kept}) == len(kept)
+    for uid in {holding.uid for holding in evidence}:
+        accepted = {d for h in evidence if h.uid == uid and h not in disputed for d in h.devices}
+        assert {d for h in kept if h.uid == uid for d in h.devices} == accepted
+    if evidence:
+        assert evidence[0] not in disputed
