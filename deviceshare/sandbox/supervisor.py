@@ -30,7 +30,7 @@ from deviceshare.sandbox.state import Layout, ProcessState, State
 
 log = structlog.get_logger(__name__)
 
-_READY_SECONDS = 60.0
+_READY_SECONDS = 120.0
 _WATCH_SECONDS = 1.0
 
 
