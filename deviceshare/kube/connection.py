@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import structlog
@@ -105,9 +107,12 @@ async def connect(kubeconfig: str | None = None, context: str | None = None) -> 
         connector=aiohttp.TCPConnector(limit=POOL_SIZE, ssl=tls, keepalive_timeout=KEEPALIVE),
         headers=HEADERS,
         cookie_jar=aiohttp.DummyCookieJar(),
-        # aiohttp does not understand address ranges in NO_PROXY, which is how clusters except their own services.
-        trust_env=kubeconfig is not None,
+        # Told to trust the environment, aiohttp reads it, and ~/.netrc in a thread, again for each request.
+        trust_env=False,
     )
+    # Proxies of the environment lead out of a cluster, never to its own API server.
+    if kubeconfig is not None and not configuration.proxy:
+        configuration.proxy = _environment_proxy(configuration.host)
     refreshing = asyncio.create_task(_refresh(loader, configuration), name="token-refresh")
     try:
         async with session:
@@ -115,6 +120,12 @@ async def connect(kubeconfig: str | None = None, context: str | None = None) -> 
     finally:
         refreshing.cancel()
         await asyncio.wait({refreshing})
+
+
+def _environment_proxy(server: str) -> str | None:
+    """The proxy by which HTTPS_PROXY, HTTP_PROXY and NO_PROXY have us reach the server, if any."""
+    parts = urlsplit(server)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
 
 async def _load(kubeconfig: str | None, context: str | None, configuration: Configuration) -> Any:

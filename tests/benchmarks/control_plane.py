@@ -102,17 +102,16 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
             authority.issue("loopback")
             authority.issue("webhook")
             write_key(layout.pki / "service-accounts.key")
-            async with Prober(authority.certificate) as prober:
-                plane = ControlPlane(layout, plan, prober)
-                tokens = identities.write(layout, plane.parts.server, authority.certificate)
-                async with (
-                    plane.beside([plane.parts.etcd]),
-                    plane.beside([plane.parts.apiserver(tokens)]),
-                    connect(str(layout.kubeconfig)) as connection,
-                ):
-                    await install(layout, plan.binaries, webhook_url=plane.webhook_url, with_webhooks=False)
-                    await create_nodes(Api(connection), plan.options, plan.binaries.version)
-                    yield plane, connection
+            plane = ControlPlane(layout, plan, Prober(authority.certificate))
+            tokens = identities.write(layout, plane.parts.server, authority.certificate)
+            async with (
+                plane.beside([plane.parts.etcd]),
+                plane.beside([plane.parts.apiserver(tokens)]),
+                connect(str(layout.kubeconfig)) as connection,
+            ):
+                await install(layout, plan.binaries, webhook_url=plane.webhook_url, with_webhooks=False)
+                await create_nodes(Api(connection), plan.options, plan.binaries.version)
+                yield plane, connection
 
 
 async def send(connection: Connection, method: str, path: str, body: bytes | None = None) -> bytes:
