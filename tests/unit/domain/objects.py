@@ -33,13 +33,13 @@ def a_node(
     *,
     shared: bool = True,
     ready: bool = True,
-    **labels: str,
+    zone: str = "",
 ) -> Node:
     """A node; four GPUs unless told otherwise."""
     mode = {contract.MODE_LABEL: contract.MODE_SHARED} if shared else {}
     allocatable = {resource: str(count) for resource, count in ({GPU: 4} if devices is None else devices).items()}
     body = {
-        "metadata": {"name": name, "uid": f"uid-of-{name}", "labels": {**mode, **labels}},
+        "metadata": {"name": name, "uid": f"uid-of-{name}", "labels": {**mode, **({"zone": zone} if zone else {})}},
         "status": {
             "allocatable": allocatable,
             "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],

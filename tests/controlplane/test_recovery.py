@@ -1,0 +1,125 @@
+"""Whatever is killed, deleted or wiped: the same state comes back, nothing double, nothing lost."""
+
+import json
+import os
+import signal
+import urllib.request
+from typing import Any
+
+import pytest
+
+from deviceshare.sandbox import Sandbox
+from tests.controlplane.pool import GPU, Json, Pool, pod
+from tests.controlplane.test_controller import claims
+
+LEASE_SECONDS = 60.0
+"""A killed leader's lease runs out after 15 s; a generous bound on a busy machine."""
+
+
+def kill(sandbox: Sandbox) -> None:
+    """kill -9, as the kernel does it."""
+    os.kill(sandbox.pid("deviceshare"), signal.SIGKILL)
+
+
+def leads(sandbox: Sandbox) -> bool:
+    """Whether deviceshare runs and has the lease."""
+    try:
+        with urllib.request.urlopen(f"{sandbox.probe_url}/metrics", timeout=2) as answer:
+            return "\ndeviceshare_leader 1.0" in answer.read().decode()
+    except OSError:
+        return False
+
+
+def await_leader(pool: Pool) -> None:
+    pool.eventually(lambda: leads(pool.sandbox), bool, LEASE_SECONDS)
+
+
+def wipe_status(pool: Pool, group: str) -> None:
+    """As an unlucky `kubectl replace` or a restored backup does."""
+    found = pool.get("sdg", group)
+    found.pop("status", None)
+    path = f"/apis/deviceshare.io/v1alpha1/shareddevicegroups/{group}/status"
+    pool.kubectl("replace", "--raw", path, "-f", "-", stdin=json.dumps(found))
+
+
+def placement(status: Json) -> dict[str, Any]:
+    """What of a status must survive."""
+    return {key: status.get(key) for key in ("phase", "nodeName", "selectedDevices", "allocatedPods", "podCount")}
+
+
+@pytest.fixture
+def settled(pool: Pool) -> tuple[str, str]:
+    """Two groups that fill a node, of two pods and of one; returns the names of the node and of the first group."""
+    node = pool.node()
+    first, second = pool.group("first"), pool.group("second")
+    pool.apply(pod("one", first), pod("two", first), pod("three", second))
+    pool.running("one", "two", "three")
+    pool.eventually(lambda: pool.status(first).get("podCount"), lambda count: count == 2)
+    pool.eventually(lambda: pool.status(second).get("podCount"), lambda count: count == 1)
+    return node, first
+
+
+def test_a_killed_leader_comes_back_to_the_same_state(pool: Pool, settled: tuple[str, str]) -> None:
+    """Nothing is written anew, and the group takes more pods."""
+    node, first = settled
+    before = (pool.get("ndev", node)["spec"], placement(pool.status(first)))
+    kill(pool.sandbox)
+    pool.eventually(lambda: not leads(pool.sandbox))
+    await_leader(pool)
+    assert (pool.get("ndev", node)["spec"], placement(pool.status(first))) == before
+    pool.apply(pod("four", first))
+    (four,) = pool.environments(pool.running("four"))
+    assert four["NVIDIA_VISIBLE_DEVICES"] == before[1]["selectedDevices"][GPU]
+    pool.eventually(lambda: pool.status(first)["podCount"], lambda count: count == 3)
+
+
+def test_a_deleted_ledger_is_made_again_and_nothing_is_given_away(pool: Pool, settled: tuple[str, str]) -> None:
+    """A third group waits all the while: not for a moment may anything look free."""
+    node, _ = settled
+    third = pool.group("third", 1)
+    pool.apply(pod("waits", third))
+    pool.eventually(lambda: pool.reason("waits"))
+    before = claims(pool, node)
+    pool.kubectl("delete", "ndev", node)
+    pool.eventually(lambda: pool.sandbox.kubectl("get", "ndev", node).returncode == 0)
+    pool.eventually(lambda: pool.get("ndev", node).get("status", {}).get("devices"))
+    assert claims(pool, node) == before
+    assert pool.placed("waits") == ""
+    owners = pool.get("ndev", node)["metadata"]["ownerReferences"]
+    assert [each["uid"] for each in owners] == [pool.get("node", node)["metadata"]["uid"]]
+
+
+def test_a_wiped_status_is_made_again_from_its_pods(pool: Pool, settled: tuple[str, str]) -> None:
+    """The same node, the same devices, the same pods."""
+    _, first = settled
+    before = placement(pool.status(first))
+    wipe_status(pool, first)
+    pool.eventually(lambda: placement(pool.status(first)), lambda now: now == before)
+    pool.eventually(lambda: pool.condition(first, "Healthy"), lambda each: each.get("status") == "True")
+
+
+def test_ledger_and_status_lost_while_deviceshare_is_dead(pool: Pool, settled: tuple[str, str]) -> None:
+    """Only the annotations of the running pods are left, and they are enough."""
+    node, first = settled
+    before = (claims(pool, node), placement(pool.status(first)))
+    kill(pool.sandbox)
+    wipe_status(pool, first)
+    pool.kubectl("delete", "ndev", node)
+    await_leader(pool)
+    pool.eventually(lambda: pool.sandbox.kubectl("get", "ndev", node).returncode == 0)
+    pool.eventually(lambda: placement(pool.status(first)), lambda now: now == before[1])
+    assert claims(pool, node) == before[0]
+    pool.eventually(lambda: pool.get("ndev", node).get("status", {}).get("devices"))
+    pool.apply(pod("four", first))
+    pool.running("four")
+
+
+def test_a_group_deleted_while_nobody_led_is_released_by_the_next_leader(pool: Pool, settled: tuple[str, str]) -> None:
+    """The deletion is no event to miss: what is gone is gone."""
+    node, first = settled
+    pool.kubectl("delete", "pods", "one", "two", "-n", pool.name)
+    pool.eventually(lambda: pool.status(first)["podCount"], lambda count: count == 0)
+    kill(pool.sandbox)
+    pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", first).returncode == 0)
+    pool.eventually(lambda: first not in claims(pool, node), bool, LEASE_SECONDS)
+    await_leader(pool)
