@@ -100,8 +100,8 @@ class Binder:
         group = self._groups.get(pod.group)
         if group is None:
             raise Refused(f"group {pod.group} does not exist")
-        settling = self._settling.get(group.uid)
-        if settling and not group.node:
+        # Of those who waited for a bind that failed, the first to wake begins another, for which the rest wait again.
+        while not group.node and (settling := self._settling.get(group.uid)):
             # Shielded: others wait for the same bind, and one of them may give up.
             group = await asyncio.shield(settling) or group
         home = self._fleet.home(group)

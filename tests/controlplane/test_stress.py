@@ -1,0 +1,191 @@
+"""Fifty groups and five hundred pods at once on twenty nodes, while deviceshare is killed five times."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceshare.domain import allocation
+from deviceshare.domain.pods import Pod
+from deviceshare.kube.api import Api
+from deviceshare.kube.connection import connect
+from deviceshare.loops.kinds import GROUPS, PODS
+from deviceshare.loops.ports import AlreadyExists, ApiError, NotFound
+from deviceshare.sandbox import Options, Sandbox, running
+from tests.controlplane.invariants import Snapshot, snapshot, violations
+from tests.controlplane.pool import GPU, SCHEDULER
+
+NODES, DEVICES = 20, 4
+SIZES = {f"group-{number:02}": 1 + number % 3 for number in range(50)}
+"""Devices that each group wants: 99 of 80, so some must wait."""
+PODS_EACH = 10
+KILLS = 5
+NAMESPACE = "default"
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Iterator[Sandbox]:
+    """A cluster of its own, since deviceshare is killed in it; pytest keeps its logs."""
+    with running(Options(nodes=NODES, devices=DEVICES), tmp_path) as started:
+        yield started
+
+
+class Crowd:
+    """The pods that shall exist, and what becomes of them."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.recreated = 0
+        self.checks = 0
+
+    async def create_groups(self) -> None:
+        """All at once."""
+        async with asyncio.TaskGroup() as tasks:
+            for name, count in SIZES.items():
+                tasks.create_task(
+                    self._create(GROUPS, {"metadata": {"name": name}, "spec": {"resources": {GPU: count}}})
+                )
+
+    async def create_pods(self) -> None:
+        """All at once, groups mixed."""
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(PODS_EACH):
+                for group in SIZES:
+                    tasks.create_task(self._create_pod(f"{group}-{number}", group))
+
+    async def _create_pod(self, name: str, group: str) -> None:
+        # With the scheduler named, as the examples do, a pod that slips past the webhook waits instead of running.
+        spec = {"schedulerName": SCHEDULER, "containers": [{"name": "main", "image": "busybox"}]}
+        metadata = {"name": name, "annotations": {"deviceshare.io/group": group}}
+        await self._create(PODS, {"metadata": metadata, "spec": spec}, NAMESPACE)
+
+    async def _create(self, kind: Any, body: dict[str, Any], namespace: str = "") -> None:
+        """Until it exists: while deviceshare is away its validating webhooks refuse what is deviceshare's."""
+        async with asyncio.timeout(120):
+            while True:
+                try:
+                    await self._api.create(kind, body, namespace)
+                    return
+                except AlreadyExists:
+                    return
+                except ApiError:
+                    await asyncio.sleep(0.3)
+
+    async def check(self) -> Snapshot:
+        """Reads everything and finds nothing wrong."""
+        seen = await snapshot(self._api)
+        assert violations(seen) == []
+        self.checks += 1
+        return seen
+
+    async def recreate_slipped(self) -> None:
+        """Does what the pods' events say: pods admitted while the webhook was away are made again."""
+        for pod in await self._api.list(PODS, namespace=NAMESPACE):
+            if not pod.injected:
+                assert pod.pending
+                await self._remove(pod)
+                await self._create_pod(pod.metadata.name, pod.group)
+                self.recreated += 1
+
+    async def _remove(self, pod: Pod) -> None:
+        try:
+            await self._api.delete(PODS, pod.metadata.name, NAMESPACE, uid=pod.metadata.uid)
+        except NotFound:
+            return
+
+
+async def kill_meanwhile(sandbox: Sandbox, crowd: Crowd) -> None:
+    """Kills deviceshare again and again, each time when some more pods have been bound, or after a while."""
+    for number in range(KILLS):
+        deadline = time.monotonic() + 8
+        while time.monotonic() < deadline:
+            if len((await crowd.check()).pods) > number * 60:
+                break
+            await asyncio.sleep(0.1)
+        pid = sandbox.pid("deviceshare")
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while sandbox.pid("deviceshare") == pid or not (await asyncio.to_thread(sandbox.status)).ready:
+                await crowd.check()
+                await asyncio.sleep(0.3)
+
+
+def unfinished(seen: Snapshot) -> list[str]:
+    """Groups that still have something to come: a bound one a pod, an unbound one a node that has room."""
+    running: dict[str, int] = {}
+    for pod in seen.pods:
+        running[pod.group_uid] = running.get(pod.group_uid, 0) + 1
+    texts = []
+    for group in seen.groups.values():
+        if group.node:
+            if running.get(group.uid, 0) != PODS_EACH:
+                texts.append(f"{group.name} on {group.node} has {running.get(group.uid, 0)} pods")
+            continue
+        room = [node for node, ledger in seen.ledgers.items() if allocation.choose(group.spec.resources, ledger.free())]
+        texts += [f"{group.name} would fit on {room[0]}"] if room else []
+    return texts
+
+
+async def settle(crowd: Crowd, seconds: float) -> Snapshot:
+    """Waits until nothing more is to come; every look on the way finds every invariant held."""
+    deadline = time.monotonic() + seconds
+    while True:
+        await crowd.recreate_slipped()
+        seen = await crowd.check()
+        missing = unfinished(seen)
+        if not missing:
+            return seen
+        assert time.monotonic() < deadline, f"after {seconds:.0f} s: {missing}"
+        await asyncio.sleep(0.5)
+
+
+async def test_every_invariant_holds_while_deviceshare_is_killed_five_times(
+    crowded: Sandbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And in the end every pod runs whose group fits; when groups go, those that waited follow."""
+    began = time.monotonic()
+    async with connect(str(crowded.kubeconfig)) as connection:
+        api = Api(connection, timeout=30)
+        crowd = Crowd(api)
+        await crowd.create_groups()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(crowd.create_pods())
+            tasks.create_task(kill_meanwhile(crowded, crowd))
+        seen = await settle(crowd, seconds=120)
+        bound = [group for group in seen.groups.values() if group.node]
+        claimed = sum(len(ledger.claimed()) for ledger in seen.ledgers.values())
+        assert claimed == sum(SIZES[group.name] for group in bound)
+        settled = time.monotonic() - began
+
+        await free_some(api, [group.name for group in bound][::2])
+        last = await settle(crowd, seconds=90)
+        waited = [group for group in last.groups.values() if group.node and seen.groups[group.uid].node == ""]
+        assert waited
+    with capsys.disabled():
+        print(
+            f"\n{len(bound)} of {len(SIZES)} groups bound and {len(seen.pods)} pods placed {settled:.0f} s after the "
+            f"start, with {KILLS} kills; {crowd.recreated} pods were recreated; invariants held {crowd.checks} times; "
+            f"{len(waited)} groups that had waited were served {time.monotonic() - began - settled:.0f} s later"
+        )
+
+
+async def free_some(api: Api, names: list[str]) -> None:
+    """Ends some groups with their pods."""
+    for pod in await api.list(PODS, namespace=NAMESPACE):
+        if pod.group in names:
+            await api.delete(PODS, pod.metadata.name, NAMESPACE, uid=pod.metadata.uid)
+    async with asyncio.timeout(60):
+        for name in names:
+            while True:
+                try:
+                    await api.delete(GROUPS, name)
+                    break
+                except NotFound:
+                    break
+                except ApiError:  # The webhook still sees its pods.
+                    await asyncio.sleep(0.1)
