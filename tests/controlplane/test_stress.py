@@ -84,13 +84,17 @@ class Crowd:
         return seen
 
     async def recreate_slipped(self) -> None:
-        """Does what the pods' events say: pods admitted while the webhook was away are made again."""
-        for pod in await self._api.list(PODS, namespace=NAMESPACE):
-            if not pod.injected:
-                assert pod.pending
-                await self._remove(pod)
-                await self._create_pod(pod.metadata.name, pod.group)
-                self.recreated += 1
+        """Does what the pods' events say: pods admitted while the webhook was away are made again, until cancelled."""
+        while True:
+            slipped = [pod for pod in await self._api.list(PODS, namespace=NAMESPACE) if not pod.injected]
+            assert all(pod.pending for pod in slipped)
+            await asyncio.gather(*(self._recreate(pod) for pod in slipped))
+            self.recreated += len(slipped)
+            await asyncio.sleep(1)
+
+    async def _recreate(self, pod: Pod) -> None:
+        await self._remove(pod)
+        await self._create_pod(pod.metadata.name, pod.group)
 
     async def _remove(self, pod: Pod) -> None:
         try:
@@ -104,7 +108,7 @@ async def kill_meanwhile(sandbox: Sandbox, crowd: Crowd) -> None:
     for number in range(KILLS):
         deadline = time.monotonic() + 8
         while time.monotonic() < deadline:
-            if len((await crowd.check()).pods) > number * 60:
+            if len((await crowd.check()).pods) >= number * 60:  # The first while pods are being created.
                 break
             await asyncio.sleep(0.1)
         pid = sandbox.pid("deviceshare")
@@ -135,7 +139,6 @@ async def settle(crowd: Crowd, seconds: float) -> Snapshot:
     """Waits until nothing more is to come; every look on the way finds every invariant held."""
     deadline = time.monotonic() + seconds
     while True:
-        await crowd.recreate_slipped()
         seen = await crowd.check()
         missing = unfinished(seen)
         if not missing:
@@ -154,9 +157,12 @@ async def test_every_invariant_holds_while_deviceshare_is_killed_five_times(
         crowd = Crowd(api)
         await crowd.create_groups()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(crowd.create_pods())
-            tasks.create_task(kill_meanwhile(crowded, crowd))
-        seen = await settle(crowd, seconds=120)
+            operator = tasks.create_task(crowd.recreate_slipped())
+            creating = tasks.create_task(crowd.create_pods())
+            await kill_meanwhile(crowded, crowd)
+            await creating
+            seen = await settle(crowd, seconds=120)
+            operator.cancel()
         bound = [group for group in seen.groups.values() if group.node]
         claimed = sum(len(ledger.claimed()) for ledger in seen.ledgers.values())
         assert claimed == sum(SIZES[group.name] for group in bound)
