@@ -33,7 +33,7 @@ def tell(console: Console, progress: Progress) -> bool:
             console.print(
                 f"Kubernetes {version} is up and real; only its nodes and GPUs are simulated.", soft_wrap=True
             )
-            fault = _play(Stage(sandbox, console))
+            fault = play(Stage(sandbox, console))
     except SandboxError as error:
         raise SandboxError(str(error), f"The logs are kept in {directory / 'logs'}") from error
     except BaseException:
@@ -49,7 +49,8 @@ def tell(console: Console, progress: Progress) -> bool:
     return False
 
 
-def _play(stage: Stage) -> Surprise | None:
+def play(stage: Stage) -> Surprise | None:
+    """Plays the steps until one doesn't hold; returns why."""
     for number, (title, step) in enumerate(STEPS, start=1):
         stage.title(number, title)
         try:

@@ -8,12 +8,10 @@ import subprocess
 import textwrap
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.text import Text
-
-from deviceshare.sandbox.lifecycle import Sandbox
 
 T = TypeVar("T")
 
@@ -32,11 +30,17 @@ class Surprise(Exception):
         self.seen = seen
 
 
-class Stage:
-    """One sandbox, and the console on which people watch it."""
+class Cluster(Protocol):
+    """What the stage needs of a Sandbox."""
 
-    def __init__(self, sandbox: Sandbox, console: Console) -> None:
-        self._sandbox = sandbox
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]: ...
+
+
+class Stage:
+    """One cluster, and the console on which people watch it."""
+
+    def __init__(self, cluster: Cluster, console: Console) -> None:
+        self._cluster = cluster
         self._console = console
 
     def kubectl(
@@ -100,7 +104,7 @@ class Stage:
     def _run(self, *arguments: str, manifest: str | None, fails: bool) -> str:
         command = shlex.join(["kubectl", *arguments])
         try:
-            done = self._sandbox.kubectl(*arguments, stdin=manifest)
+            done = self._cluster.kubectl(*arguments, stdin=manifest)
         except subprocess.TimeoutExpired as error:
             raise Surprise(f"{command} to end", f"nothing for {error.timeout:.0f} s") from error
         said = done.stdout + done.stderr
