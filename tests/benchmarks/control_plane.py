@@ -35,6 +35,7 @@ class ControlPlane:
     """A running API server, and how to start more beside it."""
 
     def __init__(self, layout: Layout, plan: Plan, prober: Prober) -> None:
+        self.nodes = plan.options.nodes
         self.ports = choose_ports()
         self.parts = Components(layout, plan, self.ports)
         """The schedulers and deviceshare, set up as in any sandbox."""

@@ -1,6 +1,7 @@
 """Pods: created as fast as the API server takes them, awaited until a scheduler has bound them, and removed again."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,14 +11,16 @@ from msgspec import Struct
 
 from deviceshare.domain import contract
 from deviceshare.domain.meta import ObjectMeta
+from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, within
-from deviceshare.loops.kinds import GROUPS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
+from deviceshare.loops.ports import AlreadyExists
 from tests.benchmarks.control_plane import send
 
 PODS = "/api/v1/namespaces/default/pods"
 _AT_ONCE = 24
 """Requests in flight: enough that the API server never waits for the client, few enough that none waits long."""
-_BOUND_SECONDS = 300.0
+_PATIENCE_SECONDS = 300.0
 
 
 class _Bound(Struct):
@@ -54,16 +57,19 @@ def pod(name: str, group: str, scheduler: str, *, grouped: bool) -> bytes:
     )
 
 
-async def create_groups(connection: Connection, names: Sequence[str], devices: int) -> None:
-    """SharedDeviceGroups of `devices` GPUs each."""
+async def await_ledgers(api: Api, number: int) -> None:
+    """Returns once deviceshare knows the devices of this many nodes; raises TimeoutError after five minutes."""
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while sum(bool(ledger.devices) for ledger in await api.list(NODE_DEVICES)) < number:  # noqa: ASYNC110 a start
+            await asyncio.sleep(0.5)
+
+
+async def create_groups(api: Api, names: Sequence[str], devices: int) -> None:
+    """SharedDeviceGroups of `devices` GPUs each; those that are there already stay."""
     for name in names:
-        body = {
-            "apiVersion": GROUPS.api_version,
-            "kind": GROUPS.kind,
-            "metadata": {"name": name},
-            "spec": {"resources": {"nvidia.com/gpu": devices}},
-        }
-        await send(connection, "POST", GROUPS.path(), msgspec.json.encode(body))
+        with contextlib.suppress(AlreadyExists):
+            body = {"metadata": {"name": name}, "spec": {"resources": {"nvidia.com/gpu": devices}}}
+            await api.create(GROUPS, body)
 
 
 async def create_and_await(
@@ -76,8 +82,8 @@ async def create_and_await(
     # Only bound pods are told, once each, so watching costs little beside what is measured.
     watching = {"watch": "1", "fieldSelector": "spec.nodeName!=", "resourceVersion": await _version(connection)}
     async with (
-        asyncio.timeout(_BOUND_SECONDS),
-        connection.request("GET", PODS, query=watching, timeout=within(_BOUND_SECONDS)) as events,
+        asyncio.timeout(_PATIENCE_SECONDS),
+        connection.request("GET", PODS, query=watching, timeout=within(_PATIENCE_SECONDS)) as events,
         asyncio.TaskGroup() as creating,
     ):
         begun = time.perf_counter()

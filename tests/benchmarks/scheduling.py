@@ -23,6 +23,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from deviceshare.domain import contract
+from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection
 from deviceshare.sandbox.components import Component
 from tests.benchmarks import agreeable, load
@@ -95,8 +96,12 @@ class Deviceshare(Contender):
     async def running(self, plane: ControlPlane, connection: Connection) -> AsyncIterator[None]:
         probe = self.pods("probe", 1)[0]
         async with plane.beside(self.components(plane)):
+            await load.await_ledgers(Api(connection), plane.nodes)
             async with plane.webhooks(connection):
                 await _until(connection, probe, mutated=True)
+                await load.create_groups(
+                    Api(connection), [f"group-{number}" for number in range(GROUPS)], DEVICES_A_GROUP
+                )
                 yield
             await _until(connection, probe, mutated=False)
 
@@ -110,7 +115,6 @@ async def measure(
     """All rounds of all contenders, by name."""
     results: dict[str, list[Measured]] = {contender.name: [] for contender in contenders}
     async with control_plane(nodes, devices=4) as (plane, connection):
-        await load.create_groups(connection, [f"group-{number}" for number in range(GROUPS)], DEVICES_A_GROUP)
         for number in range(1, rounds + 1):
             for contender in contenders:
                 bar = progress.add_task(f"round {number}: {contender.name}", total=pods)
