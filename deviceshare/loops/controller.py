@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 STUCK_SECONDS = 30.0
 """A queue that has not looked for work for this long is stuck; it does so each second."""
+COVER_SECONDS = 1.0
+"""Between a change of a pod and the look whether a claim covers its devices; nearly always one does."""
 
 
 class Controller:
@@ -105,14 +107,16 @@ class Controller:
         return f"not looked for work for {STUCK_SECONDS:.0f} s: {', '.join(stuck)}" if stuck else ""
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        # Hundreds of pods may come in a second. Only those that make a difference have somebody look at once.
         self._members.change(old, new)
         for pod in filter(None, (old, new)):
-            self._statuses.queue.add(pod.group)
-            self._releaser.look(pod.group)
-            if pod.pending:
+            self._statuses.look_at_pods(pod.group)
+            if pod.refused:
                 self._waker.queue.add(pod.group)
-            elif pod.group_uid:
-                self._keeper.queue.add(pod.node)
+            if pod.group_uid:
+                self._keeper.queue.add(pod.node, COVER_SECONDS)
+        if old and not (new and new.lives):
+            self._releaser.look(old.group)
 
     def _on_ledger(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         self._releaser.change(old, new)

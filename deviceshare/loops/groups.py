@@ -32,8 +32,6 @@ WORDS_SECONDS = 5.0
 """Between two writes that only tell in other words what an unbound group waits for."""
 UNSETTLED_SECONDS = 2.0
 """How long an unbound group is left alone that a bind or a repair is probably taking just now."""
-REPAIR_SECONDS = 1.0
-"""Between two looks at a group whose status was lost and can't be made again yet."""
 
 WAITING_GROUPS = ""
 """The key that stands for every group that pods wait for; no object has this name."""
@@ -68,6 +66,12 @@ class Statuses:
         """Has the groups that pods wait for looked at soon: what is in their way may have changed."""
         self.queue.add(WAITING_GROUPS, PODS_SECONDS)
 
+    def look_at_pods(self, name: str) -> None:
+        """Has the group looked at, one of whose pods changed: if it is bound, not before that may be written."""
+        group = self._groups.get(name)
+        bound = group is not None and group.node and name in self._written
+        self.queue.add(name, max(self._written[name] + PODS_SECONDS - self._clock(), 0.0) if bound else 0.0)
+
     async def _reconcile(self, name: str) -> None:
         if name == WAITING_GROUPS:
             for waiting in self._members.waiting():
@@ -99,8 +103,8 @@ class Statuses:
         """Gives a group its node again whose status was lost; whether that is done."""
         written = await repairing.readopt(self._cluster, group.name)
         if written is None:
-            # Its pods contradict each other, its ledger has to be made again first, or only our mirror is behind.
-            self.queue.add(group.name, REPAIR_SECONDS)
+            # Its pods contradict each other, its ledger has to be made again first, or only our mirror is behind: when
+            # that changes, a pod, a ledger or the group does.
             return False
         self._groups.put(written)
         log.warning("Repaired group", group=group.name, node=written.node)

@@ -78,8 +78,7 @@ class Queue(Generic[K]):
         if self._due.get(key, due + 1) <= due:
             return
         self._due[key] = due
-        if key not in self._working:
-            self._push(key)
+        self._push(key)
 
     async def run(self) -> None:
         """Works until cancelled; then ends what is being worked on and returns when it has ended."""
@@ -104,7 +103,8 @@ class Queue(Generic[K]):
         now = self._clock()
         while self._heap and self._heap[0][0] <= now and len(self._working) < self._workers:
             due, _, key = heapq.heappop(self._heap)
-            if self._due.get(key) == due and key not in self._working:  # else it was added again for an earlier time
+            # Another entry counts if the key was added for an earlier time, or is pushed again when its work is done.
+            if self._due.get(key) == due and key not in self._working:
                 del self._due[key]
                 self._working.add(key)
                 keys.append(key)

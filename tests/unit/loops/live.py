@@ -36,6 +36,9 @@ class MemoryMirror:
         self.objects: dict[str, Any] = {}
         self.watchers: list[Callable[[Any, Any], None]] = []
 
+        self.deaf = False
+        """Whether the watch tells nothing for now."""
+
     synced = True
 
     def get(self, key: str) -> Any:
@@ -53,6 +56,11 @@ class MemoryMirror:
         old = self.objects.get(obj.metadata.key)
         if old is None or int(old.metadata.resource_version) < int(obj.metadata.resource_version):
             self.set(obj.metadata.key, obj)
+
+    def hear(self, key: str, new: Any) -> None:
+        """What the watch tells."""
+        if not self.deaf:
+            self.set(key, new)
 
     def set(self, key: str, new: Any) -> None:
         old = self.objects.get(key)
@@ -96,6 +104,8 @@ class LiveCluster(ModelCluster):
         self.mirrors = {kind.plural: MemoryMirror() for kind in (GROUPS, NODE_DEVICES, NODES, PODS)}
         self.requests: list[tuple[str, str, str]] = []
         """Verb, resource and name of each, as they were sent."""
+        self.bodies: list[Mapping[str, Any]] = []
+        """What the patches among them said."""
         self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, plural, name: None
         self.lose: Callable[[], bool] = lambda: False
         """Whether an answer is lost, after its request took effect."""
@@ -130,6 +140,7 @@ class LiveCluster(ModelCluster):
     async def patch(
         self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> T:
+        self.bodies.append(body)
         return await self._request("patch", kind, name, super().patch(kind, name, body, namespace=namespace))
 
     async def delete(
@@ -170,7 +181,7 @@ class LiveCluster(ModelCluster):
     def _tell(self, kind: Kind[Any], name: str, namespace: str) -> None:
         mirror, key = self.mirrors.get(kind.plural), self._key(name, namespace)
         if mirror is not None:
-            asyncio.get_running_loop().call_later(LAG_SECONDS, mirror.set, key, self.read(kind, name, namespace))
+            asyncio.get_running_loop().call_later(LAG_SECONDS, mirror.hear, key, self.read(kind, name, namespace))
 
 
 class World:

@@ -246,7 +246,14 @@ def test_a_pod_with_devices_that_somebody_else_holds_is_reported_once() -> None:
             assert world.uncovered == [1]
             assert world.recorder.reasons("a") == ["DevicesNotHeld"]
             assert world.holders("n1") == {"thief": "0"}
+            world.pod("b", "team")
+            annotations = world.cluster.objects["pods"]["ns/a"]["metadata"]["annotations"]
+            mine = {**annotations, contract.POD_UID: world.read_pod("b").metadata.uid}
+            world.cluster.edit(PODS, "b", {"spec": {"nodeName": "n1"}, "metadata": {"annotations": mine}}, "ns")
+            await soon(lambda: world.uncovered == [1, 2])
+            assert (world.recorder.reasons("a"), world.recorder.reasons("b")) == (["DevicesNotHeld"],) * 2
             world.cluster.remove(PODS, "a", "ns")
-            await soon(lambda: world.uncovered == [1, 0])
+            world.cluster.remove(PODS, "b", "ns")
+            await soon(lambda: world.uncovered[-1] == 0)
 
     run(story())

@@ -109,6 +109,44 @@ def test_a_pod_that_still_waits_is_woken_less_and_less_often() -> None:
     run(story())
 
 
+def test_a_pod_refused_later_does_not_wait_for_the_others_turn() -> None:
+    """Of a bound group every pod fits."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1", 2)
+        async with world.leading():
+            await a_full_node(world)
+            world.pod("a", "holder", refused=True)
+            await soon(lambda: woken(world) == ["a"], 0.5)
+            await asyncio.sleep(17)
+            assert woken(world) == ["a"] * 3
+            world.pod("b", "holder", refused=True)
+            await soon(lambda: woken(world) == ["a"] * 3 + ["b"], 0.5)
+
+    run(story())
+
+
+def test_when_the_pod_that_went_ahead_is_gone_the_next_one_goes() -> None:
+    """Its workload made it again, under another name."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1", 2)
+        async with world.leading():
+            await soon(lambda: world.open("n1"))
+            world.group("team")
+            world.pod("a", "team", refused=True)
+            await asyncio.sleep(17)
+            world.pod("b", "team", refused=True)
+            await asyncio.sleep(1)
+            assert woken(world) == ["a"] * 3
+            world.cluster.remove(PODS, "a", "ns")
+            await soon(lambda: woken(world) == ["a"] * 3 + ["b"], 0.5)
+
+    run(story())
+
+
 def test_a_pod_is_woken_when_its_group_is_created() -> None:
     """It came first and was refused."""
 
@@ -136,7 +174,7 @@ def test_a_pod_is_woken_when_a_node_comes_or_changes() -> None:
             world.group("team", nodeSelector={"zone": "west"})
             world.pod("a", "team", refused=True)
             world.node("n2", 2)
-            await asyncio.sleep(10)
+            await asyncio.sleep(12)
             assert woken(world) == []
             world.cluster.edit(NODES, "n2", {"metadata": {"labels": {"zone": "west"}}})
             await soon(lambda: woken(world) == ["a"], 0.5)
