@@ -6,6 +6,7 @@ reconciles. A part that fails ends the process: its successor starts from the AP
 
 import asyncio
 import signal
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -27,11 +28,12 @@ from deviceshare.loops.feeding import Feed
 from deviceshare.loops.impostors import ImpostorWatch
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leadership import Elector, LeadershipLost
-from deviceshare.settings import Settings
+from deviceshare.loops.trust import Keeper, Names, Pace
+from deviceshare.settings import Settings, Tls
 from deviceshare.telemetry import Metrics
 from deviceshare.web import admission, extender
 from deviceshare.web.admission import Admission
-from deviceshare.web.certificate import Certificate
+from deviceshare.web.certificate import Certificate, MemoryCertificate, UnusableCertificate
 from deviceshare.web.extender import Extender
 from deviceshare.web.probes import Check, probe_routes
 from deviceshare.web.server import CannotListen, Server
@@ -46,7 +48,7 @@ def main(settings: Settings) -> int:
     """Runs until SIGTERM or SIGINT; returns the exit code."""
     try:
         return uvloop.run(_run_until_signal(settings))
-    except (NotConfigured, CannotListen) as error:
+    except (NotConfigured, CannotListen, UnusableCertificate) as error:
         log.error("Failed to start", error=str(error))
         return 1
 
@@ -69,8 +71,10 @@ async def _run_until_signal(settings: Settings) -> int:
 class Process:
     """All parts of one deviceshare."""
 
-    def __init__(self, settings: Settings, api: Api) -> None:
+    def __init__(self, settings: Settings, api: Api, *, trust_pace: Pace = Pace()) -> None:  # noqa: B008 it is frozen
         self._settings = settings
+        self._api = api
+        self._trust_pace = trust_pace
         self._metrics = Metrics()
         self._draining = False
         self._recorder = Recorder(api, settings.instance)
@@ -121,6 +125,8 @@ class Process:
         self._metrics.watch_cluster(
             lambda: census.count_devices(self._fleet), lambda: census.count_groups(self._groups.values())
         )
+        self._certificates: dict[str, Certificate] = {}
+        self._keeper: Keeper | None = None
         self._servers = self._build_servers()
 
     async def run(self, stopping: asyncio.Event) -> int:
@@ -140,6 +146,10 @@ class Process:
                 stack.push_async_callback(failures.watch(f"mirror-{name}", mirror.run))
             stack.push_async_callback(failures.watch("recorder", self._recorder.run))
             stack.push_async_callback(failures.watch("impostors", self._impostors.run))
+            for name, certificate in self._certificates.items():
+                stack.push_async_callback(failures.watch(f"{name}-certificate", certificate.watch))
+            if self._keeper is not None:
+                stack.push_async_callback(failures.watch("trust", self._keeper.run))
             stack.push_async_callback(self._binder.close)
             if "controller" in self._settings.roles:
                 stack.push_async_callback(failures.watch("election", self._lead))
@@ -171,16 +181,40 @@ class Process:
         servers = [Server("probe", *settings.probe_bind, probes, metrics, max_body=65536, timeout=5)]
         if "extender" in settings.roles:
             routes = Extender(self._fleet, self._groups, self._binder, self._synced).routes()
+            tls = self._certificate_of("extender", settings.extender_tls) if settings.extender_tls else None
             at, limit = settings.extender_bind, extender.MAX_BODY
-            servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=extender.TIMEOUT))
+            servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=extender.TIMEOUT, tls=tls))
         if "webhook" in settings.roles:
-            assert settings.tls_cert
-            assert settings.tls_key
             routes = Admission(self._groups, self._pods, settings.identity).routes()
-            certificate = Certificate(settings.tls_cert, settings.tls_key)
+            if settings.webhook_tls:
+                tls = self._certificate_of("webhook", settings.webhook_tls)
+            else:
+                tls = self._own_certificate(checks)
             at, limit = settings.webhook_bind, admission.MAX_BODY
-            servers.append(Server("webhook", *at, routes, metrics, max_body=limit, timeout=2, certificate=certificate))
+            servers.append(Server("webhook", *at, routes, metrics, max_body=limit, timeout=2, tls=tls))
         return servers
+
+    def _certificate_of(self, server: str, tls: Tls) -> ssl.SSLContext:
+        """Files: read again when they change."""
+        certificate = self._certificates[server] = Certificate(tls.certificate, tls.key, tls.clients)
+        return certificate.context
+
+    def _own_certificate(self, checks: dict[str, Check]) -> ssl.SSLContext:
+        """A certificate that deviceshare makes for itself. Until then it isn't ready."""
+        settings, certificate = self._settings, MemoryCertificate()
+        names = Names(
+            namespace=settings.namespace,
+            secret=settings.ca_secret,
+            configuration=settings.webhook_config,
+            dns_names=settings.webhook_names,
+            addresses=settings.webhook_addresses,
+        )
+        self._keeper = Keeper(
+            self._api, names, serve=certificate.use, leading=lambda: self._elector.leading, pace=self._trust_pace
+        )
+        checks["certificate"] = self._keeper.fault
+        self._metrics.watch_certificates(self._keeper.expiries)
+        return certificate.context
 
     def _synced(self) -> bool:
         return all(mirror.synced for mirror in self._mirrors.values())

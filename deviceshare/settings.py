@@ -3,6 +3,7 @@
 Each flag `--some-name` may also be set as `DEVICESHARE_SOME_NAME`; the flag wins.
 """
 
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,18 @@ class Address(NamedTuple):
     port: int
 
 
+class Tls(NamedTuple):
+    """PEM files of a server."""
+
+    certificate: Path
+    key: Path
+    clients: Path | None = None
+    """The CAs whose clients alone are let in."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What one process does and with what; see the flags' help for each."""
+    """What one process does and with what; see the flags' help for each. Contradictions raise click.UsageError."""
 
     roles: frozenset[str]
     kubeconfig: Path | None
@@ -32,18 +42,77 @@ class Settings:
     instance: str
     namespace: str
     extender_bind: Address
+    extender_tls_cert: Path | None
+    extender_tls_key: Path | None
+    extender_client_ca: Path | None
     webhook_bind: Address
-    probe_bind: Address
+    webhook_service: str
+    webhook_config: str
+    ca_secret: str
     tls_cert: Path | None
     tls_key: Path | None
+    probe_bind: Address
     log_format: Any
     log_level: Any
 
     def __post_init__(self) -> None:
-        if "webhook" in self.roles and not (self.tls_cert and self.tls_key):
+        if "webhook" in self.roles:
+            self._check_webhook()
+        if "extender" in self.roles:
+            self._check_extender()
+
+    @property
+    def webhook_tls(self) -> Tls | None:
+        """The webhooks' files; None where deviceshare makes its certificates itself."""
+        return Tls(self.tls_cert, self.tls_key) if self.tls_cert and self.tls_key else None
+
+    @property
+    def extender_tls(self) -> Tls | None:
+        """The extender's files; None for plain HTTP."""
+        if self.extender_tls_cert and self.extender_tls_key and self.extender_client_ca:
+            return Tls(self.extender_tls_cert, self.extender_tls_key, self.extender_client_ca)
+        return None
+
+    @property
+    def webhook_names(self) -> tuple[str, ...]:
+        """What the webhooks' Service is called in the cluster; the API server asks for the first."""
+        name = f"{self.webhook_service}.{self.namespace}"
+        return f"{name}.svc", name, f"{name}.svc.cluster.local"
+
+    @property
+    def webhook_addresses(self) -> tuple[str, ...]:
+        """The address on which the webhooks listen, where it is one: configurations may name it in a `url`."""
+        address = _ip(self.webhook_bind.host)
+        return () if address is None or address.is_unspecified else (str(address),)
+
+    def _check_webhook(self) -> None:
+        files = (self.tls_cert, self.tls_key)
+        if self.ca_secret and any(files):
             raise click.UsageError(
-                "the role webhook needs --tls-cert and --tls-key, since the API server calls webhooks over TLS only;"
-                " leave it out with --roles controller,extender"
+                "--ca-secret and --tls-cert, --tls-key exclude each other: either deviceshare makes its certificates"
+                " itself, or you do"
+            )
+        if not self.ca_secret and not all(files):
+            raise click.UsageError(
+                "the role webhook needs a certificate, since the API server calls webhooks over TLS only: let"
+                " deviceshare make it with --ca-secret NAME, or bring your own with --tls-cert FILE and --tls-key FILE,"
+                " or leave the role out with --roles controller,extender"
+            )
+
+    def _check_extender(self) -> None:
+        files = (self.extender_tls_cert, self.extender_tls_key, self.extender_client_ca)
+        if any(files) and not all(files):
+            raise click.UsageError(
+                "--extender-tls-cert, --extender-tls-key and --extender-client-ca go together: an extender over TLS"
+                " lets in only who shows a client certificate"
+            )
+        address = _ip(self.extender_bind.host)
+        loopback = address.is_loopback if address else self.extender_bind.host == "localhost"
+        if not loopback and not all(files):
+            raise click.UsageError(
+                f"--extender-bind {self.extender_bind.host}:{self.extender_bind.port}: who can reach the extender can"
+                " bind pods, so beyond loopback it demands client certificates: name --extender-tls-cert,"
+                " --extender-tls-key and --extender-client-ca, or bind it to 127.0.0.1, beside its kube-scheduler"
             )
 
 
@@ -80,12 +149,18 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         _flag("--kubeconfig", type=file, help="How to reach the API server; in a pod its service account is used."),
         _flag("--identity", default=contract.IDENTITY, help="The user name under which deviceshare reaches the API."),
         _flag("--instance", default="", help="This process's name in leases and events.  [default: the host's name]"),
-        _flag("--namespace", default=contract.NAMESPACE, help="Where the leader's Lease is kept."),
-        _flag("--extender-bind", type=_Address(), default="127.0.0.1:8888", help="Plain HTTP, for kube-scheduler."),
+        _flag("--namespace", default=contract.NAMESPACE, help="Where deviceshare's Lease, Secret and Service are."),
+        _flag("--extender-bind", type=_Address(), default="127.0.0.1:8888", help="For kube-scheduler; plain HTTP."),
+        _flag("--extender-tls-cert", type=file, help="The extender's certificate, PEM: HTTPS, for known clients only."),
+        _flag("--extender-tls-key", type=file, help="Its private key, PEM."),
+        _flag("--extender-client-ca", type=file, help="The CAs whose clients may call the extender, PEM."),
         _flag("--webhook-bind", type=_Address(), default=":9443", help="HTTPS, for the API server."),
-        _flag("--probe-bind", type=_Address(), default=":8080", help="/livez, /readyz and /metrics."),
-        _flag("--tls-cert", type=file, help="The webhooks' certificate, PEM; read again when it changes."),
+        _flag("--webhook-service", default=contract.NAME, help="The Service by which the API server reaches it."),
+        _flag("--webhook-config", default=contract.NAME, help="The webhook configurations whose CA bundle is kept."),
+        _flag("--ca-secret", default="", help="Make the webhooks' certificates; this Secret keeps the CA."),
+        _flag("--tls-cert", type=file, help="Or bring them: a certificate, PEM; read again when it changes."),
         _flag("--tls-key", type=file, help="Its private key, PEM."),
+        _flag("--probe-bind", type=_Address(), default=":8080", help="/livez, /readyz and /metrics."),
         _flag("--log-format", type=click.Choice(["auto", "json", "console"]), default="auto"),
         _flag("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"),
     ]
@@ -98,3 +173,10 @@ def _flag(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callab
     variable = "DEVICESHARE_" + name.removeprefix("--").replace("-", "_").upper()
     shown = bool(attributes.get("default"))
     return click.option(name, envvar=variable, show_envvar=True, show_default=shown, **attributes)
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

@@ -137,6 +137,10 @@ class Metrics:
         """
         self.registry.register(_ClusterState(devices, groups))
 
+    def watch_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
+        """Adds `deviceshare_certificate_expiry_timestamp_seconds` by certificate, asked for at each scrape."""
+        self.registry.register(_CertificateState(expiries))
+
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """The answer to a scrape and its Content-Type, in the text format that the `Accept` header asks for."""
         encode, content_type = choose_encoder(accept)
@@ -189,3 +193,18 @@ class _ClusterState(Collector):
         for phase, count in self._groups().items():
             groups.add_metric([phase], count)
         return devices, groups
+
+
+class _CertificateState(Collector):
+    def __init__(self, expiries: Callable[[], Mapping[str, float]]) -> None:
+        self._expiries = expiries
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        expiry = GaugeMetricFamily(
+            "deviceshare_certificate_expiry_timestamp_seconds",
+            "When what deviceshare made for itself expires: the serving certificate, its authority.",
+            labels=["certificate"],
+        )
+        for certificate, timestamp in self._expiries().items():
+            expiry.add_metric([certificate], timestamp)
+        return (expiry,)

@@ -10,6 +10,8 @@ NODE_DEVICES_KIND: Final = "NodeDevices"
 SCHEDULER_NAME: Final = "deviceshare-scheduler"
 DEFAULT_SCHEDULER_NAME: Final = "default-scheduler"
 NAMESPACE: Final = "deviceshare-system"
+NAME: Final = "deviceshare"
+"""Of the Service and of the webhook configurations, unless a flag names others."""
 IDENTITY: Final = f"system:serviceaccount:{NAMESPACE}:deviceshare"
 """The user name under which deviceshare itself speaks to the API server, unless a flag names another."""
 

@@ -1,6 +1,6 @@
 """The kinds of API objects that deviceshare reads and writes, and the Structs they are decoded to."""
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -42,6 +42,23 @@ class Event(Struct, frozen=True, rename="camel"):
     last_timestamp: str | None = None
 
 
+class Secret(Struct, frozen=True):
+    """https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/secret-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    data: dict[str, bytes] = field(default_factory=dict)  # msgspec takes bytes out of base64
+
+
+class WebhookConfiguration(Struct, frozen=True):
+    """https://kubernetes.io/docs/reference/kubernetes-api/extend-resources/mutating-webhook-configuration-v1/
+
+    The webhooks are kept whole, since a merge patch can only replace their list as a whole.
+    """
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    webhooks: list[dict[str, Any]] = field(default_factory=list)
+
+
 _OURS = f"{contract.API_GROUP}/{contract.API_VERSION}"
 
 PODS: Final = Kind("v1", "Pod", "pods", Pod, namespaced=True)
@@ -50,3 +67,8 @@ GROUPS: Final = Kind(_OURS, contract.GROUP_KIND, "shareddevicegroups", Group, na
 NODE_DEVICES: Final = Kind(_OURS, contract.NODE_DEVICES_KIND, "nodedevices", NodeDevices, namespaced=False)
 LEASES: Final = Kind("coordination.k8s.io/v1", "Lease", "leases", Lease, namespaced=True)
 EVENTS: Final = Kind("v1", "Event", "events", Event, namespaced=True)
+SECRETS: Final = Kind("v1", "Secret", "secrets", Secret, namespaced=True)
+WEBHOOK_CONFIGURATIONS: Final = tuple(
+    Kind("admissionregistration.k8s.io/v1", kind, f"{kind.lower()}s", WebhookConfiguration, namespaced=False)
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+)

@@ -1,11 +1,10 @@
 """A certificate authority for one sandbox, and what it signs.
 
-Everything listens on loopback, but clients still verify what they talk to, as they would in a cluster: a webhook whose
-certificate is wrong must fail here too.
+Nothing listens where others could reach it, but clients still verify what they talk to, as they would in a cluster: a
+webhook whose certificate is wrong must fail here too.
 """
 
-import datetime
-import ipaddress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -13,8 +12,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_LIFETIME = datetime.timedelta(days=365)
-_CLOCK_SKEW = datetime.timedelta(hours=1)
+from deviceshare import certificates
+
+_LIFETIME = timedelta(days=365)
+_CLOCK_SKEW = timedelta(hours=1)
 
 
 class Authority:
@@ -22,75 +23,54 @@ class Authority:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name("deviceshare-sandbox-ca")
-        certificate = (
-            _builder(self._name, self._name, self._key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs_certificates=True), critical=True)
-            .sign(self._key, hashes.SHA256())
+        self._authority = certificates.new_authority(
+            "deviceshare-sandbox-ca", now=datetime.now(UTC), lifetime=_LIFETIME, skew=_CLOCK_SKEW
         )
         self.certificate = directory / "ca.crt"
-        self.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        self.certificate.write_text(self._authority.certificate)
 
     def issue(
         self, name: str, dns_names: tuple[str, ...] = ("localhost",), addresses: tuple[str, ...] = ("127.0.0.1",)
     ) -> None:
         """Writes a serving certificate for these names and addresses."""
+        issued = certificates.issue(
+            self._authority,
+            name,
+            dns_names=dns_names,
+            addresses=addresses,
+            now=datetime.now(UTC),
+            lifetime=_LIFETIME,
+            skew=_CLOCK_SKEW,
+        )
+        (self._directory / f"{name}.crt").write_text(issued.certificate)
+        write_key(self._directory / f"{name}.key", issued.key)
+
+    def issue_client(self, name: str, user: str, group: str) -> None:
+        """Writes a client certificate, by which Kubernetes takes its holder for this user of this group.
+
+        https://kubernetes.io/docs/reference/access-authn-authz/authentication/#x509-client-certificates
+        """
+        signer = x509.load_pem_x509_certificate(self._authority.certificate.encode())
+        signing_key = serialization.load_pem_private_key(self._authority.key.encode(), password=None)
+        assert isinstance(signing_key, ec.EllipticCurvePrivateKey)
+        names = [(NameOID.ORGANIZATION_NAME, group), (NameOID.COMMON_NAME, user)]
         key = ec.generate_private_key(ec.SECP256R1())
-        alternatives = [
-            *(x509.DNSName(dns_name) for dns_name in dns_names),
-            *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
-        ]
         certificate = (
-            _builder(_name(name), self._name, key.public_key())
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-            .sign(self._key, hashes.SHA256())
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(*name) for name in names]))
+            .issuer_name(signer.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(signer.not_valid_before_utc)
+            .not_valid_after(signer.not_valid_after_utc)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .sign(signing_key, hashes.SHA256())
         )
         (self._directory / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        write_key(self._directory / f"{name}.key", key)
+        write_key(self._directory / f"{name}.key", certificates.new_key_pem(key))
 
 
-def write_key(path: Path, key: ec.EllipticCurvePrivateKey | None = None) -> None:
-    """Writes a private key, a new one unless given, readable by its owner only."""
-    key = key or ec.generate_private_key(ec.SECP256R1())
+def write_key(path: Path, key: str = "") -> None:
+    """Writes a private key in PEM, a new one unless given, readable by its owner only."""
     path.touch(mode=0o600)
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-        )
-    )
-
-
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + _LIFETIME)
-    )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    path.write_text(key or certificates.new_key_pem())

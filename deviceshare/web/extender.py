@@ -81,9 +81,7 @@ class Extender:
             return Filtered([], dict.fromkeys(names, NOT_INJECTED))
         group = self._groups.get(pod.group)
         if group is None:
-            return Filtered(
-                [], dict.fromkeys(names, f"group {pod.group} does not exist: create it")
-            )
+            return Filtered([], dict.fromkeys(names, f"group {pod.group} does not exist: create it"))
         faults = spec_faults(group.spec)
         if faults:
             return Filtered([], dict.fromkeys(names, f"group {group.name} is invalid: {faults[0]}"))

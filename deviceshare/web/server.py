@@ -1,7 +1,7 @@
 """A listening socket and the routes it serves: bounded in body size and time, measured, and quick to stop."""
 
 import asyncio
-import contextlib
+import ssl
 from collections.abc import Iterable
 from typing import Final
 
@@ -10,7 +10,6 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from deviceshare.telemetry import Metrics
-from deviceshare.web.certificate import Certificate
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +29,7 @@ class CannotListen(Exception):
 
 
 class Server:
-    """Serves `routes` on one address, over TLS where there is a certificate.
+    """Serves `routes` on one address, over TLS where there is a context for it.
 
     A body of more than `max_body` bytes is answered 413, a request that takes longer than `timeout` seconds 503.
     Requests are counted under the name of their path: `/filter` is the verb `filter`.
@@ -46,13 +45,12 @@ class Server:
         *,
         max_body: int,
         timeout: float,
-        certificate: Certificate | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._name = name
         self._host = host
         self._port = port
-        self._certificate = certificate
-        self._renewal: asyncio.Task[None] | None = None
+        self._tls = tls
         app = web.Application(middlewares=[_bounded(metrics, timeout)], client_max_size=max_body)
         app.add_routes(routes)
         self._runner = web.AppRunner(
@@ -67,25 +65,18 @@ class Server:
     async def start(self) -> None:
         """Returns once connections are accepted; raises CannotListen."""
         await self._runner.setup()
-        context = self._certificate.context if self._certificate else None
         try:
-            await web.TCPSite(self._runner, self._host, self._port, ssl_context=context).start()
+            await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls).start()
         except OSError as error:
             await self._runner.cleanup()
             raise CannotListen(
                 f"{self._name}: can't listen on {self._host}:{self._port} ({error.strerror or error}); "
                 f"choose another address with --{self._name}-bind"
             ) from error
-        if self._certificate is not None:
-            self._renewal = asyncio.create_task(self._certificate.watch(), name=f"{self._name}-certificate")
-        log.info("Started server", server=self._name, host=self._host, port=self.port, tls=context is not None)
+        log.info("Started server", server=self._name, host=self._host, port=self.port, tls=self._tls is not None)
 
     async def stop(self) -> None:
         """Accepts no more, lets requests under way end for a few seconds, then cuts them off."""
-        if self._renewal is not None:
-            self._renewal.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._renewal
         await self._runner.cleanup()
         log.info("Stopped server", server=self._name)
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from deviceshare.telemetry import Metrics
-from deviceshare.web.certificate import Certificate
+from deviceshare.web.certificate import Certificate, UnusableCertificate
 from deviceshare.web.server import RESULT, CannotListen, Server
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
@@ -37,7 +37,7 @@ async def serving(
         metrics,
         max_body=max_body,
         timeout=timeout,
-        certificate=certificate,
+        tls=certificate.context if certificate else None,
     )
     await server.start()
     try:
@@ -221,5 +221,5 @@ async def test_files_that_do_not_belong_together_leave_the_old_certificate_in_us
 
 async def test_a_certificate_that_can_not_be_read_at_the_start_is_an_error(tmp_path: Path) -> None:
     """Serving webhooks without TLS is no way out."""
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(UnusableCertificate, match=r"tls\.crt"):
         a_certificate(tmp_path)
