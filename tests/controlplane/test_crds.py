@@ -1,6 +1,6 @@
 """The CRDs against a real API server: what their schemas refuse, and how they read in kubectl.
 
-Every refusal here is the schema's own ("is invalid"), not a webhook's: it holds while deviceshare is away, too.
+deviceshare is away here, so every refusal is the schema's own, and nobody mends what a test makes.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deviceshare.domain.groups import MAX_COUNT
-from deviceshare.sandbox import Sandbox
+from deviceshare.sandbox import Options, Sandbox, running
 
 Json = dict[str, Any]
 
@@ -35,6 +35,13 @@ def create(sandbox: Sandbox, manifest: Json) -> tuple[int, str]:
     # kubectl checks against the schema, too; what counts is what the server does with clients that don't.
     done = sandbox.kubectl("create", "--validate=false", "-f", "-", stdin=json.dumps(manifest))
     return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    """The API server with the CRDs, and nobody who works on them."""
+    with running(Options(nodes=0, deviceshare=False, kubelet=False)) as started:
+        yield started
 
 
 @pytest.fixture(autouse=True)
