@@ -1,0 +1,125 @@
+{{- define "deviceshare.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- define "deviceshare.container" -}}
+- name: deviceshare
+  image: {{ include "deviceshare.image" (list .Values.image .Chart.AppVersion) }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  args:
+    - run
+    - --roles={{ join "," .Values.roles }}
+    - --identity=system:serviceaccount:{{ .Release.Namespace }}:{{ .Values.serviceAccount.name }}
+    - --namespace={{ .Release.Namespace }}
+    - --probe-bind=:8080
+    {{- if include "deviceshare.scheduler" . }}
+    - --extender-bind=127.0.0.1:8888
+    {{- end }}
+    {{- if include "deviceshare.networkedExtender" . }}
+    - --extender-bind=:8888
+    - --extender-tls-cert=/etc/deviceshare/extender/tls.crt
+    - --extender-tls-key=/etc/deviceshare/extender/tls.key
+    - --extender-client-ca=/etc/deviceshare/extender/ca.crt
+    {{- end }}
+    {{- if has "webhook" .Values.roles }}
+    - --webhook-bind=:9443
+    {{- if .Values.certManager.enabled }}
+    - --tls-cert=/etc/deviceshare/webhook/tls.crt
+    - --tls-key=/etc/deviceshare/webhook/tls.key
+    {{- else }}
+    - --ca-secret=deviceshare-ca
+    - --webhook-service=deviceshare
+    - --webhook-config=deviceshare
+    {{- end }}
+    {{- end }}
+    - --log-format={{ .Values.log.format }}
+    - --log-level={{ .Values.log.level }}
+  ports:
+    - name: probe
+      containerPort: 8080
+    {{- if has "webhook" .Values.roles }}
+    - name: webhook
+      containerPort: 9443
+    {{- end }}
+    {{- if include "deviceshare.networkedExtender" . }}
+    - name: extender
+      containerPort: 8888
+    {{- end }}
+  # A start waits for nothing: the probes are served first.
+  livenessProbe:
+    httpGet: {path: /livez, port: probe}
+    periodSeconds: 5
+    timeoutSeconds: 3
+    failureThreshold: 3
+  readinessProbe:
+    httpGet: {path: /readyz, port: probe}
+    periodSeconds: 2
+    timeoutSeconds: 2
+    failureThreshold: 2
+  resources: {{- toYaml .Values.resources | nindent 4 }}
+  securityContext: {{- include "deviceshare.securityContext" . | nindent 4 }}
+  {{- if or (include "deviceshare.networkedExtender" .) (include "deviceshare.webhookSecret" .) }}
+  volumeMounts:
+    {{- if include "deviceshare.webhookSecret" . }}
+    - {name: webhook-tls, mountPath: /etc/deviceshare/webhook, readOnly: true}
+    {{- end }}
+    {{- if include "deviceshare.networkedExtender" . }}
+    - {name: extender-tls, mountPath: /etc/deviceshare/extender, readOnly: true}
+    {{- end }}
+  {{- end }}
+{{- end }}
+
+{{- define "deviceshare.schedulerContainer" -}}
+- name: kube-scheduler
+  image: {{ include "deviceshare.image" (list .Values.scheduler.image (include "deviceshare.schedulerTag" .)) }}
+  imagePullPolicy: {{ .Values.scheduler.image.pullPolicy }}
+  command: [kube-scheduler]
+  args:
+    - --config=/etc/deviceshare-scheduler/config.yaml
+    - --secure-port=10259
+    # Its metrics are for bearer tokens. Looking up who else may be trusted would need a right in kube-system.
+    - --authentication-skip-lookup=true
+  ports:
+    - name: scheduler
+      containerPort: 10259
+  # deviceshare's probe, by intent: the leading kube-scheduler can do nothing without the deviceshare beside it, and has to
+  # leave the lease to another pod's. When kube-scheduler itself hangs, it loses the lease anyway.
+  livenessProbe:
+    httpGet: {path: /livez, port: probe}
+    periodSeconds: 5
+    timeoutSeconds: 3
+    failureThreshold: 5
+  readinessProbe:
+    httpGet: {path: /healthz, port: scheduler, scheme: HTTPS}
+    periodSeconds: 5
+    timeoutSeconds: 3
+    failureThreshold: 3
+  resources: {{- toYaml .Values.scheduler.resources | nindent 4 }}
+  securityContext: {{- include "deviceshare.securityContext" . | nindent 4 }}
+  volumeMounts:
+    - {name: scheduler-config, mountPath: /etc/deviceshare-scheduler, readOnly: true}
+{{- end }}
+
+{{- define "deviceshare.volumes" -}}
+{{- if or (include "deviceshare.scheduler" .) (include "deviceshare.networkedExtender" .) (include "deviceshare.webhookSecret" .) -}}
+volumes:
+  {{- if include "deviceshare.scheduler" . }}
+  - name: scheduler-config
+    configMap:
+      name: deviceshare-scheduler
+  {{- end }}
+  {{- with include "deviceshare.webhookSecret" . }}
+  - name: webhook-tls
+    secret:
+      secretName: {{ . }}
+  {{- end }}
+  {{- if include "deviceshare.networkedExtender" . }}
+  - name: extender-tls
+    secret:
+      secretName: {{ include "deviceshare.extenderSecret" . }}
+  {{- end }}
+{{- end }}
+{{- end }}

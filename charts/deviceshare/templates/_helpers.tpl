@@ -1,0 +1,58 @@
+{{/* All objects have fixed names: a cluster has one deviceshare, and Helm refuses a second release of the same names. */}}
+
+{{- define "deviceshare.selector" -}}
+app.kubernetes.io/name: deviceshare
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "deviceshare.labels" -}}
+{{ include "deviceshare.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{/* Not empty where the cluster is at least of a version: include "deviceshare.since" (list $ "1.28"). The -0 lets vendors' suffixes pass. */}}
+{{- define "deviceshare.since" -}}
+{{- if semverCompare (printf ">=%s.0-0" (index . 1)) (index . 0).Capabilities.KubeVersion.Version }}yes{{ end }}
+{{- end }}
+
+{{/* An image and the tag it has where its values name none: include "deviceshare.image" (list .Values.image "1.0"). */}}
+{{- define "deviceshare.image" -}}
+{{- $image := index . 0 -}}
+{{- with $image.registry }}{{ . }}/{{ end -}}
+{{- $image.repository -}}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default (index . 1) }}{{ end -}}
+{{- end }}
+
+{{/* The cluster's version without a vendor's suffix: v1.30.4 of v1.30.4-gke.100. */}}
+{{- define "deviceshare.schedulerTag" -}}
+{{ regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version }}
+{{- end }}
+
+{{/* Not empty where the pod has a kube-scheduler; without the extender it would have nobody to ask. */}}
+{{- define "deviceshare.scheduler" -}}
+{{- if and .Values.scheduler.enabled (has "extender" .Values.roles) }}yes{{ end }}
+{{- end }}
+
+{{/* Not empty where the extender is called over the network. */}}
+{{- define "deviceshare.networkedExtender" -}}
+{{- if and (not .Values.scheduler.enabled) (has "extender" .Values.roles) }}yes{{ end }}
+{{- end }}
+
+{{/* Not empty where deviceshare issues the webhooks' certificate itself. */}}
+{{- define "deviceshare.ownCA" -}}
+{{- if and (has "webhook" .Values.roles) (not .Values.certManager.enabled) }}yes{{ end }}
+{{- end }}
+
+{{/* The Secret with the webhooks' certificate, where cert-manager issues it. */}}
+{{- define "deviceshare.webhookSecret" -}}
+{{- if and (has "webhook" .Values.roles) .Values.certManager.enabled }}deviceshare-webhook-tls{{ end }}
+{{- end }}
+
+{{- define "deviceshare.extenderSecret" -}}
+{{- if .Values.certManager.enabled -}}
+{{ .Values.extender.tlsSecret | default "deviceshare-extender-tls" }}
+{{- else -}}
+{{ required "extender.tlsSecret is needed, since with scheduler.enabled=false the extender is called over mutual TLS: name a Secret with tls.crt, tls.key and ca.crt, or set certManager.enabled=true" .Values.extender.tlsSecret }}
+{{- end }}
+{{- end }}

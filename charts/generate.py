@@ -1,0 +1,75 @@
+"""Writes what follows from other files of the repository; a test fails while any of it is stale.
+
+    python -m charts.generate
+
+- the chart's copy of the CRDs, from manifests/crds (a chart is installed without the repository around it);
+- values.schema.json and the table of values in the chart's README, from values.yaml;
+- manifests/install.yaml, for people without Helm, from the chart.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from charts import helm, values
+
+ROOT: Final = Path(__file__).parent.parent
+_TABLE: Final = re.compile(r"(?<=<!-- values -->\n).*(?=<!-- end of values -->)", re.DOTALL)
+
+_INSTALL_HEAD: Final = """\
+# deviceshare with the chart's default values, for Kubernetes {minor} and later. Generated: python -m charts.generate
+# The image of kube-scheduler must not be newer than the API server, nor older by more than one minor version. The image
+# localhost/deviceshare is the one that you build from Containerfile: put the name that you pushed it under.
+# For other values, or an earlier Kubernetes:
+#   helm template deviceshare charts/deviceshare --namespace {namespace} --kube-version VERSION
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: {namespace}
+  labels:
+    # deviceshare needs no more, and nothing else in its namespace shall have it.
+    pod-security.kubernetes.io/enforce: restricted
+"""
+
+
+def generated() -> dict[Path, str]:
+    """Each generated file as it should be."""
+    chart = helm.CHART
+    crds = {chart / "files" / "crds" / file.name: file.read_text() for file in (ROOT / "manifests/crds").iterdir()}
+    described, readme = values.read(chart / "values.yaml"), chart / "README.md"
+    return {
+        **crds,
+        chart / "values.schema.json": values.schema(described),
+        readme: _TABLE.sub(lambda _: values.table(described), readme.read_text()),
+        ROOT / "manifests/install.yaml": _install(helm.render_files({})),
+    }
+
+
+def _install(files: Mapping[str, str]) -> str:
+    minor = ".".join(helm.CURRENT.split(".")[:2])
+    head = _INSTALL_HEAD.format(minor=minor, namespace=helm.NAMESPACE)
+    documents = [text.strip().removeprefix("---\n") for path, text in sorted(files.items()) if path.endswith(".yaml")]
+    # Whoever applies this file has no release, and kubectl keeps nothing by annotation.
+    body = re.sub(r"^ +app.kubernetes.io/managed-by: Helm\n", "", "\n---\n".join(documents), flags=re.MULTILINE)
+    body = re.sub(r"^ +annotations:\n +helm.sh/resource-policy: keep\n", "", body, flags=re.MULTILINE)
+    return f"{head}---\n{body}\n"
+
+
+def stale() -> list[Path]:
+    """The generated files that differ from what they should be."""
+    return [file for file, text in generated().items() if not file.exists() or file.read_text() != text]
+
+
+def main() -> None:
+    """Writes what is stale, and names it. Twice over: the chart is rendered with what was written."""
+    for _ in range(2):
+        for file, text in generated().items():
+            if not file.exists() or file.read_text() != text:
+                file.write_text(text)
+                sys.stdout.write(f"{file.relative_to(ROOT)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Renders and lints the chart with Helm itself, without a cluster.
+
+Helm comes as a library (helm-python-sdk, Helm 4 inside), so there is no binary to install.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from helm_python import Chart, _native, lint
+
+CHART: Final = Path(__file__).parent / "deviceshare"
+NAMESPACE: Final = "deviceshare-system"
+CURRENT: Final = "1.34.0"
+"""The Kubernetes that is rendered for unless another is named."""
+
+Json = dict[str, Any]
+
+
+def render_files(values: Mapping[str, Any], kube_version: str = CURRENT) -> dict[str, str]:
+    """What each template becomes, as text by its path in the chart; raises helm_python.HelmError.
+
+    NOTES.txt is among them; templates that come out empty are not.
+    """
+    # Helm's own render call knows the cluster's version; helm_python 0.2.2's method for it has no parameter for that.
+    options = {"name": "deviceshare", "namespace": NAMESPACE, "kube_version": f"v{kube_version}"}
+    with Chart.load(CHART) as chart:
+        answer = _native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
+    files: dict[str, str] = json.loads(answer)
+    return {path.removeprefix("deviceshare/"): text for path, text in files.items() if text.strip()}
+
+
+def render(values: Mapping[str, Any], kube_version: str = CURRENT) -> list[Json]:
+    """The objects that `helm install` would create, in the order of their templates."""
+    return list(_objects(render_files(values, kube_version)))
+
+
+def _objects(files: Mapping[str, str]) -> Iterator[Json]:
+    for path, text in sorted(files.items()):
+        if path.endswith(".yaml"):
+            yield from (document for document in yaml.safe_load_all(text) if document)
+
+
+def complaints(values: Mapping[str, Any], kube_version: str = CURRENT) -> list[str]:
+    """What `helm lint --strict` finds wrong; advice doesn't count."""
+    report = lint(CHART, dict(values), strict=True, namespace=NAMESPACE, kube_version=f"v{kube_version}")
+    return [*report["errors"], *(each["error"] for each in report["messages"] if each["severity"] > 1)]
