@@ -14,14 +14,14 @@ T_co = TypeVar("T_co", covariant=True)
 class ApiError(Exception):
     """The API server refused a request or could not be reached.
 
-        ApiError
-        ├── NotFound       404: there is no such object
-        ├── Conflict       409: the resourceVersion or UID moved on; read again and decide again
-        │   └── AlreadyExists   409 on a create
-        ├── Expired        410: the version to continue from is gone; list again
-        ├── Forbidden      401, 403: not our right; retrying at once can't help
-        ├── Invalid        400, 422: the request itself is wrong
-        └── Unavailable    429, 5xx, time-outs, broken connections: try again later; the write may have happened
+    ApiError
+    ├── NotFound       404: there is no such object
+    ├── Conflict       409: the resourceVersion or UID moved on; read again and decide again
+    │   └── AlreadyExists   409 on a create
+    ├── Expired        410: the version to continue from is gone; list again
+    ├── Forbidden      401, 403: not our right; retrying at once can't help
+    ├── Invalid        400, 422: the request itself is wrong
+    └── Unavailable    429, 5xx, time-outs, broken connections: try again later; the write may have happened
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:

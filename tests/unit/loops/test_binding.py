@@ -14,7 +14,8 @@ from deviceshare.loops.binding import NOT_INJECTED, Binder
 from deviceshare.loops.claiming import Refused
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Conflict, Unavailable
-from tests.unit.loops.live import GPU, INJECTED, World, soon
+from tests.unit.domain.objects import GPU, INJECTED
+from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import now, run
 
 Story = Callable[["Scheduler"], Coroutine[Any, Any, None]]
