@@ -22,12 +22,15 @@ from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES
 from deviceshare.loops.members import Members
 from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
 from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.turns import Turns
 
 log = structlog.get_logger(__name__)
 
 WORKERS = 8
 PODS_SECONDS = 1.0
-"""Between two writes that only tell which pods use a bound group."""
+"""Between two writes that only tell which pods use one bound group."""
+PODS_WRITES_A_SECOND = 20
+"""Of such writes, over all groups: each costs the API server as much as a third of a pod."""
 WORDS_SECONDS = 5.0
 """Between two writes that only tell in other words what an unbound group waits for."""
 UNSETTLED_SECONDS = 2.0
@@ -61,6 +64,7 @@ class Statuses:
         self._clock = clock
         self._written: dict[str, float] = {}
         self._unsettled_since: dict[str, float] = {}
+        self._turns: Turns[str] = Turns(PODS_WRITES_A_SECOND)
 
     def look_at_waiting(self) -> None:
         """Has the groups that pods wait for looked at soon: what is in their way may have changed."""
@@ -81,6 +85,7 @@ class Statuses:
         if group is None:
             self._written.pop(name, None)
             self._unsettled_since.pop(name, None)
+            self._turns.over(name)
             return
         if not group.node and self._fleet.pods(group.uid) and await self._readopt(group):
             return
@@ -88,6 +93,7 @@ class Statuses:
         wanted = await self._desired(group)
         patch = status.status_patch(group.status, wanted)
         if not patch:
+            self._turns.over(name)
             return
         changes = status.transitions(group.status, wanted)
         rest = self._due(group, prompt=bool(changes) or "phase" in patch) - self._clock()
@@ -96,6 +102,7 @@ class Statuses:
         body = {"metadata": {"resourceVersion": group.metadata.resource_version}, "status": patch}
         self._groups.put(await self._cluster.patch(GROUPS, name, body, subresource="status"))
         self._written[name] = self._clock()
+        self._turns.over(name)
         for condition in changes:
             self._tell(group, condition)
 
@@ -143,7 +150,10 @@ class Statuses:
         due = self._unsettled_since[group.name] + UNSETTLED_SECONDS if group.name in self._unsettled_since else 0.0
         if prompt or group.name not in self._written:
             return due
-        return max(due, self._written[group.name] + (PODS_SECONDS if group.node else WORDS_SECONDS))
+        if not group.node:
+            return max(due, self._written[group.name] + WORDS_SECONDS)
+        earliest = max(due, self._written[group.name] + PODS_SECONDS)
+        return max(earliest, self._turns.at(group.name, self._clock()))
 
     def _note_unsettled(self, group: Group) -> None:
         """Remembers since when a bind or a repair is probably taking the group."""

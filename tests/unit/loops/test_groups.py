@@ -94,6 +94,33 @@ def test_many_pods_make_few_writes() -> None:
     run(story())
 
 
+def test_many_groups_share_the_writes_of_their_pods() -> None:
+    """Of forty bound groups each gets a pod at the same moment; all say so, in turn."""
+
+    async def story() -> None:
+        world = World()
+        names = [f"team-{number}" for number in range(40)]
+        for number, name in enumerate(names):
+            world.node(f"n{number}")
+            world.group(name)
+            world.pod(f"first-{name}", name)
+            world.pod(f"second-{name}", name)
+        async with world.leading():
+            await soon(lambda: all(world.open(f"n{number}") for number in range(40)), 30)
+            for number, name in enumerate(names):
+                await world.bind(f"first-{name}", f"n{number}")
+            await soon(lambda: all(world.read_group(name).status.pod_count == 1 for name in names), 10)
+            await asyncio.sleep(5)
+            before = len(world.cluster.writes("shareddevicegroups"))
+            await asyncio.gather(*(world.bind(f"second-{name}", f"n{number}") for number, name in enumerate(names)))
+            await asyncio.sleep(1)
+            assert 10 <= len(world.cluster.writes("shareddevicegroups")) - before <= 22
+            await soon(lambda: all(world.read_group(name).status.pod_count == 2 for name in names))
+            assert len(world.cluster.writes("shareddevicegroups")) - before == len(names)
+
+    run(story())
+
+
 def test_a_group_that_waits_says_who_is_in_the_way() -> None:
     """And it is told in other words when that changes, without a new transition."""
 
