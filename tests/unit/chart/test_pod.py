@@ -1,0 +1,153 @@
+"""The Deployment's pod: what it runs, what it may do, and how it is reached."""
+
+import re
+from typing import Any
+
+import pytest
+
+from charts import helm
+from deviceshare.cli.run import run
+from deviceshare.settings import Settings
+from deviceshare.telemetry import Metrics
+from tests.unit.chart.objects import VARIANTS, containers, default_file, named, variant
+
+Json = dict[str, Any]
+
+
+def pod(values: Json) -> Json:
+    """The Deployment's pod."""
+    spec: Json = named(helm.render(values), "Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+def settings(values: Json) -> Settings:
+    """What deviceshare makes of its arguments in the pod."""
+    arguments = containers(helm.render(values))["deviceshare"]["args"]
+    assert arguments[0] == "run"
+    with run.make_context("run", arguments[1:]) as context:
+        return Settings(**context.params)
+
+
+@pytest.mark.parametrize("name", ["default", "single", "monitored", "strict", "extender-only"])
+def test_deviceshare_understands_its_arguments(name: str) -> None:
+    """Those that need no file, whole."""
+    chosen = settings(variant(name))
+
+    assert chosen.probe_bind.port == 8080
+    assert chosen.extender_bind == ("127.0.0.1", 8888)
+    assert chosen.namespace == helm.NAMESPACE
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_flag_is_one_of_deviceshares(name: str) -> None:
+    """Also of those that name a file, which isn't here."""
+    known = {flag for option in run.params for flag in option.opts}
+    arguments = containers(helm.render(variant(name)))["deviceshare"]["args"]
+
+    assert {argument.split("=")[0] for argument in arguments[1:]} <= known
+
+
+def test_deviceshare_knows_itself_by_its_service_account() -> None:
+    """The webhooks let it do what they refuse to everybody else."""
+    name = "gpu-sharing"
+    rendered = helm.render({"serviceAccount": {"name": name}})
+
+    assert settings({"serviceAccount": {"name": name}}).identity == f"system:serviceaccount:{helm.NAMESPACE}:{name}"
+    assert named(rendered, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == name
+    subjects = [subject for each in rendered for subject in each.get("subjects", ())]
+    assert subjects
+    assert {subject["name"] for subject in subjects} == {name}
+
+
+def test_the_names_of_its_own_certificate_exist() -> None:
+    """The Secret, the Service and the configurations that deviceshare is told."""
+    objects, chosen = helm.render({}), settings({})
+
+    assert (
+        named(objects, "Secret", chosen.ca_secret)["metadata"]["labels"]["deviceshare.io/certificate-authority"] == ""
+    )
+    assert named(objects, "Service", chosen.webhook_service)
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        for webhook in named(objects, kind, chosen.webhook_config)["webhooks"]:
+            service = webhook["clientConfig"]["service"]
+            assert f"{service['name']}.{service['namespace']}.svc" == chosen.webhook_names[0]
+
+
+def test_cert_managers_certificate_is_the_one_that_is_mounted() -> None:
+    """And its CA the one that is put into the webhooks."""
+    objects = helm.render(variant("cert-manager"))
+    certificate = named(objects, "Certificate", "deviceshare-webhook")
+    volumes = named(objects, "Deployment")["spec"]["template"]["spec"]["volumes"]
+
+    assert {"name": "webhook-tls", "secret": {"secretName": certificate["spec"]["secretName"]}} in volumes
+    configuration = named(objects, "MutatingWebhookConfiguration")
+    injected = f"{helm.NAMESPACE}/deviceshare-webhook"
+    assert configuration["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == injected
+    service = configuration["webhooks"][0]["clientConfig"]["service"]
+    assert f"{service['name']}.{service['namespace']}.svc" in certificate["spec"]["dnsNames"]
+    assert not [each for each in objects if each["metadata"]["name"] == "deviceshare-ca" and each["kind"] == "Secret"]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_port_that_is_named_exists(name: str) -> None:
+    """By probes, Services and the NetworkPolicy."""
+    objects = helm.render(variant(name))
+    ports = {port["name"] for each in containers(objects).values() for port in each["ports"]}
+    probes = {
+        each[probe]["httpGet"]["port"]
+        for each in containers(objects).values()
+        for probe in ("livenessProbe", "readinessProbe")
+    }
+    services = {port["targetPort"] for each in objects if each["kind"] == "Service" for port in each["spec"]["ports"]}
+    policies = [rule for each in objects if each["kind"] == "NetworkPolicy" for rule in each["spec"]["ingress"]]
+
+    assert probes | services <= ports
+    if policies:
+        assert {port["port"] for rule in policies for port in rule["ports"]} == ports
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_pod_satisfies_the_restricted_standard(name: str) -> None:
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted, and a read-only root besides."""
+    spec = pod(variant(name))
+
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+    assert all(volume.keys() & {"configMap", "secret"} for volume in spec.get("volumes", ()))
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["runAsUser"] > 0
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_a_kube_scheduler_whose_deviceshare_is_gone_lets_another_lead() -> None:
+    """It asks nobody else, so its liveness is deviceshare's."""
+    probes = {name: each["livenessProbe"]["httpGet"] for name, each in containers(helm.render({})).items()}
+
+    assert probes["kube-scheduler"] == probes["deviceshare"] == {"path": "/livez", "port": "probe"}
+
+
+def test_a_new_scheduler_configuration_restarts_the_pods() -> None:
+    """kube-scheduler reads it once."""
+    [before, after] = [
+        named(helm.render({"scheduler": {"qps": qps}}), "Deployment")["spec"]["template"]["metadata"]["annotations"]
+        for qps in (200, 300)
+    ]
+
+    assert before["checksum/scheduler-config"] != after["checksum/scheduler-config"]
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    """By the names that Prometheus stores them under."""
+    metrics = Metrics()
+    metrics.watch_cluster(list, dict)
+    known = {family.name for family in metrics.registry.collect()}
+    asked = set(re.findall(r"deviceshare_\w+", default_file("files/dashboard.json")))
+
+    assert len(asked) > 5
+    assert {re.sub(r"_(total|bucket)$", "", name) for name in asked} <= known

@@ -1,0 +1,152 @@
+"""What follows the version of the cluster."""
+
+import pytest
+import yaml
+
+from charts import helm
+from deviceshare import assets
+from deviceshare.domain import contract
+from deviceshare.sandbox.components import scheduler_config_version
+from tests.unit.chart.objects import VERSIONS, Json, containers, named
+
+KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+
+
+def scheduler_config(version: str) -> Json:
+    """What kube-scheduler reads."""
+    config: Json = yaml.safe_load(
+        named(helm.render({}, version), "ConfigMap", "deviceshare-scheduler")["data"]["config.yaml"]
+    )
+    return config
+
+
+@pytest.mark.parametrize(
+    ("version", "tag"),
+    [("1.20.2", "v1.20.2"), ("1.27.16-gke.1296000", "v1.27.16"), ("1.34.1+k3s1", "v1.34.1")],
+)
+def test_kube_scheduler_is_of_the_clusters_version(version: str, tag: str) -> None:
+    """Vendors' suffixes name no image of upstream's."""
+    assert containers(helm.render({}, version))["kube-scheduler"]["image"] == f"registry.k8s.io/kube-scheduler:{tag}"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kube_scheduler_is_configured_in_its_own_version(version: str) -> None:
+    """As in the sandbox."""
+    api = scheduler_config_version(int(version.split(".")[1]))
+
+    assert scheduler_config(version)["apiVersion"] == f"kubescheduler.config.k8s.io/{api}"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kube_scheduler_sees_all_nodes_and_asks_over_loopback(version: str) -> None:
+    """The settings that sharing depends on."""
+    config = scheduler_config(version)
+    [extender] = config["extenders"]
+
+    assert config["profiles"] == [{"schedulerName": contract.SCHEDULER_NAME}]
+    assert config["percentageOfNodesToScore"] == 100
+    assert config["podMaxBackoffSeconds"] == 1
+    assert extender["urlPrefix"] == "http://127.0.0.1:8888"
+    assert extender["httpTimeout"] == "15s"
+    assert not extender["ignorable"]
+    assert "--extender-bind=127.0.0.1:8888" in containers(helm.render({}, version))["deviceshare"]["args"]
+
+
+@pytest.mark.parametrize("version", ["1.20.2", "1.22.17"])
+def test_an_old_kube_scheduler_is_not_heard_outside_its_pod(version: str) -> None:
+    """It also listens on plain HTTP."""
+    config = scheduler_config(version)
+
+    assert config["healthzBindAddress"].startswith("127.0.0.1:")
+    assert config["metricsBindAddress"].startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("version", "budget", "flow"),
+    [
+        ("1.20.2", "v1beta1", "v1beta1"),
+        ("1.21.14", "v1", "v1beta1"),
+        ("1.23.17", "v1", "v1beta2"),
+        ("1.26.15", "v1", "v1beta3"),
+        ("1.29.15", "v1", "v1"),
+        ("1.34.0", "v1", "v1"),
+    ],
+)
+def test_objects_have_versions_that_the_cluster_serves(version: str, budget: str, flow: str) -> None:
+    """https://kubernetes.io/docs/reference/using-api/deprecation-guide/"""
+    objects = helm.render({}, version)
+
+    assert named(objects, "PodDisruptionBudget")["apiVersion"] == f"policy/{budget}"
+    leases = named(objects, "FlowSchema", "deviceshare-leases")
+    assert leases["apiVersion"] == f"flowcontrol.apiserver.k8s.io/{flow}"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_pods_of_groups_can_be_held_up(kind: str, version: str) -> None:
+    """A webhook that stops what it can't be asked about is asked about nothing but pods of groups, and groups."""
+    for webhook in named(helm.render({}, version), kind)["webhooks"]:
+        strict = webhook["failurePolicy"] == "Fail"
+        by_label = webhook.get("objectSelector", {}).get("matchExpressions") == [
+            {"key": contract.GROUP, "operator": "Exists"}
+        ]
+        by_annotation = any(contract.GROUP in each["expression"] for each in webhook.get("matchConditions", ()))
+        groups = all(rule["resources"] == ["shareddevicegroups"] for rule in webhook["rules"])
+        assert strict <= (by_label or by_annotation or groups), webhook["name"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_systems_pods_and_our_own_are_left_alone(kind: str, version: str) -> None:
+    """Or deviceshare would be needed to start deviceshare."""
+    values = {"webhooks": {"excludedNamespaces": ["kube-system", "monitoring"]}}
+    left_out = {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "NotIn",
+        "values": [helm.NAMESPACE, "kube-system", "monitoring"],
+    }
+
+    for webhook in named(helm.render(values, version), kind)["webhooks"]:
+        if webhook["rules"][0]["scope"] == "Namespaced":
+            assert left_out in webhook["namespaceSelector"]["matchExpressions"]
+
+
+def test_match_conditions_make_the_mutating_webhook_strict() -> None:
+    """From 1.28 on it is asked about pods of groups only."""
+    [before] = named(helm.render({}, "1.27.16"), KINDS[0])["webhooks"]
+    [since] = named(helm.render({}, "1.28.0"), KINDS[0])["webhooks"]
+
+    assert (before["failurePolicy"], "matchConditions" in before) == ("Ignore", False)
+    assert (since["failurePolicy"], "matchConditions" in since) == ("Fail", True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sandbox_has_the_same_webhooks(kind: str) -> None:
+    """What is tested there is what is installed here."""
+    documents = yaml.safe_load_all((assets.manifests() / "webhooks.yaml").read_text())
+    webhooks = named(helm.render({}, "1.20.2"), kind)["webhooks"]
+    for webhook in webhooks:
+        for expression in webhook.get("namespaceSelector", {}).get("matchExpressions", ()):
+            expression["values"].sort(reverse=True)
+
+    assert webhooks == named(documents, kind)["webhooks"]
+
+
+def test_where_namespaces_lack_their_label_the_notes_tell_how_to_set_it() -> None:
+    """Before 1.21."""
+    command = "kubectl label namespace kube-system kubernetes.io/metadata.name=kube-system"
+
+    assert command in helm.render_files({}, "1.20.2")["templates/NOTES.txt"]
+    assert command not in helm.render_files({}, "1.21.0")["templates/NOTES.txt"]
+
+
+def test_the_notes_tell_the_next_three_commands() -> None:
+    """A node, a group with a pod, a look."""
+    notes = helm.render_files({})["templates/NOTES.txt"]
+    manifests = notes.split("<<'END'\n")[1].split("\nEND\n")[0]
+    group, pod = yaml.safe_load_all(manifests)
+
+    assert notes.count("\nkubectl ") == 3
+    assert f"{contract.MODE_LABEL}={contract.MODE_SHARED}" in notes
+    assert pod["metadata"]["annotations"] == {contract.GROUP: group["metadata"]["name"]}
+    assert pod["spec"]["schedulerName"] == contract.SCHEDULER_NAME
