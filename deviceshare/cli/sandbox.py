@@ -12,7 +12,18 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from deviceshare.sandbox import Options, Sandbox, SandboxError, Status, default_directory, running, start, status, stop
+from deviceshare.sandbox import (
+    Layout,
+    Options,
+    Sandbox,
+    SandboxError,
+    Status,
+    default_directory,
+    running,
+    start,
+    status,
+    stop,
+)
 from deviceshare.sandbox.demo import tell
 from deviceshare.sandbox.progress import Progress
 
@@ -41,22 +52,41 @@ _directory = click.option(
 
 @click.group()
 def sandbox() -> None:
-    """Run a real Kubernetes control plane on this machine, with simulated nodes."""
+    """Run a real Kubernetes control plane on this machine, with simulated nodes or a real one."""
 
 
 @sandbox.command()
 @click.option("--nodes", type=click.IntRange(0, 5000), default=2, show_default=True, help="Simulated nodes.")
+@click.option("--real-node", is_flag=True, help="One real node instead, which runs containers. Needs root.")
 @click.option("--devices", type=click.IntRange(0, 1024), default=4, show_default=True, help="Devices on each node.")
 @click.option("--resource", callback=_resource, default="nvidia.com/gpu", show_default=True, help="What a device is.")
 @_directory
 @click.option("--detach", is_flag=True, help="Return when everything is ready, and leave it running.")
 @click.option("--no-deviceshare", is_flag=True, help="Leave deviceshare and its webhooks out, to run it yourself.")
-def up(nodes: int, devices: int, resource: str, directory: Path, *, detach: bool, no_deviceshare: bool) -> None:
-    """Start a control plane, deviceshare and simulated nodes.
+@click.option("--bare", is_flag=True, help="Leave CRDs, rights and scheduler out too, for the chart to bring them.")
+def up(
+    nodes: int,
+    devices: int,
+    resource: str,
+    directory: Path,
+    *,
+    real_node: bool,
+    detach: bool,
+    no_deviceshare: bool,
+    bare: bool,
+) -> None:
+    """Start a control plane, deviceshare, and simulated nodes or one real node.
 
     Each start begins with an empty cluster. Without --detach, Ctrl-C ends everything.
     """
-    options = Options(nodes=nodes, devices=devices, resource=resource, deviceshare=not no_deviceshare)
+    options = Options(
+        nodes=nodes,
+        devices=devices,
+        resource=resource,
+        real_node=real_node,
+        deviceshare=not (no_deviceshare or bare),
+        bare=bare,
+    )
     try:
         if detach:
             _welcome(start(options, directory, Progress()), detached=True)
@@ -77,6 +107,21 @@ def demo() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Leave as at Ctrl-C: everything is taken down.
     try:
         sys.exit(0 if tell(Console(highlight=False), Progress()) else 1)
+    except SandboxError as error:
+        raise _Failed(str(error)) from error
+
+
+@sandbox.command()
+@click.argument("archive", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_directory
+def load(archive: Path, directory: Path) -> None:
+    """Give the real node the images in ARCHIVE, as `docker save` writes it.
+
+    It has no way to a registry. A pod's image needs a tag other than `latest`, or imagePullPolicy: IfNotPresent.
+    """
+    try:
+        with Progress().stage(f"Importing {archive}"):
+            Sandbox(Layout(directory)).import_image(archive)
     except SandboxError as error:
         raise _Failed(str(error)) from error
 
@@ -120,10 +165,11 @@ def _print(answer: Status) -> None:
 
 def _welcome(started: Sandbox, *, detached: bool) -> None:
     options, directory = started.plan.options, started.layout.directory
-    click.echo(f"Kubernetes {started.plan.binaries.version} with {options.nodes} simulated nodes is ready.\n")
+    nodes = "one real node" if options.real_node else f"{options.nodes} simulated nodes"
+    click.echo(f"Kubernetes {started.plan.binaries.version} with {nodes} is ready.\n")
     click.echo(f"  export KUBECONFIG={started.kubeconfig}")
-    click.echo("  kubectl get nodes,sdg,ndev")
-    if not options.deviceshare:
+    click.echo("  kubectl get nodes" if options.bare else "  kubectl get nodes,sdg,ndev")
+    if not options.deviceshare and not options.bare:
         click.echo("\nTo run deviceshare yourself:\n")
         click.echo(f"  {shlex.join(started.deviceshare_command)}")
         click.echo(f"  kubectl apply -f {started.layout.config / 'webhooks.yaml'}")

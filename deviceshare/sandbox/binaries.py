@@ -9,17 +9,19 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from deviceshare.sandbox import debian, release
-from deviceshare.sandbox.cache import etcd_cache, kubernetes_cache
+from deviceshare.sandbox.cache import etcd_cache, kubernetes_cache, missing
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.progress import Progress
 
 REQUIRED = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+NODE = ("kubelet", "kube-proxy")
+"""What a real node needs besides, and only that."""
 _SYSTEM_DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/usr/sbin")
 
 
@@ -33,6 +35,8 @@ class Binaries(msgspec.Struct, frozen=True):
     etcd: str
     version: str
     """As `kube-apiserver --version` says it, for example `v1.20.2`."""
+    kubelet: str = ""
+    kube_proxy: str = ""
 
     @property
     def minor(self) -> int:
@@ -40,37 +44,39 @@ class Binaries(msgspec.Struct, frozen=True):
         return int(self.version.split(".")[1])
 
 
-def find(progress: Progress) -> Binaries:
+def find(progress: Progress, *, node: bool = False) -> Binaries:
     """The first complete set: KUBEBUILDER_ASSETS, PATH, the cache, the official release, a build from Debian's source.
 
-    DEVICESHARE_KUBERNETES_VERSION (`v1.33.0`) admits that release only. Raises SandboxError, which says what each place
-    lacked, when there is none.
+    With `node`, a set is complete when it has kubelet and kube-proxy too. DEVICESHARE_KUBERNETES_VERSION (`v1.33.0`)
+    admits that release only. Raises SandboxError, which says what each place lacked, when there is none.
     """
     reasons: list[str] = []
+    needed = (*REQUIRED, *NODE) if node else REQUIRED
     wanted = os.environ.get("DEVICESHARE_KUBERNETES_VERSION", "")
     for name, directory in _existing_places():
-        missing = [binary for binary in REQUIRED if not _executable(directory / binary)]
-        if missing:
+        lacking = missing(directory, needed)
+        if lacking:
             if name == "KUBEBUILDER_ASSETS":
-                progress.note(f"KUBEBUILDER_ASSETS={directory} lacks {', '.join(missing)}; looking further")
-                reasons.append(f"KUBEBUILDER_ASSETS={directory} lacks {', '.join(missing)}")
+                progress.note(f"KUBEBUILDER_ASSETS={directory} lacks {', '.join(lacking)}; looking further")
+                reasons.append(f"KUBEBUILDER_ASSETS={directory} lacks {', '.join(lacking)}")
             continue
         version = _version(directory / "kube-apiserver")
         if wanted and version != wanted:
             reasons.append(f"{name} ({directory}) has {version}, not {wanted}")
             continue
-        return _complete(directory, version, progress)
-    reasons.append(f"no directory of PATH or of {kubernetes_cache()} holds all of {', '.join(REQUIRED)}")
+        return _complete(directory, needed, version, progress)
+    reasons.append(f"no directory of PATH or of {kubernetes_cache()} holds all of {', '.join(needed)}")
     for make in (
-        lambda: release.download(REQUIRED, wanted, progress),
-        lambda: debian.build(REQUIRED, wanted, progress),
+        lambda: release.download(needed, wanted, progress),
+        # All of them in any case: the two more take a minute now, and several in a build of their own.
+        lambda: debian.build((*REQUIRED, *NODE), wanted, progress),
     ):
         made = _attempt(make, reasons)
         if made is not None:
-            return _complete(made, _version(made / "kube-apiserver"), progress)
+            return _complete(made, needed, _version(made / "kube-apiserver"), progress)
     raise SandboxError(
         "No Kubernetes control plane binaries could be had:\n" + "\n".join(f"  - {reason}" for reason in reasons),
-        f"Put {', '.join(REQUIRED)} and etcd into one directory and set KUBEBUILDER_ASSETS to it.",
+        f"Put {', '.join(needed)} and etcd into one directory and set KUBEBUILDER_ASSETS to it.",
     )
 
 
@@ -95,8 +101,8 @@ def _attempt(make: Callable[[], Path], reasons: list[str]) -> Path | None:
         return None
 
 
-def _complete(directory: Path, version: str, progress: Progress) -> Binaries:
-    paths = {binary.replace("-", "_"): str(directory / binary) for binary in REQUIRED}
+def _complete(directory: Path, names: Sequence[str], version: str, progress: Progress) -> Binaries:
+    paths = {name.replace("-", "_"): str(directory / name) for name in names}
     return Binaries(**paths, etcd=str(_etcd(directory, progress)), version=version)
 
 
@@ -114,10 +120,6 @@ def _etcd(directory: Path, progress: Progress) -> Path:
         "etcd is missing:\n" + "\n".join(f"  - {reason}" for reason in reasons),
         "Install it (Debian: apt-get install etcd-server) or put it on PATH.",
     )
-
-
-def _executable(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
 
 
 def _version(apiserver: Path) -> str:

@@ -5,7 +5,7 @@ Follows the XDG base directory specification (https://specifications.freedesktop
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,6 +26,23 @@ def kubernetes_cache() -> Path:
 def etcd_cache() -> Path:
     """Holds an etcd that didn't come with Kubernetes."""
     return cache_root() / "etcd" / "bin"
+
+
+def missing(directory: Path, names: Iterable[str]) -> list[str]:
+    """Those of these executables that the directory lacks."""
+    return [name for name in names if not executable(directory / name)]
+
+
+def executable(path: Path) -> bool:
+    """Whether it is a file that can be run."""
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def add(made: Path, target: Path) -> None:
+    """Moves the finished files of `made` to `target`, each in one step: nobody ever finds half a file there."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file in made.iterdir():
+        file.rename(target / file.name)
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import structlog
 
 from deviceshare.sandbox.components import Component
 from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.orphans import die_with_parent
 from deviceshare.sandbox.probes import Prober
+from deviceshare.sandbox.syscalls import die_with_parent
 
 log = structlog.get_logger(__name__)
 

@@ -12,8 +12,18 @@ import msgspec
 import yaml
 
 from deviceshare.domain.contract import DEFAULT_SCHEDULER_NAME, IDENTITY, SCHEDULER_NAME
+from deviceshare.sandbox.network import HOST, SERVICES
 from deviceshare.sandbox.ports import free_ports
 from deviceshare.sandbox.state import Layout, Plan
+
+_SIMULATED_PODS = [
+    # Pods that are simulated need no credentials; with this plugin a pod is refused until its namespace's
+    # ServiceAccount exists, which every script that creates a namespace and a pod would have to wait for. envtest
+    # leaves it out too.
+    "--disable-admission-plugins=ServiceAccount",
+    # A loopback address can't be advertised as the kubernetes Service's endpoint.
+    "--endpoint-reconciler-type=none",
+]
 
 
 class Component(msgspec.Struct, frozen=True):
@@ -54,7 +64,9 @@ class Components:
         self._options = plan.options
         self._binaries = plan.binaries
         self._ports = ports
-        self.server = f"https://127.0.0.1:{ports.apiserver}"
+        # A real node can't reach loopback, and nobody else shall reach more than that.
+        self._host = HOST if plan.options.real_node else "127.0.0.1"
+        self.server = f"https://{self._host}:{ports.apiserver}"
 
     @property
     def etcd(self) -> Component:
@@ -80,24 +92,19 @@ class Components:
         command = [
             self._binaries.kube_apiserver,
             f"--etcd-servers=http://127.0.0.1:{self._ports.etcd}",
-            "--bind-address=127.0.0.1",
+            f"--bind-address={self._host}",
             f"--secure-port={self._ports.apiserver}",
             f"--tls-cert-file={pki / 'kube-apiserver.crt'}",
             f"--tls-private-key-file={pki / 'kube-apiserver.key'}",
-            "--service-cluster-ip-range=10.96.0.0/16",
+            f"--service-cluster-ip-range={SERVICES}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-signing-key-file={pki / 'service-accounts.key'}",
             f"--service-account-key-file={pki / 'service-accounts.key'}",
             f"--token-auth-file={tokens}",
             "--authorization-mode=Node,RBAC",
             "--allow-privileged=true",
-            # Pods here need no credentials; with this plugin a pod is refused until its namespace's ServiceAccount
-            # exists, which every script that creates a namespace and a pod would have to wait for. envtest leaves it
-            # out too.
-            "--disable-admission-plugins=ServiceAccount",
-            # A loopback address can't be advertised as the kubernetes Service's endpoint.
-            "--endpoint-reconciler-type=none",
         ]
+        command += self._real_pods() if self._options.real_node else _SIMULATED_PODS
         if self._binaries.minor < 23:
             command.append("--feature-gates=EphemeralContainers=true")
         return Component("kube-apiserver", command, f"{self.server}/readyz")
@@ -162,6 +169,18 @@ class Components:
         command = [sys.executable, "-m", "deviceshare.sandbox.kubelet"]
         command += [str(self._kubeconfig("kubelet")), str(self._ports.kubelet)]
         return Component("kubelet", command, f"http://127.0.0.1:{self._ports.kubelet}/healthz")
+
+    def _real_pods(self) -> list[str]:
+        """Flags of an API server whose pods speak to it, and which speaks to their kubelet for `kubectl logs`."""
+        pki = self._layout.pki
+        return [
+            f"--advertise-address={self._host}",
+            "--enable-admission-plugins=NodeRestriction",
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--kubelet-certificate-authority={pki / 'ca.crt'}",
+            f"--kubelet-client-certificate={pki / 'kubelet-client.crt'}",
+            f"--kubelet-client-key={pki / 'kubelet-client.key'}",
+        ]
 
     def _kubeconfig(self, name: str) -> Path:
         return self._layout.kubeconfigs / f"{name}.yaml"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deviceshare.sandbox.apt import Apt
-from deviceshare.sandbox.cache import cache_root, etcd_cache, kubernetes_cache, locked
+from deviceshare.sandbox.cache import add, cache_root, etcd_cache, kubernetes_cache, locked, missing
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.progress import Progress
 
@@ -23,7 +23,7 @@ _TOOLS = {"go": "golang-go", "rsync": "rsync", "dpkg-source": "dpkg-dev", "make"
 
 
 def build(binaries: Sequence[str], wanted: str, progress: Progress) -> Path:
-    """Builds into the cache and returns the directory; raises SandboxError when this machine can't.
+    """Builds what the cache lacks into it and returns the directory; raises SandboxError when this machine can't.
 
     Takes 5 to 10 minutes on two cores and 4 GB of disk, which are freed afterwards.
     """
@@ -36,7 +36,8 @@ def build(binaries: Sequence[str], wanted: str, progress: Progress) -> Path:
         if wanted and version != wanted:
             raise SandboxError(f"Debian's source package is Kubernetes {version}, not {wanted}.")
         target = kubernetes_cache() / version / "bin"
-        if target.is_dir():  # Another process built it while this one waited for the lock.
+        lacking = missing(target, binaries)
+        if not lacking:  # Another process built it while this one waited for the lock.
             return target
         packages = [package for tool, package in _TOOLS.items() if shutil.which(tool, path=_PATH) is None]
         if packages:
@@ -47,9 +48,8 @@ def build(binaries: Sequence[str], wanted: str, progress: Progress) -> Path:
         with progress.stage(f"Fetching the source of Kubernetes {version} from Debian"):
             apt.source("kubernetes", tree)
         with progress.stage(f"Building Kubernetes {version} (5 to 10 minutes, once per machine; log: {log})"):
-            made = _make(tree, binaries, version, apt)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        made.rename(target)
+            made = _make(tree, lacking, version, apt)
+        add(made, target)
     return target
 
 
@@ -58,15 +58,38 @@ def fetch_etcd(progress: Progress) -> Path:
 
     The package is unpacked, not installed: installing it would start an etcd service on the machine.
     """
-    with locked(progress), tempfile.TemporaryDirectory(dir=_scratch_root(), prefix="etcd-") as scratch:
-        apt = Apt(Path(scratch), log := cache_root() / "etcd.log")
+    return _fetch("etcd-server", "usr/bin/etcd", etcd_cache() / "etcd", progress)
+
+
+def fetch_busybox(progress: Progress) -> Path:
+    """Unpacks Debian's static busybox into the cache, unless it is there, and returns it; raises SandboxError.
+
+    Not installed either: it would take the place of another busybox.
+    """
+    target = cache_root() / "busybox"
+    return target if target.exists() else _fetch("busybox-static", "bin/busybox", target, progress)
+
+
+def install(packages: Sequence[str], progress: Progress) -> None:
+    """Installs packages on this machine; raises SandboxError with the command that does the same."""
+    with locked(progress), tempfile.TemporaryDirectory(dir=_scratch_root(), prefix="install-") as scratch:
+        apt = Apt(Path(scratch), log := cache_root() / "install.log")
         log.write_text("")
-        with progress.stage("Fetching etcd from Debian"):
+        apt.authorize()
+        with progress.stage(f"Installing {', '.join(packages)}"):
             apt.update()
-            apt.unpack("etcd-server", Path(scratch) / "unpacked")
-        target = etcd_cache() / "etcd"
+            apt.install(packages)
+
+
+def _fetch(package: str, member: str, target: Path, progress: Progress) -> Path:
+    with locked(progress), tempfile.TemporaryDirectory(dir=_scratch_root(), prefix="fetch-") as scratch:
+        apt = Apt(Path(scratch), log := cache_root() / "fetch.log")
+        log.write_text("")
+        with progress.stage(f"Fetching {target.name} from Debian"):
+            apt.update()
+            apt.unpack(package, Path(scratch) / "unpacked")
         target.parent.mkdir(parents=True, exist_ok=True)
-        (Path(scratch) / "unpacked" / "usr" / "bin" / "etcd").rename(target)
+        (Path(scratch) / "unpacked" / member).rename(target)
     return target
 
 

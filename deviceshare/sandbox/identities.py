@@ -21,6 +21,9 @@ _IDENTITIES = {
     # One for all simulated nodes. A real kubelet is one node's user and may not write annotations, where ours keeps its
     # record; so it is an admin under another name.
     "kubelet": ("sandbox-kubelet", ["system:masters"]),
+    # The real node and its proxy, which are no more than that.
+    "node-1": ("system:node:node-1", ["system:nodes"]),
+    "kube-proxy": ("system:kube-proxy", []),
     # A person who may do what a namespace's users do, and no more.
     "alice": ("alice", []),
 }

@@ -17,7 +17,7 @@ from deviceshare import assets
 from deviceshare.domain.contract import GROUP
 from deviceshare.sandbox.binaries import Binaries
 from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.state import Layout
+from deviceshare.sandbox.state import Layout, Plan
 
 _TIMEOUT = 60.0
 _ALICE = """
@@ -29,19 +29,23 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 """
 
 
-async def install(layout: Layout, binaries: Binaries, *, webhook_url: str, with_webhooks: bool) -> None:
+async def install(layout: Layout, plan: Plan, *, webhook_url: str) -> None:
     """Applies CRDs, rights and webhooks, and returns when the CRDs can be used; raises SandboxError.
 
-    The rendered webhooks are written to `config/webhooks.yaml` in any case, for a deviceshare that is started by hand.
+    A bare cluster gets none of them, one without deviceshare no webhooks. These are written to `config/webhooks.yaml`
+    unless it is bare, for a deviceshare that is started by hand.
     """
-    manifests = assets.manifests()
+    binaries, manifests = plan.binaries, assets.manifests()
     webhooks, alice = layout.config / "webhooks.yaml", layout.config / "alice.yaml"
+    alice.write_text(_ALICE)
+    if plan.options.bare:
+        await _kubectl(layout, binaries, "apply", f"--filename={alice}")
+        return
     authority = (layout.pki / "ca.crt").read_bytes()
     documents = yaml.safe_load_all((manifests / "webhooks.yaml").read_text())
     local = [local_webhooks(document, webhook_url, authority, binaries.minor) for document in documents]
     webhooks.write_text(yaml.safe_dump_all(local, sort_keys=False))
-    alice.write_text(_ALICE)
-    files = [manifests / "crds", manifests / "rbac.yaml", alice, *([webhooks] if with_webhooks else [])]
+    files = [manifests / "crds", manifests / "rbac.yaml", alice, *([webhooks] if plan.options.deviceshare else [])]
     await _kubectl(layout, binaries, "apply", *(f"--filename={file}" for file in files))
     crds = [f"--filename={manifests / 'crds'}"]
     await _kubectl(layout, binaries, "wait", "--for=condition=Established", f"--timeout={_TIMEOUT:.0f}s", *crds)

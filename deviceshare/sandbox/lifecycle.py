@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from deviceshare.sandbox import binaries
+from deviceshare.sandbox import binaries, machine, programs, real_node
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.probes import Prober
 from deviceshare.sandbox.progress import Progress
@@ -90,6 +90,15 @@ class Sandbox:
         command = [self.plan.binaries.kubectl, f"--kubeconfig={kubeconfig}", f"--cache-dir={cache}", *arguments]
         return subprocess.run(command, input=stdin or "", capture_output=True, text=True, timeout=timeout, check=False)
 
+    def import_image(self, archive: Path) -> None:
+        """Gives the real node the images of an archive, as `docker save` writes it; raises SandboxError."""
+        if self.plan.programs is None:
+            raise SandboxError(
+                "This sandbox has no real node, so there is nothing to run an image.",
+                "Start one: deviceshare sandbox up --real-node",
+            )
+        real_node.import_image(self.layout, self.plan.programs, archive)
+
 
 @contextlib.contextmanager
 def running(
@@ -128,11 +137,13 @@ def _launch(options: Options, layout: Layout, progress: Progress, *, tied: bool)
 
     A tied one ends when this process has died. One that isn't leaves the process that is returned, which ends at once.
     """
-    found = binaries.find(progress)
+    found = binaries.find(progress, node=options.real_node)
+    node_programs = programs.find(progress) if options.real_node else None
     command = [sys.executable, "-m", "deviceshare.sandbox.supervisor", str(layout.directory)]
     command += [str(os.getpid())] if tied else []
     with layout.lock() as lock:
-        layout.prepare(Plan(options, found))
+        machine.clean(layout)
+        layout.prepare(Plan(options, found, node_programs))
         with (layout.logs / "sandbox.log").open("wb") as log:
             # The child inherits the lock, and with it the directory: there is no moment in which nobody holds it.
             return subprocess.Popen(
@@ -183,6 +194,7 @@ def stop(directory: Path) -> bool:
     """
     layout = Layout(directory)
     if not layout.running():
+        machine.clean(layout)
         return False
     state = _await(layout.state, 5.0)
     if state is None:
@@ -191,6 +203,7 @@ def stop(directory: Path) -> bool:
         with contextlib.suppress(ProcessLookupError):
             os.kill(state.pid, signal_number)
         if _await(lambda: not layout.running(), patience):
+            machine.clean(layout)
             return True
     raise SandboxError(f"The sandbox in {layout.directory} (process {state.pid}) can't be ended.")
 

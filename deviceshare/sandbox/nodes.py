@@ -7,15 +7,18 @@ import asyncio
 import datetime
 from typing import Any
 
-from deviceshare.domain.contract import MODE_LABEL, MODE_SHARED
+from deviceshare.domain.contract import INVENTORY_ANNOTATION, MODE_LABEL, MODE_SHARED
 from deviceshare.kube.api import Api
-from deviceshare.loops.ports import AlreadyExists
+from deviceshare.loops.ports import AlreadyExists, NotFound
 from deviceshare.sandbox.env import host_ip
+from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.pod import NODES, SIMULATED
 from deviceshare.sandbox.state import Options
 from deviceshare.sandbox.steps import timestamp
 
 _AT_ONCE = 16
+_READY_SECONDS = 60.0
+_POLL_SECONDS = 0.2
 
 
 async def create_nodes(api: Api, options: Options, version: str) -> None:
@@ -34,6 +37,29 @@ async def create_nodes(api: Api, options: Options, version: str) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(1, options.nodes + 1):
             group.create_task(create(f"node-{number}"), name=f"create node-{number}")
+
+
+async def equip(api: Api, name: str, options: Options) -> None:
+    """Waits until a real kubelet has reported its node ready, and says which devices deviceshare shall see there.
+
+    Raises SandboxError when that takes more than a minute.
+    """
+    try:
+        async with asyncio.timeout(_READY_SECONDS):
+            while not await _ready(api, name):  # noqa: ASYNC110 - what is waited for is another process's doing
+                await asyncio.sleep(_POLL_SECONDS)
+    except TimeoutError:
+        raise SandboxError(f"{name} wasn't ready after {_READY_SECONDS:.0f} s; see kubelet.log") from None
+    annotations = {INVENTORY_ANNOTATION: f"{options.resource}={options.devices}"}
+    await api.patch(NODES, name, {"metadata": {"annotations": annotations}})
+
+
+async def _ready(api: Api, name: str) -> bool:
+    try:
+        node = await api.get(NODES, name)
+    except NotFound:
+        return False
+    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
 
 
 def node(name: str, options: Options, version: str) -> dict[str, Any]:

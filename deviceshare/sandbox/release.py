@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from deviceshare.sandbox.cache import cache_root, etcd_cache, kubernetes_cache, locked
+from deviceshare.sandbox.cache import add, cache_root, etcd_cache, kubernetes_cache, locked, missing
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.progress import Progress
 
@@ -31,7 +31,7 @@ _CHUNK = 1 << 20
 
 
 def download(binaries: Sequence[str], wanted: str, progress: Progress) -> Path:
-    """Puts the release into the cache and returns its directory; raises SandboxError when it can't be had.
+    """Puts what the cache lacks of a release into it and returns the directory; raises SandboxError.
 
     The address is DEVICESHARE_RELEASE_URL, by default the official site.
     """
@@ -40,19 +40,19 @@ def download(binaries: Sequence[str], wanted: str, progress: Progress) -> Path:
     source = f"{base}/{version}/bin/linux/{_architecture()}"
     target = kubernetes_cache() / version / "bin"
     with locked(progress):
-        if target.is_dir():
+        lacking = missing(target, binaries)
+        if not lacking:
             return target
         with tempfile.TemporaryDirectory(dir=cache_root(), prefix="download-") as scratch:
             directory = Path(scratch) / "bin"
             directory.mkdir()
             # All checksums first: where the site is out of reach, this is what notices, before any stage is announced.
-            checksums = {name: _read(f"{source}/{name}.sha256").split()[0] for name in binaries}
-            for name in binaries:
+            checksums = {name: _read(f"{source}/{name}.sha256").split()[0] for name in lacking}
+            for name in lacking:
                 with progress.stage(f"Downloading {name} {version}"):
                     _fetch(f"{source}/{name}", directory / name, checksums[name])
                 (directory / name).chmod(0o755)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            directory.rename(target)
+            add(directory, target)
     return target
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from deviceshare.sandbox.binaries import Binaries
 from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.programs import Programs
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +28,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Whether deviceshare runs and its webhooks are registered. The CRDs and its rights are there in any case."""
     kubelet: bool = True
     """Whether the pods of the simulated nodes turn Running. Off, they stay as the scheduler leaves them."""
+    real_node: bool = False
+    """Whether the node is one real node, with a kubelet, containers and a network, in place of the simulated ones."""
+    bare: bool = False
+    """Whether the cluster has nothing of deviceshare at all, no CRDs, rights or scheduler, for its chart to bring."""
     extender: dict[str, Any] | None = None
     """The extender entry of deviceshare-scheduler's configuration, where it shall not be deviceshare's own."""
 
@@ -36,6 +41,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     options: Options
     binaries: Binaries
+    programs: Programs | None = None
+    """Those of the real node, where there is one."""
 
 
 class ProcessState(msgspec.Struct, kw_only=True):

@@ -23,10 +23,12 @@ from deviceshare.sandbox.child import Child
 from deviceshare.sandbox.components import Component, Components, choose_ports
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.install import install
-from deviceshare.sandbox.nodes import create_nodes
-from deviceshare.sandbox.orphans import die_with_parent
+from deviceshare.sandbox.network import API_SERVICE, HOST, NODE
+from deviceshare.sandbox.nodes import create_nodes, equip
 from deviceshare.sandbox.probes import Prober
+from deviceshare.sandbox.real_node import NAME, RealNode
 from deviceshare.sandbox.state import Layout, ProcessState, State
+from deviceshare.sandbox.syscalls import die_with_parent
 
 log = structlog.get_logger(__name__)
 
@@ -79,30 +81,45 @@ class Supervisor:
         pki = self._layout.pki
         authority = Authority(pki)
         names = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
-        authority.issue("kube-apiserver", names, ("127.0.0.1", "10.96.0.1"))
+        authority.issue("kube-apiserver", names, ("127.0.0.1", HOST, API_SERVICE))
         authority.issue("loopback")
+        authority.issue("kubelet", (), (NODE,))
+        authority.issue_client("kubelet-client", "kube-apiserver", "system:masters")
         authority.issue("webhook")
         write_key(pki / "service-accounts.key")
         return authority.certificate
 
     async def _bring_up(self, prober: Prober, tokens: Path) -> None:
         parts, options = self._components, self._plan.options
+        real = RealNode(self._layout, self._plan) if options.real_node else None
+        if real:  # The API server listens on the wire to it.
+            await self._start(prober, real.containerd)
+            self._say("importing images")
+            await asyncio.to_thread(real.import_own_images)
         # The API server exits if its store isn't there.
         await self._start(prober, parts.etcd)
         await self._start(prober, parts.apiserver(tokens))
         # CRDs and rights come before who needs them. The webhooks refuse groups until deviceshare answers; so be it.
         self._say("installing manifests")
         url = f"https://127.0.0.1:{self._ports.webhook}"
-        await install(self._layout, self._plan.binaries, webhook_url=url, with_webhooks=options.deviceshare)
+        await install(self._layout, self._plan, webhook_url=url)
         # From here on nobody waits for anybody: all of them cope with an API server that is busy, and with each other.
-        clients = [parts.controller_manager, parts.scheduler, parts.deviceshare_scheduler]
+        clients = [parts.controller_manager, parts.scheduler]
+        clients += [] if options.bare else [parts.deviceshare_scheduler]
         clients += [parts.deviceshare] if options.deviceshare else []
-        clients += [parts.kubelet] if options.kubelet else []
+        if real:
+            clients.append(real.kubelet)
+        elif options.kubelet:
+            clients.append(parts.kubelet)
         await self._start(prober, *clients)
         # Nodes come last, so that nothing is ever scheduled by a half of the system.
-        self._say("creating nodes")
+        self._say("waiting for the node" if real else "creating nodes")
         async with connect(str(self._layout.kubeconfig)) as connection:
-            await create_nodes(Api(connection), options, self._plan.binaries.version)
+            if real:
+                await equip(Api(connection), NAME, options)
+                await self._start(prober, real.proxy)  # It asks for its node, and again only after seconds.
+            else:
+                await create_nodes(Api(connection), options, self._plan.binaries.version)
 
     async def _start(self, prober: Prober, *components: Component) -> None:
         self._say("starting " + ", ".join(component.name for component in components))
