@@ -20,6 +20,12 @@ class EnvVar(Struct, frozen=True, rename="camel"):
     name: str
     value_from: EnvSource | None = None
 
+    @property
+    def field_path(self) -> str:
+        """The field of the pod that the variable has its value from, or ""."""
+        source = self.value_from and self.value_from.field_ref
+        return source.field_path if source else ""
+
 
 class Requirements(Struct, frozen=True):
     limits: dict[str, str] = field(default_factory=dict)
@@ -121,8 +127,4 @@ _PATHS = {vendor.env: f"metadata.annotations['{vendor.annotation}']" for vendor 
 
 def _reads_annotations(container: Container) -> bool:
     # The last of several variables of one name wins in a container, so it is the one that counts.
-    last = {variable.name: variable.value_from for variable in container.env if variable.name in _PATHS}
-    return all(
-        source is not None and source.field_ref is not None and source.field_ref.field_path == _PATHS[name]
-        for name, source in ((name, last.get(name)) for name in _PATHS)
-    )
+    return {v.name: v.field_path for v in container.env if v.name in _PATHS} == _PATHS

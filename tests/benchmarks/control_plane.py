@@ -96,7 +96,7 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
     """Starts one in a temporary directory; yields it and an admin's connection."""
     with tempfile.TemporaryDirectory(prefix="deviceshare-benchmark-") as directory:
         layout = Layout(Path(directory))
-        plan = Plan(Options(nodes=nodes, devices=devices), binaries.find(Progress()))
+        plan = Plan(Options(nodes=nodes, devices=devices, deviceshare=False), binaries.find(Progress()))
         with _locked(layout, plan):
             authority = Authority(layout.pki)
             authority.issue("kube-apiserver", ("localhost",), ("127.0.0.1",))
@@ -110,7 +110,7 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
                 plane.beside([plane.parts.apiserver(tokens)]),
                 connect(str(layout.kubeconfig)) as connection,
             ):
-                await install(layout, plan.binaries, webhook_url=plane.webhook_url, with_webhooks=False)
+                await install(layout, plan, webhook_url=plane.webhook_url)
                 await create_nodes(Api(connection), plan.options, plan.binaries.version)
                 yield plane, connection
 
