@@ -34,6 +34,8 @@ class Pace(Struct, frozen=True):
 
     look: float = 5.0
     """Between two looks: three small reads."""
+    first: float = 0.5
+    """The same while there is nothing to show yet."""
     settle: float = 60.0
     """A bundle that has stood this long has reached every API server: they watch, and come back from a lost watch."""
     standby: float = 30.0
@@ -108,7 +110,9 @@ class Keeper:
             return self._pace.look
         self._trust = trust = trust_secret.decode(secret) if secret else Trust()
         self._renew(trust)
-        return 0.0 if await self._keep(trust, secret, configurations) else self._pace.look
+        if await self._keep(trust, secret, configurations):
+            return 0.0
+        return self._pace.look if self.served else self._pace.first
 
     async def _reconcile(self, _: str) -> None:
         raise Later(await self.look())

@@ -1,0 +1,89 @@
+"""What `deviceshare run` refuses, and what it understands."""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from deviceshare.cli.run import run
+from deviceshare.settings import Settings, Tls
+
+WITHOUT_WEBHOOK = ("--roles", "controller,extender")
+
+
+def parse(*flags: str) -> Settings:
+    """As the command does it; raises click.UsageError."""
+    with run.make_context("run", list(flags)) as context:
+        return Settings(**context.params)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file.pem"
+    path.touch()
+    return path
+
+
+@pytest.mark.parametrize("given", [(), ("--tls-cert",), ("--tls-key",)], ids=["none", "certificate", "key"])
+def test_webhooks_without_a_certificate_are_refused(given: tuple[str, ...], file: Path) -> None:
+    """With all three ways out."""
+    flags = [part for flag in given for part in (flag, str(file))]
+    with pytest.raises(click.UsageError, match=r"--ca-secret NAME.*--tls-cert FILE.*--roles controller,extender"):
+        parse(*flags)
+
+
+def test_one_way_to_a_certificate_excludes_the_other(file: Path) -> None:
+    """Else nobody knows which one is served."""
+    with pytest.raises(click.UsageError, match="exclude each other"):
+        parse("--ca-secret", "ca", "--tls-cert", str(file), "--tls-key", str(file))
+
+
+def test_a_process_without_webhooks_needs_no_certificate() -> None:
+    """The extender on loopback speaks plain HTTP."""
+    settings = parse(*WITHOUT_WEBHOOK)
+
+    assert settings.extender_tls is None
+
+
+def test_the_webhooks_files_are_taken(file: Path) -> None:
+    """As cert-manager mounts them."""
+    assert parse("--tls-cert", str(file), "--tls-key", str(file)).webhook_tls == Tls(file, file)
+    assert parse("--ca-secret", "ca").webhook_tls is None
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:1", ":1", "10.0.0.1:1", "[::]:1", "extender.example:1"])
+def test_an_extender_beyond_loopback_demands_client_certificates(address: str, file: Path) -> None:
+    """Who can call it can bind pods."""
+    with pytest.raises(click.UsageError, match=r"--extender-client-ca, or bind it to 127\.0\.0\.1"):
+        parse(*WITHOUT_WEBHOOK, "--extender-bind", address)
+
+    files = [part for name in ("tls-cert", "tls-key", "client-ca") for part in (f"--extender-{name}", str(file))]
+    assert parse(*WITHOUT_WEBHOOK, "--extender-bind", address, *files).extender_tls == Tls(file, file, file)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.8.8.8:1", "[::1]:1", "localhost:1"])
+def test_an_extender_on_loopback_needs_no_certificate(address: str) -> None:
+    """Only its own pod reaches it."""
+    assert parse(*WITHOUT_WEBHOOK, "--extender-bind", address).extender_tls is None
+
+
+def test_an_extender_with_half_of_its_files_is_refused(file: Path) -> None:
+    """TLS that lets anybody in would look safe."""
+    with pytest.raises(click.UsageError, match="go together"):
+        parse(*WITHOUT_WEBHOOK, "--extender-tls-cert", str(file), "--extender-tls-key", str(file))
+
+
+def test_a_role_that_is_off_is_not_checked() -> None:
+    """Its flags may stay in a shared environment."""
+    assert parse("--roles", "controller", "--extender-bind", ":1").roles == {"controller"}
+
+
+def test_the_certificate_is_for_the_service_and_the_address() -> None:
+    """The API server asks for NAME.NAMESPACE.svc, or for what a `url` says."""
+    settings = parse(
+        "--ca-secret", "ca", "--webhook-service", "hooks", "--namespace", "gpu", "--webhook-bind", "[::1]:1"
+    )
+
+    assert settings.webhook_names == ("hooks.gpu.svc", "hooks.gpu", "hooks.gpu.svc.cluster.local")
+    assert settings.webhook_addresses == ("::1",)
+    assert parse("--ca-secret", "ca").webhook_addresses == ()
