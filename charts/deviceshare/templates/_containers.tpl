@@ -37,16 +37,20 @@ capabilities:
     {{- end }}
     - --log-format={{ .Values.log.format }}
     - --log-level={{ .Values.log.level }}
+  # A server-side apply to Kubernetes 1.20 needs the protocols spelt out.
   ports:
     - name: probe
       containerPort: 8080
+      protocol: TCP
     {{- if has "webhook" .Values.roles }}
     - name: webhook
       containerPort: 9443
+      protocol: TCP
     {{- end }}
     {{- if include "deviceshare.networkedExtender" . }}
     - name: extender
       containerPort: 8888
+      protocol: TCP
     {{- end }}
   # A start waits for nothing: the probes are served first.
   livenessProbe:
@@ -85,6 +89,7 @@ capabilities:
   ports:
     - name: scheduler
       containerPort: 10259
+      protocol: TCP
   # deviceshare's probe, by intent: the leading kube-scheduler can do nothing without the deviceshare beside it, and has to
   # leave the lease to another pod's. When kube-scheduler itself hangs, it loses the lease anyway.
   livenessProbe:
