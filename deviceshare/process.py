@@ -22,12 +22,13 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.kube.events import Recorder
 from deviceshare.kube.mirror import Mirror
+from deviceshare.kube.pulse import Pulse
 from deviceshare.loops.binding import Binder
 from deviceshare.loops.controller import Controller
 from deviceshare.loops.feeding import Feed
 from deviceshare.loops.impostors import ImpostorWatch
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.leadership import Elector, LeadershipLost
+from deviceshare.loops.leadership import Elector
 from deviceshare.loops.trust import Keeper, Names, Pace
 from deviceshare.settings import Settings, Tls
 from deviceshare.telemetry import Metrics
@@ -40,8 +41,9 @@ from deviceshare.web.server import CannotListen, Server
 
 log = structlog.get_logger(__name__)
 
-DRAIN_SECONDS = 0.5
-"""Between "not ready" and closing the doors, so that who still has our address finds somebody at home."""
+DRAIN_SECONDS = 1.5
+"""Between "not ready" and closing the doors, so that who still has our address finds somebody at home. kube-proxy takes
+a second to forget a pod that ends; more would let the next leader begin later than it need."""
 
 
 def main(settings: Settings) -> int:
@@ -78,6 +80,7 @@ class Process:
         self._metrics = Metrics()
         self._draining = False
         self._recorder = Recorder(api, settings.instance)
+        self._pulse = Pulse(api)
 
         self._groups = Mirror(api, GROUPS)
         self._ledgers = Mirror(api, NODE_DEVICES)
@@ -108,18 +111,10 @@ class Process:
             ledgers=self._ledgers,
             on_conflict=self._metrics.claim_conflicts.inc,
         )
-        self._controller = Controller(
-            api,
-            self._fleet,
-            groups=self._groups,
-            ledgers=self._ledgers,
-            nodes=self._nodes,
-            pods=self._pods,
-            recorder=self._recorder,
-            on_uncovered=self._metrics.uncovered_pods.set,
-        )
+        self._controller: Controller | None = None
         # A process that restarts within its predecessor's lease must not be taken for it.
-        self._elector = Elector(api, f"{settings.instance}_{uuid4().hex[:8]}", namespace=settings.namespace)
+        identity = f"{settings.instance}_{uuid4().hex[:8]}"
+        self._elector = Elector(api, identity, namespace=settings.namespace, timing=settings.lease)
         self._impostors = ImpostorWatch(api, self._pods, self._recorder)
         self._metrics.leader.set_function(lambda: float(self._elector.leading))
         self._metrics.watch_cluster(
@@ -144,6 +139,7 @@ class Process:
                 await self._start(stack, server)
             for name, mirror in self._mirrors.items():
                 stack.push_async_callback(failures.watch(f"mirror-{name}", mirror.run))
+            stack.push_async_callback(failures.watch("pulse", self._pulse.run))
             stack.push_async_callback(failures.watch("recorder", self._recorder.run))
             stack.push_async_callback(failures.watch("impostors", self._impostors.run))
             for name, certificate in self._certificates.items():
@@ -157,6 +153,8 @@ class Process:
                 await self._start(stack, server)
             await stopping.wait()
             self._draining = True
+            for server in self._servers:
+                server.drain()
             log.info("Stopping deviceshare", failed=failures.first is not None)
             await asyncio.sleep(DRAIN_SECONDS)
         log.info("Stopped deviceshare")
@@ -166,7 +164,27 @@ class Process:
         # Nothing may be concluded from a cluster that is only half read.
         for mirror in self._mirrors.values():
             await mirror.wait_listed()
-        await self._elector.run(self._controller.run)
+        await self._elector.run(self._reconcile)
+
+    async def _reconcile(self) -> None:
+        """One term as the leader."""
+        self._controller = Controller(
+            self._api,
+            self._fleet,
+            groups=self._groups,
+            ledgers=self._ledgers,
+            nodes=self._nodes,
+            pods=self._pods,
+            recorder=self._recorder,
+            on_uncovered=self._metrics.uncovered_pods.set,
+        )
+        try:
+            await self._controller.run()
+        finally:
+            self._controller = None
+
+    def _stuck(self) -> str:
+        return self._controller.stuck() if self._controller else ""
 
     async def _start(self, stack: AsyncExitStack, server: Server) -> None:
         await server.start()
@@ -175,8 +193,9 @@ class Process:
     def _build_servers(self) -> list[Server]:
         settings, metrics = self._settings, self._metrics
         checks: dict[str, Check] = {name: _synced(mirror) for name, mirror in self._mirrors.items()}
+        checks["api-server"] = self._pulse.fault
         checks["shutdown"] = lambda: "stopping" if self._draining else ""
-        live: dict[str, Check] = {"controller": self._controller.stuck}
+        live: dict[str, Check] = {"controller": self._stuck}
         probes = probe_routes(live, checks, metrics)
         servers = [Server("probe", *settings.probe_bind, probes, metrics, max_body=65536, timeout=5)]
         if "extender" in settings.roles:
@@ -241,9 +260,6 @@ class _Failures:
         try:
             await work()
             raise RuntimeError(f"{name} ended by itself")
-        except LeadershipLost as error:
-            log.error("Lost the lease", error=str(error))
-            self._fail(error)
         except Exception as error:
             log.exception("Failed in the background", task=name)
             self._fail(error)

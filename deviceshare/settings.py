@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from deviceshare.domain import contract
+from deviceshare.loops import leadership
 
 ROLES: Final = ("controller", "extender", "webhook")
 
@@ -52,10 +53,14 @@ class Settings:
     tls_cert: Path | None
     tls_key: Path | None
     probe_bind: Address
+    lease_duration: int
+    renew_deadline: float
+    retry_period: float
     log_format: Any
     log_level: Any
 
     def __post_init__(self) -> None:
+        self._check_lease()
         if "webhook" in self.roles:
             self._check_webhook()
         if "extender" in self.roles:
@@ -84,6 +89,20 @@ class Settings:
         """The address on which the webhooks listen, where it is one: configurations may name it in a `url`."""
         address = _ip(self.webhook_bind.host)
         return () if address is None or address.is_unspecified else (str(address),)
+
+    @property
+    def lease(self) -> leadership.Timing:
+        """How the leader is elected."""
+        return leadership.Timing(self.lease_duration, self.renew_deadline, self.retry_period)
+
+    def _check_lease(self) -> None:
+        if not self.lease_duration > self.renew_deadline > leadership.JITTER * self.retry_period > 0:
+            raise click.UsageError(
+                f"--lease-duration {self.lease_duration}, --renew-deadline {self.renew_deadline:g}, --retry-period"
+                f" {self.retry_period:g}: each must be longer than the next, and the deadline longer than"
+                f" {leadership.JITTER:g} periods, such as 15, 10 and 2 seconds: a leader must have tried more than once"
+                " before it gives up, and have stopped before another begins"
+            )
 
     def _check_webhook(self) -> None:
         files = (self.tls_cert, self.tls_key)
@@ -161,6 +180,9 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         _flag("--tls-cert", type=file, help="Or bring them: a certificate, PEM; read again when it changes."),
         _flag("--tls-key", type=file, help="Its private key, PEM."),
         _flag("--probe-bind", type=_Address(), default=":8080", help="/livez, /readyz and /metrics."),
+        _flag("--lease-duration", type=int, default=15, help="Seconds until the lease of a leader that died is taken."),
+        _flag("--renew-deadline", type=float, default=10.0, help="Seconds without a renewal until a leader stops."),
+        _flag("--retry-period", type=float, default=2.0, help="Seconds between two looks at the lease."),
         _flag("--log-format", type=click.Choice(["auto", "json", "console"]), default="auto"),
         _flag("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"),
     ]

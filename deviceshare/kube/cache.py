@@ -53,6 +53,10 @@ class Cache(Generic[T]):
         for obj in self.values():
             _tell(watcher, None, obj)
 
+    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+        # A new list: a watcher may leave while it is told something.
+        self._watchers = [each for each in self._watchers if each != watcher]
+
     def replace(self, objects: Iterable[T], version: str) -> None:
         """Takes in a list; what is not in it is removed."""
         now, before = _revision(version), _revision(self.version)

@@ -105,6 +105,9 @@ class Mirror(Generic[T]):
     def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
         self._cache.subscribe(watcher)
 
+    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+        self._cache.unsubscribe(watcher)
+
     def put(self, obj: T) -> None:
         """Takes in the answer to a write of ours, so that the next decision doesn't wait for the watch."""
         self._cache.put(obj)

@@ -34,7 +34,10 @@ COVER_SECONDS = 1.0
 
 
 class Controller:
-    """Reconciles everything while `run` runs, which is once in a process: who loses the lease ends."""
+    """Reconciles everything in one term of the leader: it is made for it, and `run` runs once.
+
+    The next term gets another, which takes nothing over: what is known is read from the mirrors.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,7 @@ class Controller:
         self._nodes = nodes
         self._pods = pods
         self._clock = clock
-        self._running = False
+        self._on_uncovered = on_uncovered
         self._members = members = Members()
         covering = Covering(cluster, ledgers=ledgers, members=members, recorder=recorder, on_uncovered=on_uncovered)
         self._statuses = Statuses(
@@ -84,24 +87,27 @@ class Controller:
     async def run(self) -> None:
         """Works until cancelled. The mirrors must have been listed: nothing may be concluded from half a cluster."""
         # Pods and ledgers first: what the others conclude from groups and nodes depends on them.
-        self._pods.subscribe(self._on_pod)
-        self._ledgers.subscribe(self._on_ledger)
-        self._groups.subscribe(self._on_group)
-        self._nodes.subscribe(self._on_node)
-        self._running = True
-        log.info("Started to reconcile")
+        subscriptions: tuple[tuple[Mirror[Any], Callable[[Any, Any], None]], ...] = (
+            (self._pods, self._on_pod),
+            (self._ledgers, self._on_ledger),
+            (self._groups, self._on_group),
+            (self._nodes, self._on_node),
+        )
         try:
+            for mirror, watcher in subscriptions:
+                mirror.subscribe(watcher)
+            log.info("Started to reconcile")
             async with asyncio.TaskGroup() as tasks:
                 for queue in self._queues:
                     tasks.create_task(queue.run(), name=queue.name)
         finally:
-            self._running = False
+            for mirror, watcher in subscriptions:
+                mirror.unsubscribe(watcher)
+            self._on_uncovered(0)  # From now on the next leader counts.
             log.info("Stopped reconciling")
 
     def stuck(self) -> str:
-        """Why the work doesn't go on although it should, or ""."""
-        if not self._running:
-            return ""
+        """Why the work doesn't go on although it runs, or ""."""
         now = self._clock()
         stuck = [queue.name for queue in self._queues if now - queue.ticked > STUCK_SECONDS]
         return f"not looked for work for {STUCK_SECONDS:.0f} s: {', '.join(stuck)}" if stuck else ""

@@ -3,7 +3,8 @@
 https://kubernetes.io/docs/concepts/architecture/leases/; the rules and times are client-go's (tools/leaderelection).
 
 Nothing is safe because of it: the claim protocol holds with two leaders. It only keeps replicas from doing the same
-work twice. So what counts is that somebody leads soon, and that who lost the lease stops.
+work twice. So what counts is that somebody leads soon, and that who lost the lease stops. Who has stopped may stand for
+election again, in the same process: an API server that was away takes nobody's process with it.
 
 No clock is compared with another machine's. A follower judges by how long it has itself seen the lease unchanged; a
 leader by when it began its last renewal that succeeded. The times in the Lease are for people.
@@ -26,14 +27,22 @@ from deviceshare.loops.ports import ApiError, Cluster, Conflict, NotFound
 log = structlog.get_logger(__name__)
 
 LEASE_NAME = "deviceshare"
+JITTER = 1.2
+"""A look at the lease may come later than `retry` by this factor, so that followers don't come all at once."""
+RELEASE_SECONDS = 5.0
+"""The bound on giving the lease back, which is a courtesy: it would run out by itself."""
 
 
-class LeadershipLost(Exception):
-    """The lease could not be kept. The process must end: whatever it still does, another leader may be doing too."""
+class StillWorking(Exception):
+    """The work did not stop in time. The process must end: whatever it still does, another leader may be doing too."""
+
+
+class _Lost(Exception):
+    """The lease could not be kept."""
 
 
 class Timing(Struct, frozen=True):
-    """Seconds."""
+    """Seconds; named and chosen as in client-go, where they are LeaseDuration, RenewDeadline and RetryPeriod."""
 
     duration: float = 15.0
     """A lease unchanged for this long may be taken."""
@@ -41,8 +50,11 @@ class Timing(Struct, frozen=True):
     """A leader that has not renewed for this long stops; what is left of `duration` is for stopping."""
     retry: float = 2.0
     """Between two looks at the lease; also the bound on one request."""
-    stop: float = 5.0
-    """The bound on stopping the work after a loss, and on releasing the lease."""
+
+    @property
+    def stop(self) -> float:
+        """The bound on stopping the work: what is left when the lease was lost, before somebody else may begin."""
+        return self.duration - self.renew_within
 
 
 class Elector:
@@ -68,21 +80,31 @@ class Elector:
         self._renewed = 0.0
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Waits for the lease, then runs `lead` while it is ours.
+        """Runs `lead` whenever the lease is ours, each time anew: who loses the lease stops and waits for it again.
 
         When cancelled, or when `lead` ends by itself, `lead` is stopped first and the lease released last. Raises
-        `LeadershipLost` when the lease can't be kept, and whatever `lead` raises.
+        `StillWorking` when `lead` doesn't stop, and whatever `lead` raises.
         """
         try:
-            await self._acquire()
-            await self._hold(lead)
-        except LeadershipLost:
+            while await self._term(lead):
+                pass
+        except StillWorking:
             raise
         except BaseException:
             await self._release()
             raise
         else:
             await self._release()
+
+    async def _term(self, lead: Callable[[], Awaitable[None]]) -> bool:
+        """Waits for the lease and leads; returns True when the lease was lost, False when `lead` ended by itself."""
+        await self._acquire()
+        try:
+            await self._hold(lead)
+        except _Lost as error:
+            log.warning("Lost the lease", error=str(error))
+            return True
+        return False
 
     async def _hold(self, lead: Callable[[], Awaitable[None]]) -> None:
         self.leading = True
@@ -93,10 +115,12 @@ class Elector:
         finally:
             self.leading = False
             # While the work stops the lease is still renewed, so that nobody else begins before it has ended.
-            await _stop(working, self._timing.stop)
+            stopped = await _stop(working, self._timing.stop)
             await _stop(renewing, self._timing.stop)
-        for task in (renewing, working):
-            if task.done() and not task.cancelled():
+            if not stopped:
+                raise StillWorking(f"the leader's work did not stop within {self._timing.stop:g} s")
+        for task in (working, renewing):
+            if not task.cancelled():
                 task.result()
 
     async def _acquire(self) -> None:
@@ -115,7 +139,7 @@ class Elector:
                         return
             except (ApiError, TimeoutError) as error:
                 log.warning("Failed to get the lease", error=str(error) or "no answer in time")
-            await asyncio.sleep(self._timing.retry * random.uniform(1.0, 1.2))
+            await asyncio.sleep(self._timing.retry * random.uniform(1.0, JITTER))
 
     def _free(self, lease: Lease | None, unchanged: float) -> bool:
         """Whether the lease may be taken. Its holder has written how long it is good for without a change."""
@@ -124,18 +148,18 @@ class Elector:
         return unchanged >= (lease.spec.lease_duration_seconds or self._timing.duration)
 
     async def _renew(self) -> None:
-        """Keeps the lease; raises `LeadershipLost` as soon as that is no longer sure."""
+        """Keeps the lease; raises `_Lost` as soon as that is no longer sure."""
         while True:
             await asyncio.sleep(min(self._timing.retry, max(self._left(), 0.0)))
             left = self._left()
             if left <= 0:
-                raise LeadershipLost(f"the lease was not renewed within {self._timing.renew_within:g} s")
+                raise _Lost(f"the lease was not renewed within {self._timing.renew_within:g} s")
             try:
                 async with asyncio.timeout(min(left, self._timing.retry)):
                     if self._lease is None:
                         self._lease = await self._read()
                         if self._lease is not None and self._lease.spec.holder_identity != self._identity:
-                            raise LeadershipLost(f"{self._lease.spec.holder_identity or 'nobody'} holds the lease")
+                            raise _Lost(f"{self._lease.spec.holder_identity or 'nobody'} holds the lease")
                     await self._take(self._lease)
             except (Conflict, NotFound):
                 self._lease = None  # somebody wrote it, perhaps an earlier request of ours: look before going on
@@ -178,7 +202,7 @@ class Elector:
         """Gives the lease back if it is ours, so that the next leader need not wait for it to run out."""
         spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
         try:
-            async with asyncio.timeout(self._timing.stop):
+            async with asyncio.timeout(RELEASE_SECONDS):
                 # Read first: a request that was cut off may have written it, and then the version we hold is old.
                 lease = await self._read()
                 if lease is not None and lease.spec.holder_identity == self._identity:
@@ -192,11 +216,11 @@ async def _run(lead: Callable[[], Awaitable[None]]) -> None:
     await lead()
 
 
-async def _stop(task: asyncio.Task[None], patience: float) -> None:
+async def _stop(task: asyncio.Task[None], patience: float) -> bool:
+    """Whether it stopped within `patience` seconds."""
     task.cancel()
     _, pending = await asyncio.wait({task}, timeout=patience)
-    if pending:
-        log.error("Gave up waiting for a task to stop", task=task.get_name())
+    return not pending
 
 
 def _fingerprint(lease: Lease | None) -> object:

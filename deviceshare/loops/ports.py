@@ -136,6 +136,10 @@ class Mirror(Protocol[T_co]):
         """Calls `watcher(old, new)` on the event loop at each change; existing objects are reported as additions."""
         ...
 
+    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+        """Ends what `subscribe` began; does nothing where it never began."""
+        ...
+
 
 class Recorder(Protocol):
     """Posts Kubernetes Events for people to read; never raises and never waits for the API server."""

@@ -16,9 +16,6 @@ log = structlog.get_logger(__name__)
 RESULT: Final = web.ResponseKey("result", str)
 """Set on a response (`response[RESULT] = "refused"`), it becomes the result in the request metrics."""
 
-_GRACE = 3.0
-"""Seconds that requests under way have to end when the server stops; aiohttp's own 60 outlast a pod's grace period."""
-
 _KEEP_ALIVE = 150.0
 """Seconds an idle connection stays open. Go's clients close theirs after 90: were we first, a request sent at that
 moment would fail, and Go doesn't repeat a POST."""
@@ -51,10 +48,12 @@ class Server:
         self._host = host
         self._port = port
         self._tls = tls
+        self._draining = False
         app = web.Application(middlewares=[_bounded(metrics, timeout)], client_max_size=max_body)
         app.add_routes(routes)
+        app.on_response_prepare.append(self._say_goodbye)
         self._runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=_GRACE, keepalive_timeout=_KEEP_ALIVE, handle_signals=False
+            app, access_log=None, shutdown_timeout=timeout, keepalive_timeout=_KEEP_ALIVE, handle_signals=False
         )
 
     @property
@@ -75,10 +74,22 @@ class Server:
             ) from error
         log.info("Started server", server=self._name, host=self._host, port=self.port, tls=self._tls is not None)
 
+    def drain(self) -> None:
+        """From now on each answer ends its connection, so that clients open the next one elsewhere.
+
+        Else a request might be sent on a connection just when `stop` closes it, and be lost.
+        """
+        self._draining = True
+
     async def stop(self) -> None:
-        """Accepts no more, lets requests under way end for a few seconds, then cuts them off."""
+        """Accepts no more, and lets requests under way end within their time."""
         await self._runner.cleanup()
         log.info("Stopped server", server=self._name)
+
+    async def _say_goodbye(self, _: web.Request, response: web.StreamResponse) -> None:
+        if self._draining:
+            response.headers["Connection"] = "close"
+            response.force_close()
 
 
 def _bounded(metrics: Metrics, timeout: float) -> Middleware:

@@ -78,6 +78,9 @@ class Groups:
     def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
         raise NotImplementedError
 
+    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+        raise NotImplementedError
+
 
 class NoBinds:
     """Filter and prioritize are measured, bind is not."""

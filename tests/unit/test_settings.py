@@ -6,6 +6,7 @@ import click
 import pytest
 
 from deviceshare.cli.run import run
+from deviceshare.loops.leadership import Timing
 from deviceshare.settings import Settings, Tls
 
 WITHOUT_WEBHOOK = ("--roles", "controller,extender")
@@ -87,3 +88,18 @@ def test_the_certificate_is_for_the_service_and_the_address() -> None:
     assert settings.webhook_names == ("hooks.gpu.svc", "hooks.gpu", "hooks.gpu.svc.cluster.local")
     assert settings.webhook_addresses == ("::1",)
     assert parse("--ca-secret", "ca").webhook_addresses == ()
+
+
+def test_the_election_has_the_times_of_kubernetes_own() -> None:
+    """Unless others are chosen."""
+    assert parse(*WITHOUT_WEBHOOK).lease == Timing(15, 10, 2)
+    chosen = ("--lease-duration", "3", "--renew-deadline", "2", "--retry-period", "0.5")
+    assert parse(*WITHOUT_WEBHOOK, *chosen).lease == Timing(3, 2, 0.5)
+
+
+@pytest.mark.parametrize("times", [(10, 10, 2), (15, 2, 2), (15, 10, 0), (15, -1, -2)])
+def test_times_of_the_election_that_cannot_work_are_refused(times: tuple[int, int, int]) -> None:
+    """Two would lead at once, or a leader would stop at the first hiccup."""
+    flags = zip(("--lease-duration", "--renew-deadline", "--retry-period"), map(str, times), strict=True)
+    with pytest.raises(click.UsageError, match="such as 15, 10 and 2 seconds"):
+        parse(*WITHOUT_WEBHOOK, *(part for flag in flags for part in flag))

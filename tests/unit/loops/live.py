@@ -52,6 +52,9 @@ class MemoryMirror:
         for obj in self.values():
             watcher(None, obj)
 
+    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+        self.watchers = [each for each in self.watchers if each != watcher]
+
     def put(self, obj: Any) -> None:
         old = self.objects.get(obj.metadata.key)
         if old is None or int(old.metadata.resource_version) < int(obj.metadata.resource_version):

@@ -32,3 +32,6 @@ class FixedMirror(Generic[T]):
 
     def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
         raise AssertionError("the webhooks only look things up")
+
+    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+        raise AssertionError("the webhooks only look things up")

@@ -223,3 +223,14 @@ async def test_a_certificate_that_can_not_be_read_at_the_start_is_an_error(tmp_p
     """Serving webhooks without TLS is no way out."""
     with pytest.raises(UnusableCertificate, match=r"tls\.crt"):
         a_certificate(tmp_path)
+
+
+async def test_a_draining_server_ends_each_connection_with_its_answer() -> None:
+    """So that no request is under way on one when the server closes it."""
+    async with serving() as (server, _), ClientSession() as session:
+        url = f"http://127.0.0.1:{server.port}/filter"
+        async with session.post(url) as response:
+            assert response.headers.get("Connection") != "close"
+        server.drain()
+        async with session.post(url) as response:
+            assert (response.status, response.headers["Connection"]) == (200, "close")
