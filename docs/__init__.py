@@ -1,0 +1,1 @@
+"""The documentation: pages, what generates parts of them, and what makes a site of them."""

@@ -1,0 +1,134 @@
+"""Writes the tables of docs/reference that follow from the code; a test fails while any of it is stale.
+
+    python -m docs.generate
+
+Each stands in its page between `<!-- generated -->` and `<!-- end of generated -->`: the metrics from the registry, the
+settings from the command's options, the rights from the chart as Helm renders it.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+import yaml
+
+from charts import helm
+from deviceshare.cli.run import run
+from deviceshare.domain.census import FREE, DeviceCount
+from deviceshare.telemetry import Metrics
+
+ROOT: Final = Path(__file__).parent.parent
+REFERENCE: Final = ROOT / "docs" / "reference"
+_GENERATED: Final = re.compile(r"(?<=<!-- generated -->\n).*(?=<!-- end of generated -->)", re.DOTALL)
+
+
+def generated() -> dict[Path, str]:
+    """Each page as it should be."""
+    tables = {"metrics": metrics(), "settings": settings(), "rbac": rights(helm.render_files({}))}
+    pages = {REFERENCE / f"{name}.md": table for name, table in tables.items()}
+    return {page: _filled(page, table) for page, table in pages.items()}
+
+
+def _filled(page: Path, table: str) -> str:
+    return _GENERATED.sub(lambda _: f"\n{table}\n", page.read_text())
+
+
+def metrics() -> str:
+    """All metrics, after one of each kind of thing has been counted: a label is known only by what it was used for."""
+    all_of_them = Metrics()
+    with all_of_them.request("filter"):
+        pass
+    all_of_them.watch_cluster(lambda: [DeviceCount("node", "resource", FREE, 1)], lambda: {"Bound": 1})
+    all_of_them.watch_certificates(lambda: {"serving": 0.0})
+    rows = []
+    for family in all_of_them.registry.collect():
+        labels = {label: None for sample in family.samples for label in sample.labels if label != "le"}
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        rows.append((f"`{name}`", family.type, _code(labels), family.documentation))
+    return _table(("metric", "type", "labels", "meaning"), rows)
+
+
+def settings() -> str:
+    """The flags of `deviceshare run`."""
+    rows = [
+        (f"`{flag.opts[0]}`", f"`{flag.envvar}`", f"`{flag.default}`" if flag.show_default else "", _help(flag))
+        for flag in run.params
+        if isinstance(flag, click.Option)
+    ]
+    return _table(("flag", "environment", "default", "meaning"), rows)
+
+
+def _help(flag: click.Option) -> str:
+    choices = f"One of {_code(flag.type.choices)}." if isinstance(flag.type, click.Choice) else ""
+    return " ".join(filter(None, [flag.help, choices]))
+
+
+def rights(files: dict[str, str]) -> str:
+    """The rules of each role in the chart, with the comments that say what they are for."""
+    roles = []
+    for _, text in sorted(item for item in files.items() if item[0].startswith("templates/rbac/")):
+        documents = yaml.compose_all(text, Loader=yaml.SafeLoader)
+        found = (each for each in documents if _field(each, "kind").value in ("Role", "ClusterRole"))
+        roles += [_role(role, text.splitlines()) for role in found]
+    return "\n".join(roles)
+
+
+def _role(role: yaml.Node, lines: Sequence[str]) -> str:
+    kind = _field(role, "kind").value
+    name = _field(_field(role, "metadata"), "name").value
+    rows = []
+    why = ""
+    for rule in _field(role, "rules").value:
+        words = {key.value: [each.value for each in value.value] for key, value in rule.value}
+        # Rules that share a purpose stand together under one comment.
+        why = _comment_above(lines, rule.start_mark.line) or why
+        groups = _code(group or "core" for group in words["apiGroups"])
+        resources, names = _code(words["resources"]), _code(words.get("resourceNames", ()))
+        rows.append((groups, resources, names, ", ".join(words["verbs"]), why))
+    table = _table(("API group", "resources", "names", "verbs", "for what"), rows)
+    return f"### {kind} {name}\n\n{table}"
+
+
+def _field(node: yaml.Node, name: str) -> yaml.Node:
+    fields: dict[str, yaml.Node] = {key.value: value for key, value in node.value}
+    return fields[name]
+
+
+def _comment_above(lines: Sequence[str], line: int) -> str:
+    start = line
+    while start and lines[start - 1].strip().startswith("#"):
+        start -= 1
+    return " ".join(each.strip().removeprefix("#").strip() for each in lines[start:line])
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([_cell(cell) for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _code(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def stale() -> Iterator[Path]:
+    """The pages that differ from what they should be."""
+    return (page for page, text in generated().items() if page.read_text() != text)
+
+
+def main() -> None:
+    """Writes what is stale, and names it."""
+    for page, text in generated().items():
+        if page.read_text() != text:
+            page.write_text(text)
+            sys.stdout.write(f"{page.relative_to(ROOT)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The parts of the documentation that follow from the code."""
+
+import re
+
+import pytest
+
+from charts import helm
+from docs import generate
+
+
+def test_generated_tables_are_up_to_date() -> None:
+    """If this fails: python -m docs.generate."""
+    assert list(generate.stale()) == []
+
+
+def test_every_metric_is_in_the_reference() -> None:
+    """The table holds what the registry was used for; a kind that the generator doesn't know would be missing."""
+    named = set(re.findall(r'"(deviceshare_\w+)"', (generate.ROOT / "deviceshare/telemetry.py").read_text()))
+    listed = set(re.findall(r"^\| `(deviceshare_\w+)`", generate.metrics(), re.MULTILINE))
+    assert named
+    assert listed == named
+
+
+def test_every_role_of_the_chart_is_in_the_reference() -> None:
+    """A rule in a template that the generator passes over would be granted without a word."""
+    listed = re.findall(r"^### (\w+) ([\w-]+)", generate.rights(helm.render_files({})), re.MULTILINE)
+    objects = [each for each in helm.render({}) if each["kind"] in ("Role", "ClusterRole")]
+    assert objects
+    assert sorted(listed) == sorted((each["kind"], each["metadata"]["name"]) for each in objects)
+
+
+@pytest.mark.parametrize(
+    "row", ["| `--log-level` | `DEVICESHARE_LOG_LEVEL` | `info` |", "| `--tls-key` | `DEVICESHARE_TLS_KEY` |  |"]
+)
+def test_a_setting_tells_its_variable_and_its_default(row: str) -> None:
+    """A flag without a default has an empty cell."""
+    assert any(line.startswith(row) for line in generate.settings().splitlines())
