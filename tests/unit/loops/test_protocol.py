@@ -31,7 +31,7 @@ NODE_NAMES = ("n1", "n1", "n1", "n2")
 GROUP_NAMES = ("a", "b")
 POD_NAMES = ("p1", "p2", "p3")
 BINDS_OVER = "every bind that began before is over"
-EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "2000"))
+EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "1000"))
 
 
 class World:
