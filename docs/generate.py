@@ -87,8 +87,9 @@ def _role(role: yaml.Node, lines: Sequence[str]) -> str:
         why = _comment_above(lines, rule.start_mark.line) or why
         groups = _code(group or "core" for group in words["apiGroups"])
         resources, names = _code(words["resources"]), _code(words.get("resourceNames", ()))
-        rows.append((groups, resources, names, ", ".join(words["verbs"]), why))
-    table = _table(("API group", "resources", "names", "verbs", "for what"), rows)
+        named = f"{resources} named {names}" if names else resources
+        rows.append((groups, named, ", ".join(words["verbs"]), why))
+    table = _table(("API group", "resources", "verbs", "for what"), rows)
     return f"### {kind} {name}\n\n{table}"
 
 
