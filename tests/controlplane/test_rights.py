@@ -1,0 +1,185 @@
+"""deviceshare and its kube-scheduler with exactly the rights that the chart gives them: enough, and none to spare.
+
+One long story, since a right is only shown to be needed by a history in which it was used.
+"""
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helm_python import Config
+
+from charts import helm
+from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare.sandbox.nodes import node
+from tests.controlplane.installed import CLUSTER_ROLE, NAMESPACE, ROLE, Installed
+from tests.controlplane.pool import pod
+from tests.controlplane.rights import Right, granted, missing, request, spare
+
+Json = dict[str, Any]
+
+REPLICA = "deviceshare"
+"""The role of every replica, whatever else it does."""
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Installed]:
+    """The chart, by `helm install`, in a cluster of its own; a ServiceAccount for each process of its pod."""
+    with running(Options(nodes=1, devices=4, bare=True, deviceshare=False)) as sandbox:
+        with Config(kubeconfig_path=sandbox.kubeconfig, namespace=NAMESPACE) as config:
+            config.install(helm.CHART, "deviceshare", {}, create_namespace=True)
+        there = Installed(sandbox, tmp_path, helm.render({}, sandbox.plan.binaries.version.removeprefix("v")))
+        cluster_wide = [(CLUSTER_ROLE, name) for name in (REPLICA, "deviceshare-controller", "deviceshare-webhook")]
+        there.become("keeper", *cluster_wide, (ROLE, "deviceshare-controller"), (ROLE, "deviceshare-webhook"))
+        there.become("extender", (CLUSTER_ROLE, REPLICA), (CLUSTER_ROLE, "deviceshare-extender"))
+        system = [(CLUSTER_ROLE, f"system:{name}-scheduler") for name in ("kube", "volume")]
+        there.become("scheduler", *system, (ROLE, "deviceshare-scheduler"))
+        lead_here(there, sandbox)
+        yield there
+
+
+def lead_here(there: Installed, sandbox: Sandbox) -> None:
+    """Has the API server call the webhooks on this machine: no Service leads here."""
+    for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
+        webhooks = [
+            {
+                "name": each["name"],
+                "clientConfig": {
+                    "service": None,
+                    "url": f"https://127.0.0.1:{there.webhook}{each['clientConfig']['service']['path']}",
+                },
+            }
+            for each in there.get(kind, "deviceshare")["webhooks"]
+        ]
+        there.kubectl("patch", kind, "deviceshare", "-p", json.dumps({"webhooks": webhooks}))
+    # What the chart's notes tell to do where namespaces have no such label.
+    there.kubectl("label", "namespace", "kube-system", "kubernetes.io/metadata.name=kube-system", "--overwrite")
+
+
+def apply(there: Installed, *documents: Json) -> None:
+    """Creates them as soon as the webhooks are trusted."""
+    manifest = {"apiVersion": "v1", "kind": "List", "items": documents}
+    there.kubectl("apply", "-n", "default", "-f", "-", stdin=manifest)
+
+
+def group(name: str, count: int) -> Json:
+    """A group of GPUs."""
+    head = {"apiVersion": "deviceshare.io/v1alpha1", "kind": "SharedDeviceGroup", "metadata": {"name": name}}
+    return head | {"spec": {"resources": {"nvidia.com/gpu": count}}}
+
+
+def placed(there: Installed, *names: str) -> bool:
+    """Whether all these pods have a node."""
+    return all(there.get("pod", name)["spec"].get("nodeName") for name in names)
+
+
+def refused(there: Installed, name: str) -> bool:
+    """Whether the scheduler has found no place for the pod."""
+    conditions = there.get("pod", name)["status"].get("conditions", ())
+    return any(each["type"] == "PodScheduled" and each["status"] == "False" for each in conditions)
+
+
+def exists(there: Installed, *what: str) -> bool:
+    """Whether there is such an object."""
+    return there.kubectl("get", *what, "--ignore-not-found", "-o", "name") != ""
+
+
+def events(there: Installed, name: str, reason: str) -> int:
+    """How often it was said of an object."""
+    chosen = f"involvedObject.name={name},reason={reason}"
+    return sum(each["count"] for each in there.get("events", "-A", "--field-selector", chosen)["items"])
+
+
+def share_and_wait(there: Installed) -> None:
+    """Two pods share, a third waits until their group is gone, and is woken then."""
+    apply(there, group("first", 4), pod("one", "first"), pod("two", "first"))
+    there.until(lambda: placed(there, "one", "two"), "extender")
+    apply(there, group("second", 1), pod("three", "second"))
+    there.until(lambda: refused(there, "three"), "scheduler")
+    there.kubectl("delete", "pod", "one", "two")
+    # Their end has the scheduler try once more. After that only deviceshare can tell it that devices came free.
+    time.sleep(3)
+    there.kubectl("delete", "sdg", "first")
+    there.until(lambda: placed(there, "three"), "keeper")
+
+
+def meet_an_impostor(there: Installed) -> None:
+    """A pod with the devices of its namesake, as old API servers let it come about, where no webhook looks."""
+    impostor = pod("impostor", "second", scheduler="nobody")
+    impostor["metadata"]["annotations"] |= {"deviceshare.io/pod-uid": "another"}
+    impostor["metadata"] |= {"labels": {"deviceshare.io/group": "second"}, "namespace": "kube-system"}
+    there.kubectl("create", "-f", "-", stdin=impostor)
+    there.until(lambda: not exists(there, "pod", "impostor", "-n", "kube-system"), "extender")
+    there.until(lambda: events(there, "impostor", "WrongDevices"), "keeper")
+
+
+def bind_a_stranger(there: Installed) -> None:
+    """A bind for a pod that this extender was never asked about, as after a restart."""
+    body = {"PodName": "stranger", "PodNamespace": "default", "PodUID": "", "Node": "node-1"}
+    url = f"http://127.0.0.1:{there.extender}/bind"
+    question = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(question, timeout=15) as answer:
+        assert "is gone" in json.load(answer)["Error"]
+
+
+def lose_and_mend(there: Installed) -> None:
+    """Somebody deletes what deviceshare keeps for itself."""
+    there.kubectl("delete", "-n", NAMESPACE, "secret/deviceshare-ca", "lease/deviceshare")
+    for what in ("secret/deviceshare-ca", "lease/deviceshare"):
+        there.until(lambda what=what: exists(there, what, "-n", NAMESPACE), "keeper")
+
+
+def come_and_go(there: Installed) -> None:
+    """A node gets devices, and leaves again."""
+    there.kubectl("annotate", "node", "node-2", "deviceshare.io/devices=nvidia.com/gpu=1")
+    there.until(
+        lambda: "1" in there.kubectl("get", "ndev", "node-2", "--ignore-not-found", "-o", "jsonpath={.status.total}")
+    )
+    there.kubectl("label", "node", "node-2", "deviceshare.io/mode-")
+    there.until(lambda: not exists(there, "ndev", "node-2"), "keeper")
+
+
+def test_every_right_of_the_chart_is_enough_and_needed(installed: Installed) -> None:
+    """Each request is allowed; and whichever right were taken away, some request would be refused."""
+    empty = node("node-2", Options(devices=0), installed.get("node", "node-1")["status"]["nodeInfo"]["kubeletVersion"])
+    with installed.deviceshare("extender", "extender"), installed.kube_scheduler("scheduler"):
+        with installed.deviceshare("keeper", "controller", "webhook"):
+            installed.kubectl("create", "-f", "-", stdin={"apiVersion": "v1", "kind": "Node", **empty})
+            share_and_wait(installed)
+            bind_a_stranger(installed)
+            meet_an_impostor(installed)
+            installed.until(lambda: events(installed, "node-2", "DevicesUnknown") == 1, "keeper")
+        with installed.deviceshare("keeper", "controller", "webhook"):
+            # A successor says the same again, in the same event.
+            installed.until(lambda: events(installed, "node-2", "DevicesUnknown") == 2, "keeper")
+            come_and_go(installed)
+            lose_and_mend(installed)
+        lease = installed.get("lease", "deviceshare-scheduler", "-n", NAMESPACE)
+    keeper, extender = installed.requests("keeper"), installed.requests("extender")
+    every = set(granted(installed.roles(REPLICA)))
+    keeps = every | set(granted(installed.roles("deviceshare-controller", "deviceshare-webhook")))
+    extends = every | set(granted(installed.roles("deviceshare-extender")))
+
+    assert missing(keeps, keeper) == set()
+    assert missing(extends, extender) == set()
+    assert spare(every, keeper | extender) == set()
+    assert spare(keeps, keeper) - every == set()
+    assert spare(extends, extender) - every == set()
+    assert lease["spec"]["holderIdentity"]
+    assert "forbidden" not in installed.log("scheduler")
+
+
+def test_a_right_that_nobody_uses_is_noticed() -> None:
+    """And so is a request that nobody may make: or the test above would show nothing."""
+    lists = Right("role", "", "", "pods", "list", "")
+    reads = Right("role", "here", "", "secrets", "get", "ca")
+    asked = {request("GET", "/api/v1/pods", {}), request("GET", "/api/v1/namespaces/here/secrets/ca", {})}
+
+    assert (spare([lists, reads], asked), missing([lists, reads], asked)) == (set(), set())
+    assert spare([lists, reads, lists._replace(verb="watch")], asked) == {lists._replace(verb="watch")}
+    for other in (reads._replace(name="key"), reads._replace(namespace="there"), reads._replace(verb="list")):
+        assert len(missing([lists, other], asked)) == 1
