@@ -7,6 +7,7 @@ from charts import helm
 from deviceshare import assets
 from deviceshare.domain import contract
 from deviceshare.sandbox.components import scheduler_config_version
+from deviceshare.sandbox.install import narrow
 from tests.unit.chart.objects import VERSIONS, Json, containers, named
 
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
@@ -120,16 +121,17 @@ def test_match_conditions_make_the_mutating_webhook_strict() -> None:
     assert (since["failurePolicy"], "matchConditions" in since) == ("Fail", True)
 
 
+@pytest.mark.parametrize("version", ["1.20.2", "1.34.0"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_sandbox_has_the_same_webhooks(kind: str) -> None:
+def test_the_sandbox_has_the_same_webhooks(kind: str, version: str) -> None:
     """What is tested there is what is installed here."""
-    documents = yaml.safe_load_all((assets.manifests() / "webhooks.yaml").read_text())
-    webhooks = named(helm.render({}, "1.20.2"), kind)["webhooks"]
+    sandbox = named(yaml.safe_load_all((assets.manifests() / "webhooks.yaml").read_text()), kind)
+    webhooks = named(helm.render({}, version), kind)["webhooks"]
     for webhook in webhooks:
         for expression in webhook.get("namespaceSelector", {}).get("matchExpressions", ()):
             expression["values"].sort(reverse=True)
 
-    assert webhooks == named(documents, kind)["webhooks"]
+    assert webhooks == narrow(sandbox, int(version.split(".")[1]))["webhooks"]
 
 
 def test_where_namespaces_lack_their_label_the_notes_tell_how_to_set_it() -> None:
