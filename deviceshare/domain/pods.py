@@ -107,6 +107,14 @@ class Pod(Struct, frozen=True, rename="camel"):
             return ()
 
     @property
+    def admitted(self) -> bool:
+        """Whether the webhook has seen the pod: injected, and labelled so that the mirrors see it too.
+
+        Devices of a pod that no mirror shows could be given to somebody else while it lives.
+        """
+        return self.injected and self.metadata.labels.get(contract.GROUP) == self.group
+
+    @property
     def injected(self) -> bool:
         """Whether every container reads its devices from the pod's annotations, as the webhook makes it.
 

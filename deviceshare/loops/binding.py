@@ -84,7 +84,7 @@ class Binder:
         await self._fresh_ledger.close()
 
     async def _bind_with_retries(self, pod: Pod, node: str) -> None:
-        if not pod.injected:
+        if not pod.admitted:
             raise Refused(NOT_INJECTED)
         for attempt in range(1, ATTEMPTS + 1):
             try:

@@ -77,7 +77,7 @@ class Extender:
         return _json(filter_result(fits, reasons, whole), "ok" if fits else "no-fit")
 
     def _place(self, pod: Pod, names: Sequence[str]) -> Filtered:
-        if not pod.injected:
+        if not pod.admitted:
             return Filtered([], dict.fromkeys(names, NOT_INJECTED))
         group = self._groups.get(pod.group)
         if group is None:

@@ -65,14 +65,16 @@ def group(count: int = 2, *, node: str = "", **spec: Any) -> Group:
     return msgspec.convert(document | {"status": {"nodeName": node}}, Group)
 
 
-def pod(name: str = "p", *, joins: str = "team", injected: bool = True) -> dict[str, Any]:
+def pod(name: str = "p", *, joins: str = "team", injected: bool = True, labelled: bool = True) -> dict[str, Any]:
     """A pod as the webhook leaves it, or as it slipped past the webhook."""
     refs = [
         {"name": vendor.env, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{vendor.annotation}']"}}}
         for vendor in contract.VENDORS
     ]
     annotations = {contract.GROUP: joins} if joins else {}
-    metadata = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "annotations": annotations}
+    metadata: dict[str, Any] = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "annotations": annotations}
+    if joins and labelled:
+        metadata["labels"] = {contract.GROUP: joins}
     return {"metadata": metadata, "spec": {"containers": [{"name": "main", "env": refs if injected else []}]}}
 
 
@@ -141,6 +143,13 @@ async def test_not_ready_is_an_error_and_never_an_empty_list() -> None:
         assert answer == {"Error": STARTING}
         binding = {"PodName": "p", "PodNamespace": "ns", "PodUID": "u", "Node": "a"}
         assert await post(client, "bind", binding) == {"Error": STARTING}
+
+
+async def test_a_pod_prepared_by_hand_but_without_the_label_is_not_placed() -> None:
+    """No mirror would show it, so its devices could be given to others while it lives."""
+    async with asking(fleet({"a": 4}), group()) as client:
+        answer = await post(client, "filter", {"Pod": pod(labelled=False), "NodeNames": ["a"]})
+    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {"a": NOT_INJECTED})
 
 
 async def test_a_pod_that_slipped_past_the_webhook_is_told_to_be_recreated() -> None:
