@@ -35,14 +35,23 @@ def write_pause(target: Path, busybox: Path) -> None:
 
 
 def write(
-    target: Path, tag: str, files: Mapping[str, Path], *, links: Mapping[str, str] | None = None, command: Sequence[str]
+    target: Path,
+    tag: str,
+    files: Mapping[str, Path],
+    *,
+    links: Mapping[str, str] | None = None,
+    command: Sequence[str],
+    environment: Sequence[str] = (),
 ) -> None:
-    """Writes an image archive: `files` are path in the image → file here, `links` path in the image → what it names."""
+    """Writes an image archive: `files` are path in the image → file here, `links` path in the image → what it names.
+
+    `environment` are `NAME=value`.
+    """
     layer = _layer(files, links or {})
     config = {
         "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
         "os": "linux",
-        "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "Cmd": list(command)},
+        "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *environment], "Cmd": list(command)},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
     }
     manifest = [{"Config": "config.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]

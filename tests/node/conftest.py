@@ -1,0 +1,46 @@
+"""One real node at a time: a module has its own cluster or shares the one with the release in it.
+
+Needs root. A missing program fails the tests: a suite that passes because it didn't run is worse than none.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deviceshare.sandbox import Options, running
+from tests.node import image
+from tests.node.cluster import Cluster
+from tests.node.release import IMAGE, Release, import_scheduler
+
+
+@pytest.fixture(scope="session")
+def image_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """deviceshare's image, as a file."""
+    archive = tmp_path_factory.mktemp("image") / "deviceshare.tar"
+    image.build(IMAGE, archive, tmp_path_factory.mktemp("build"))
+    return archive
+
+
+@pytest.fixture(scope="module")
+def cluster(image_archive: Path) -> Iterator[Cluster]:
+    """A control plane and a real node, with nothing of deviceshare but the images."""
+    with running(Options(real_node=True, deviceshare=False, bare=True)) as sandbox:
+        sandbox.import_image(image_archive)
+        import_scheduler(sandbox)
+        yield Cluster(sandbox)
+
+
+@pytest.fixture(scope="module")
+def release(cluster: Cluster) -> Iterator[Release]:
+    """The chart, installed by Helm; all pods of it are ready."""
+    with Release(cluster) as installed:
+        installed.install()
+        yield installed
+
+
+@pytest.fixture
+def clear(cluster: Cluster, release: Release) -> Iterator[None]:
+    """Whatever the test leaves of its own is gone before the next begins."""
+    yield
+    cluster.clear()
