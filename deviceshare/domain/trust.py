@@ -58,7 +58,7 @@ class Trust(Struct, frozen=True):
     previous: tuple[str, ...] = ()
     """PEM certificates; their keys are forgotten."""
     previous_until: datetime | None = None
-    """When nothing that `previous` signed can be valid any more."""
+    """When nothing that `previous` signed can be valid any more; counted by who has seen that it signs no longer."""
     asked: bool = False
     """Whether somebody wants another CA now."""
 
@@ -83,7 +83,6 @@ def advance(
     `believed` are the certificates in the configurations now. `settled` says that they have held the whole bundle for
     long enough to have reached every API server. `new` makes a CA.
     """
-    last_signature_expires = now + lifetimes.certificate + lifetimes.skew
     if trust.current is None:
         # Lost, while replicas serve what it signed. To the world it is as if whatever is believed were previous.
         lost = set(believed) - set(trust.bundle)
@@ -91,7 +90,7 @@ def advance(
             return Trust(current=new())
         if trust.next is None or lost:
             previous = tuple(sorted({*trust.previous, *lost}))
-            return Trust(next=trust.next or new(), previous=previous, previous_until=last_signature_expires)
+            return Trust(next=trust.next or new(), previous=previous)
     if trust.next is not None:
         if not settled:
             return trust
@@ -101,10 +100,11 @@ def advance(
             current=trust.next,
             next=None,
             previous=tuple(sorted({*trust.previous, *retired})),
-            previous_until=last_signature_expires,
+            previous_until=None,
         )
     if trust.previous and trust.previous_until is None:
-        return replace(trust, previous_until=last_signature_expires)
+        # Twice: the clock of who signed last may be ahead of the API servers', and the next reader's of this one.
+        return replace(trust, previous_until=now + lifetimes.certificate + 2 * lifetimes.skew)
     if trust.previous_until and now >= trust.previous_until:
         return replace(trust, previous=(), previous_until=None)
     # One at a time: clocks that disagree could otherwise fill the bundle. A person who asks knows better.

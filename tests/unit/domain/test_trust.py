@@ -58,10 +58,12 @@ def test_an_authority_is_replaced_in_three_steps(office: Office) -> None:
     assert promoted.current == introduced.next
     assert (promoted.next, promoted.previous) == (None, ("ca-01",))
     assert promoted.bundle == introduced.bundle, "the configurations need no write"
-    assert office.advance(promoted, *promoted.bundle, settled=True) == promoted
+    dated = office.advance(promoted, *promoted.bundle, settled=True)
+    assert dated.previous_until == office.now + LIFETIMES.certificate + 2 * LIFETIMES.skew
+    assert office.advance(dated, *dated.bundle, settled=True) == dated
 
-    office.now += LIFETIMES.certificate + LIFETIMES.skew
-    retired = office.advance(promoted, *promoted.bundle, settled=True)
+    office.now = dated.previous_until
+    retired = office.advance(dated, *dated.bundle, settled=True)
     assert retired == Trust(current=promoted.current)
 
 
@@ -103,7 +105,7 @@ def test_a_previous_authority_without_an_end_is_given_one(office: Office) -> Non
     """A person may have taken the annotation away."""
     trust = Trust(current=office.new(), previous=("old",))
 
-    assert office.advance(trust, *trust.bundle).previous_until == START + LIFETIMES.certificate + LIFETIMES.skew
+    assert office.advance(trust, *trust.bundle).previous_until == START + LIFETIMES.certificate + 2 * LIFETIMES.skew
 
 
 # What a replica serves.
