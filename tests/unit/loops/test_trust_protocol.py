@@ -125,7 +125,7 @@ class World:
 
     def spoil(self) -> None:
         """A person spoils one of its authorities."""
-        if self.quiet() and self.cluster.read(SECRETS, NAMES.secret, NAMES.namespace):
+        if self.quiet() and self.cluster.read(SECRETS, NAMES.secret, NAMES.namespace) is not None:
             part = self.pick(("ca.crt", "ca.key", "next.key"))
             self.cluster.edit(SECRETS, NAMES.secret, {"data": {part: "bm9pc2U="}}, NAMES.namespace)
 
