@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from deviceshare.sandbox import binaries, machine, programs, real_node
+from deviceshare.sandbox import binaries, machine, network, programs, real_node
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.probes import Prober
 from deviceshare.sandbox.progress import Progress
@@ -138,7 +138,10 @@ def _launch(options: Options, layout: Layout, progress: Progress, *, tied: bool)
     A tied one ends when this process has died. One that isn't leaves the process that is returned, which ends at once.
     """
     found = binaries.find(progress, node=options.real_node)
-    node_programs = programs.find(progress) if options.real_node else None
+    node_programs = None
+    if options.real_node:
+        network.require_free()
+        node_programs = programs.find(progress)
     command = [sys.executable, "-m", "deviceshare.sandbox.supervisor", str(layout.directory)]
     command += [str(os.getpid())] if tied else []
     with layout.lock() as lock:
