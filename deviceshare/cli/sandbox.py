@@ -56,7 +56,7 @@ def sandbox() -> None:
 
 
 @sandbox.command()
-@click.option("--nodes", type=click.IntRange(0, 5000), default=2, show_default=True, help="Simulated nodes.")
+@click.option("--nodes", type=click.IntRange(0, 5000), show_default="2", help="Simulated nodes.")
 @click.option("--real-node", is_flag=True, help="One real node instead, which runs containers. Needs root.")
 @click.option("--devices", type=click.IntRange(0, 1024), default=4, show_default=True, help="Devices on each node.")
 @click.option("--resource", callback=_resource, default="nvidia.com/gpu", show_default=True, help="What a device is.")
@@ -65,7 +65,7 @@ def sandbox() -> None:
 @click.option("--no-deviceshare", is_flag=True, help="Leave deviceshare and its webhooks out, to run it yourself.")
 @click.option("--bare", is_flag=True, help="Leave CRDs, rights and scheduler out too, for the chart to bring them.")
 def up(
-    nodes: int,
+    nodes: int | None,
     devices: int,
     resource: str,
     directory: Path,
@@ -79,8 +79,10 @@ def up(
 
     Each start begins with an empty cluster. Without --detach, Ctrl-C ends everything.
     """
+    if real_node and nodes is not None:
+        raise click.UsageError("--real-node starts one real node and no simulated ones; leave --nodes out.")
     options = Options(
-        nodes=nodes,
+        nodes=2 if nodes is None else nodes,
         devices=devices,
         resource=resource,
         real_node=real_node,

@@ -47,10 +47,10 @@ class Sandbox:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.plan = layout.plan()
         state = layout.state()
         if state is None:
             raise SandboxError(f"No sandbox has run in {layout.directory}.")
+        self.plan = layout.plan()
         self.server = state.server
         """The API server's URL."""
         self.extender_url = f"http://127.0.0.1:{state.extender_port}"
@@ -137,11 +137,11 @@ def _launch(options: Options, layout: Layout, progress: Progress, *, tied: bool)
 
     A tied one ends when this process has died. One that isn't leaves the process that is returned, which ends at once.
     """
-    found = binaries.find(progress, node=options.real_node)
-    node_programs = None
     if options.real_node:
+        programs.require_root()
         network.require_free()
-        node_programs = programs.find(progress)
+    found = binaries.find(progress, node=options.real_node)
+    node_programs = programs.find(progress) if options.real_node else None
     command = [sys.executable, "-m", "deviceshare.sandbox.supervisor", str(layout.directory)]
     command += [str(os.getpid())] if tied else []
     with layout.lock() as lock:

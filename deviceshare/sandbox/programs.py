@@ -45,13 +45,17 @@ class Programs(msgspec.Struct, frozen=True):
     """A static one, for images."""
 
 
-def find(progress: Progress) -> Programs:
-    """Finds them, and installs what is missing; raises SandboxError when this machine can't have a real node."""
+def require_root() -> None:
+    """Raises SandboxError where no real node can be had, before minutes were spent on fetching its parts."""
     if sys.platform != "linux" or os.geteuid() != 0:
         raise SandboxError(
             "A real node needs Linux and root: it makes namespaces, mounts and network interfaces.",
             "As root: deviceshare sandbox up --real-node",
         )
+
+
+def find(progress: Progress) -> Programs:
+    """Finds them, and installs what is missing; raises SandboxError when that can't be done."""
     packages = {package for program, package in _PACKAGES.items() if shutil.which(program, path=PATH) is None}
     if _plugins() is None:
         packages.add(_PLUGINS_PACKAGE)

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from deviceshare.sandbox import binaries
-from deviceshare.sandbox.binaries import REQUIRED, find
+from deviceshare.sandbox.binaries import NODE, REQUIRED, find
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.progress import Progress
 
@@ -102,6 +102,16 @@ def test_a_wanted_release_passes_over_others(
         place(tmp_path / f"cache/deviceshare/kubernetes/{version}/bin", version)
     monkeypatch.setenv("DEVICESHARE_KUBERNETES_VERSION", "v1.20.2")
     assert find(progress).version == "v1.20.2"
+
+
+def test_only_a_real_node_needs_a_kubelet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: Progress) -> None:
+    """KUBEBUILDER_ASSETS never holds one; for a real node the whole set then comes from elsewhere."""
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(place(tmp_path / "assets")))
+    place(tmp_path / "cache/deviceshare/kubernetes/v1.20.2/bin", "v1.20.2", (*REQUIRED, *NODE, "etcd"))
+    assert find(progress).kube_apiserver == str(tmp_path / "assets/kube-apiserver")
+    for_real = find(progress, node=True)
+    assert for_real.version == "v1.20.2"
+    assert for_real.kubelet.endswith("v1.20.2/bin/kubelet")
 
 
 def test_without_any_binaries_every_place_and_the_way_out_are_named(progress: Progress) -> None:

@@ -46,3 +46,30 @@ def test_a_wrong_option_is_named_before_anything_starts(tmp_path: Path, argument
     assert result.exit_code == 2
     assert f"Invalid value for '{named}'" in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_real_node_without_root_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is fetched or built first."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    result = CliRunner().invoke(main, ["sandbox", "up", "--real-node", "--dir", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "needs Linux and root" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_real_and_simulated_nodes_do_not_mix() -> None:
+    """Rather than that one of the two options is silently ignored."""
+    result = CliRunner().invoke(main, ["sandbox", "up", "--real-node", "--nodes", "3"])
+    assert result.exit_code == 2
+    assert "leave --nodes out" in result.output
+
+
+def test_an_image_needs_a_sandbox_to_be_loaded_into(tmp_path: Path) -> None:
+    """With a text instead of a traceback."""
+    archive = tmp_path / "image.tar"
+    archive.touch()
+    result = CliRunner().invoke(main, ["sandbox", "load", str(archive), "--dir", str(tmp_path / "none")])
+    assert result.exit_code == 1
+    assert "No sandbox has run" in result.output

@@ -63,6 +63,17 @@ def test_a_release_is_downloaded_once_and_executable(site: dict[str, bytes], tmp
     assert download(["kubectl"], "v1.30.1", QUIET) == directory
 
 
+def test_only_what_the_cache_lacks_is_downloaded(site: dict[str, bytes], tmp_path: Path) -> None:
+    """A real node's kubelet joins a release that is there already."""
+    publish(site, "/v1.30.1/bin/linux/amd64/kubectl", b"old")
+    download(["kubectl"], "v1.30.1", QUIET)
+    site.clear()
+    publish(site, "/v1.30.1/bin/linux/amd64/kubelet", b"new")
+    directory = download(["kubectl", "kubelet"], "v1.30.1", QUIET)
+    assert (directory / "kubectl").read_bytes() == b"old"
+    assert (directory / "kubelet").read_bytes() == b"new"
+
+
 def test_a_file_that_differs_from_its_checksum_is_thrown_away(site: dict[str, bytes], tmp_path: Path) -> None:
     """Nothing of it may reach the cache."""
     publish(site, "/v1.30.1/bin/linux/amd64/kubectl", b"good")

@@ -1,0 +1,41 @@
+"""Directories that are made for a node, and only those, go again."""
+
+from pathlib import Path
+
+import pytest
+
+from deviceshare.sandbox import mount_points
+from deviceshare.sandbox.binaries import Binaries
+from deviceshare.sandbox.state import Layout, Options, Plan
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """A prepared sandbox; what a node's programs have built in lies under `tmp_path/machine`."""
+    machine = tmp_path / "machine"
+    monkeypatch.setattr(mount_points, "_VOLATILE", (f"{machine}/run/runtime",))
+    monkeypatch.setattr(mount_points, "_KEPT", {f"{machine}/lib/kubelet": "data/kubelet"})
+    (machine / "lib").mkdir(parents=True)
+    layout = Layout(tmp_path / "sandbox")
+    with layout.lock():
+        layout.prepare(Plan(Options(), Binaries("", "", "", "", "", "v1.20.2")))
+    return layout
+
+
+def test_only_what_was_made_is_removed(layout: Layout, tmp_path: Path) -> None:
+    """`lib` was there before."""
+    mount_points.make(layout)
+    assert (tmp_path / "machine/run/runtime").is_dir()
+    assert (tmp_path / "machine/lib/kubelet").is_dir()
+    mount_points.remove(layout)
+    assert list((tmp_path / "machine").rglob("*")) == [tmp_path / "machine/lib"]
+
+
+def test_what_somebody_put_there_stays(layout: Layout, tmp_path: Path) -> None:
+    """Another runtime may have started meanwhile."""
+    mount_points.make(layout)
+    (tmp_path / "machine/run/runtime/socket").touch()
+    mount_points.remove(layout)
+    mount_points.remove(layout)
+    assert (tmp_path / "machine/run/runtime/socket").exists()
+    assert not (tmp_path / "machine/lib/kubelet").exists()
