@@ -59,8 +59,9 @@ class Contender:
             yield
 
     def pods(self, prefix: str, number: int) -> list[bytes]:
+        """As many pods, spread evenly over the groups, those of one group after another as a Deployment makes them."""
         return [
-            load.pod(f"{prefix}-{each}", f"group-{each % GROUPS}", self.scheduler, grouped=self.grouped)
+            load.pod(f"{prefix}-{each}", f"group-{each * GROUPS // number}", self.scheduler, grouped=self.grouped)
             for each in range(number)
         ]
 
