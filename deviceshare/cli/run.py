@@ -15,7 +15,7 @@ Examples:
   deviceshare run --kubeconfig ~/.kube/config --roles controller
   deviceshare run --tls-cert tls.crt --tls-key tls.key
 \b
-Exit codes: 0 stopped as asked, 1 failed or lost the leader's lease, 2 wrong flags.""",
+Exit codes: 0 stopped as asked, 1 failed, 2 wrong flags.""",
 )
 @settings.options
 def run(**flags: Any) -> None:

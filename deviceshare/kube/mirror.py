@@ -43,7 +43,8 @@ class Pace(Struct, frozen=True):
     steady: float = 5.0
     """A watch that lasted this long may be opened again at once."""
     first_pause: float = 0.2
-    longest_pause: float = 10.0
+    longest_pause: float = 5.0
+    """All replicas wait for this after an outage, and the webhooks with them."""
 
 
 class _Identified(Struct, frozen=True):
@@ -120,14 +121,17 @@ class Mirror(Generic[T]):
         """Keeps the copy until cancelled."""
         pauses = self._pauses()
         while True:
-            events, opened, pause = self.events, math.inf, 0.0
+            events, lists, opened, pause = self.events, self.lists, math.inf, 0.0
             try:
                 if self._relist:
                     await self._list()
                 opened = time.monotonic()
                 await self._watch()
             except ApiError as error:
-                self._relist = self._relist or isinstance(error, Expired)
+                expired = isinstance(error, Expired)
+                self._relist = self._relist or expired
+                if expired and self.lists == lists:
+                    pauses = self._pauses()  # The server is there and has said what it takes, so nothing is waited for.
                 pause = error.retry_after or 0.0
                 self._log_loss(error, steady=time.monotonic() - opened > self._pace.steady)
             now = time.monotonic()

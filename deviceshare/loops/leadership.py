@@ -125,14 +125,16 @@ class Elector:
 
     async def _acquire(self) -> None:
         seen: object = None
-        seen_at = 0.0
+        seen_at, holder = 0.0, None
         while True:
             try:
                 async with asyncio.timeout(self._timing.retry):
                     lease = await self._read()
                     if _fingerprint(lease) != seen:
                         seen, seen_at = _fingerprint(lease), self._clock()
-                        log.info("Observed the lease", holder=lease.spec.holder_identity if lease else None)
+                    if lease and lease.spec.holder_identity != holder:
+                        holder = lease.spec.holder_identity
+                        log.info("Observed a leader", holder=holder)
                     if self._free(lease, self._clock() - seen_at):
                         await self._take(lease)
                         log.info("Took the lease", identity=self._identity)

@@ -151,6 +151,15 @@ async def test_a_refused_list_is_not_hammered(start: Start) -> None:
         assert len(server.seen) == 1
 
 
+async def test_a_version_that_was_lost_in_an_outage_is_not_waited_for_twice(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pauses have grown while the server was away. When it says 410 it is back, and all wait for the list."""
+    monkeypatch.setattr("deviceshare.kube.mirror.delays", lambda first, most: iter([first, 60.0]))
+    async with start(page(5, node("a", 1)), refuse(503), refuse(410), page(9, node("b", 8)), hang) as (mirror, _):
+        await until(holds(mirror, b=8))
+
+
 async def test_a_mirror_whose_watch_is_lost_for_long_says_so(start: Start) -> None:
     """Readiness depends on it: decisions on old state would only be refused by the API server."""
     well = stream(event("ADDED", node("a", 6)), then="end")
