@@ -80,7 +80,10 @@ class Cluster:
         return seen
 
     def clear(self) -> None:
-        """Takes all pods and groups of tests away, and waits until they have gone."""
-        self.kubectl("delete", "pods", "--all", "--wait=true", "--timeout=60s")
+        """Takes all pods and groups of tests away, and waits until they have gone.
+
+        By force: a kubelet takes ten seconds and more to report that a pod's last container has ended.
+        """
+        self.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "--timeout=60s")
         if "shareddevicegroups" in self.kubectl("api-resources", "--api-group=deviceshare.io", "-o", "name"):
             self.kubectl("delete", "shareddevicegroups", "--all", "--timeout=60s")

@@ -28,7 +28,11 @@ def cluster(image_archive: Path) -> Iterator[Cluster]:
     with running(Options(real_node=True, deviceshare=False, bare=True)) as sandbox:
         sandbox.import_image(image_archive)
         import_scheduler(sandbox)
-        yield Cluster(sandbox)
+        started = Cluster(sandbox)
+        # Made by controllers and the kubelet, soon but not at once; what comes later is the tests'.
+        own = {"lease.coordination.k8s.io/node-1", "serviceaccount/default"}
+        started.eventually(lambda: own <= started.inventory())
+        yield started
 
 
 @pytest.fixture(scope="module")
