@@ -103,6 +103,7 @@ class Controller:
         finally:
             for mirror, watcher in subscriptions:
                 mirror.unsubscribe(watcher)
+            await self._keeper.close()
             self._on_uncovered(0)  # From now on the next leader counts.
             log.info("Stopped reconciling")
 

@@ -22,6 +22,7 @@ from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.members import Members
 from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
 from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.sharing import SharedRead
 
 log = structlog.get_logger(__name__)
 
@@ -54,9 +55,17 @@ class Ledgers:
         self._recorder = recorder
         self._covering = covering
         self._clock = clock
+        # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
+        self._fenced_evidence = SharedRead(lambda _: repairing.fenced_evidence(cluster))
+        self._evidence = SharedRead(lambda _: repairing.evidence(cluster))
         self._missing_since: dict[str, float] = {}
         self._written: dict[str, float] = {}
         self._faults: dict[str, str] = {}
+
+    async def close(self) -> None:
+        """Ends the reads under way."""
+        await self._fenced_evidence.close()
+        await self._evidence.close()
 
     async def _reconcile(self, name: str) -> None:
         node, seen = self._nodes.get(name), self._ledgers.get(name)
@@ -89,7 +98,9 @@ class Ledgers:
             if rest > 0:
                 raise Later(rest)
 
-        made, disputed = await repairing.recreate(self._cluster, node, wait_out_binds=wait_out_binds)
+        made, disputed = await repairing.recreate(
+            self._cluster, node, gather=lambda: self._fenced_evidence(""), wait_out_binds=wait_out_binds
+        )
         self._ledgers.put(made)
         log.info("Created ledger", node=name, claims=len(made.claims))
         if made.claims:
@@ -111,7 +122,7 @@ class Ledgers:
     async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
         name, devices = node.metadata.name, devices_of(inventory(node))
         if devices and not seen.devices:
-            disputed = await repairing.open_ledger(self._cluster, name, devices)
+            disputed = await repairing.open_ledger(self._cluster, name, devices, gather=lambda: self._evidence(""))
             log.info("Opened ledger", node=name, devices=len(devices))
             self._covering.report_disputed(name, disputed)
             return

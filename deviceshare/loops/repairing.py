@@ -33,11 +33,44 @@ class Recreated(NamedTuple):
     disputed: list[Holding]
 
 
-async def recreate(cluster: Cluster, node: Node, *, wait_out_binds: Callable[[], Awaitable[None]]) -> Recreated:
+class Evidence(NamedTuple):
+    """The groups, and then the pods of groups, as fresh lists show them. Repairs of several nodes may share one."""
+
+    groups: list[Group]
+    pods: list[Pod]
+
+
+Gather = Callable[[], Awaitable[Evidence]]
+
+
+async def evidence(cluster: Cluster) -> Evidence:
+    """Who lives where; raises ApiError."""
+    groups = await cluster.list(GROUPS)
+    return Evidence(groups, await cluster.list(PODS, label_selector=contract.GROUP))
+
+
+async def fenced_evidence(cluster: Cluster) -> Evidence:
+    """The same, with every bind made to fail that read an unbound group before.
+
+    Raises:
+        Conflict: a group was written meanwhile; begin again.
+        ApiError: a request failed; begin again.
+    """
+    groups = await cluster.list(GROUPS)
+    for group in groups:
+        if not group.node:
+            await claiming.fence(cluster, group)
+    return Evidence(groups, await cluster.list(PODS, label_selector=contract.GROUP))
+
+
+async def recreate(
+    cluster: Cluster, node: Node, *, gather: Gather, wait_out_binds: Callable[[], Awaitable[None]]
+) -> Recreated:
     """Creates the node's ledger, with the claims of groups bound there and of live pods in the same write.
 
-    A bind may be under way that claimed in the ledger that was lost. Those of unbound groups are fenced off; those of
-    groups that are gone are waited out, since there is nothing left to fence.
+    A bind may be under way that claimed in the ledger that was lost. Those of unbound groups are fenced off: `gather`
+    is `fenced_evidence`, or a share in one that begins after this call. Those of groups that are gone are waited out,
+    since there is nothing left to fence.
 
     Raises:
         AlreadyExists: somebody else made it.
@@ -45,11 +78,7 @@ async def recreate(cluster: Cluster, node: Node, *, wait_out_binds: Callable[[],
         ApiError: a request failed; begin again.
     """
     name = node.metadata.name
-    groups = await cluster.list(GROUPS)
-    for group in groups:
-        if not group.node:
-            await claiming.fence(cluster, group)
-    pods = await cluster.list(PODS, label_selector=contract.GROUP)
+    groups, pods = await gather()
     known = {group.name for group in groups}
     if any(pod.pending and pod.group not in known for pod in pods):
         await wait_out_binds()
@@ -59,11 +88,12 @@ async def recreate(cluster: Cluster, node: Node, *, wait_out_binds: Callable[[],
     return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
 
 
-async def open_ledger(cluster: Cluster, node: str, devices: Devices) -> list[Holding]:
+async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: Gather) -> list[Holding]:
     """Writes which devices the node has into a ledger that names none yet; from then on binders can claim them.
 
     Until then the ledger is closed: nothing is free, so nothing that the evidence of a moment ago left out can have
     gone to somebody else. It is looked at once more, and only then, if nobody wrote the ledger meanwhile, opened.
+    `gather` is `evidence`, or a share in one that begins after this call.
 
     Returns:
         The holdings that contradict the claims.
@@ -74,8 +104,7 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices) -> list[Hol
         ApiError: a request failed; begin again.
     """
     seen = await cluster.get(NODE_DEVICES, node)
-    groups = await cluster.list(GROUPS)
-    pods = await cluster.list(PODS, label_selector=contract.GROUP)
+    groups, pods = await gather()
     claims = [Holding(uid, claim.group, tuple(claim.devices)) for uid, claim in seen.claims.items()]
     kept, disputed = reconcile_holdings([*claims, *_of_groups(groups, node), *_of_pods(pods, node)])
     for holding in kept:

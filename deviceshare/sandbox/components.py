@@ -70,7 +70,7 @@ class Components:
 
     @property
     def etcd(self) -> Component:
-        """The store. Nothing here must survive a power cut, so it doesn't wait for the disk."""
+        """The store."""
         client, peer = (f"http://127.0.0.1:{port}" for port in (self._ports.etcd, self._ports.etcd_peer))
         command = [
             self._binaries.etcd,
@@ -80,7 +80,7 @@ class Components:
             f"--listen-peer-urls={peer}",
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=default={peer}",
-            "--unsafe-no-fsync",
+            *([] if self._options.durable else ["--unsafe-no-fsync"]),
             "--logger=zap",
             "--log-level=warn",
         ]

@@ -30,6 +30,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the pods of the simulated nodes turn Running. Off, they stay as the scheduler leaves them."""
     real_node: bool = False
     """Whether the node is one real node, with a kubelet, containers and a network, in place of the simulated ones."""
+    durable: bool = False
+    """Whether etcd waits for the disk at each write, as in a real cluster. Nothing here must survive a power cut."""
     bare: bool = False
     """Whether the cluster has nothing of deviceshare at all, no CRDs, rights or scheduler, for its chart to bring."""
     extender: dict[str, Any] | None = None

@@ -96,7 +96,7 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
     """Starts one in a temporary directory; yields it and an admin's connection."""
     with tempfile.TemporaryDirectory(prefix="deviceshare-benchmark-") as directory:
         layout = Layout(Path(directory))
-        plan = Plan(Options(nodes=nodes, devices=devices, deviceshare=False), binaries.find(Progress()))
+        plan = Plan(Options(nodes=nodes, devices=devices, deviceshare=False, durable=True), binaries.find(Progress()))
         with _locked(layout, plan):
             authority = Authority(layout.pki)
             authority.issue("kube-apiserver", ("localhost",), ("127.0.0.1",))

@@ -153,8 +153,15 @@ class World:
         async def work(wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
             ledger = self.cluster.read(NODE_DEVICES, node.metadata.name)
             if ledger is None:
-                await repairing.recreate(self.cluster, node, wait_out_binds=wait)
-            await repairing.open_ledger(self.cluster, node.metadata.name, devices_of({GPU: 2}))
+                await repairing.recreate(
+                    self.cluster, node, gather=lambda: repairing.fenced_evidence(self.cluster), wait_out_binds=wait
+                )
+            await repairing.open_ledger(
+                self.cluster,
+                node.metadata.name,
+                devices_of({GPU: 2}),
+                gather=lambda: repairing.evidence(self.cluster),
+            )
 
         self._begin("recreate", work)
 
