@@ -27,7 +27,7 @@ from deviceshare.domain.census import DeviceCount
 LogFormat = Literal["json", "console", "auto"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-# The scheduler gives an extender 5 s and the API server gives a webhook 2; a filter of 5,000 nodes takes 1 to 2 ms.
+# Our scheduler gives the extender 15 s and the API server gives a webhook 2; a filter of 5,000 nodes takes 1 to 2 ms.
 REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
 

@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 NOT_SHARED = "the node is not shared (no label deviceshare.io/mode=shared)"
 NO_LEDGER = "the node's devices are not known yet"
+TOO_FULL = "node(s) too full"
+"""kube-scheduler writes the number of nodes in front of a reason, hence the words that its own reasons begin with."""
 OTHER_LABELS = "the node does not match the group's nodeSelector"
 
 
@@ -244,7 +246,7 @@ def _obstacle(group: Group, shape: Shape) -> str:
     if opaque:
         return _opaque_text(opaque)
     lacks = allocation.shortage(group.spec.resources, dict(shape.free), dict(shape.total))
-    return f"group {group.name} needs {lacks}" if lacks else ""
+    return f"{TOO_FULL}: group {group.name} needs {lacks}" if lacks else ""
 
 
 def _opaque_text(resources: Iterable[str]) -> str:

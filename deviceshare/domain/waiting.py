@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from deviceshare.domain import contract
 from deviceshare.domain.devices import selected
-from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.fleet import TOO_FULL, Fleet
 from deviceshare.domain.groups import Group
 
 SHOWN_NODES = 5
@@ -36,10 +36,9 @@ def explain(fleet: Fleet, group: Group) -> str:
         have = "1 shared node has" if len(fits) == 1 else f"{len(fits)} shared nodes have"
         return f"{have} {wants} free; what else its pods wait for is in their events (kubectl describe pod)"
     # Nodes that only lack devices first: on the others something else has to change before devices help.
-    short = f"group {group.name} needs"
-    shown = heapq.nsmallest(SHOWN_NODES, names, key=lambda name: (not reasons[name].startswith(short), name))
+    shown = heapq.nsmallest(SHOWN_NODES, names, key=lambda name: (not reasons[name].startswith(TOO_FULL), name))
     lines = [
-        f"{name}: {_holders(fleet, group, name) if reasons[name].startswith(short) else reasons[name]}"
+        f"{name}: {_holders(fleet, group, name) if reasons[name].startswith(TOO_FULL) else reasons[name]}"
         for name in shown
     ]
     rest = len(names) - len(shown)

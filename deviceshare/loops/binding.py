@@ -62,6 +62,11 @@ class Binder:
         if len(self._seen) > REMEMBERED_PODS:
             self._seen.popitem(last=False)
 
+    def groupless(self, uid: str) -> bool:
+        """Whether this is known to be a pod without a group, whose bind needs nothing of what is mirrored."""
+        pod = self._seen.get(uid)
+        return pod is not None and not pod.group
+
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
         """Binds the pod to the node, with its group's devices.
 

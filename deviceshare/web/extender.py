@@ -44,6 +44,8 @@ class Binds(Protocol):
 
     def remember(self, pod: Pod) -> None: ...
 
+    def groupless(self, uid: str) -> bool: ...
+
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
 
 
@@ -96,7 +98,7 @@ class Extender:
 
     async def _bind(self, body: bytes) -> web.Response:
         asked = decode_binding(body)
-        if not self._ready():
+        if not self._ready() and not self._binder.groupless(asked.pod_uid):
             return _json(error_result(STARTING), "not-ready")
         try:
             await self._binder.bind(asked.pod_namespace, asked.pod_name, asked.pod_uid, asked.node)

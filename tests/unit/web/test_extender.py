@@ -31,10 +31,16 @@ class RecordingBinder:
     def __init__(self, failure: Exception | None = None) -> None:
         self.failure = failure
         self.remembered: list[str] = []
+        self.plain: set[str] = set()
         self.bound: list[tuple[str, str, str, str]] = []
 
     def remember(self, pod: Pod) -> None:
         self.remembered.append(pod.metadata.uid)
+        if not pod.group:
+            self.plain.add(pod.metadata.uid)
+
+    def groupless(self, uid: str) -> bool:
+        return uid in self.plain
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
         if self.failure:
@@ -104,7 +110,7 @@ async def test_filter_names_the_nodes_that_fit_and_a_reason_for_each_other() -> 
     async with asking(fleet({"a": 4, "b": 1, "c": 2}), group()) as client:
         answer = await post(client, "filter", {"Pod": pod(), "NodeNames": ["a", "b", "c", "d"]})
     assert answer["NodeNames"] == ["a", "c"]
-    assert answer["FailedNodes"] == {"b": f"group team needs 2 {GPU} (1 of 4 free)", "d": NOT_SHARED}
+    assert answer["FailedNodes"] == {"b": f"node(s) too full: group team needs 2 {GPU} (1 of 4 free)", "d": NOT_SHARED}
     assert answer["FailedAndUnresolvableNodes"] == answer["FailedNodes"]
     assert answer["Error"] == ""
     assert "Nodes" not in answer
@@ -143,6 +149,16 @@ async def test_not_ready_is_an_error_and_never_an_empty_list() -> None:
         assert answer == {"Error": STARTING}
         binding = {"PodName": "p", "PodNamespace": "ns", "PodUID": "u", "Node": "a"}
         assert await post(client, "bind", binding) == {"Error": STARTING}
+
+
+async def test_a_pod_without_a_group_is_bound_whether_the_mirrors_are_synced_or_not() -> None:
+    """Our start must not hold up what is none of our business."""
+    binder = RecordingBinder()
+    async with asking(fleet({"a": 4}), binder=binder, ready=False) as client:
+        await post(client, "filter", {"Pod": pod("plain", joins=""), "NodeNames": ["a"]})
+        binding = {"PodName": "plain", "PodNamespace": "ns", "PodUID": "uid-plain", "Node": "a"}
+        assert await post(client, "bind", binding) == {"Error": ""}
+    assert binder.bound == [("ns", "plain", "uid-plain", "a")]
 
 
 async def test_a_pod_prepared_by_hand_but_without_the_label_is_not_placed() -> None:
