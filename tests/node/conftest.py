@@ -19,6 +19,7 @@ def image_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """deviceshare's image, as a file."""
     archive = tmp_path_factory.mktemp("image") / "deviceshare.tar"
     image.build(IMAGE, archive, tmp_path_factory.mktemp("build"))
+    print(f"the image weighs {archive.stat().st_size / 1e6:.0f} MB, its base included")
     return archive
 
 
