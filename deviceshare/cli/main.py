@@ -31,7 +31,18 @@ class LazyGroup(click.Group):
         return command
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Examples:
+  deviceshare sandbox demo     watch pods share GPUs, in half a minute
+  deviceshare sandbox up       a cluster of your own to try it on
+  deviceshare run --help       how to run it in a real one
+\b
+Shell completion, likewise with zsh_source and fish_source:
+  eval "$(_DEVICESHARE_COMPLETE=bash_source deviceshare)\"""",
+)
 @click.version_option(__version__, prog_name="deviceshare")
 def main() -> None:
     """Several Kubernetes pods share the same GPUs, on purpose and safely."""

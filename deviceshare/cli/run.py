@@ -10,6 +10,7 @@ from deviceshare import process, settings, telemetry
 
 
 @click.command(
+    short_help="Run deviceshare itself.",
     epilog="""\b
 Examples:
   deviceshare run --kubeconfig ~/.kube/config --roles controller

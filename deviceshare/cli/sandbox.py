@@ -50,12 +50,20 @@ _directory = click.option(
 )
 
 
-@click.group()
+@click.group(short_help="A real Kubernetes on this machine, to try it on.")
 def sandbox() -> None:
     """Run a real Kubernetes control plane on this machine, with simulated nodes or a real one."""
 
 
-@sandbox.command()
+@sandbox.command(
+    short_help="Start a cluster.",
+    epilog="""\b
+Examples:
+  deviceshare sandbox up                                   in the foreground, until Ctrl-C
+  deviceshare sandbox up --nodes 20 --devices 8 --detach --dir /tmp/big
+  deviceshare sandbox up --resource amd.com/gpu
+  deviceshare sandbox up --real-node                       with containers that really run, as root""",
+)
 @click.option("--nodes", type=click.IntRange(0, 5000), show_default="2", help="Simulated nodes.")
 @click.option("--real-node", is_flag=True, help="One real node instead, which runs containers. Needs root.")
 @click.option("--devices", type=click.IntRange(0, 1024), default=4, show_default=True, help="Devices on each node.")
@@ -100,7 +108,7 @@ def up(
         raise _Failed(str(error)) from error
 
 
-@sandbox.command()
+@sandbox.command(short_help="Tell the whole story, and end.")
 def demo() -> None:
     """Show pods sharing GPUs, step by step, in a sandbox that ends with the demo.
 
@@ -113,7 +121,7 @@ def demo() -> None:
         raise _Failed(str(error)) from error
 
 
-@sandbox.command()
+@sandbox.command(short_help="Give the real node an image.")
 @click.argument("archive", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_directory
 def load(archive: Path, directory: Path) -> None:
