@@ -136,9 +136,9 @@ class Process:
         """Starts everything, waits for the signal or for a part to fail, stops everything; returns the exit code.
 
         Start: the probes first, so that a start that hangs can be looked at; the mirrors; the election, which waits for
-        the mirrors; last the other servers, which answer "not ready" as long as those aren't synced. Stop, in reverse: readiness says no while
-        the doors are still open; requests under way end; the leader's work stops and then its lease is released; what
-        people should read is posted; the mirrors go last, since everything above reads them.
+        the mirrors; last the other servers, which answer "not ready" as long as those aren't synced. Stop, in reverse:
+        readiness says no while the doors are still open; requests under way end; the leader's work stops and then its
+        lease is released; what people should read is posted; the mirrors go last, since everything above reads them.
         """
         log.info("Started deviceshare", version=__version__, roles=sorted(self._settings.roles))
         async with AsyncExitStack() as stack:
