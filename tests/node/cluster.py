@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from deviceshare.domain.contract import GROUP
 from deviceshare.sandbox import Sandbox
 from deviceshare.sandbox.images import BUSYBOX
 
@@ -60,6 +61,20 @@ class Cluster:
         """`kubectl apply`."""
         items = json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
         return self.kubectl("apply", "-f", "-", stdin=items, **options)
+
+    def joins(self, document: Json) -> bool:
+        """Creates a group's pod; whether the webhook met it. One that slipped past is gone again.
+
+        It may slip past while a replica dies: where the API server can't match on annotations, a webhook out of reach
+        must not hold up anyone's pods.
+        """
+        name = document["metadata"]["name"]
+        if self.sandbox.kubectl("apply", "-f", "-", stdin=json.dumps(document)).returncode != 0:
+            return False
+        if GROUP in self.get("pod", name)["metadata"].get("labels", {}):
+            return True
+        self.kubectl("delete", "pod", name, "--force", "--grace-period=0")
+        return False
 
     def inventory(self) -> set[str]:
         """Everything in the cluster by kind and name, but for events, which are news and no things."""

@@ -12,6 +12,7 @@ from tests.node.cluster import Cluster, Json
 
 NAME: Final = "deviceshare"
 IMAGE: Final = "localhost/deviceshare:test"
+SELECTOR: Final = "app.kubernetes.io/name=deviceshare"
 _SCHEDULER: Final = "localhost/kube-scheduler"
 _TIMEOUT: Final = 180
 _LABEL: Final = "kubernetes.io/metadata.name"
@@ -59,7 +60,7 @@ class Release:
 
     def pods(self) -> list[Json]:
         """deviceshare's own."""
-        pods: list[Json] = self.cluster.get("pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=deviceshare")
+        pods: list[Json] = self.cluster.get("pods", "-n", NAMESPACE, "-l", SELECTOR)
         return pods
 
     def leader(self) -> str:

@@ -17,7 +17,7 @@ from charts.helm import NAMESPACE
 from deviceshare.domain.contract import NVIDIA
 from deviceshare.sandbox import images
 from tests.node.cluster import TELL, VISIBLE, Cluster, Json, group, pod
-from tests.node.release import Release
+from tests.node.release import SELECTOR, Release
 
 BAKED = "localhost/baked:1"
 SDG = "shareddevicegroups"
@@ -97,13 +97,30 @@ def test_another_replica_takes_over(cluster: Cluster, release: Release, how: str
         os.kill(process_of(leading), signal.SIGKILL)
     # The webhooks' Service forgets the dead replica when its readiness has failed; who creates tries again until then.
     cluster.eventually(lambda: created(cluster, group("heir", 1)))
-    cluster.apply(pod("meanwhile", STAY, "heir"))
+    cluster.eventually(lambda: cluster.joins(pod("meanwhile", STAY, "heir")))
     cluster.eventually(release.leader, lambda holder: holder not in ("", old))
     led = time.monotonic() - began
     # kube-scheduler has a lease of its own, which old releases don't give back when they end.
     assert len(devices(cluster.tells("meanwhile"))) == 1
     print(f"leader {how}: another leads after {led:.1f} s, pods start again after {time.monotonic() - began:.1f} s")
     cluster.eventually(lambda: cluster.get("sdg", "heir").get("status", {}).get("allocatedPods"))
+    cluster.eventually(release.pods, lambda pods: len(pods) == 2 and all(map(ready, pods)))
+
+
+def test_a_drain_leaves_one_replica_serving(cluster: Cluster, release: Release) -> None:
+    """The last node's drain must wait: what is admitted meanwhile gets its devices once there is a node again."""
+    cluster.kubectl("cordon", "node-1")
+    try:
+        mine = f"--pod-selector={SELECTOR}"
+        drain = ("drain", "node-1", mine, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=25s")
+        said = cluster.kubectl(*drain, fails=True)
+        assert "would violate the pod's disruption budget" in said
+        assert len([each for each in release.pods() if ready(each)]) == 1
+        cluster.eventually(lambda: created(cluster, group("patient", 1)))
+        cluster.eventually(lambda: cluster.joins(pod("drained", STAY, "patient")))
+    finally:
+        cluster.kubectl("uncordon", "node-1")
+    assert len(devices(cluster.tells("drained"))) == 1
     cluster.eventually(release.pods, lambda pods: len(pods) == 2 and all(map(ready, pods)))
 
 
@@ -114,7 +131,7 @@ def test_an_upgrade_disturbs_no_running_pod(cluster: Cluster, release: Release) 
     seen = cluster.tells("before")
     old = {each["metadata"]["uid"] for each in release.pods()}
     release.upgrade(log={"level": "debug"}, networkPolicy={"enabled": False})
-    cluster.apply(pod("after", STAY, "lasting"))
+    cluster.eventually(lambda: cluster.joins(pod("after", STAY, "lasting")))
     assert cluster.tells("after") == cluster.tells("before") == seen
     assert restarts(cluster, "before") == 0
     pods = cluster.eventually(release.pods, lambda pods: len(pods) == 2 and all(map(ready, pods)))
