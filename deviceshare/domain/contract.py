@@ -36,6 +36,22 @@ POD_UID: Final = f"{PREFIX}pod-uid"
 
 # On pods: written by the controller.
 WOKEN_AT: Final = f"{PREFIX}woken-at"
+FORMER_DEVICES: Final = f"{PREFIX}former-devices"
+"""The UUIDs or numbers that the pod was given before a rebind: its containers may hold them until it ends."""
+
+# On groups.
+REBIND: Final = f"{PREFIX}rebind"
+"""Asks for other devices in place of unhealthy ones; the value, new each time, names the request."""
+
+# On NodeDevices.
+RECOVERED: Final = f"{PREFIX}recovered"
+"""`GPU-…@2026-11-21T03:00:00Z`, several with commas: these devices, found unhealthy at these times, are well again."""
+
+AGENT: Final = "deviceshare-agent"
+"""The node agents' name: of their ServiceAccount and DaemonSet, and as field manager."""
+AGENT_IDENTITY: Final = f"system:serviceaccount:{NAMESPACE}:{AGENT}"
+AGENT_PORT: Final = 9410
+"""Where an agent serves its probes, metrics and `/usage`."""
 
 
 class Vendor:
