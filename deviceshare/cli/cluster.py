@@ -1,0 +1,112 @@
+"""How a person's command reaches the cluster: which one, for how long, and what is said when it can't.
+
+The Kubernetes client takes a third of a second to import. It is imported when the cluster is asked, not before: help,
+shell completion and `plan` without a cluster do without.
+"""
+
+import asyncio
+import functools
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from deviceshare.loops.ports import ApiError, Forbidden, Unavailable
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 60.0
+"""For a whole command that asks once."""
+HELLO_SECONDS = 4.0
+"""Until an API server that doesn't answer at all is called unreachable."""
+PAGE_SECONDS = 30.0
+"""For one call, or one page of a list: people sit behind slow lines."""
+
+
+class CannotAsk(click.ClickException):
+    """The cluster can't be asked; the text names the next command. Shown as `Error: …`, exit status 1."""
+
+
+class Target(NamedTuple):
+    """Which cluster, as `--kubeconfig` and `--context` said."""
+
+    kubeconfig: str | None
+    context: str | None
+
+    def ask(self, question: Callable[["Api"], Awaitable[T]], *, seconds: float | None = ANSWER_SECONDS) -> T:
+        """What `question` makes of the API server's answers, within `seconds`; None for as long as it takes.
+
+        Raises:
+            CannotAsk: there is no such cluster, it doesn't answer, or it refuses.
+        """
+        return asyncio.run(self._ask(question, seconds))
+
+    async def _ask(self, question: Callable[["Api"], Awaitable[T]], seconds: float | None) -> T:
+        from deviceshare import telemetry  # noqa: PLC0415
+        from deviceshare.kube.api import Api  # noqa: PLC0415
+        from deviceshare.kube.connection import NotConfigured, connect  # noqa: PLC0415
+
+        telemetry.configure("auto", "error")  # on stderr: what a command prints is for pipes, too
+        try:
+            async with asyncio.timeout(seconds), connect(self._file(), self.context) as connection:
+                with suppress(Forbidden):  # who may not ask for the version may ask for the rest
+                    await Api(connection, timeout=HELLO_SECONDS).server_version()
+                return await question(Api(connection, timeout=PAGE_SECONDS))
+        except NotConfigured as error:
+            raise CannotAsk(str(error)) from error
+        except ApiError as error:
+            raise CannotAsk(_said(error)) from error
+        except TimeoutError as error:
+            text = f"The cluster took longer than {seconds:g} s to answer; see how it does: kubectl get --raw /readyz"
+            raise CannotAsk(text) from error
+
+    def _file(self) -> str | None:
+        """The kubeconfig file, or several as kubectl knows them; None inside a pod without one."""
+        usual = str(Path.home() / ".kube" / "config")
+        files = self.kubeconfig or usual
+        if any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file):
+            return files
+        if not self.kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:
+            return None
+        raise CannotAsk(
+            f"There is no kubeconfig {files}: name one with --kubeconfig FILE or KUBECONFIG, or start a cluster to try"
+            " with deviceshare sandbox up"
+        )
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a click command `--kubeconfig` and `--context`, and hands both to it as `target`."""
+
+    @functools.wraps(command)
+    def with_target(*args: Any, kubeconfig: str | None, context: str | None, **kwargs: Any) -> Any:
+        return command(*args, target=Target(kubeconfig, context), **kwargs)
+
+    file = click.option(
+        "--kubeconfig",
+        envvar="KUBECONFIG",
+        show_envvar=True,
+        metavar="FILE",
+        help="Which cluster; ~/.kube/config unless given, and inside a pod its own cluster.",
+    )
+    chosen = click.option(
+        "--context", metavar="NAME", help="Which of the kubeconfig's contexts; its current one unless given."
+    )
+    return file(chosen(with_target))
+
+
+def _said(error: ApiError) -> str:
+    from deviceshare.kube.refusals import Unserved  # noqa: PLC0415
+
+    if isinstance(error, Unserved):
+        return f"deviceshare is not installed in this cluster: {error}"
+    if isinstance(error, Forbidden):
+        return f"This user may not read that: {error}\nSee what it may with: kubectl auth can-i --list"
+    if isinstance(error, Unavailable):
+        return f"Can't reach the cluster: {error}\nSee whether it answers with: kubectl get --raw /readyz"
+    return str(error)
