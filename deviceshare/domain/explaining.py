@@ -1,0 +1,62 @@
+"""Why one pod waits, in words for the person who waits; `waiting` says it for a group."""
+
+from typing import Final
+
+from deviceshare.domain import status
+from deviceshare.domain.fleet import NO_LEDGER, NOT_SHARED, Fleet
+from deviceshare.domain.groups import Group, spec_faults
+from deviceshare.domain.pods import Pod
+
+NOT_INJECTED: Final = (
+    "the pod was admitted while deviceshare's webhook was away, so its containers would not see the group's devices:"
+    " delete and recreate the pod"
+)
+
+
+def pod_obstacle(pod: Pod, group: Group | None) -> str:
+    """Why the pod can't be bound to any node, whatever is free there, or ""."""
+    if not pod.admitted:
+        return NOT_INJECTED
+    if group is None:
+        return f"group {pod.group} does not exist: create it"
+    faults = spec_faults(group.spec)
+    return f"group {group.name} is invalid: {faults[0]}" if faults else ""
+
+
+def node_obstacle(fleet: Fleet, name: str) -> str:
+    """Why no group gets devices on the node, whatever is free there, or ""."""
+    node = fleet.node(name)
+    if node is None or not node.shared:
+        return NOT_SHARED
+    if not node.ready:
+        return "the node is not Ready"
+    if node.spec.unschedulable:
+        return f"the node is cordoned (kubectl uncordon {name})"
+    return "" if fleet.ledger(name) else NO_LEDGER
+
+
+def group_message(fleet: Fleet, group: Group, pods: list[Pod]) -> str:
+    """What the group's condition Bound says; `pods` are those that name the group."""
+    wanted = status.desired_status(group, fleet, home=fleet.node(group.node), pods=pods, now="")
+    return next(condition.message for condition in wanted.conditions if condition.type == status.IS_BOUND)
+
+
+def why_it_waits(fleet: Fleet, pod: Pod, group: Group | None, message: str) -> str:
+    """What a pending pod waits for; `message` is its group's (`group_message`).
+
+    Where devices are not what it lacks, kube-scheduler's own word is the best there is.
+    """
+    obstacle = pod_obstacle(pod, group)
+    if obstacle or group is None:
+        return obstacle
+    home = fleet.home(group)
+    if home:
+        obstacle = fleet.joining_obstacle(group, home)
+        return obstacle or scheduler_said(pod) or f"kube-scheduler has not tried it yet; its group lives on node {home}"
+    fits = fleet.filter(group, fleet.names()).fits
+    return scheduler_said(pod) or message if fits else message
+
+
+def scheduler_said(pod: Pod) -> str:
+    """Why kube-scheduler found no node when it last tried the pod, or ""."""
+    return next((c.message for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")

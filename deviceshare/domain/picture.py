@@ -1,0 +1,113 @@
+"""The whole cluster as a person looks at it: nodes and their devices, who holds what, who waits and why.
+
+`deviceshare inspect` prints it, its JSON and YAML are these Structs, and the page at `/ui` shows it. Fields may be
+added to a Struct, but none changes its meaning: people's scripts read them. `drawing` makes it.
+"""
+
+from typing import Final
+
+from msgspec import Struct, field
+
+from deviceshare.domain.groups import PENDING
+from deviceshare.domain.hardware import Trespass
+
+FREE: Final = "free"
+HELD: Final = "held"
+RELEASING: Final = "releasing"
+"""Of a group that is gone, while its last pods still use it."""
+FORMER: Final = "former"
+"""Replaced by a rebind, while pods that were given it may still use it."""
+PLUGIN: Final = "plugin"
+"""Given to a pod by the vendor's device plugin."""
+USES: Final = (FREE, HELD, RELEASING, FORMER, PLUGIN)
+
+
+class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One device. Model, memory and UUID are known where the node's agent runs."""
+
+    resource: str
+    index: int
+    use: str = field(default=FREE)
+    """One of USES."""
+    group: str = ""
+    """Who holds it, or held it."""
+    pod: str = ""
+    """`namespace/name` of the pod that the device plugin gave it to."""
+    uuid: str = ""
+    model: str = ""
+    memory_mib: int = 0
+    unhealthy: str = ""
+    """Why it isn't handed out; empty while it is healthy."""
+    since: str = ""
+    """When it was found unhealthy, RFC 3339."""
+    lost: bool = False
+    """Whether the node doesn't have it any more."""
+    trespasses: list[Trespass] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether it is there and works."""
+        return not self.unhealthy and not self.lost
+
+
+class Count(Struct, frozen=True, rename="camel"):
+    """Devices of one resource, on a node or in the cluster. A device may be allocated and unhealthy at once."""
+
+    resource: str
+    total: int = 0
+    """Those that are there, healthy or not."""
+    allocated: int = 0
+    """Those that a group or a device plugin's pod has, lost ones left out."""
+    free: int = 0
+    """Those that a group could get now."""
+    unhealthy: int = 0
+    """Those that are broken or lost."""
+
+
+class NodeView(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One shared node, or one that was shared and whose devices are still held."""
+
+    name: str
+    obstacle: str = ""
+    """Why no group gets devices here, whatever is free; empty when nothing is in the way."""
+    opaque: list[str] = field(default_factory=list)
+    """Resources that pods have through the device plugin, unknown which devices, so that no group gets any."""
+    driver: str = ""
+    counts: list[Count] = field(default_factory=list)
+    devices: list[DeviceView] = field(default_factory=list)
+
+
+class GroupView(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One group. `message` is its condition Bound's, `ailment` its condition Healthy's while that is False."""
+
+    name: str
+    phase: str = PENDING
+    node: str = ""
+    wants: dict[str, int] = field(default_factory=dict)
+    devices: dict[str, str] = field(default_factory=dict)
+    """As `status.selectedDevices`, in the node's present numbering."""
+    pods: list[str] = field(default_factory=list)
+    """Those that have the devices, as `namespace/name`."""
+    waiting: int = 0
+    """How many more pods wait to join."""
+    message: str = ""
+    ailment: str = ""
+
+
+class WaitingPod(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A pod of a group that has no node yet."""
+
+    pod: str
+    group: str
+    since: str
+    """When it was created, RFC 3339."""
+    reason: str
+
+
+class Picture(Struct, frozen=True, rename="camel"):
+    """The cluster; every list is sorted by name, the waiting pods by how long they wait."""
+
+    nodes: list[NodeView]
+    groups: list[GroupView]
+    waiting: list[WaitingPod]
+    total: list[Count]
