@@ -1,0 +1,37 @@
+"""Compiles nvml.c. The tests bring the compiler themselves where a bare Debian has none."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from deviceshare.sandbox import debian
+from deviceshare.sandbox.progress import Progress
+
+VARIABLE: Final = "DEVICESHARE_TEST_NVML"
+"""The environment variable that names the script; read at each call of NVML."""
+SONAME: Final = "libnvidia-ml.so.1"
+"""What pynvml asks the dynamic linker for."""
+_SOURCE: Final = Path(__file__).with_name("nvml.c")
+_PACKAGES: Final = ["gcc", "libc6-dev"]
+
+
+def build(directory: Path, *, old: bool = False) -> Path:
+    """Compiles the library into `directory`, and returns it. `old` leaves out what came late to NVML.
+
+    Installs the compiler where there is none; raises SandboxError with the command that does it by hand.
+    """
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        debian.install(_PACKAGES, Progress())
+        compiler = "gcc"
+    library = directory / SONAME
+    # Without its soname the loader wouldn't take a library that is loaded already for the one that pynvml asks for.
+    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{SONAME}"]
+    if old:
+        flags.append("-DOLD_DRIVER")
+    done = subprocess.run(
+        [compiler, *flags, "-o", str(library), str(_SOURCE)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"{compiler} failed:\n{done.stderr}"
+    return library
