@@ -5,7 +5,9 @@ All or nothing: a group of several resources takes all of them on one node, or n
 
 from collections.abc import Collection, Mapping
 
+from deviceshare.domain import topology
 from deviceshare.domain.devices import Device, Devices
+from deviceshare.domain.hardware import Link
 
 MAX_SCORE = 10
 """kube-scheduler's MaxExtenderPriority (k8s.io/kube-scheduler/extender/v1)."""
@@ -21,14 +23,14 @@ def shortage(wants: Mapping[str, int], free: Mapping[str, int], total: Mapping[s
     return " and ".join(lacks)
 
 
-def choose(wants: Mapping[str, int], free: Collection[Device]) -> Devices | None:
-    """The devices a group gets: the lowest free indices of each resource. None when they don't suffice."""
+def choose(wants: Mapping[str, int], free: Collection[Device], links: Collection[Link] = ()) -> Devices | None:
+    """The devices a group gets: of each resource the best connected, else the lowest indices. None if they don't do."""
     chosen: list[Device] = []
     for resource, count in wants.items():
         candidates = sorted(device for device in free if device.resource == resource)
         if len(candidates) < count:
             return None
-        chosen.extend(candidates[:count])
+        chosen.extend(topology.closest(candidates, count, links))
     return tuple(sorted(chosen))
 
 

@@ -4,17 +4,21 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from deviceshare.domain.devices import Device
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import PENDING, Group
+from deviceshare.domain.ledger import NodeDevices
 
 FREE, HELD, RELEASING, LOST = "free", "held", "releasing", "lost"
+UNHEALTHY, ALLOCATED, FORMER = "unhealthy", "allocated", "former"
 
 
 class DeviceCount(NamedTuple):
     """How many devices of one resource on one node are in one state.
 
-    `held` by a group, `releasing` while a deleted group's last pods still use them, `lost` when a claim names devices
-    that the node no longer has, else `free`.
+    `held` by a group, `releasing` while a deleted group's last pods still use them, `former` when they were replaced
+    but pods may still hold them, `lost` when a claim names devices that the node no longer has, `allocated` by the
+    vendor's device plugin; those that nobody holds are `unhealthy` or `free`.
     """
 
     node: str
@@ -29,13 +33,22 @@ def count_devices(fleet: Fleet) -> Iterable[DeviceCount]:
         ledger = fleet.ledger(name)
         if ledger is None:
             continue
-        present = set(ledger.devices)
-        states = Counter((device.resource, FREE) for device in ledger.free())
-        for claim in ledger.claims.values():
-            state = RELEASING if claim.releasing else HELD
-            states.update((device.resource, state if device in present else LOST) for device in claim.devices)
+        states = Counter((device.resource, state) for device, state in _states(ledger).items())
         for (resource, state), number in sorted(states.items()):
             yield DeviceCount(name, resource, state, number)
+
+
+def _states(ledger: NodeDevices) -> dict[Device, str]:
+    """The state of each device that the node has or somebody holds; where several are true, the last one here."""
+    present = set(ledger.devices)
+    states = dict.fromkeys(ledger.devices, FREE)
+    states |= dict.fromkeys(ledger.unhealthy(), UNHEALTHY)
+    states |= dict.fromkeys(ledger.allocated(), ALLOCATED)
+    for claim in ledger.claims.values():
+        state = RELEASING if claim.releasing else HELD
+        states |= {ledger.present(device): FORMER for device in claim.former}
+        states |= {device: state if device in present else LOST for device in ledger.held(claim)}
+    return states
 
 
 def count_groups(groups: Iterable[Group]) -> dict[str, int]:

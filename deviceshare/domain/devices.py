@@ -7,11 +7,15 @@ from msgspec import Struct
 from deviceshare.domain import contract
 
 
-class Device(Struct, frozen=True, order=True):
-    """One physical device of a node, named as its vendor counts it: by resource and index from 0."""
+class Device(Struct, frozen=True, order=True, omit_defaults=True):
+    """One physical device of a node, named as its vendor counts it: by resource and index from 0.
+
+    `uuid` is known where the node's agent tells it. A reboot may change the index, never the UUID.
+    """
 
     resource: str
     index: int
+    uuid: str = ""
 
     def __str__(self) -> str:
         return f"{self.resource} {self.index}"
@@ -28,10 +32,9 @@ def devices_of(counts: Mapping[str, int]) -> Devices:
 
 def selected(devices: Iterable[Device]) -> dict[str, str]:
     """The shape of `status.selectedDevices`: `{"nvidia.com/gpu": "0,1"}`."""
-    indices: dict[str, list[int]] = {}
-    for device in sorted(devices):
-        indices.setdefault(device.resource, []).append(device.index)
-    return {resource: ",".join(map(str, numbers)) for resource, numbers in indices.items()}
+    return {
+        resource: ",".join(str(device.index) for device in mine) for resource, mine in _by_resource(devices).items()
+    }
 
 
 def parse_selected(texts: Mapping[str, str]) -> Devices:
@@ -50,13 +53,35 @@ def parse_selected(texts: Mapping[str, str]) -> Devices:
 
 
 def visible(devices: Iterable[Device]) -> dict[str, str]:
-    """What each vendor's runtime is told: pod annotation → comma-separated indices.
+    """What each vendor's runtime is told: pod annotation → UUIDs where all are known, else indices, with commas.
 
     A vendor of whom there is no device is left out; its variable is then empty, which every runtime reads as none.
     """
     texts = {}
-    for resource, indices in selected(devices).items():
+    for resource, mine in _by_resource(devices).items():
         vendor = contract.vendor_of(resource)
         if vendor is not None:
-            texts[vendor.annotation] = indices
+            named = all(device.uuid for device in mine)
+            texts[vendor.annotation] = ",".join(device.uuid if named else str(device.index) for device in mine)
     return texts
+
+
+def with_uuids(devices: Devices, annotations: Mapping[str, str]) -> Devices:
+    """Devices read back from `selected`, with the UUIDs that `visible` wrote beside them in the same order."""
+    known = []
+    for resource, mine in _by_resource(devices).items():
+        vendor = contract.vendor_of(resource)
+        words = annotations.get(vendor.annotation, "").split(",") if vendor else []
+        named = len(words) == len(mine) and not any(word.isdecimal() or not word for word in words)
+        known += [
+            Device(resource, device.index, word if named else "")
+            for device, word in zip(mine, words if named else [""] * len(mine), strict=True)
+        ]
+    return tuple(sorted(known))
+
+
+def _by_resource(devices: Iterable[Device]) -> dict[str, list[Device]]:
+    mine: dict[str, list[Device]] = {}
+    for device in sorted(devices):
+        mine.setdefault(device.resource, []).append(device)
+    return mine

@@ -8,19 +8,21 @@ A filter call may name thousands of nodes, most of them in the same situation. S
 interned `Shape`, up to date at each change, and a call reasons once per shape instead of once per node.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from deviceshare.domain import allocation
 from deviceshare.domain.devices import Device, Devices
 from deviceshare.domain.groups import Group
+from deviceshare.domain.hardware import Link
 from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node
+from deviceshare.domain.nodes import Node, rebooted
 
 T = TypeVar("T")
 
 NOT_SHARED = "the node is not shared (no label deviceshare.io/mode=shared)"
 NO_LEDGER = "the node's devices are not known yet"
+REBOOTED = "the node was started anew and its agent has not reported since"
 TOO_FULL = "node(s) too full"
 """kube-scheduler writes the number of nodes in front of a reason, hence the words that its own reasons begin with."""
 OTHER_LABELS = "the node does not match the group's nodeSelector"
@@ -58,7 +60,7 @@ class Fleet:
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
         self._ledgers: dict[str, NodeDevices] = {}
-        self._opaque: dict[str, frozenset[str]] = {}
+        self._plugin_pods: dict[str, Mapping[str, frozenset[str]]] = {}
         self._assumed: dict[str, Assumption] = {}
         self._holders: dict[str, str] = {}
         self._living: dict[str, dict[str, str]] = {}
@@ -83,10 +85,25 @@ class Fleet:
         _put(self._ledgers, name, ledger)
         self._reshape(name)
 
-    def set_opaque(self, name: str, resources: frozenset[str]) -> None:
-        """Takes in which resources of the node a device plugin hands out too."""
-        _put(self._opaque, name, resources or None)
+    def set_plugin_pods(self, name: str, pods: Mapping[str, frozenset[str]]) -> None:
+        """Takes in which pods of the node have which resources from a device plugin, by the pods' UIDs."""
+        _put(self._plugin_pods, name, pods or None)
         self._reshape(name)
+
+    def opaque(self, name: str) -> frozenset[str]:
+        """Resources of which pods hold devices through a device plugin, unless the agent tells which devices."""
+        ledger = self._ledgers.get(name)
+        allocations = ledger.hardware.allocations if ledger else None
+        known = {(allocation.uid, allocation.resource) for allocation in allocations or ()}
+        pods = self._plugin_pods.get(name, {})
+        return frozenset(
+            resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known
+        )
+
+    def links(self, name: str) -> list[Link]:
+        """How the devices of the node are joined, as far as its agent tells."""
+        ledger = self._ledgers.get(name)
+        return ledger.hardware.links if ledger else []
 
     def set_living(self, uid: str, pod: str, node: str) -> None:
         """Takes in where a pod that received devices of the group `uid` lives; "" when it no longer does."""
@@ -208,7 +225,10 @@ class Fleet:
             return ""
         if claim.releasing:
             return f"the devices of group {group.name} are being released"
-        gone = [str(device) for device in claim.devices if device not in set(ledger.devices)]
+        gone = [str(device) for device in ledger.held(claim) if device not in set(ledger.devices)]
+        broken = ledger.ailing(claim)
+        if broken:
+            return f"{broken} of group {group.name}: deviceshare rebind {group.name}"
         if gone:
             return f"the node lost {', '.join(gone)} of group {group.name}: delete the group and make it again"
         return ""
@@ -230,11 +250,13 @@ class Fleet:
         obstacle = "" if node is not None and node.shared else NOT_SHARED
         if not obstacle and ledger is None:
             obstacle = NO_LEDGER
+        if not obstacle and node and ledger and rebooted(node, ledger.hardware):
+            obstacle = REBOOTED
         shape = Shape(
             obstacle,
             _counts(self.free(name)),
             _counts(ledger.devices if ledger else ()),
-            self._opaque.get(name, frozenset()),
+            self.opaque(name),
         )
         self._shapes[name] = self._interned.setdefault(shape, shape)
 

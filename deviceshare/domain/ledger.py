@@ -4,13 +4,16 @@ A claim is made, marked, unmarked and dropped by a merge patch that carries the 
 of two writers one loses, whoever they are. The patches name one claim each and leave the rest of the object alone.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.devices import Device, Devices, selected
+from deviceshare.domain.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.meta import ObjectMeta
 from deviceshare.domain.nodes import Node
 
@@ -19,11 +22,17 @@ Patch = dict[str, Any]
 
 
 class Claim(Struct, frozen=True, rename="camel"):
-    """What one holder has. `releasing` is a collector's mark: devices still in use, but nobody may join any more."""
+    """What one holder has, as its pods were told: by UUID where the node's agent told UUIDs at that time.
+
+    `releasing` is a collector's mark: devices still in use, but nobody may join any more. `former` are devices that
+    were replaced and that pods may hold until they end; `rebound` names the request that replaced them.
+    """
 
     group: str
     devices: list[Device] = field(default_factory=list)
     releasing: str = ""
+    former: list[Device] = field(default_factory=list)
+    rebound: str = ""
 
 
 class LedgerSpec(Struct, frozen=True, rename="camel"):
@@ -31,10 +40,13 @@ class LedgerSpec(Struct, frozen=True, rename="camel"):
 
 
 class LedgerStatus(Struct, frozen=True, rename="camel"):
+    """`hardware` is written by the node's agent, everything else by the leader."""
+
     devices: list[Device] = field(default_factory=list)
     total: str = ""
     free: str = ""
     held: str = ""
+    hardware: Hardware = NO_HARDWARE
 
 
 class NodeDevices(Struct, frozen=True, rename="camel"):
@@ -53,17 +65,78 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         return self.spec.claims
 
     @property
-    def devices(self) -> list[Device]:
-        return self.status.devices
+    def hardware(self) -> Hardware:
+        """What the node's agent reports; empty where there is none."""
+        return self.status.hardware
+
+    @property
+    def devices(self) -> Devices:
+        """The devices that the node has, in its present numbering. What its agent doesn't see isn't there."""
+        parts = {
+            (part.resource, part.index): Device(part.resource, part.index, part.uuid)
+            for part in self.hardware.devices
+            if not part.lost
+        }
+        seen = {part.resource for part in self.hardware.devices}
+        numbers = [(device.resource, device.index) for device in self.status.devices]
+        return tuple(
+            sorted(parts.get(number, Device(*number)) for number in numbers if number in parts or number[0] not in seen)
+        )
+
+    def present(self, device: Device) -> Device:
+        """The device in the node's present numbering: found by its UUID, or by its index if it was given without one.
+
+        One that isn't there stays as it is, and so equals none that is.
+        """
+        part = self._part(device)
+        return Device(part.resource, part.index, part.uuid) if part and not part.lost else device
+
+    def _part(self, device: Device) -> Part | None:
+        if device.uuid:
+            return self.hardware.named(device.uuid)
+        return self.hardware.part(device.resource, device.index)
+
+    def held(self, claim: Claim) -> Devices:
+        """What the claim holds, in the node's present numbering; former devices not among them."""
+        return tuple(sorted(map(self.present, claim.devices)))
 
     def claimed(self) -> set[Device]:
-        """Every device in a claim, marked or not."""
-        return {device for claim in self.spec.claims.values() for device in claim.devices}
+        """Every device in a claim, marked or not, and every former one, in the node's present numbering."""
+        return {device for claim in self.claims.values() for device in self.reserved(claim)}
+
+    def reserved(self, claim: Claim) -> set[Device]:
+        """What nobody else may have because of the claim: its devices and its former ones, likewise."""
+        return {self.present(device) for device in (*claim.devices, *claim.former)}
+
+    def unhealthy(self) -> dict[Device, str]:
+        """The devices that are not handed out since they are broken, and why."""
+        return {
+            Device(part.resource, part.index, part.uuid): part.unhealthy
+            for part in self.hardware.devices
+            if part.unhealthy
+        }
+
+    def ailing(self, claim: Claim) -> str:
+        """Which devices of the claim are unhealthy and why, in words; "" when none is."""
+        broken = [
+            f"{part.resource} {part.index} is unhealthy ({part.unhealthy})"
+            for device in claim.devices
+            if (part := self._part(device)) and part.unhealthy
+        ]
+        return ", ".join(broken)
+
+    def allocated(self) -> dict[Device, str]:
+        """What the vendor's device plugin gave away past us: device → pod, as `namespace/name`."""
+        return {
+            self.present(Device(allocation.resource, index)): allocation.pod
+            for allocation in self.hardware.allocations or ()
+            for index in allocation.indices
+        }
 
     def free(self) -> Devices:
-        """The devices that the node has and nobody holds, sorted."""
-        claimed = self.claimed()
-        return tuple(sorted(device for device in self.status.devices if device not in claimed))
+        """The devices that the node has, that are healthy and that nobody holds, sorted."""
+        taken = self.claimed() | self.unhealthy().keys() | self.allocated().keys()
+        return tuple(device for device in self.devices if device not in taken)
 
 
 def claim_patch(ledger: NodeDevices, uid: str, group: str, devices: Iterable[Device]) -> Patch:
@@ -89,9 +162,10 @@ def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
 def devices_patch(ledger: NodeDevices, devices: Iterable[Device]) -> Patch:
     """Writes what the node has, with the summaries that follow from it; for the status subresource."""
     have = sorted(devices)
+    then = replace(ledger, status=replace(ledger.status, devices=have))
     return {
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
-        "status": {"devices": as_json(have), **summary(ledger, have)},
+        "status": {"devices": as_json(have), **summary(then)},
     }
 
 
@@ -121,26 +195,29 @@ def new_ledger(node: Node, claims: Mapping[str, tuple[str, Iterable[Device]]]) -
 
 def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:
     """Devices as the API server stores them."""
-    return [{"resource": device.resource, "index": device.index} for device in sorted(devices)]
+    stored: list[dict[str, Any]] = to_builtins(sorted(devices))
+    return stored
 
 
-def summary(ledger: NodeDevices, devices: Iterable[Device]) -> dict[str, str]:
+def summary(ledger: NodeDevices) -> dict[str, str]:
     """The one-line texts of `kubectl get nodedevices`: total, free and held."""
-    have = list(devices)
-    claimed = ledger.claimed()
+    have, unhealthy = ledger.devices, _counted(ledger.unhealthy())
+    free, total = _counted(ledger.free()), _counted(have)
     return {
-        "total": _counts(have),
-        "free": _counts([device for device in have if device not in claimed], of=have),
+        "total": ", ".join(
+            f"{resource}={count}" + (f" ({unhealthy[resource]} unhealthy)" if unhealthy[resource] else "")
+            for resource, count in total.items()
+        ),
+        "free": ", ".join(f"{resource}={free[resource]}" for resource in total),
         "held": "; ".join(
-            f"{claim.group}{' (releasing)' if claim.releasing else ''}: {_listed(claim.devices)}"
+            f"{claim.group}{' (releasing)' if claim.releasing else ''}: {_listed(ledger.held(claim))}"
             for claim in sorted(ledger.claims.values(), key=lambda claim: claim.group)
         ),
     }
 
 
-def _counts(devices: list[Device], of: list[Device] | None = None) -> str:
-    resources = sorted({device.resource for device in (of or devices)})
-    return ", ".join(f"{r}={sum(device.resource == r for device in devices)}" for r in resources)
+def _counted(devices: Iterable[Device]) -> Counter[str]:
+    return Counter(device.resource for device in sorted(devices))
 
 
 def _listed(devices: Iterable[Device]) -> str:

@@ -3,6 +3,8 @@
 from msgspec import Struct, field
 
 from deviceshare.domain import contract
+from deviceshare.domain.devices import Device, Devices, devices_of
+from deviceshare.domain.hardware import Hardware
 from deviceshare.domain.meta import Condition, ObjectMeta
 
 
@@ -12,11 +14,16 @@ class NodeSpec(Struct, frozen=True, rename="camel"):
     unschedulable: bool = False
 
 
+class NodeInfo(Struct, frozen=True):
+    boot_id: str = field(default="", name="bootID")
+
+
 class NodeStatus(Struct, frozen=True, rename="camel"):
     """`allocatable` maps resource names to Kubernetes quantities; device counts are plain integers."""
 
     allocatable: dict[str, str] = field(default_factory=dict)
     conditions: list[Condition] = field(default_factory=list)
+    node_info: NodeInfo = NodeInfo()
 
 
 class Node(Struct, frozen=True, rename="camel"):
@@ -37,6 +44,12 @@ class Node(Struct, frozen=True, rename="camel"):
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
 
 
+def rebooted(node: Node, hardware: Hardware) -> bool:
+    """Whether the node was started anew since its agent reported: the numbers may mean other devices now."""
+    booted = node.status.node_info.boot_id
+    return bool(booted and hardware.boot_id) and booted != hardware.boot_id
+
+
 def inventory(node: Node) -> dict[str, int]:
     """How many devices of each known resource the node has.
 
@@ -51,6 +64,16 @@ def inventory(node: Node) -> dict[str, int]:
         if contract.vendor_of(resource) and quantity.isdecimal():
             counts[resource] = int(quantity)
     return {resource: count for resource, count in sorted(counts.items()) if count > 0}
+
+
+def offered(node: Node, hardware: Hardware) -> Devices:
+    """The devices the node offers: the annotation's, else those that its agent sees, else the allocatable ones."""
+    counts = inventory(node)
+    annotated = {resource for resource, _ in _annotated(node)}
+    seen = {part.resource for part in hardware.devices} - annotated
+    parts = (Device(part.resource, part.index) for part in hardware.devices if part.resource in seen and not part.lost)
+    told = devices_of({resource: count for resource, count in counts.items() if resource not in seen})
+    return tuple(sorted((*told, *parts)))
 
 
 def inventory_faults(node: Node) -> list[str]:

@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Struct, field
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import Devices, parse_selected
+from deviceshare.domain.devices import Device, Devices, parse_selected, with_uuids
 from deviceshare.domain.meta import Condition, ObjectMeta
 
 
@@ -99,12 +99,28 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def devices(self) -> Devices:
-        """What the pod's Binding gave it; empty where the annotation is missing or can't be read."""
-        text = self.metadata.annotations.get(contract.SELECTED_DEVICES, "")
+        """What its containers see when they start; empty where the annotation is missing or can't be read."""
+        annotations = self.metadata.annotations
+        text = annotations.get(contract.SELECTED_DEVICES, "")
         try:
-            return parse_selected(msgspec.json.decode(text, type=dict[str, str])) if text else ()
+            given = parse_selected(msgspec.json.decode(text, type=dict[str, str])) if text else ()
         except ValueError:
             return ()
+        return with_uuids(given, annotations)
+
+    @property
+    def former(self) -> Devices:
+        """What the pod was given before rebinds: its containers may hold that until it ends."""
+        text = self.metadata.annotations.get(contract.FORMER_DEVICES, "")
+        try:
+            return tuple(sorted(msgspec.json.decode(text, type=list[Device]))) if text else ()
+        except ValueError:
+            return ()
+
+    @property
+    def received(self) -> Devices:
+        """All that the pod was ever given."""
+        return (*self.devices, *self.former)
 
     @property
     def admitted(self) -> bool:

@@ -4,18 +4,18 @@ Of a status only `nodeName` decides anything, and it is never touched here: bind
 Conditions follow https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import Device, devices_of, selected
+from deviceshare.domain.devices import Device, Devices, selected
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus, spec_faults
-from deviceshare.domain.ledger import Claim, Patch
+from deviceshare.domain.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.meta import Condition
-from deviceshare.domain.nodes import Node, inventory
+from deviceshare.domain.nodes import Node, offered
 from deviceshare.domain.pods import Pod
 from deviceshare.domain.waiting import explain
 
@@ -26,6 +26,7 @@ CLAIMED, NO_PODS, WAITING, INVALID_SPEC, REPAIRING = "Claimed", "NoPods", "Waiti
 AS_CLAIMED, NOT_BOUND = "AsClaimed", "NotBound"
 NODE_GONE, NODE_NOT_SHARED, NODE_NOT_READY = "NodeGone", "NodeNotShared", "NodeNotReady"
 CLAIM_MISSING, DEVICES_LOST = "ClaimMissing", "DevicesLost"
+DEVICES_UNHEALTHY, DEVICES_GIVEN_AWAY = "DevicesUnhealthy", "DevicesGivenAway"
 
 _DECIDED_ELSEWHERE = ("nodeName", "fence")
 
@@ -46,15 +47,18 @@ def desired_status(group: Group, fleet: Fleet, *, home: Node | None, pods: Colle
         pods: those that name the group.
         now: RFC 3339, the time of a transition.
     """
-    claim = _claim(group, fleet)
-    bound = _bound(group, fleet, pods, claim)
-    healthy = _healthy(group, home, claim)
+    ledger = fleet.ledger(group.node) if group.node else None
+    claim = ledger.claims.get(group.uid) if ledger else None
+    devices = ledger.held(claim) if ledger and claim else None
+    chosen = _selected(group, devices)
+    bound = _bound(group, fleet, pods, chosen)
+    healthy = _home(group, home) or _claimed(group, ledger, claim, home)
     users = sorted(fleet.pods(group.uid))
     findings = {IS_BOUND: bound, IS_HEALTHY: healthy}
     return msgspec.structs.replace(
         group.status,
         phase=PENDING if not group.node else DEGRADED if healthy.status == FALSE else BOUND,
-        selected_devices=_selected(group, claim),
+        selected_devices=chosen,
         allocated_pods=users,
         pod_count=len(users),
         conditions=[_condition(group, type_, finding, now) for type_, finding in findings.items()],
@@ -79,21 +83,16 @@ def transitions(old: GroupStatus, new: GroupStatus) -> list[Condition]:
     return [c for c in new.conditions if before.get(c.type) != (c.status, c.reason)]
 
 
-def _claim(group: Group, fleet: Fleet) -> Claim | None:
-    ledger = fleet.ledger(group.node) if group.node else None
-    return ledger.claims.get(group.uid) if ledger else None
-
-
-def _selected(group: Group, claim: Claim | None) -> dict[str, str]:
+def _selected(group: Group, devices: Devices | None) -> dict[str, str]:
     """The claim's devices; while it is missing, what the status said of it."""
-    if claim is None:
+    if devices is None:
         return group.status.selected_devices if group.node else {}
-    return selected(claim.devices)
+    return selected(devices)
 
 
-def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], claim: Claim | None) -> Finding:
+def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], chosen: Mapping[str, str]) -> Finding:
     if group.node:
-        held = sorted(_selected(group, claim).items())
+        held = sorted(chosen.items())
         listed = " and ".join(f"{resource} {indices}" for resource, indices in held)
         return Finding(TRUE, CLAIMED, f"holds {listed or 'its devices'} on node {group.node}")
     faults = spec_faults(group.spec)
@@ -118,9 +117,9 @@ def _repair_text(homes: list[str]) -> str:
     return f"its status was lost and its pods run on several nodes ({', '.join(homes)}): delete those on all but one"
 
 
-def _healthy(group: Group, home: Node | None, claim: Claim | None) -> Finding:
-    node = group.node
-    again = f"delete the group and make it again (kubectl delete sdg {group.name})"
+def _home(group: Group, home: Node | None) -> Finding | None:
+    """What is wrong with the group's node; None when that is well."""
+    node, again = group.node, _again(group)
     if not node:
         return Finding(UNKNOWN, NOT_BOUND, "it holds no devices yet")
     if home is None:
@@ -131,19 +130,32 @@ def _healthy(group: Group, home: Node | None, claim: Claim | None) -> Finding:
         return Finding(FALSE, NODE_NOT_SHARED, text)
     if not home.ready:
         return Finding(FALSE, NODE_NOT_READY, f"node {node} is not Ready: mend the node, or {again} elsewhere")
-    if claim is None:
+    return None
+
+
+def _claimed(group: Group, ledger: NodeDevices | None, claim: Claim | None, home: Node | None) -> Finding:
+    """Whether the devices of a group on a good node are well and its own."""
+    node, again = group.node, _again(group)
+    if ledger is None or claim is None or home is None:
         text = f"its claim on node {node} is missing and made again from its pods; if this stays, {again}"
         return Finding(FALSE, CLAIM_MISSING, text)
-    lost = _lost(home, claim.devices)
+    if broken := ledger.ailing(claim):
+        cure = f"take other devices with deviceshare rebind {group.name}"
+        return Finding(FALSE, DEVICES_UNHEALTHY, f"{broken} on node {node}: {cure}, or mend the node")
+    here = set(offered(home, ledger.hardware))
+    lost = selected(device for device in ledger.held(claim) if Device(device.resource, device.index) not in here)
     if lost:
-        return Finding(FALSE, DEVICES_LOST, f"node {node} lost {lost}: mend the node, or {again}")
+        named = " and ".join(f"{resource} {indices}" for resource, indices in lost.items())
+        return Finding(FALSE, DEVICES_LOST, f"node {node} lost {named}: mend the node, or {again}")
+    allocated = ledger.allocated()
+    if taken := [f"{device} to pod {allocated[device]}" for device in ledger.held(claim) if device in allocated]:
+        text = f"the device plugin of node {node} also gave {', '.join(taken)}: delete that pod, and keep its kind off"
+        return Finding(FALSE, DEVICES_GIVEN_AWAY, f"{text} shared nodes (deviceshare's documentation tells how)")
     return Finding(TRUE, AS_CLAIMED, f"node {node} is Ready and has all its devices")
 
 
-def _lost(home: Node, devices: Iterable[Device]) -> str:
-    have = set(devices_of(inventory(home)))
-    lost = selected(device for device in devices if device not in have)
-    return " and ".join(f"{resource} {indices}" for resource, indices in lost.items())
+def _again(group: Group) -> str:
+    return f"delete the group and make it again (kubectl delete sdg {group.name})"
 
 
 def _condition(group: Group, type_: str, finding: Finding, now: str) -> Condition:

@@ -11,6 +11,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.devices import selected
 from deviceshare.domain.fleet import TOO_FULL, Fleet
 from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import NodeDevices
 
 SHOWN_NODES = 5
 
@@ -67,16 +68,27 @@ def _holders(fleet: Fleet, group: Group, name: str) -> str:
 
 
 def _resource_line(fleet: Fleet, name: str, resource: str) -> str:
-    ledger = fleet.ledger(name)
-    total = sum(device.resource == resource for device in ledger.devices) if ledger else 0
+    ledger = fleet.ledger(name) or NodeDevices()
+    total = sum(device.resource == resource for device in ledger.devices)
     free = sum(device.resource == resource for device in fleet.free(name))
-    claims = sorted(ledger.claims.values(), key=lambda claim: claim.group) if ledger else []
-    holders = [
-        f"{claim.group} {'still uses' if claim.releasing else 'holds'} {indices}"
-        for claim in claims
-        if (indices := selected(claim.devices).get(resource))
-    ]
-    return f"{free} of {total} free" + _bracketed(holders)
+    return f"{free} of {total} free" + _bracketed([*_holding(ledger, resource), *_withheld(ledger, resource)])
+
+
+def _holding(ledger: NodeDevices, resource: str) -> Iterable[str]:
+    for claim in sorted(ledger.claims.values(), key=lambda claim: claim.group):
+        verbs = {"still uses" if claim.releasing else "holds": ledger.held(claim), "may still use": claim.former}
+        for verb, devices in verbs.items():
+            if indices := selected(devices).get(resource):
+                yield f"{claim.group} {verb} {indices}"
+
+
+def _withheld(ledger: NodeDevices, resource: str) -> Iterable[str]:
+    """The devices that no group holds and yet nobody is given."""
+    reasons = {device: f"is pod {pod}'s" for device, pod in ledger.allocated().items()}
+    reasons |= {device: f"is unhealthy: {reason}" for device, reason in ledger.unhealthy().items()}
+    for device in sorted(reasons.keys() - ledger.claimed()):
+        if device.resource == resource:
+            yield f"{device.index} {reasons[device]}"
 
 
 def _bracketed(texts: Iterable[str]) -> str:

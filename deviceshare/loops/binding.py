@@ -120,7 +120,7 @@ class Binder:
 
     async def _settle(self, group: Group, node: str) -> Group:
         """Steps 3 and 4, once for all binds of the group that are under way in this process."""
-        devices = allocation.choose(group.spec.resources, self._fleet.free(node))
+        devices = allocation.choose(group.spec.resources, self._fleet.free(node), self._fleet.links(node))
         if devices is not None:
             self._fleet.assume(group.uid, group.name, node, devices)
         outcome = self._settling[group.uid] = asyncio.get_running_loop().create_future()

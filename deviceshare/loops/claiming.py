@@ -55,7 +55,7 @@ async def join(cluster: Cluster, group: Group, node: str) -> Devices:
     """Step 2: the devices of a group that is bound to the node.
 
     Raises:
-        Refused: the claim is not there or is being released.
+        Refused: the claim is not there, is being released, or holds a device that is unhealthy.
         ApiError: the ledger could not be read.
     """
     return joinable(await read_ledger(cluster, node), group)
@@ -68,6 +68,9 @@ def joinable(seen: NodeDevices, group: Group) -> Devices:
         raise Refused(f"the claim of group {group.name} on node {seen.node} is missing; it is being repaired")
     if claim.releasing:
         raise Refused(f"the devices of group {group.name} on node {seen.node} are being released")
+    broken = seen.ailing(claim)
+    if broken:
+        raise Refused(f"{broken} of group {group.name}: deviceshare rebind {group.name}")
     return tuple(sorted(claim.devices))
 
 
@@ -85,7 +88,7 @@ async def claim(cluster: Cluster, group: Group, node: str) -> NodeDevices:
         if Counter(device.resource for device in seen.claims[group.uid].devices) != group.spec.resources:
             raise Refused(f"group {group.name} has changed, and what it claimed on node {node} is being released")
         return seen
-    chosen = allocation.choose(group.spec.resources, seen.free())
+    chosen = allocation.choose(group.spec.resources, seen.free(), seen.hardware.links)
     if chosen is None:
         raise Refused(f"group {group.name} no longer fits on node {node}: others took its devices meanwhile")
     return await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, group.uid, group.name, chosen))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import Device
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.pods import Pod
 from deviceshare.loops import repairing
@@ -50,7 +49,7 @@ class Covering:
             ApiError: a request failed; begin again.
         """
         ledger = self._ledgers.get(node)
-        if ledger is None or not ledger.devices:
+        if ledger is None or not ledger.status.devices:
             return  # nothing can be claimed in it; it is being made, or its device plugin restarts
         if not _uncovered(self._members.holding(node), ledger):
             self._remember(node, [])
@@ -104,5 +103,5 @@ class Covering:
 
 
 def _uncovered(pods: Iterable[Pod], ledger: NodeDevices) -> list[Pod]:
-    held: dict[str, set[Device]] = {uid: set(claim.devices) for uid, claim in ledger.claims.items()}
-    return [pod for pod in pods if not held.get(pod.group_uid, set()).issuperset(pod.devices)]
+    held = {uid: ledger.reserved(claim) for uid, claim in ledger.claims.items()}
+    return [pod for pod in pods if not held.get(pod.group_uid, set()).issuperset(map(ledger.present, pod.devices))]

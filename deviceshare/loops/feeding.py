@@ -15,7 +15,7 @@ class Feed:
     ) -> None:
         """`pods` are those of groups; `others` those that hold devices through a vendor's device plugin."""
         self._fleet = fleet
-        self._opaque: dict[str, dict[str, frozenset[str]]] = {}
+        self._plugin_pods: dict[str, dict[str, frozenset[str]]] = {}
         nodes.subscribe(self._on_node)
         ledgers.subscribe(self._on_ledger)
         pods.subscribe(self._on_pod)
@@ -35,11 +35,11 @@ class Feed:
 
     def _on_other(self, old: Pod | None, new: Pod | None) -> None:
         if old:
-            self._opaque.get(old.node, {}).pop(old.metadata.key, None)
+            self._plugin_pods.get(old.node, {}).pop(old.metadata.uid, None)
         if new and new.lives:
-            self._opaque.setdefault(new.node, {})[new.metadata.key] = frozenset(new.plugin_resources())
+            self._plugin_pods.setdefault(new.node, {})[new.metadata.uid] = frozenset(new.plugin_resources())
         for node in {pod.node for pod in (old, new) if pod and pod.node}:
-            self._fleet.set_opaque(node, frozenset().union(*self._opaque.get(node, {}).values()))
+            self._fleet.set_plugin_pods(node, dict(self._plugin_pods.get(node, {})))
 
 
 _NO_NODE, _NO_LEDGER = Node(), NodeDevices()

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import structlog
 
 from deviceshare.domain import contract, ledger
-from deviceshare.domain.devices import devices_of
 from deviceshare.domain.groups import Group
+from deviceshare.domain.hardware import NO_HARDWARE, Hardware
 from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node, inventory, inventory_faults
+from deviceshare.domain.nodes import Node, inventory_faults, offered
 from deviceshare.loops import repairing
 from deviceshare.loops.claiming import BINDS_OVER_SECONDS
 from deviceshare.loops.covering import Covering
@@ -73,7 +73,7 @@ class Ledgers:
             self._forget(name)
             await self._retire(name, seen)
             return
-        self._report_faults(node)
+        self._report_faults(node, seen.hardware if seen else NO_HARDWARE)
         if seen is None:
             await self._recreate(node)
             return
@@ -87,9 +87,6 @@ class Ledgers:
 
     async def _recreate(self, node: Node) -> None:
         name = node.metadata.name
-        used = self._members.holding(name) or any(group.node == name for group in self._groups.values())
-        if not inventory(node) and not used:
-            return
         since = self._missing_since.setdefault(name, self._clock())
 
         async def wait_out_binds() -> None:
@@ -120,15 +117,15 @@ class Ledgers:
         log.info("Adopted ledger", node=seen.node)
 
     async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
-        name, devices = node.metadata.name, devices_of(inventory(node))
-        if devices and not seen.devices:
+        name, devices = node.metadata.name, offered(node, seen.hardware)
+        if devices and not seen.status.devices:
             disputed = await repairing.open_ledger(self._cluster, name, devices, gather=lambda: self._evidence(""))
             log.info("Opened ledger", node=name, devices=len(devices))
             self._covering.report_disputed(name, disputed)
             return
         patch = ledger.devices_patch(seen, devices)
         summary = {"total": seen.status.total, "free": seen.status.free, "held": seen.status.held}
-        same_devices = tuple(sorted(seen.devices)) == devices
+        same_devices = tuple(sorted(seen.status.devices)) == devices
         if same_devices and all(patch["status"][line] == text for line, text in summary.items()):
             return
         rest = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._clock()
@@ -156,12 +153,13 @@ class Ledgers:
             return
         log.info("Deleted ledger", node=name)
 
-    def _report_faults(self, node: Node) -> None:
+    def _report_faults(self, node: Node, hardware: Hardware) -> None:
         name = node.metadata.name
         faults = inventory_faults(node)
-        if not inventory(node) and not faults:
+        if not offered(node, hardware) and not faults:
             annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
-            faults = [f"the node is shared but has no devices: start its device plugin, or say what it has: {annotate}"]
+            cures = f"start its device plugin or deviceshare's agent there, or say what it has: {annotate}"
+            faults = [f"the node is shared but has no devices: {cures}"]
         text = "; ".join(faults)
         if text == self._faults.get(name, ""):
             return

@@ -83,7 +83,7 @@ async def recreate(
     if any(pod.pending and pod.group not in known for pod in pods):
         await wait_out_binds()
         pods = await cluster.list(PODS, label_selector=contract.GROUP)
-    kept, disputed = reconcile_holdings([*_of_groups(groups, name), *_of_pods(pods, name)])
+    kept, disputed = reconcile_holdings(_spoken_for([], groups, pods, name))
     body = ledger.new_ledger(node, {h.uid: (h.group, h.devices) for h in kept})
     return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
 
@@ -106,7 +106,7 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
     seen = await cluster.get(NODE_DEVICES, node)
     groups, pods = await gather()
     claims = [Holding(uid, claim.group, tuple(claim.devices)) for uid, claim in seen.claims.items()]
-    kept, disputed = reconcile_holdings([*claims, *_of_groups(groups, node), *_of_pods(pods, node)])
+    kept, disputed = reconcile_holdings(_spoken_for(claims, groups, pods, node), present=seen.present)
     for holding in kept:
         if holding.uid not in seen.claims:
             patch = ledger.claim_patch(seen, holding.uid, holding.group, holding.devices)
@@ -162,7 +162,7 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Dev
     holdings = list(_of_pods(pods, seen.node))
     held: set[Device] = {device for holding in holdings for device in holding.devices}
     uids = {holding.uid for holding in holdings}
-    if len(uids) != 1 or not held or not held <= set(seen.devices) - seen.claimed():
+    if len(uids) != 1 or not held or not set(map(seen.present, held)) <= set(seen.devices) - seen.claimed():
         return ()
     devices = tuple(sorted(held))
     patch = ledger.claim_patch(seen, uids.pop(), holdings[0].group, devices)
@@ -170,19 +170,33 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Dev
     return devices
 
 
-def reconcile_holdings(holdings: Iterable[Holding]) -> tuple[list[Holding], list[Holding]]:
-    """Joins the holdings of each UID, earlier evidence first, and sets aside what would give a device two owners."""
+def reconcile_holdings(
+    holdings: Iterable[Holding], present: Callable[[Device], Device] = lambda device: device
+) -> tuple[list[Holding], list[Holding]]:
+    """Joins the holdings of each UID, earlier evidence first, and sets aside what would give a device two owners.
+
+    `present` tells which device is meant (NodeDevices.present): a reboot may have changed the numbers since.
+    """
     kept: dict[str, Holding] = {}
     owners: dict[Device, str] = {}
     disputed = []
     for holding in holdings:
-        if any(owners.get(device, holding.uid) != holding.uid for device in holding.devices):
+        meant = {present(device): device for device in holding.devices}
+        if any(owners.get(device, holding.uid) != holding.uid for device in meant):
             disputed.append(holding)
             continue
         before = kept[holding.uid].devices if holding.uid in kept else ()
-        kept[holding.uid] = holding._replace(devices=tuple(sorted({*before, *holding.devices})))
-        owners.update(dict.fromkeys(holding.devices, holding.uid))
+        joined = (*before, *(told for device, told in meant.items() if device not in owners))
+        kept[holding.uid] = holding._replace(devices=tuple(sorted(joined)))
+        owners.update(dict.fromkeys(meant, holding.uid))
     return list(kept.values()), disputed
+
+
+def _spoken_for(claims: list[Holding], groups: Iterable[Group], pods: Iterable[Pod], node: str) -> list[Holding]:
+    """All evidence for the node. A group's status names no UUIDs, so it counts only where nothing else tells of it."""
+    told = [*claims, *_of_pods(pods, node)]
+    known = {holding.uid for holding in told}
+    return [*told, *(holding for holding in _of_groups(groups, node) if holding.uid not in known)]
 
 
 def _of_groups(groups: Iterable[Group], node: str) -> Iterable[Holding]:

@@ -5,6 +5,7 @@ https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/
 
 import asyncio
 import datetime
+from pathlib import Path
 from typing import Any
 
 from deviceshare.domain.contract import INVENTORY_ANNOTATION, MODE_LABEL, MODE_SHARED
@@ -19,6 +20,7 @@ from deviceshare.sandbox.steps import timestamp
 _AT_ONCE = 16
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.2
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 async def create_nodes(api: Api, options: Options, version: str) -> None:
@@ -86,10 +88,10 @@ def node(name: str, options: Options, version: str) -> dict[str, Any]:
             ],
             "nodeInfo": {"kubeletVersion": version, "operatingSystem": "linux", "architecture": "amd64"}
             | dict.fromkeys(
-                ("machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion"),
-                "simulated",
+                ("machineID", "systemUUID", "kernelVersion", "osImage", "containerRuntimeVersion"), "simulated"
             )
-            | {"kubeProxyVersion": version},
+            # It was started when this machine was, and so says an agent that is run for it.
+            | {"kubeProxyVersion": version, "bootID": _BOOT_ID.read_text().strip()},
         },
     }
 

@@ -60,7 +60,8 @@ def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
     """Groups by name, every resource of the node, a mark in words."""
     have = [*gpus(0, 1, 2), Device(AMD, 0)]
     seen = a_ledger(b=gpus(2), a=(Device(AMD, 0), *gpus(0)), releasing=("b",))
-    assert ledger.summary(seen, have) == {
+    assert ledger.devices_patch(seen, have)["status"] == {
+        "devices": ledger.as_json(have),
         "total": "amd.com/gpu=1, nvidia.com/gpu=3",
         "free": "amd.com/gpu=0, nvidia.com/gpu=1",
         "held": "a: amd.com/gpu=0 nvidia.com/gpu=0; b (releasing): nvidia.com/gpu=2",
@@ -69,8 +70,8 @@ def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
 
 def test_a_claim_on_a_lost_device_is_not_counted_as_free_or_had() -> None:
     """The node shrank."""
-    assert ledger.summary(a_ledger(a=gpus(0, 3)), gpus(0, 1))["free"] == "nvidia.com/gpu=1"
-    assert ledger.summary(a_ledger(a=gpus(0, 3)), ())["total"] == ""
+    assert ledger.summary(a_ledger(devices={GPU: 2}, a=gpus(0, 3)))["free"] == "nvidia.com/gpu=1"
+    assert ledger.summary(a_ledger(devices={}, a=gpus(0, 3)))["total"] == ""
 
 
 HOLDINGS = st.lists(

@@ -59,15 +59,15 @@ def test_the_summaries_follow_the_claims() -> None:
     run(story())
 
 
-def test_a_node_without_devices_gets_no_ledger_but_an_event() -> None:
-    """Until its device plugin says how many there are."""
+def test_a_node_without_devices_gets_a_closed_ledger_and_an_event() -> None:
+    """In which its agent may write what it sees, or until its device plugin says how many there are."""
 
     async def story() -> None:
         world = World()
         world.node("n1", 0)
         async with world.leading():
             await asyncio.sleep(5)
-            assert world.cluster.all(NODE_DEVICES) == []
+            assert world.ledger("n1").devices == ()
             assert world.recorder.reasons("n1") == ["DevicesUnknown"]
             world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: "2"}}})
             await soon(lambda: world.open("n1"))

@@ -1,0 +1,223 @@
+"""Marks of unhealthy devices: made by faults, kept over restarts, taken by signs and by nothing else."""
+
+from collections.abc import Mapping
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
+
+from deviceshare.domain.hardware import NO_HARDWARE, Hardware, Part
+from deviceshare.domain.health import LOST, SILENT, Examination, examine, finding, findings_of
+
+GPU = "nvidia.com/gpu"
+A, B = Part(GPU, 0, "GPU-a", model="H100"), Part(GPU, 1, "GPU-b", model="H100")
+THEN, NOW = "2026-11-21T03:00:00Z", "2026-11-21T04:00:00Z"
+XID = "Xid 79: GPU has fallen off the bus"
+BROKEN = replace(A, unhealthy=XID, since=THEN)
+
+
+def look(
+    known: Hardware,
+    *seen: Part,
+    silent: bool = False,
+    boot_id: str = "boot-1",
+    faults: Mapping[str, str] | None = None,
+    dealt_with: str = "",
+) -> Examination:
+    """What `examine` makes of the devices that are seen."""
+    return examine(
+        known,
+        None if silent else seen,
+        boot_id=boot_id,
+        faults=faults or {},
+        dealt_with=findings_of(dealt_with),
+        now=NOW,
+    )
+
+
+def report(*parts: Part, boot_id: str = "boot-1") -> Hardware:
+    return Hardware(boot_id=boot_id, devices=list(parts))
+
+
+def test_new_devices_are_healthy_and_no_news() -> None:
+    """In the driver's order, whatever order it tells them in."""
+    assert look(NO_HARDWARE, B, A) == Examination([A, B], [])
+
+
+def test_a_fault_marks_its_device_alone() -> None:
+    """With its reason and the time by which a person can name it."""
+    found = look(report(A, B), A, B, faults={"GPU-a": XID})
+
+    assert found.parts == [replace(A, unhealthy=XID, since=NOW), B]
+    assert [change.part.unhealthy for change in found.changes] == [XID]
+
+
+def test_a_mark_stays_while_nothing_happens() -> None:
+    """A broken device looks well to the driver."""
+    assert look(report(BROKEN, B), A, B) == Examination([BROKEN, B], [])
+
+
+def test_a_device_that_is_not_shown_any_more_is_written_down_as_lost() -> None:
+    """With what the driver said last: people have to find the right card."""
+    found = look(report(A, B), B)
+
+    assert found.parts == [replace(A, unhealthy=LOST, since=NOW, lost=True), B]
+    assert look(report(*found.parts), B) == Examination(found.parts, [])
+
+
+def test_a_lost_device_that_is_shown_again_was_reset() -> None:
+    """However it was found broken before it was lost."""
+    found = look(report(replace(BROKEN, lost=True), B), A, B)
+
+    assert found.parts == [A, B]
+    assert [change.sign for change in found.changes] == ["the driver shows it again"]
+
+
+def test_a_reboot_heals_what_is_shown_and_no_more() -> None:
+    """A device that is still not there is found lost anew."""
+    assert look(report(BROKEN, B), A, B, boot_id="boot-2").parts == [A, B]
+    found = look(report(replace(BROKEN, lost=True), B), B, boot_id="boot-2")
+    assert found.parts[0] == replace(A, unhealthy=LOST, since=NOW, lost=True)
+
+
+def test_an_unknown_boot_is_no_reboot() -> None:
+    """Neither now nor in the last report."""
+    assert look(report(BROKEN), A, boot_id="").parts == [BROKEN]
+    assert look(report(BROKEN, boot_id=""), A).parts == [BROKEN]
+
+
+def test_a_person_deals_with_one_finding_and_not_with_the_next() -> None:
+    """The annotation may stay for ever."""
+    said = f"GPU-b@{THEN}, {finding(BROKEN)}"
+
+    assert look(report(BROKEN), A, dealt_with=said).parts == [A]
+    assert look(report(BROKEN), A, dealt_with=f"GPU-a@{NOW}").parts == [BROKEN]
+    assert look(report(A), A, faults={"GPU-a": XID}, dealt_with=said).parts == [replace(BROKEN, since=NOW)]
+
+
+def test_a_fault_is_newer_than_the_sign_seen_with_it() -> None:
+    """Nobody has dealt with it yet."""
+    found = look(report(BROKEN), A, faults={"GPU-a": "Xid 48: DBE"}, dealt_with=finding(BROKEN))
+
+    assert found.parts == [replace(A, unhealthy="Xid 48: DBE", since=NOW)]
+    assert [change.sign for change in found.changes] == [""]
+
+
+def test_a_device_that_was_taken_out_can_be_struck_off() -> None:
+    """By the annotation, as long as the driver shows others: one that shows none may have lost its eyes only."""
+    gone = replace(BROKEN, lost=True)
+
+    assert look(report(gone, B), B, dealt_with=finding(gone)).parts == [B]
+    assert look(report(gone), dealt_with=finding(gone)).parts == [replace(A, unhealthy=LOST, since=NOW, lost=True)]
+
+
+def test_a_silent_driver_closes_all_its_devices_until_it_speaks() -> None:
+    """What was broken before is broken after: that the driver is back says nothing about a reset."""
+    found = look(report(BROKEN, B), silent=True)
+
+    assert found.parts == [BROKEN, replace(B, unhealthy=SILENT, since=NOW, lost=True)]
+    assert look(report(*found.parts), A, B).parts == [BROKEN, B]
+
+
+def test_a_reboot_is_not_forgotten_while_the_driver_is_still_loading() -> None:
+    """The report names the new boot at once, so its mark must go then or never."""
+    found = look(report(BROKEN), silent=True, boot_id="boot-2")
+
+    assert look(report(*found.parts, boot_id="boot-2"), A, boot_id="boot-2").parts == [A]
+
+
+def test_an_index_may_move_under_a_mark() -> None:
+    """The UUID is the device."""
+    moved = replace(A, index=1)
+
+    assert look(report(BROKEN, B), replace(B, index=0), moved).parts == [
+        replace(B, index=0),
+        replace(moved, unhealthy=XID, since=THEN),
+    ]
+
+
+class Marks(RuleBasedStateMachine):
+    """Anything may happen between two looks; the agent is a new process at each, with the report as its only memory."""
+
+    uuids = st.sampled_from(["GPU-a", "GPU-b", "GPU-c"])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.report = report(A, B, replace(A, uuid="GPU-c", index=2))
+        self.there = {"GPU-a", "GPU-b", "GPU-c"}
+        self.silent = False
+        self.boot = 1
+        self.faults: dict[str, str] = {}
+        self.said: set[str] = set()
+        self.signed: set[str] = set()
+        self.broken: set[str] = set()
+        self.looks = 0
+
+    @rule(uuid=uuids)
+    def fault(self, uuid: str) -> None:
+        self.faults[uuid] = XID
+
+    @rule(uuid=uuids)
+    def lose(self, uuid: str) -> None:
+        self.there.discard(uuid)
+
+    @rule(uuid=uuids)
+    def show(self, uuid: str) -> None:
+        self.there.add(uuid)
+
+    @rule(silent=st.booleans())
+    def speak_or_not(self, silent: bool) -> None:
+        self.silent = silent
+
+    @rule()
+    def reboot(self) -> None:
+        self.boot += 1
+        self.signed |= {"GPU-a", "GPU-b", "GPU-c"}
+
+    @precondition(lambda self: self.broken)
+    @rule(data=st.data())
+    def deal_with(self, data: st.DataObject) -> None:
+        part = self.report.named(data.draw(st.sampled_from(sorted(self.broken))))
+        if part:
+            self.said.add(finding(part))
+            self.signed.add(part.uuid)
+
+    @rule()
+    def look(self) -> None:
+        self.looks += 1
+        seen = [Part(GPU, index, uuid) for index, uuid in enumerate(sorted(self.there))]
+        returned = {part.uuid for part in self.report.devices if part.lost and part.uuid in self.there}
+        found = examine(
+            self.report,
+            None if self.silent else seen,
+            boot_id=f"boot-{self.boot}",
+            faults=self.faults,
+            dealt_with=self.said,
+            now=f"second {self.looks}",
+        )
+        healthy = {part.uuid for part in found.parts if not part.unhealthy}
+        shown = set() if self.silent else self.there
+
+        assert healthy <= shown, "what nobody sees is never handed out"
+        assert not healthy & self.faults.keys(), "every fault marks"
+        assert healthy & self.broken <= self.signed | returned, "a mark goes by a sign only"
+        assert shown - healthy <= self.broken | self.faults.keys(), "nothing else marks what is there"
+        stayed = {part.uuid for part in found.parts}
+        assert self.broken - stayed <= self.signed, "nothing is struck off without being told"
+        changed = {change.part.uuid for change in found.changes}
+        assert (self.broken & healthy) | (self.faults.keys() & stayed) <= changed, "people hear of every change"
+
+        self.broken = {part.uuid for part in found.parts if part.unhealthy}
+        self.report = Hardware(boot_id=f"boot-{self.boot}", devices=found.parts)
+        self.faults = {}
+        self.signed = set()
+
+    @invariant()
+    def a_restart_forgets_nothing(self) -> None:
+        self.report = msgspec.json.decode(msgspec.json.encode(self.report), type=Hardware)
+
+
+TestMarks = Marks.TestCase
+TestMarks.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
