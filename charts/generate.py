@@ -9,7 +9,7 @@
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -34,17 +34,15 @@ metadata:
 """
 
 
-def generated() -> dict[Path, str]:
-    """Each generated file as it should be."""
+def generated() -> Iterator[tuple[Path, str]]:
+    """Each generated file as it should be. Who writes them does so one by one: the chart is rendered with the first."""
     chart = helm.CHART
-    crds = {chart / "files" / "crds" / file.name: file.read_text() for file in (ROOT / "manifests/crds").iterdir()}
+    for file in (ROOT / "manifests/crds").iterdir():
+        yield chart / "files" / "crds" / file.name, file.read_text()
     described, readme = values.read(chart / "values.yaml"), chart / "README.md"
-    return {
-        **crds,
-        chart / "values.schema.json": values.schema(described),
-        readme: _TABLE.sub(lambda _: values.table(described), readme.read_text()),
-        ROOT / "manifests/install.yaml": _install(helm.render_files({})),
-    }
+    yield chart / "values.schema.json", values.schema(described)
+    yield readme, _TABLE.sub(lambda _: values.table(described), readme.read_text())
+    yield ROOT / "manifests/install.yaml", _install(helm.render_files({}))
 
 
 def _install(files: Mapping[str, str]) -> str:
@@ -57,18 +55,16 @@ def _install(files: Mapping[str, str]) -> str:
     return f"{head}---\n{body}\n"
 
 
-def stale() -> list[Path]:
-    """The generated files that differ from what they should be."""
-    return [file for file, text in generated().items() if not file.exists() or file.read_text() != text]
+def stale() -> Iterator[tuple[Path, str]]:
+    """The generated files that differ from what they should be, and what that is."""
+    return ((file, text) for file, text in generated() if not file.exists() or file.read_text() != text)
 
 
 def main() -> None:
-    """Writes what is stale, and names it. Twice over: the chart is rendered with what was written."""
-    for _ in range(2):
-        for file, text in generated().items():
-            if not file.exists() or file.read_text() != text:
-                file.write_text(text)
-                sys.stdout.write(f"{file.relative_to(ROOT)}\n")
+    """Writes what is stale, and names it."""
+    for file, text in stale():
+        file.write_text(text)
+        sys.stdout.write(f"{file.relative_to(ROOT)}\n")
 
 
 if __name__ == "__main__":

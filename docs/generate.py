@@ -22,12 +22,14 @@ from deviceshare.telemetry import Metrics
 
 ROOT: Final = Path(__file__).parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
+ALL_ROLES: Final = {"agent": {"enabled": True, "enforce": "evict"}}
+"""The values with which the chart has every role and every rule, besides those of its defaults."""
 _GENERATED: Final = re.compile(r"(?<=<!-- generated -->\n).*(?=<!-- end of generated -->)", re.DOTALL)
 
 
 def generated() -> dict[Path, str]:
     """Each page as it should be."""
-    tables = {"metrics": metrics(), "settings": settings(), "rbac": rights(helm.render_files({}))}
+    tables = {"metrics": metrics(), "settings": settings(), "rbac": rights(helm.render_files(ALL_ROLES))}
     pages = {REFERENCE / f"{name}.md": table for name, table in tables.items()}
     return {page: _filled(page, table) for page, table in pages.items()}
 
@@ -69,7 +71,7 @@ def _help(flag: click.Option) -> str:
 def rights(files: dict[str, str]) -> str:
     """The rules of each role in the chart, with the comments that say what they are for."""
     roles = []
-    for _, text in sorted(item for item in files.items() if item[0].startswith("templates/rbac/")):
+    for _, text in sorted(item for item in files.items() if "rbac" in item[0]):
         documents = yaml.compose_all(text, Loader=yaml.SafeLoader)
         found = (each for each in documents if _field(each, "kind").value in ("Role", "ClusterRole"))
         roles += [_role(role, text.splitlines()) for role in found]

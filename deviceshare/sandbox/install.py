@@ -9,12 +9,12 @@ import base64
 import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from deviceshare import assets
-from deviceshare.domain.contract import GROUP
+from deviceshare.domain.contract import AGENT_IDENTITY, GROUP
 from deviceshare.sandbox.binaries import Binaries
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.state import Layout, Plan
@@ -64,23 +64,31 @@ def local_webhooks(document: Mapping[str, Any], url: str, authority: bytes, mino
 
 
 def narrow(document: Mapping[str, Any], minor: int) -> dict[str, Any]:
-    """Makes the mutating webhook strict where it can be told which pods are ours.
+    """Makes the webhooks strict that can be told which requests are ours.
 
-    Until 1.28 a webhook can't select by annotation, so it sees every pod, and must be ignored when it is unreachable.
-    From 1.28 on `matchConditions` pick the pods that name a group; those may wait until it is back.
+    Until 1.28 a webhook can't select by annotation, nor by who asks, so it sees everybody's requests and must be
+    ignored when it is unreachable. From 1.28 on `matchConditions` pick ours; those may wait until it is back.
     https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-matchconditions
     """
     changed: dict[str, Any] = copy.deepcopy(dict(document))
-    if minor < 28 or changed["kind"] != "MutatingWebhookConfiguration":
-        return changed
     for webhook in changed["webhooks"]:
-        webhook["failurePolicy"] = "Fail"
-        webhook["matchConditions"] = [{"name": "names-a-group", "expression": _any_of(("annotations", "labels"))}]
+        if minor >= 28 and (condition := _OURS.get(webhook["name"])):
+            webhook["failurePolicy"] = "Fail"
+            webhook["matchConditions"] = [condition]
     return changed
 
 
 def _any_of(maps: Iterable[str]) -> str:
     return " || ".join(f"(has(object.metadata.{each}) && '{GROUP}' in object.metadata.{each})" for each in maps)
+
+
+_OURS: Final = {
+    "mutate-pods.deviceshare.io": {"name": "names-a-group", "expression": _any_of(("annotations", "labels"))},
+    "validate-node-devices.deviceshare.io": {
+        "name": "is-an-agent",
+        "expression": f"request.userInfo.username == '{AGENT_IDENTITY}'",
+    },
+}
 
 
 async def _kubectl(layout: Layout, binaries: Binaries, *arguments: str | Path) -> None:

@@ -23,8 +23,8 @@ def test_every_metric_is_in_the_reference() -> None:
 
 def test_every_role_of_the_chart_is_in_the_reference() -> None:
     """A rule in a template that the generator passes over would be granted without a word."""
-    listed = re.findall(r"^### (\w+) ([\w-]+)", generate.rights(helm.render_files({})), re.MULTILINE)
-    objects = [each for each in helm.render({}) if each["kind"] in ("Role", "ClusterRole")]
+    listed = re.findall(r"^### (\w+) ([\w-]+)", generate.rights(helm.render_files(generate.ALL_ROLES)), re.MULTILINE)
+    objects = [each for each in helm.render(generate.ALL_ROLES) if each["kind"] in ("Role", "ClusterRole")]
     assert objects
     assert sorted(listed) == sorted((each["kind"], each["metadata"]["name"]) for each in objects)
 

@@ -10,6 +10,8 @@ from deviceshare.sandbox.components import scheduler_config_version
 from deviceshare.sandbox.install import narrow
 from tests.unit.chart.objects import VERSIONS, Json, containers, named
 
+WITH_AGENTS = {"agent": {"enabled": True}}
+BY_AN_AGENT = f"request.userInfo.username == '{contract.AGENT_IDENTITY}'"
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
@@ -85,15 +87,16 @@ def test_objects_have_versions_that_the_cluster_serves(version: str, budget: str
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_pods_of_groups_can_be_held_up(kind: str, version: str) -> None:
-    """A webhook that stops what it can't be asked about is asked about nothing but pods of groups, and groups."""
-    for webhook in named(helm.render({}, version), kind)["webhooks"]:
+    """A webhook that stops what it can't be asked about is asked about pods of groups, groups, and agents' reports."""
+    for webhook in named(helm.render(WITH_AGENTS, version), kind)["webhooks"]:
         strict = webhook["failurePolicy"] == "Fail"
         by_label = webhook.get("objectSelector", {}).get("matchExpressions") == [
             {"key": contract.GROUP, "operator": "Exists"}
         ]
         by_annotation = any(contract.GROUP in each["expression"] for each in webhook.get("matchConditions", ()))
         groups = all(rule["resources"] == ["shareddevicegroups"] for rule in webhook["rules"])
-        assert strict <= (by_label or by_annotation or groups), webhook["name"]
+        agents = any(each["expression"] == BY_AN_AGENT for each in webhook.get("matchConditions", ()))
+        assert strict <= (by_label or by_annotation or groups or agents), webhook["name"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -126,7 +129,7 @@ def test_match_conditions_make_the_mutating_webhook_strict() -> None:
 def test_the_sandbox_has_the_same_webhooks(kind: str, version: str) -> None:
     """What is tested there is what is installed here."""
     sandbox = named(yaml.safe_load_all((assets.manifests() / "webhooks.yaml").read_text()), kind)
-    webhooks = named(helm.render({}, version), kind)["webhooks"]
+    webhooks = named(helm.render(WITH_AGENTS, version), kind)["webhooks"]
     for webhook in webhooks:
         for expression in webhook.get("namespaceSelector", {}).get("matchExpressions", ()):
             expression["values"].sort(reverse=True)

@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from deviceshare import assets
+from deviceshare.domain.contract import AGENT_IDENTITY
 from deviceshare.sandbox.install import local_webhooks
 
 
@@ -23,6 +24,7 @@ def test_each_webhook_keeps_its_path_and_trusts_the_authority() -> None:
         "https://127.0.0.1:1/mutate-pods",
         "https://127.0.0.1:1/validate-pods",
         "https://127.0.0.1:1/validate-groups",
+        "https://127.0.0.1:1/validate-node-devices",
     }
     authorities = {base64.b64decode(webhook["clientConfig"]["caBundle"]) for webhook in webhooks.values()}
     assert authorities == {b"authority"}
@@ -42,6 +44,15 @@ def test_new_servers_ask_about_pods_of_groups_only_and_wait_for_the_answer() -> 
     assert webhook["failurePolicy"] == "Fail"
     (condition,) = webhook["matchConditions"]
     assert "'deviceshare.io/group' in object.metadata.annotations" in condition["expression"]
+
+
+def test_only_agents_wait_for_the_review_of_their_reports() -> None:
+    """Old servers can't be told who writes, and the leader must not wait for itself."""
+    old, new = (installed(minor)["validate-node-devices.deviceshare.io"] for minor in (27, 28))
+    assert (old["failurePolicy"], new["failurePolicy"]) == ("Ignore", "Fail")
+    assert "matchConditions" not in old
+    (condition,) = new["matchConditions"]
+    assert condition["expression"] == f"request.userInfo.username == '{AGENT_IDENTITY}'"
 
 
 def test_validation_is_strict_on_every_server() -> None:

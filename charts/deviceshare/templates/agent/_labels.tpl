@@ -1,0 +1,16 @@
+{{/* Not deviceshare's own name: the webhooks' Service must lead to no agent. */}}
+{{- define "deviceshare.agent.selector" -}}
+app.kubernetes.io/name: deviceshare-agent
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "deviceshare.agent.labels" -}}
+{{ include "deviceshare.agent.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{/* The user name under which agents write. */}}
+{{- define "deviceshare.agent.identity" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ .Values.agent.serviceAccount.name }}
+{{- end }}

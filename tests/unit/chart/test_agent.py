@@ -1,0 +1,182 @@
+"""The agents' DaemonSet: where it runs, what it may do, and how it is reached."""
+
+from typing import Any
+
+import pytest
+
+from charts import helm
+from deviceshare.domain import contract
+from tests.unit.chart.objects import VARIANTS, named, variant, with_values
+
+Json = dict[str, Any]
+
+ENABLED = {"agent": {"enabled": True}}
+
+
+def daemon_set(values: Json) -> Json:
+    """The agents'."""
+    return named(helm.render(with_values(ENABLED, values)), "DaemonSet", contract.AGENT)
+
+
+def pod(values: Json | None = None) -> Json:
+    """An agent's."""
+    spec: Json = daemon_set(values or {})["spec"]["template"]["spec"]
+    return spec
+
+
+def container(values: Json | None = None) -> Json:
+    """Its only one."""
+    [only] = pod(values)["containers"]
+    found: Json = only
+    return found
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_without_agents_nothing_of_theirs_is_installed(name: str) -> None:
+    """Who doesn't ask for what runs as root on the nodes doesn't get any of it."""
+    values = with_values(variant(name), {"agent": {"enabled": False}})
+
+    assert not [each for each in helm.render(values) if "agent" in str(each["metadata"])]
+    assert not [
+        webhook
+        for each in helm.render(values)
+        for webhook in each.get("webhooks", ())
+        if "node-devices" in webhook["name"]
+    ]
+
+
+def test_shared_nodes_have_an_agent_whatever_they_are_tainted_with() -> None:
+    """And no other node; further labels can be asked for."""
+    spec = pod({"agent": {"nodeSelector": {"example.com/gpu": "nvidia"}}})
+
+    assert spec["tolerations"] == [{"operator": "Exists"}]
+    assert spec["nodeSelector"] == {
+        "kubernetes.io/os": "linux",
+        contract.MODE_LABEL: contract.MODE_SHARED,
+        "example.com/gpu": "nvidia",
+    }
+
+
+def test_an_agent_is_told_its_node_and_sees_every_device() -> None:
+    """All of them, and only to ask about them."""
+    spec, variables = container(), {each["name"]: each for each in container()["env"]}
+
+    assert variables["DEVICESHARE_NODE_NAME"]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
+    assert variables[contract.NVIDIA.env]["value"] == "all"
+    assert variables["NVIDIA_DRIVER_CAPABILITIES"]["value"] == "utility"
+    assert "runtimeClassName" not in spec
+    assert pod({"agent": {"runtimeClassName": "nvidia"}})["runtimeClassName"] == "nvidia"
+
+
+def test_an_agent_has_no_more_of_its_node_than_it_needs() -> None:
+    """Its processes, and one directory to read; no capability, no way to write, no network of the node's."""
+    spec = pod()
+
+    assert spec["hostPID"]
+    assert not {"hostNetwork", "hostIPC"} & spec.keys()
+    [volume] = spec["volumes"]
+    assert volume["hostPath"] == {"path": "/var/lib/kubelet/pod-resources", "type": "Directory"}
+    assert [mount["readOnly"] for mount in container()["volumeMounts"]] == [True]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container()["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container()["resources"]["limits"]["memory"]
+
+
+def test_another_kubelets_directory_is_mounted_where_the_agent_looks() -> None:
+    """As with k0s and its kin."""
+    values = {"agent": {"kubeletDirectory": "/var/lib/k0s/kubelet"}}
+    [mount], [volume] = container(values)["volumeMounts"], pod(values)["volumes"]
+
+    assert volume["hostPath"]["path"] == "/var/lib/k0s/kubelet/pod-resources"
+    assert f"--pod-resources={mount['mountPath']}/kubelet.sock" in container(values)["args"]
+
+
+def test_an_agents_port_is_the_one_that_is_asked() -> None:
+    """By probes, Prometheus, the NetworkPolicy, and `deviceshare top`."""
+    objects = helm.render(with_values(ENABLED, {"metrics": {"serviceMonitor": {"enabled": True}}}))
+    [port] = container()["ports"]
+    [service] = named(objects, "Service", f"{contract.AGENT}-metrics")["spec"]["ports"]
+    [rule] = named(objects, "NetworkPolicy", contract.AGENT)["spec"]["ingress"]
+
+    assert port["containerPort"] == service["port"] == contract.AGENT_PORT
+    assert f"--bind=:{contract.AGENT_PORT}" in container()["args"]
+    probes = {container()[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")}
+    assert probes == {service["targetPort"], rule["ports"][0]["port"]} == {port["name"]}
+
+
+def test_the_service_monitor_finds_the_agents_too() -> None:
+    """There is one, of everything that has metrics."""
+    objects = helm.render(with_values(ENABLED, {"metrics": {"serviceMonitor": {"enabled": True}}}))
+    wanted = named(objects, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    service = named(objects, "Service", f"{contract.AGENT}-metrics")
+
+    assert wanted.items() <= service["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= daemon_set({})["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_no_service_of_deviceshares_leads_to_an_agent() -> None:
+    """An agent knows no webhook; nor does it count as a replica when nodes are drained."""
+    objects = helm.render(with_values(ENABLED, {"metrics": {"serviceMonitor": {"enabled": True}}}))
+    labels = daemon_set({})["spec"]["template"]["metadata"]["labels"].items()
+    services = [named(objects, "Service", name)["spec"]["selector"] for name in ("deviceshare", "deviceshare-metrics")]
+    budget = named(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"]
+
+    assert not [selector for selector in (*services, budget) if selector.items() <= labels]
+
+
+def test_agents_are_replaced_a_tenth_at_a_time() -> None:
+    """A version that doesn't start takes no more of them along."""
+    assert daemon_set({})["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "10%"}
+
+
+def test_only_an_agent_that_may_evict_has_the_right_to() -> None:
+    """agent.enforce."""
+    evict = {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}
+    [reports, evicts] = [
+        named(helm.render({"agent": {"enabled": True, "enforce": how}}), "ClusterRole", contract.AGENT)["rules"]
+        for how in ("report", "evict")
+    ]
+
+    assert evict in evicts
+    assert [rule for rule in evicts if rule != evict] == reports
+    assert "--enforce=evict" in container({"agent": {"enforce": "evict"}})["args"]
+
+
+def test_an_agent_writes_nothing_but_its_report_and_events() -> None:
+    """And deletes nothing."""
+    rules = named(helm.render(ENABLED), "ClusterRole", contract.AGENT)["rules"]
+    writes = {(each["resources"][0], verb) for each in rules for verb in each["verbs"]} - {
+        (each["resources"][0], verb) for each in rules for verb in ("get", "list", "watch")
+    }
+
+    assert writes == {("nodedevices/status", "patch"), ("events", "create"), ("events", "patch")}
+
+
+@pytest.mark.parametrize("version", ["1.28.15", "1.34.0"])
+def test_the_webhook_is_asked_about_what_agents_write(version: str) -> None:
+    """By the name of their ServiceAccount, whatever it is."""
+    values = with_values(ENABLED, {"agent": {"serviceAccount": {"name": "gpu-agent"}}})
+    objects = helm.render(values, version)
+    [webhook] = [
+        each
+        for each in named(objects, "ValidatingWebhookConfiguration")["webhooks"]
+        if each["clientConfig"]["service"]["path"] == "/validate-node-devices"
+    ]
+    [condition] = webhook["matchConditions"]
+
+    assert condition["expression"] == f"request.userInfo.username == 'system:serviceaccount:{helm.NAMESPACE}:gpu-agent'"
+    assert pod({"agent": {"serviceAccount": {"name": "gpu-agent"}}})["serviceAccountName"] == "gpu-agent"
+    assert named(objects, "ServiceAccount", "gpu-agent")
+    assert named(objects, "ClusterRoleBinding", contract.AGENT)["subjects"][0]["name"] == "gpu-agent"
+
+
+def test_the_notes_tell_which_pod_security_level_agents_need() -> None:
+    """Or a namespace that is held to `restricted`, as installation.md advises, would have none of them."""
+    notes = helm.render_files(ENABLED)["templates/NOTES.txt"]
+
+    assert f"kubectl label namespace {helm.NAMESPACE} pod-security.kubernetes.io/enforce=privileged" in notes
+    assert "privileged" not in helm.render_files({})["templates/NOTES.txt"]
