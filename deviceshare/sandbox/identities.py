@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from deviceshare.domain.contract import IDENTITY, NAMESPACE
+from deviceshare.domain.contract import AGENT_IDENTITY, IDENTITY, NAMESPACE
 from deviceshare.sandbox.state import Layout
 
 _IDENTITIES = {
@@ -18,6 +18,8 @@ _IDENTITIES = {
     "kube-scheduler": ("system:kube-scheduler", []),
     # deviceshare and its kube-scheduler are two containers of one pod, hence one identity.
     "deviceshare": (IDENTITY, ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}"]),
+    # A node's agent, started by hand: no simulated node has one.
+    "deviceshare-agent": (AGENT_IDENTITY, ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}"]),
     # One for all simulated nodes. A real kubelet is one node's user and may not write annotations, where ours keeps its
     # record; so it is an admin under another name.
     "kubelet": ("sandbox-kubelet", ["system:masters"]),
