@@ -7,6 +7,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from deviceshare.domain.devices import Device
+
 NVLINK: Final = "nvlink"
 SWITCH: Final = "switch"
 NUMA: Final = "numa"
@@ -37,6 +39,10 @@ class Part(Struct, frozen=True, rename="camel", omit_defaults=True):
     """When it was found unhealthy, RFC 3339. With the UUID it names this one finding."""
     lost: bool = False
     """Whether the driver doesn't show it any more; what stands here is then what it said last."""
+
+    @property
+    def device(self) -> Device:
+        return Device(self.resource, self.index, self.uuid)
 
 
 class Link(Struct, frozen=True, rename="camel", omit_defaults=True):

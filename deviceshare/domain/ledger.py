@@ -72,11 +72,7 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
     @property
     def devices(self) -> Devices:
         """The devices that the node has, in its present numbering. What its agent doesn't see isn't there."""
-        parts = {
-            (part.resource, part.index): Device(part.resource, part.index, part.uuid)
-            for part in self.hardware.devices
-            if not part.lost
-        }
+        parts = {(part.resource, part.index): part.device for part in self.hardware.devices if not part.lost}
         seen = {part.resource for part in self.hardware.devices}
         numbers = [(device.resource, device.index) for device in self.status.devices]
         return tuple(
@@ -89,7 +85,7 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         One that isn't there stays as it is, and so equals none that is.
         """
         part = self._part(device)
-        return Device(part.resource, part.index, part.uuid) if part and not part.lost else device
+        return part.device if part and not part.lost else device
 
     def _part(self, device: Device) -> Part | None:
         if device.uuid:
@@ -110,11 +106,7 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
 
     def unhealthy(self) -> dict[Device, str]:
         """The devices that are not handed out since they are broken, and why."""
-        return {
-            Device(part.resource, part.index, part.uuid): part.unhealthy
-            for part in self.hardware.devices
-            if part.unhealthy
-        }
+        return {part.device: part.unhealthy for part in self.hardware.devices if part.unhealthy}
 
     def ailing(self, claim: Claim) -> str:
         """Which devices of the claim are unhealthy and why, in words; "" when none is."""

@@ -1,0 +1,96 @@
+"""What the node agents' reports change in placement and in what people are told."""
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceshare.domain.hardware import NVLINK, Allocation, Hardware, Link, Part
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.nodes import Node, offered
+from deviceshare.domain.status import desired_status
+from deviceshare.domain.waiting import explain
+from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, gpus
+
+PARTS = [Part(GPU, index, f"GPU-{index}") for index in range(4)]
+BROKEN = [replace(PARTS[0], unhealthy="Xid 79: fallen off the bus"), *PARTS[1:]]
+
+
+def reported(ledger: NodeDevices, **report: object) -> NodeDevices:
+    """The ledger after its node's agent wrote; four healthy GPUs unless told otherwise."""
+    hardware = replace(Hardware(devices=PARTS), **report)
+    return replace(ledger, status=replace(ledger.status, hardware=hardware))
+
+
+def test_a_node_with_plugin_pods_is_offered_once_the_agent_tells_their_devices() -> None:
+    """And only the others are free; a pod that the agent hasn't seen yet makes it opaque again."""
+    allocations = [Allocation("shop/web", "web", GPU, [0])]
+    fleet = a_fleet(a_node(), ledgers=(reported(a_ledger(), allocations=allocations),))
+    fleet.set_plugin_pods("n1", {"web": frozenset({GPU})})
+    assert fleet.filter(a_group(count=3), ["n1"]).fits == ["n1"]
+    assert "3 of 4 free" in fleet.filter(a_group(count=4), ["n1"]).reasons["n1"]
+    assert "0 is pod shop/web's" in explain(fleet, a_group(count=4))
+    fleet.set_plugin_pods("n1", {"web": frozenset({GPU}), "new": frozenset({GPU})})
+    assert "through the device plugin" in fleet.filter(a_group(), ["n1"]).reasons["n1"]
+
+
+def test_a_node_started_anew_is_not_offered_before_its_agent_reported() -> None:
+    """Claims without UUIDs would be taken for other devices."""
+    node = replace(a_node(), status=msgspec.convert({"nodeInfo": {"bootID": "second"}}, type(Node().status)))
+    fleet = a_fleet(node, ledgers=(reported(a_ledger(), boot_id="first"),))
+    assert fleet.filter(a_group(), ["n1"]).reasons["n1"].startswith("the node was started anew")
+    fleet.set_ledger("n1", reported(a_ledger(), boot_id="second"))
+    assert fleet.filter(a_group(), ["n1"]).fits == ["n1"]
+
+
+def test_no_pod_joins_a_group_on_an_unhealthy_device() -> None:
+    """It is told how the group gets another one, and so is the group."""
+    fleet = a_fleet(a_node(), ledgers=(reported(a_ledger(team=(PARTS[0].device,)), devices=BROKEN),))
+    group = a_group(count=1, node="n1")
+    reason = fleet.filter(group, ["n1"]).reasons["n1"]
+    assert "unhealthy (Xid 79" in reason and "deviceshare rebind team" in reason
+    status = desired_status(group, fleet, home=a_node(), pods=(), now="2026-01-01T00:00:00Z")
+    assert (status.phase, status.conditions[1].reason) == ("Degraded", "DevicesUnhealthy")
+
+
+def test_who_waits_hears_of_unhealthy_devices() -> None:
+    """They would have been enough."""
+    fleet = a_fleet(a_node(), ledgers=(reported(a_ledger(), devices=BROKEN),))
+    assert "n1: 3 of 4 free (0 is unhealthy: Xid 79: fallen off the bus)" in explain(fleet, a_group(count=4))
+
+
+def test_a_group_hears_that_the_device_plugin_gave_its_device_away() -> None:
+    """deviceshare can't keep it from doing so, but it doesn't keep quiet."""
+    ledger = reported(a_ledger(team=(PARTS[0].device,)), allocations=[Allocation("shop/web", "u", GPU, [0])])
+    group = a_group(count=1, node="n1")
+    status = desired_status(group, a_fleet(a_node(), ledgers=(ledger,)), home=a_node(), pods=(), now="")
+    assert status.conditions[1].reason == "DevicesGivenAway"
+    assert "nvidia.com/gpu 0 to pod shop/web" in status.conditions[1].message
+
+
+def test_the_status_shows_present_numbers() -> None:
+    """selectedDevices are numbers, and those change at a reboot."""
+    turned = [replace(part, index=3 - part.index) for part in PARTS]
+    ledger = reported(a_ledger(team=(PARTS[0].device,)), devices=turned)
+    group = a_group(count=1, node="n1")
+    status = desired_status(group, a_fleet(a_node(), ledgers=(ledger,)), home=a_node(), pods=(), now="")
+    assert status.selected_devices == {GPU: "3"}
+    assert status.phase == "Bound"
+
+
+def test_a_node_offers_what_its_agent_sees_where_nobody_else_tells() -> None:
+    """The owner's annotation comes first, the device plugin's count last."""
+    lost = [*PARTS[:3], replace(PARTS[3], lost=True)]
+    assert offered(a_node(devices={}), Hardware(devices=lost)) == gpus(0, 1, 2)
+    assert offered(a_node(devices={GPU: 2, AMD: 1}), Hardware(devices=PARTS)) == (
+        *offered(a_node(devices={AMD: 1}), Hardware()),
+        *gpus(0, 1, 2, 3),
+    )
+    owned = replace(
+        a_node(devices={}), metadata=replace(a_node().metadata, annotations={"deviceshare.io/devices": f"{GPU}=1"})
+    )
+    assert offered(owned, Hardware(devices=PARTS)) == gpus(0)
+
+
+def test_links_are_told_by_the_agent() -> None:
+    """And reach the allocator."""
+    links = [Link(GPU, 1, 2, NVLINK, 4)]
+    assert a_fleet(a_node(), ledgers=(reported(a_ledger(), links=links),)).links("n1") == links
