@@ -50,8 +50,20 @@ class Version(Struct, frozen=True, rename="camel"):
     git_version: str
 
 
+class Resource(Struct, frozen=True):
+    """What discovery tells about a resource whose objects are of another API group's kind."""
+
+    name: str
+    group: str = ""
+    version: str = ""
+
+
+class Resources(Struct, frozen=True):
+    resources: list[Resource]
+
+
 class Api:
-    """Implements `deviceshare.loops.ports.Cluster`, and the raw list and watch that mirrors are made of."""
+    """Implements the ports `Cluster` and `agent.ports.Writer`, and the raw list and watch that mirrors are made of."""
 
     def __init__(self, connection: Connection, *, timeout: float = 10.0) -> None:
         """`timeout`: seconds for one call, or for one page of a list."""
@@ -70,6 +82,29 @@ class Api:
     ) -> T:
         path = _path(kind, name, namespace, subresource)
         answer = await self._write("PATCH", path, body, MANAGER, content_type="application/merge-patch+json")
+        return _decode(answer, kind.type)
+
+    async def apply(
+        self,
+        kind: Kind[T],
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        manager: str,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> T:
+        """Makes the fields of `body`, and no others, the manager's own: what it applied before and left out now goes.
+
+        Raises NotFound where a subresource is named and the object is missing; else that is created.
+        https://kubernetes.io/docs/reference/using-api/server-side-apply/
+        """
+        metadata = {**body.get("metadata", {}), "name": name}
+        whole = {**body, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+        query = {"fieldManager": manager, "force": "true"}
+        path = _path(kind, name, namespace, subresource)
+        # JSON is YAML, and older servers know the type by this name only.
+        answer = await self._write("PATCH", path, whole, query, content_type="application/apply-patch+yaml")
         return _decode(answer, kind.type)
 
     async def delete(
@@ -98,6 +133,27 @@ class Api:
         }
         path = f"/api/v1/namespaces/{_segment(namespace)}/pods/{_segment(pod)}/binding"
         await self._write("POST", path, body, {**MANAGER, "timeout": f"{timeout:.3f}s"}, timeout=timeout)
+
+    async def evict(self, namespace: str, pod: str, *, uid: str) -> None:
+        """Asks for the pod's end, as a drain does.
+
+        Raises Unavailable while a PodDisruptionBudget forbids it, NotFound when it is gone, Conflict when another pod
+        has its name. The version is the one that the server names beside the subresource: policy/v1 since 1.22,
+        v1beta1 until 1.24.
+        https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
+        """
+        served = _decode(await self._read("/api/v1", {}), Resources).resources
+        version = next((f"{each.group}/{each.version}" for each in served if each.name == "pods/eviction"), "")
+        if not version:
+            raise Unserved("the API server serves no pods/eviction")
+        body = {
+            "apiVersion": version,
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        path = f"/api/v1/namespaces/{_segment(namespace)}/pods/{_segment(pod)}/eviction"
+        await self._write("POST", path, body, MANAGER)
 
     async def server_version(self) -> tuple[int, int]:
         """Kubernetes' (major, minor), as (1, 20)."""

@@ -212,6 +212,39 @@ async def test_a_binding_is_bounded_on_both_sides(start: Start) -> None:
     assert seen.body["target"] == {"apiVersion": "v1", "kind": "Node", "name": "n"}
 
 
+async def test_what_is_applied_is_the_managers_own(start: Start) -> None:
+    """Server-side apply: whole fields under one manager, whoever else writes the object."""
+    async with start(answer(node("a", 2)), refuse(404, "NotFound")) as (api, server):
+        applied = await api.apply(NODES, "a", {"status": {"x": 1}}, manager="agent", subresource="status")
+        with pytest.raises(NotFound):
+            await api.apply(NODES, "a", {}, manager="agent", subresource="status")
+    seen = server.seen[0]
+    assert applied.metadata.resource_version == "2"
+    assert (seen.method, seen.path) == ("PATCH", "/api/v1/nodes/a/status")
+    assert (seen.query["fieldManager"], seen.query["force"]) == ("agent", "true")
+    assert seen.headers["Content-Type"] == "application/apply-patch+yaml"
+    assert seen.body == {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "status": {"x": 1}}
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1"])
+async def test_an_eviction_speaks_the_servers_version(start: Start, version: str) -> None:
+    """The subresource is one and the same; discovery names the kind that it takes."""
+    resources = [{"name": "pods", "kind": "Pod"}, {"name": "pods/eviction", "group": "policy", "version": version}]
+    async with start(answer({"resources": resources}), answer({}, 201)) as (api, server):
+        await api.evict("ns", "p", uid="u1")
+    assert server.seen[1].path == "/api/v1/namespaces/ns/pods/p/eviction"
+    assert server.seen[1].body["apiVersion"] == f"policy/{version}"
+    assert server.seen[1].body["deleteOptions"] == {"preconditions": {"uid": "u1"}}
+
+
+async def test_where_evictions_are_not_served_nothing_is_sent(start: Start) -> None:
+    """A POST to nowhere would look like a pod that is gone."""
+    async with start(answer({"resources": [{"name": "pods"}]})) as (api, server):
+        with pytest.raises(Unavailable, match="pods/eviction"):
+            await api.evict("ns", "p", uid="u1")
+    assert len(server.seen) == 1
+
+
 @pytest.mark.parametrize("name", ["..", ".", "a/status", "../../v1/nodes/a", "a%2Fstatus"])
 async def test_a_name_cannot_reach_another_object(start: Start, name: str) -> None:
     """Group names come from pod annotations, and the API server unquotes before it splits a path."""

@@ -1,0 +1,49 @@
+"""Whose process it is, read from the names of its control groups (/proc/PID/cgroup, cgroups(7)).
+
+The kubelet names a pod's group after its UID and the runtime a container's after its ID, each in the manner of its
+cgroup driver:
+
+    /kubepods/burstable/podUID/ID                                                     cgroupfs
+    /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope     systemd
+    /system.slice/containerd.service/kubepods-burstable-podUID.slice:cri-containerd:ID                   mixed up
+
+systemd's have `_` in place of the UID's `-`. What stands before differs: kinds of nested clusters, and in a cgroup
+namespace of the reader's own the paths begin with `/../`.
+"""
+
+import re
+from typing import Final
+
+from msgspec import Struct
+
+_POD: Final = re.compile(
+    r"""
+    (?:^|[/-]) pod
+    ( [0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}   # a UID of the API server's
+    | [0-9a-f]{32} )                                      # a static pod's: a hash of its manifest
+    (?: \.slice )? (?: [/:] (?P<rest>[^\n]*) | $ )
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+_CONTAINER: Final = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+
+
+class Owner(Struct, frozen=True):
+    """A pod's UID, as the kubelet counts it, and a container's ID; "" for a process of the pod itself."""
+
+    pod_uid: str
+    container: str = ""
+
+
+def owner_of(cgroup: str) -> Owner | None:
+    """The pod and container of a process with this /proc/PID/cgroup; None for one outside of any pod.
+
+    Version 1 has a line for each hierarchy, version 2 one; any that names a pod will do.
+    """
+    owner = None
+    for found in _POD.finditer(cgroup):
+        container = _CONTAINER.search(found["rest"] or "")
+        owner = Owner(found[1].replace("_", "-"), container[1] if container else "")
+        if owner.container:
+            return owner
+    return owner
