@@ -1,0 +1,29 @@
+"""NVIDIA's GPUs, read through NVML. The only importer of `pynvml`.
+
+All of it blocks, and a sick GPU makes NVML answer late: call it in one thread of its own, never on an event loop. One
+thread, because `Driver.restart` takes from all others what they hold.
+
+NVML shows processes by the PIDs of its caller's PID namespace, and only those: the agent's pod needs `hostPID`.
+"""
+
+from deviceshare.nvidia.driver import Driver, Lost, NoDriver, Refused
+from deviceshare.nvidia.events import Watch, XidError
+from deviceshare.nvidia.inventory import Inventory, read_boot_id, read_inventory
+from deviceshare.nvidia.usage import DeviceUse, ProcessUse, read_usage
+from deviceshare.nvidia.xids import describe
+
+__all__ = [
+    "DeviceUse",
+    "Driver",
+    "Inventory",
+    "Lost",
+    "NoDriver",
+    "ProcessUse",
+    "Refused",
+    "Watch",
+    "XidError",
+    "describe",
+    "read_boot_id",
+    "read_inventory",
+    "read_usage",
+]

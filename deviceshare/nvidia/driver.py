@@ -1,0 +1,134 @@
+"""NVML's start and end, its GPUs, and its errors in our words.
+
+NVML belongs to the whole process, so a `Driver` has no state but NVML's own.
+Reference: https://docs.nvidia.com/deploy/nvml-api/
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pynvml
+from msgspec import Struct
+
+
+class NoDriver(Exception):
+    """NVML can't be used at all; the text says why, and what to do."""
+
+
+class Refused(Exception):
+    """NVML answered with an error that says nothing about the GPU's health."""
+
+
+class Lost(Refused):
+    """The driver can't reach the GPU any more, or not before it is reset."""
+
+
+class Gpu(Struct, frozen=True):
+    """A GPU that answers. `handle` is NVML's, good until the driver is stopped."""
+
+    index: int
+    uuid: str
+    handle: Any
+
+
+_LOST: Final = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the driver has lost the GPU",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "the GPU needs a reset",
+}
+_NO_DRIVER: Final = {
+    pynvml.NVML_ERROR_UNINITIALIZED: "NVML has not been started.",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "The library of NVIDIA's driver, libnvidia-ml.so.1, isn't here. Run nvidia-smi on the node: if it works, give "
+        "the pod the runtime class of NVIDIA's container toolkit; if not, install the driver."
+    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+        "NVIDIA's kernel module isn't loaded. Run nvidia-smi on the node: it tells the cause."
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "NVIDIA's kernel module and its library are of different versions, as after an upgrade. Restart the node."
+    ),
+}
+
+
+def ask(function: Callable[..., Any], *arguments: object) -> Any:
+    """What a function of `pynvml` answers.
+
+    Raises:
+        NoDriver: NVML isn't there or not started.
+        Lost: the GPU can't be reached.
+        Refused: any other error.
+    """
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in _NO_DRIVER:
+            raise NoDriver(_NO_DRIVER[error.value]) from error
+        if error.value in _LOST:
+            raise Lost(_LOST[error.value]) from error
+        raise Refused(f"{error} ({function.__name__})") from error
+
+
+def ask_if_known(function: Callable[..., Any], *arguments: object) -> Any:
+    """Like `ask`, but None where this driver or this GPU can't tell."""
+    try:
+        return ask(function, *arguments)
+    except Lost:
+        raise
+    except Refused:
+        return None
+
+
+class Driver:
+    """NVML, from `start` to `stop`. In between the other functions of this package may be called."""
+
+    def start(self) -> None:
+        """Raises NoDriver."""
+        try:
+            ask(pynvml.nvmlInit)
+        except Refused as error:
+            raise NoDriver(f"NVML doesn't start: {error}. Run nvidia-smi on the node: it tells the cause.") from error
+
+    def stop(self) -> None:
+        """Frees what NVML holds of the GPUs; a GPU can't be reset before."""
+        # What didn't start needs no stop.
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+    def restart(self) -> None:
+        """Lets NVML look for the GPUs anew: one that it lost, it finds again at a new start only.
+
+        Handles and event sets from before are void. Raises NoDriver.
+        """
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def find_gpus() -> tuple[list[Gpu], dict[int, str]]:
+    """The GPUs that answer, by index, and of the others why they don't. Raises NoDriver and Refused."""
+    answering: list[Gpu] = []
+    silent: dict[int, str] = {}
+    for index in range(ask(pynvml.nvmlDeviceGetCount)):
+        try:
+            handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+            answering.append(Gpu(index, ask(pynvml.nvmlDeviceGetUUID, handle), handle))
+        except Refused as error:
+            # Unknown errors too: without a UUID nobody can say which GPU this is.
+            silent[index] = str(error)
+    return answering, silent
+
+
+def pci_address(bus_id: str) -> str:
+    """NVML's `00000000:3B:00.0` as Linux writes it, `0000:3b:00.0`."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"

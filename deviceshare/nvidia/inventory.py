@@ -1,0 +1,81 @@
+"""What GPUs a node has. A GPU that doesn't answer keeps nobody from reading the others."""
+
+from pathlib import Path
+from typing import Final
+
+import pynvml
+from msgspec import Struct
+
+from deviceshare.domain.hardware import Link, Part
+from deviceshare.nvidia.driver import Gpu, Refused, ask, ask_if_known, find_gpus, pci_address
+from deviceshare.nvidia.links import read_links
+
+RESOURCE: Final = "nvidia.com/gpu"
+MIB: Final = 1024 * 1024
+
+
+class Inventory(Struct, frozen=True):
+    """One look at a node's GPUs."""
+
+    driver: str
+    """The driver's version."""
+    devices: list[Part]
+    links: list[Link]
+    silent: dict[int, str]
+    """Why the GPU with this index doesn't answer; which one it is, only an earlier look can tell."""
+
+
+def read_inventory(sysfs: Path = Path("/sys")) -> Inventory:
+    """Reads the GPUs and how they are joined; needs a started Driver. `sysfs` is where Linux shows its devices.
+
+    Raises:
+        NoDriver: NVML isn't there or not started.
+        Refused: NVML doesn't even tell how many GPUs there are.
+    """
+    gpus, silent = find_gpus()
+    read: list[tuple[Gpu, Part]] = []
+    for gpu in gpus:
+        try:
+            read.append((gpu, _part(gpu, sysfs)))
+        except Refused as error:
+            silent[gpu.index] = str(error)
+    return Inventory(
+        driver=ask_if_known(pynvml.nvmlSystemGetDriverVersion) or "",
+        devices=[part for _, part in read],
+        links=read_links(read),
+        silent=silent,
+    )
+
+
+def read_boot_id(proc: Path = Path("/proc")) -> str:
+    """The kernel's name for its present run; the same in every container (random(4)). Raises OSError."""
+    return (proc / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def _part(gpu: Gpu, sysfs: Path) -> Part:
+    address = pci_address(ask(pynvml.nvmlDeviceGetPciInfo, gpu.handle).busId)
+    memory = ask_if_known(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle)
+    mig = ask_if_known(pynvml.nvmlDeviceGetMigMode, gpu.handle)
+    return Part(
+        resource=RESOURCE,
+        index=gpu.index,
+        uuid=gpu.uuid,
+        model=ask_if_known(pynvml.nvmlDeviceGetName, gpu.handle) or "",
+        memory_mib=0 if memory is None else memory.total // MIB,
+        pci=address,
+        numa_node=_numa_node(sysfs, address),
+        # The present mode, not the one after the next reset.
+        mig=mig is not None and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE,
+    )
+
+
+def _numa_node(sysfs: Path, address: str) -> int | None:
+    """The NUMA node that the GPU's PCI slot belongs to; Linux writes -1 where there is but one or the BIOS is silent.
+
+    nvmlDeviceGetNumaNodeId answers another question: which node the GPU's own memory is, where it is one.
+    """
+    try:
+        node = int((sysfs / "bus/pci/devices" / address / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None

@@ -1,0 +1,67 @@
+"""How close each two GPUs are: by NVLink, directly or through NVSwitches, or else by PCIe."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Final
+
+import pynvml
+
+from deviceshare.domain.hardware import NUMA, NVLINK, SWITCH, Link, Part
+from deviceshare.nvidia.driver import Gpu, Refused, ask, ask_if_known, pci_address
+
+_NVSWITCH: Final = "NVSwitch"
+_LEVELS: Final = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: SWITCH,  # two GPUs on one board
+    pynvml.NVML_TOPOLOGY_SINGLE: SWITCH,
+    pynvml.NVML_TOPOLOGY_MULTIPLE: SWITCH,  # several switches, but no host bridge between
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: NUMA,
+    pynvml.NVML_TOPOLOGY_NODE: NUMA,
+}
+
+
+def read_links(gpus: Sequence[tuple[Gpu, Part]]) -> list[Link]:
+    """The pairs that are joined by more than the way between NUMA nodes, the lower index first."""
+    lanes = {part.pci: _lanes(gpu) for gpu, part in gpus}
+    links = []
+    for (one, a), (other, b) in combinations(gpus, 2):
+        nvlinks = _nvlinks(lanes, a.pci, b.pci)
+        kind = NVLINK if nvlinks else _pcie(one, other) or _same_node(a, b)
+        if kind:
+            links.append(Link(resource=a.resource, a=a.index, b=b.index, kind=kind, lanes=nvlinks))
+    return links
+
+
+def _nvlinks(lanes: dict[str, Counter[str]], a: str, b: str) -> int:
+    direct = max(lanes[a][b], lanes[b][a])  # One end may have stopped answering meanwhile.
+    # Through the switches each GPU reaches each other with all its lanes; `nvidia-smi topo -m` counts likewise.
+    return direct + min(lanes[a][_NVSWITCH], lanes[b][_NVSWITCH])
+
+
+def _lanes(gpu: Gpu) -> Counter[str]:
+    """The GPU's active NVLinks, counted by the PCI address at their other end."""
+    lanes: Counter[str] = Counter()
+    try:
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+            # A GPU that has fewer answers with an error.
+            if ask_if_known(pynvml.nvmlDeviceGetNvLinkState, gpu.handle, link) != pynvml.NVML_FEATURE_ENABLED:
+                continue
+            remote = ask_if_known(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, gpu.handle, link)
+            if remote == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                lanes[_NVSWITCH] += 1
+            elif (pci := ask_if_known(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, gpu.handle, link)) is not None:
+                lanes[pci_address(pci.busId)] += 1
+    except Refused:
+        lanes.clear()  # Lost between two calls: the next look will tell.
+    return lanes
+
+
+def _pcie(one: Gpu, other: Gpu) -> str:
+    try:
+        return _LEVELS.get(ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, one.handle, other.handle), "")
+    except Refused:
+        return ""
+
+
+def _same_node(a: Part, b: Part) -> str:
+    return NUMA if a.numa_node is not None and a.numa_node == b.numa_node else ""

@@ -1,0 +1,88 @@
+"""What GPUs are doing now, and which processes are on them."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import pynvml
+from msgspec import Struct
+
+from deviceshare.nvidia.driver import Gpu, Refused, ask_if_known, find_gpus
+
+_MIB: Final = 1024 * 1024
+_LISTS: Final = (
+    (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2),
+    (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2),
+    (pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2),
+)
+"""Each list by its present name and by the one that drivers before R510 know."""
+
+
+class ProcessUse(Struct, frozen=True):
+    """A process with a context on a GPU."""
+
+    pid: int
+    memory_mib: int | None
+    """None where the driver can't tell, as inside of some virtual machines."""
+
+
+class DeviceUse(Struct, frozen=True):
+    """One GPU. What is None this driver or this GPU can't tell."""
+
+    index: int
+    uuid: str
+    memory_used_mib: int | None
+    """Without what the driver keeps for itself, where it tells them apart."""
+    memory_total_mib: int | None
+    utilization: int | None
+    """Percent of the driver's last sample period in which something ran; split GPUs (MIG) have none."""
+    processes: list[ProcessUse]
+    """By PID, of compute, graphics and MPS, each process once."""
+
+
+def read_usage() -> list[DeviceUse]:
+    """Reads all GPUs that answer, by index; needs a started Driver. Raises NoDriver and Refused."""
+    uses = []
+    for gpu in find_gpus()[0]:
+        try:
+            uses.append(_use(gpu))
+        except Refused:
+            continue  # Lost meanwhile; to say so is the inventory's part.
+    return uses
+
+
+def _use(gpu: Gpu) -> DeviceUse:
+    memory = ask_if_known(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle, pynvml.nvmlMemory_v2)
+    if memory is None:
+        memory = ask_if_known(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle)
+    rates = ask_if_known(pynvml.nvmlDeviceGetUtilizationRates, gpu.handle)
+    return DeviceUse(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        memory_used_mib=None if memory is None else memory.used // _MIB,
+        memory_total_mib=None if memory is None else memory.total // _MIB,
+        utilization=None if rates is None else rates.gpu,
+        processes=_processes(gpu),
+    )
+
+
+def _processes(gpu: Gpu) -> list[ProcessUse]:
+    """A process in two lists has the same memory in both; in one list it stands once for each MIG part it uses."""
+    found: dict[int, int | None] = {}
+    for present, former in _LISTS:
+        for pid, used in _listed(gpu, present, former).items():
+            known = found.get(pid)
+            found[pid] = known if used is None else max(used, known or 0)
+    return [ProcessUse(pid, None if used is None else used // _MIB) for pid, used in sorted(found.items())]
+
+
+def _listed(gpu: Gpu, present: Callable[..., Any], former: Callable[..., Any]) -> dict[int, int | None]:
+    """PID → bytes."""
+    entries = ask_if_known(present, gpu.handle)
+    if entries is None:
+        entries = ask_if_known(former, gpu.handle) or []
+    sums = Counter[int]()
+    for entry in entries:
+        sums[entry.pid] += entry.usedGpuMemory or 0
+    known = {entry.pid for entry in entries if entry.usedGpuMemory is not None}
+    return {pid: used if pid in known else None for pid, used in sums.items()}
