@@ -8,7 +8,7 @@ A filter call may name thousands of nodes, most of them in the same situation. S
 interned `Shape`, up to date at each change, and a call reasons once per shape instead of once per node.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from deviceshare.domain import allocation
@@ -216,22 +216,24 @@ class Fleet:
             return f"group {group.name} lives on node {home}, which is gone: delete the group and make it again"
         if shape.obstacle:
             return shape.obstacle
-        opaque = sorted(shape.opaque & group.spec.resources.keys())
-        if opaque:
-            return _opaque_text(opaque)
+        if opaque := self.opacity(group, home):
+            return opaque
         ledger = self._ledgers[home]
         claim = ledger.claims.get(group.uid)
         if claim is None:
             return ""
         if claim.releasing:
             return f"the devices of group {group.name} are being released"
-        gone = [str(device) for device in ledger.held(claim) if device not in set(ledger.devices)]
-        broken = ledger.ailing(claim)
-        if broken:
+        if broken := ledger.ailing(claim):
             return f"{broken} of group {group.name}: deviceshare rebind {group.name}"
+        gone = [str(device) for device in ledger.held(claim) if device not in ledger.devices]
         if gone:
             return f"the node lost {', '.join(gone)} of group {group.name}: delete the group and make it again"
         return ""
+
+    def opacity(self, group: Group, name: str) -> str:
+        """Why no device of the node can be told to be free for the group, or ""; see `opaque`."""
+        return _opaque_text(sorted(self.opaque(name) & group.spec.resources.keys()))
 
     def prioritize(self, group: Group, names: Iterable[str]) -> dict[str, int]:
         """The score of each named node for the group, 0 to 10 (allocation.scores)."""
@@ -264,14 +266,15 @@ class Fleet:
 def _obstacle(group: Group, shape: Shape) -> str:
     if shape.obstacle:
         return shape.obstacle
-    opaque = sorted(shape.opaque & group.spec.resources.keys())
-    if opaque:
-        return _opaque_text(opaque)
+    if opaque := _opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
+        return opaque
     lacks = allocation.shortage(group.spec.resources, dict(shape.free), dict(shape.total))
     return f"{TOO_FULL}: group {group.name} needs {lacks}" if lacks else ""
 
 
-def _opaque_text(resources: Iterable[str]) -> str:
+def _opaque_text(resources: Collection[str]) -> str:
+    if not resources:
+        return ""
     return f"pods on the node hold {' and '.join(resources)} through the device plugin, unknown which devices"
 
 

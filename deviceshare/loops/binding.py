@@ -120,6 +120,8 @@ class Binder:
 
     async def _settle(self, group: Group, node: str) -> Group:
         """Steps 3 and 4, once for all binds of the group that are under way in this process."""
+        if reason := self._fleet.opacity(group, node):
+            raise Refused(reason)  # Since filter said yes, the device plugin's kubelet may have been given a pod.
         devices = allocation.choose(group.spec.resources, self._fleet.free(node), self._fleet.links(node))
         if devices is not None:
             self._fleet.assume(group.uid, group.name, node, devices)

@@ -93,6 +93,22 @@ def test_pods_of_a_new_group_that_are_bound_together_share_one_claim() -> None:
     told(story)
 
 
+def test_no_devices_are_taken_while_a_plugin_pod_may_have_any_of_them() -> None:
+    """It was bound after filter said yes; which devices it has is not known yet."""
+
+    async def story(scheduler: Scheduler) -> None:
+        world = scheduler.world
+        world.group("a")
+        world.pod("p", "a")
+        await asyncio.sleep(1)
+        world.fleet.set_plugin_pods("n1", {"plain": frozenset({GPU})})
+        assert "unknown which devices" in await scheduler.bind("p", "n1")
+        world.fleet.set_plugin_pods("n1", {})
+        assert await scheduler.bind("p", "n1") == ""
+
+    told(story)
+
+
 def test_what_a_bind_takes_is_gone_for_the_next_filter_at_once() -> None:
     """The fleet shows the devices as taken while the claim is still being written."""
 
