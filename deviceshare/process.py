@@ -8,7 +8,6 @@ import asyncio
 import gc
 import signal
 import ssl
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 from uuid import uuid4
@@ -24,6 +23,7 @@ from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.kube.events import Recorder
 from deviceshare.kube.mirror import Mirror
 from deviceshare.kube.pulse import Pulse
+from deviceshare.loops.background import Background
 from deviceshare.loops.binding import Binder
 from deviceshare.loops.controller import Controller
 from deviceshare.loops.feeding import Feed
@@ -142,7 +142,7 @@ class Process:
         """
         log.info("Started deviceshare", version=__version__, roles=sorted(self._settings.roles))
         async with AsyncExitStack() as stack:
-            failures = _Failures(stopping)
+            failures = Background(stopping)
             for server in self._servers[:1]:
                 await self._start(stack, server)
             for name, mirror in self._mirrors.items():
@@ -212,7 +212,7 @@ class Process:
             at, limit = settings.extender_bind, extender.MAX_BODY
             servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=extender.TIMEOUT, tls=tls))
         if "webhook" in settings.roles:
-            routes = Admission(self._groups, self._pods, settings.identity).routes()
+            routes = Admission(self._groups, self._pods, settings.identity, settings.agent_identity).routes()
             if settings.webhook_tls:
                 tls = self._certificate_of("webhook", settings.webhook_tls)
             else:
@@ -245,36 +245,6 @@ class Process:
 
     def _synced(self) -> bool:
         return all(mirror.synced for mirror in self._mirrors.values())
-
-
-class _Failures:
-    """Owns the background tasks: the first that ends by itself sets `stopping` and decides the exit code."""
-
-    def __init__(self, stopping: asyncio.Event) -> None:
-        self.first: BaseException | None = None
-        self._stopping = stopping
-
-    def watch(self, name: str, work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Starts a task; what is returned cancels it and waits until it has ended."""
-        task = asyncio.create_task(self._guard(name, work), name=name)
-
-        async def stop() -> None:
-            task.cancel()
-            await asyncio.wait({task})
-
-        return stop
-
-    async def _guard(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-            raise RuntimeError(f"{name} ended by itself")
-        except Exception as error:
-            log.exception("Failed in the background", task=name)
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        self.first = self.first or error
-        self._stopping.set()
 
 
 def _synced(mirror: Mirror[Any]) -> Check:

@@ -40,6 +40,7 @@ class Settings:
     roles: frozenset[str]
     kubeconfig: Path | None
     identity: str
+    agent_identity: str
     instance: str
     namespace: str
     extender_bind: Address
@@ -167,6 +168,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         _flag("--roles", type=_Roles(), default=",".join(ROLES), help="What this process does."),
         _flag("--kubeconfig", type=file, help="How to reach the API server; in a pod its service account is used."),
         _flag("--identity", default=contract.IDENTITY, help="The user name under which deviceshare reaches the API."),
+        _flag("--agent-identity", default=contract.AGENT_IDENTITY, help="And the one of its agents on nodes."),
         _flag("--instance", default="", help="This process's name in leases and events.  [default: the host's name]"),
         _flag("--namespace", default=contract.NAMESPACE, help="Where deviceshare's Lease, Secret and Service are."),
         _flag("--extender-bind", type=_Address(), default="127.0.0.1:8888", help="For kube-scheduler; plain HTTP."),

@@ -5,6 +5,7 @@ because of webhooks that ask it again would stay so. Nothing is remembered eithe
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import structlog
@@ -17,6 +18,7 @@ from deviceshare.domain.groups import Group
 from deviceshare.domain.injection import Injection, concerns, inject, inject_ephemeral
 from deviceshare.domain.pods import Pod
 from deviceshare.domain.review_groups import review_changed_group, review_deleted_group, review_new_group
+from deviceshare.domain.review_node_devices import review_report
 from deviceshare.domain.review_pods import review_changed_pod, review_ephemeral_containers, review_new_pod
 from deviceshare.loops.ports import Mirror
 from deviceshare.web.review import ALLOWED, BadReview, Request, Unreadable, Verdict, decode, decode_object, encode
@@ -38,18 +40,27 @@ _concerns = msgspec.json.Decoder(_Concern)
 _drafts = msgspec.json.Decoder(Draft)
 _pods = msgspec.json.Decoder(Pod)
 _groups = msgspec.json.Decoder(Group)
+_wholes = msgspec.json.Decoder(dict[str, Any])
 
 
 class Admission:
-    """`/mutate-pods`, `/validate-pods` and `/validate-groups`.
+    """`/mutate-pods`, `/validate-pods`, `/validate-groups` and `/validate-node-devices`.
 
-    `identity` is the user name deviceshare acts under, who alone may write its annotations.
+    `identity` is the user name deviceshare acts under, who alone may write its annotations; `agent` the one of its
+    agents on nodes, who may write nothing but their reports.
     """
 
-    def __init__(self, groups: Mirror[Group], pods: Mirror[Pod], identity: str = contract.IDENTITY) -> None:
+    def __init__(
+        self,
+        groups: Mirror[Group],
+        pods: Mirror[Pod],
+        identity: str = contract.IDENTITY,
+        agent: str = contract.AGENT_IDENTITY,
+    ) -> None:
         self._groups = groups
         self._pods = pods
         self._identity = identity
+        self._agent = agent
 
     def routes(self) -> list[web.RouteDef]:
         """What a Server of `MAX_BODY` bytes serves."""
@@ -57,6 +68,7 @@ class Admission:
             web.post("/mutate-pods", _handler("Pod", self._mutate_pod)),
             web.post("/validate-pods", _handler("Pod", self._validate_pod)),
             web.post("/validate-groups", _handler(contract.GROUP_KIND, self._validate_group)),
+            web.post("/validate-node-devices", _handler(contract.NODE_DEVICES_KIND, self._validate_node_devices)),
         ]
 
     def _mutate_pod(self, request: Request) -> Verdict:
@@ -99,6 +111,14 @@ class Admission:
                 return Verdict(f"deviceshare doesn't know yet which pods use {group.name!r}: try again soon", code=503)
             return Verdict(review_deleted_group(group, self._pods.values()))
         return ALLOWED
+
+    def _validate_node_devices(self, request: Request) -> Verdict:
+        if request.user_info.username != self._agent:
+            return ALLOWED
+        if request.operation != "UPDATE":
+            return Verdict("an agent only reports on a NodeDevices that is there; the leader makes and deletes them")
+        old, new = decode_object(_wholes, request.old_object), decode_object(_wholes, request.object)
+        return Verdict(review_report(old, new, request.user_info.node))
 
 
 def _concerns_us(raw: Raw) -> bool:

@@ -31,6 +31,12 @@ class GroupVersionKind(Struct, frozen=True):
 
 class UserInfo(Struct, frozen=True):
     username: str = ""
+    extra: dict[str, list[str]] | None = None
+
+    @property
+    def node(self) -> str:
+        """Where the service account's token says that its pod runs; "" where it doesn't, before Kubernetes 1.30."""
+        return next(iter((self.extra or {}).get("authentication.kubernetes.io/node-name", ())), "")
 
 
 class Request(Struct, frozen=True, rename="camel"):

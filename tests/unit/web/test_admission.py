@@ -41,14 +41,14 @@ class Webhooks:
 
     async def ask(self, path: str, kind: str = "Pod", **request: Any) -> Json:
         """The `response` to a review; `user` names who asks."""
-        user = request.pop("user", "alice")
+        user = {"username": request.pop("user", "alice"), "groups": ["system:authenticated"], **request.pop("who", {})}
         review = {
             "apiVersion": "admission.k8s.io/v1",
             "kind": "AdmissionReview",
             "request": {
                 "uid": "42",
                 "kind": {"group": "", "version": "v1", "kind": kind},
-                "userInfo": {"username": user, "groups": ["system:authenticated"]},
+                "userInfo": user,
                 "operation": "CREATE",
                 "object": None,
                 "oldObject": None,
@@ -272,6 +272,41 @@ async def test_a_count_that_is_no_whole_number_is_refused_by_field(webhooks: Web
 
     assert response["status"]["code"] == 400
     assert "$.spec.resources" in response["status"]["message"]
+
+
+# What is no review.
+
+
+# Agents' reports.
+
+AGENT = "system:serviceaccount:deviceshare-system:deviceshare-agent"
+LEDGER = {"metadata": {"name": "node-1"}, "spec": {"claims": {}}, "status": {"total": "1"}}
+REPORT = {**LEDGER, "status": {"total": "1", "hardware": {"driver": "550"}}}
+
+
+async def review_report(webhooks: Webhooks, operation: str = "UPDATE", node: str = "", **request: Any) -> Json:
+    extra = {"authentication.kubernetes.io/node-name": [node]} if node else None
+    review = {"operation": operation, "subResource": "status", "object": REPORT, "oldObject": LEDGER, "user": AGENT}
+    return await webhooks.ask("/validate-node-devices", "NodeDevices", who={"extra": extra}, **{**review, **request})
+
+
+async def test_an_agent_reports_on_its_own_node(webhooks: Webhooks) -> None:
+    """Where its token names no node, any node's object may be its own."""
+    assert (await review_report(webhooks))["allowed"]
+    assert (await review_report(webhooks, node="node-1"))["allowed"]
+    refused = await review_report(webhooks, node="node-2")
+    assert refused["status"]["code"] == 403 and "node-2 may report on its own node only" in refused["status"]["message"]
+
+
+async def test_an_agent_writes_nothing_but_its_report(webhooks: Webhooks) -> None:
+    """Everybody else does: the leader, and a person who mends something."""
+    grab = {**REPORT, "spec": {"claims": {"uid": {"group": "mine", "devices": []}}}}
+
+    refused = await review_report(webhooks, object=grab)
+    assert "status.hardware only, not spec.claims" in refused["status"]["message"]
+    assert (await review_report(webhooks, object=grab, user="alice"))["allowed"]
+    for operation in ("CREATE", "DELETE"):
+        assert not (await review_report(webhooks, operation))["allowed"]
 
 
 # What is no review.

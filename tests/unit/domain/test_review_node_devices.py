@@ -1,0 +1,77 @@
+"""What a node's agent may write."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from deviceshare.domain.review_node_devices import review_report
+
+LEDGER: dict[str, Any] = {
+    "apiVersion": "deviceshare.io/v1alpha1",
+    "kind": "NodeDevices",
+    "metadata": {
+        "name": "n1",
+        "uid": "1",
+        "resourceVersion": "7",
+        "generation": 2,
+        "managedFields": [{"time": "then"}],
+    },
+    "spec": {"claims": {"uid": {"group": "team", "devices": [{"resource": "nvidia.com/gpu", "index": 0}]}}},
+    "status": {"total": "nvidia.com/gpu=1", "hardware": {"driver": "550"}},
+}
+
+
+def changed(*path: str, to: Any) -> dict[str, Any]:
+    whole = copy.deepcopy(LEDGER)
+    place = whole
+    for key in path[:-1]:
+        place = place.setdefault(key, {})
+    place[path[-1]] = to
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("path", "to"),
+    [
+        (("status", "hardware"), {"driver": "560"}),
+        (("status", "hardware"), None),
+        (("metadata", "managedFields"), []),
+        (("metadata", "resourceVersion"), "8"),
+        (("metadata", "generation"), 3),
+    ],
+)
+def test_a_report_and_what_the_api_server_writes_beside_it_pass(path: tuple[str, ...], to: Any) -> None:
+    """Server-side apply keeps its books in managedFields."""
+    assert review_report(LEDGER, changed(*path, to=to), "n1") == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "named"),
+    [
+        (("spec", "claims"), {}, "spec.claims"),
+        (("spec", "more"), 1, "spec.more"),
+        (("status", "total"), "nvidia.com/gpu=8", "status.total"),
+        (("status", "devices"), [], "status.devices"),
+        (("metadata", "annotations"), {"deviceshare.io/recovered": "GPU-a@then"}, "metadata.annotations"),
+        (("metadata", "ownerReferences"), [], "metadata.ownerReferences"),
+        (("metadata", "finalizers"), ["x"], "metadata.finalizers"),
+        (("more",), {"a": 1}, "more"),
+    ],
+)
+def test_nothing_else_passes(path: tuple[str, ...], to: Any, named: str) -> None:
+    """Above all not the claims, nor the annotation by which people say that a device is well."""
+    assert review_report(LEDGER, changed(*path, to=to), "n1") == f"an agent may write status.hardware only, not {named}"
+
+
+def test_a_first_report_passes() -> None:
+    """The status isn't there yet, or is null."""
+    for status in ({}, {"status": None}):
+        old = {key: value for key, value in LEDGER.items() if key != "status"} | status
+        assert review_report(old, {**old, "status": {"hardware": {}}}, "") == ""
+
+
+def test_another_nodes_object_is_refused_whatever_is_written() -> None:
+    """Told by the token, from Kubernetes 1.30 on."""
+    assert review_report(LEDGER, LEDGER, "n2") == "the agent on node n2 may report on its own node only, not on 'n1'"
+    assert review_report(LEDGER, LEDGER, "") == ""
