@@ -63,7 +63,7 @@ class Target(NamedTuple):
         except ApiError as error:
             raise CannotAsk(_said(error)) from error
         except TimeoutError as error:
-            text = f"The cluster took longer than {seconds:g} s to answer; see how it does: kubectl get --raw /readyz"
+            text = "The cluster took too long to answer; see how it does: kubectl get --raw /readyz"
             raise CannotAsk(text) from error
 
     def _file(self) -> str | None:

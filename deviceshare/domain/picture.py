@@ -8,7 +8,6 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from deviceshare.domain.groups import PENDING
 from deviceshare.domain.hardware import Trespass
 
 FREE: Final = "free"
@@ -27,7 +26,7 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     resource: str
     index: int
-    use: str = field(default=FREE)
+    use: str
     """One of USES."""
     group: str = ""
     """Who holds it, or held it."""
@@ -68,22 +67,22 @@ class NodeView(Struct, frozen=True, rename="camel", omit_defaults=True):
     """One shared node, or one that was shared and whose devices are still held."""
 
     name: str
+    counts: list[Count]
+    devices: list[DeviceView]
     obstacle: str = ""
     """Why no group gets devices here, whatever is free; empty when nothing is in the way."""
     opaque: list[str] = field(default_factory=list)
     """Resources that pods have through the device plugin, unknown which devices, so that no group gets any."""
     driver: str = ""
-    counts: list[Count] = field(default_factory=list)
-    devices: list[DeviceView] = field(default_factory=list)
 
 
 class GroupView(Struct, frozen=True, rename="camel", omit_defaults=True):
     """One group. `message` is its condition Bound's, `ailment` its condition Healthy's while that is False."""
 
     name: str
-    phase: str = PENDING
+    phase: str
+    wants: dict[str, int]
     node: str = ""
-    wants: dict[str, int] = field(default_factory=dict)
     devices: dict[str, str] = field(default_factory=dict)
     """As `status.selectedDevices`, in the node's present numbering."""
     pods: list[str] = field(default_factory=list)
@@ -111,3 +110,11 @@ class Picture(Struct, frozen=True, rename="camel"):
     groups: list[GroupView]
     waiting: list[WaitingPod]
     total: list[Count]
+
+    def of(self, node: str) -> "Picture | None":
+        """One node with the groups that live there and the pods that wait to join them; None for an unknown node."""
+        nodes = [each for each in self.nodes if each.name == node]
+        groups = [group for group in self.groups if group.node == node]
+        names = {group.name for group in groups}
+        waiting = [pod for pod in self.waiting if pod.group in names]
+        return Picture(nodes, groups, waiting, nodes[0].counts) if nodes else None

@@ -1,0 +1,67 @@
+"""`deviceshare inspect`: who holds which devices, who waits, and why."""
+
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import click
+from rich.console import RenderableType
+
+from deviceshare.cli import cluster
+from deviceshare.cli.inspect_view import view
+from deviceshare.cli.output import FORMATS, TABLE, WIDE, encoded, show
+from deviceshare.cli.snapshot import Snapshot, look
+from deviceshare.domain import contract
+from deviceshare.domain.drawing import draw
+from deviceshare.domain.picture import Picture
+
+
+@click.command(
+    short_help="Show who holds which devices, and who waits.",
+    epilog="""\b
+Examples:
+  deviceshare inspect                  the whole cluster
+  deviceshare inspect node-1           one node, device by device
+  deviceshare inspect -d -o wide       every device, with model, memory and UUID
+  deviceshare inspect --watch          again at each change, until Ctrl-C
+  deviceshare inspect -o json | jq '.waiting[].reason'
+\b
+Exit codes: 0 shown, 1 failed or no such node, 2 wrong flags.""",
+)
+@click.argument("node", required=False)
+@click.option("-d", "--details", is_flag=True, help="Every device; nothing folded. Naming a node does that, too.")
+@click.option("-o", "--output", type=click.Choice(FORMATS), default=TABLE, help="For people or programs.")
+@click.option("-w", "--watch", is_flag=True, help="Show it again at each change, until Ctrl-C.")
+@cluster.options
+def inspect(target: cluster.Target, node: str | None, output: str, *, details: bool, watch: bool) -> None:
+    """Show nodes and their devices, who holds what, what is broken, and which pods wait for what."""
+    if watch and output not in (TABLE, WIDE):
+        raise click.UsageError(f"--watch shows tables: leave out -o {output}, or run the command again and again.")
+
+    def picture(seen: Snapshot) -> Picture:
+        return _picture(seen, node)
+
+    def parts(shown: Picture) -> list[RenderableType]:
+        return view(shown, now=datetime.now(UTC), details=details or node is not None, wide=output == WIDE)
+
+    if watch:
+        from deviceshare.cli.watching import follow  # noqa: PLC0415 - the one command that needs mirrors
+
+        with suppress(KeyboardInterrupt):
+            target.ask(lambda api: follow(api, picture, parts), seconds=None)
+    elif output in (TABLE, WIDE):
+        show(*parts(picture(target.ask(look))))
+    else:
+        click.echo(encoded(picture(target.ask(look)), output))
+
+
+def _picture(seen: Snapshot, node: str | None) -> Picture:
+    whole = draw(seen.fleet, seen.groups.values(), seen.pods.values())
+    if node is None:
+        return whole
+    one = whole.of(node)
+    if one is None:
+        raise click.ClickException(
+            f"{node} is not a shared node; see them with deviceshare inspect, or share it with"
+            f" kubectl label node {node} {contract.MODE_LABEL}={contract.MODE_SHARED}"
+        )
+    return one

@@ -1,0 +1,82 @@
+"""What a command knows of the cluster: the Fleet that the extender decides with, from one look at the API server."""
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from deviceshare.domain import contract
+from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.groups import Group
+from deviceshare.domain.pods import Pod
+from deviceshare.kube.cache import Cache, Object
+from deviceshare.loops.feeding import Feed
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from deviceshare.domain.ledger import NodeDevices
+    from deviceshare.domain.nodes import Node
+    from deviceshare.kube.api import Api
+
+T = TypeVar("T", bound=Object)
+
+SHARED_NODES = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
+LIVE_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+"""Pods outside of groups count where a device plugin gave them devices."""
+
+
+class Snapshot(NamedTuple):
+    """The cluster as seen; `pods` are those that name a group."""
+
+    fleet: Fleet
+    groups: dict[str, Group]
+    pods: dict[str, Pod]
+
+
+class Still(Cache[T]):
+    """Objects that were listed once, where a mirror is expected."""
+
+    synced = True
+
+    def __init__(self, objects: "Iterable[T]") -> None:
+        super().__init__()
+        self.replace(objects, "")
+
+
+async def look(api: "Api") -> Snapshot:
+    """Reads nodes, ledgers, groups and their pods, all at once.
+
+    The pods outside of groups, which may be most of the cluster's, are only read where some node has no agent that
+    tells what device plugins gave away.
+
+    Raises:
+        ApiError: one of them can't be read.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            nodes = group.create_task(api.list(NODES, label_selector=SHARED_NODES), name="list nodes")
+            ledgers = group.create_task(api.list(NODE_DEVICES), name="list ledgers")
+            groups = group.create_task(api.list(GROUPS), name="list groups")
+            pods = group.create_task(api.list(PODS, label_selector=contract.GROUP), name="list pods")
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    told = {ledger.node for ledger in ledgers.result() if ledger.hardware.allocations is not None}
+    untold = {node.metadata.name for node in nodes.result()} - told
+    others: list[Pod] = []
+    if untold:
+        listed = await api.list(PODS, label_selector=f"!{contract.GROUP}", field_selector=LIVE_PODS)
+        others = [pod for pod in listed if pod.node in untold and pod.plugin_resources()]
+    return snapshot(nodes.result(), ledgers.result(), groups.result(), pods.result(), others)
+
+
+def snapshot(
+    nodes: "Iterable[Node]",
+    ledgers: "Iterable[NodeDevices]",
+    groups: "Iterable[Group]",
+    pods: "Iterable[Pod]",
+    others: "Iterable[Pod]" = (),
+) -> Snapshot:
+    """What these objects make of the cluster; `others` are pods with devices from a device plugin."""
+    fleet, members = Fleet(), list(pods)
+    Feed(fleet, nodes=Still(nodes), ledgers=Still(ledgers), pods=Still(members), others=Still(others))
+    return Snapshot(fleet, {group.name: group for group in groups}, {pod.metadata.key: pod for pod in members})

@@ -1,0 +1,50 @@
+"""What is wrong in the picture of the cluster, and what a person does about it."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from deviceshare.domain.picture import HELD, DeviceView, NodeView, Picture
+
+
+class Trouble(NamedTuple):
+    """One thing that needs somebody."""
+
+    where: str
+    what: str
+    cure: str
+
+
+def troubles(picture: Picture) -> list[Trouble]:
+    """Broken devices, trespasses and ailing groups, in this order."""
+    devices = [(node, device) for node in picture.nodes for device in node.devices]
+    return [
+        *(_broken(node, device) for node, device in devices if not device.sound),
+        *(trouble for node, device in devices for trouble in _trespasses(node, device)),
+        *(
+            Trouble(f"group {group.name}", group.ailment, f"deviceshare explain group {group.name}")
+            for group in picture.groups
+            if group.ailment
+        ),
+    ]
+
+
+def _broken(node: NodeView, device: DeviceView) -> Trouble:
+    what = device.unhealthy or "the node does not have it any more"
+    lost = ", and the driver does not see it" if device.lost and device.unhealthy else ""
+    since = f" (since {device.since})" if device.since else ""
+    mend = f"mend it, then deviceshare recover {node.name} {device.index}" if device.unhealthy else "mend the node"
+    cure = f"deviceshare rebind {device.group}; {mend}" if device.use == HELD else mend
+    return Trouble(_name(node, device), what + lost + since, cure)
+
+
+def _trespasses(node: NodeView, device: DeviceView) -> Iterable[Trouble]:
+    for each in device.trespasses:
+        whose = f"of pod {each.pod}" if each.pod else "outside of any pod"
+        cure = f"kubectl delete pod -n {each.pod.replace('/', ' ')}" if each.pod else f"end it on {node.name}"
+        yield Trouble(
+            _name(node, device), f"process {each.process} {whose} uses it; group {device.group} holds it", cure
+        )
+
+
+def _name(node: NodeView, device: DeviceView) -> str:
+    return f"{node.name} {device.resource} {device.index}"

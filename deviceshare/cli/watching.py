@@ -1,0 +1,98 @@
+"""Shows the cluster again at each change, from the same mirrors that deviceshare itself decides with."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+
+from deviceshare.cli.cluster import ANSWER_SECONDS
+from deviceshare.cli.output import show
+from deviceshare.cli.snapshot import LIVE_PODS, SHARED_NODES, Snapshot, look
+from deviceshare.domain import contract
+from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.picture import Picture
+from deviceshare.kube.api import Api
+from deviceshare.kube.mirror import Mirror
+from deviceshare.loops.feeding import Feed
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+
+PAUSE_SECONDS = 0.5
+"""Between two pictures: changes come in bursts, and nobody reads faster."""
+TICK_SECONDS = 10.0
+"""A screen is drawn again after this long without a change, since it says for how long pods wait."""
+LOST = "[red]The cluster does not answer; this is how it was. Trying again.[/]"
+
+Render = Callable[[Picture], list[RenderableType]]
+
+
+async def follow(api: Api, draw: Callable[[Snapshot], Picture], render: Render) -> None:
+    """Draws until cancelled: on a terminal over what was there, elsewhere below it.
+
+    Raises:
+        ApiError: the cluster can't be read at all. Once it could, losses are waited out and told.
+    """
+    draw(await look(api))  # what is wrong with the question or our rights comes out here; mirrors try again for ever
+    changed = asyncio.Event()
+    async with _mirrored(api, changed) as (seen, synced):
+        if Console().is_terminal:
+            with Live(console=Console(highlight=False), auto_refresh=False) as live:
+                while True:
+                    parts = render(draw(seen()))
+                    live.update(Group(*parts, *([] if synced() else [LOST])), refresh=True)
+                    await _next(changed, TICK_SECONDS)
+        last = None
+        while True:
+            picture = draw(seen())
+            if picture != last:
+                show(*render(picture), "")
+            last = picture
+            await _next(changed, None)
+
+
+async def _next(changed: asyncio.Event, longest: float | None) -> None:
+    await asyncio.sleep(PAUSE_SECONDS)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(longest):
+            await changed.wait()
+    changed.clear()
+
+
+@asynccontextmanager
+async def _mirrored(
+    api: Api, changed: asyncio.Event
+) -> AsyncIterator[tuple[Callable[[], Snapshot], Callable[[], bool]]]:
+    """Keeps mirrors; yields what they show, and whether they are up to date. Sets `changed` at each change."""
+    fleet = Fleet()
+    nodes, ledgers = Mirror(api, NODES, label_selector=SHARED_NODES), Mirror(api, NODE_DEVICES)
+    groups, pods = Mirror(api, GROUPS), Mirror(api, PODS, label_selector=contract.GROUP)
+    others = Mirror(
+        api,
+        PODS,
+        label_selector=f"!{contract.GROUP}",
+        field_selector=LIVE_PODS,
+        keep=lambda pod: bool(pod.plugin_resources()),
+    )
+    mirrors: tuple[Mirror[Any], ...] = (nodes, ledgers, groups, pods, others)
+    Feed(fleet, nodes=nodes, ledgers=ledgers, pods=pods, others=others)
+    for mirror in mirrors:
+        mirror.subscribe(lambda *_: changed.set())
+    tasks = [asyncio.create_task(mirror.run(), name="mirror") for mirror in mirrors]
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            for mirror in mirrors:
+                await mirror.wait_listed()
+        yield (
+            lambda: Snapshot(
+                fleet,
+                {group.name: group for group in groups.values()},
+                {pod.metadata.key: pod for pod in pods.values()},
+            ),
+            lambda: all(mirror.synced for mirror in mirrors),
+        )
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
