@@ -82,8 +82,8 @@ def _console(*, colors: bool) -> list[Processor]:
     return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
 
 
-class Metrics:
-    """The numbers of one process, on one registry.
+class ServerMetrics:
+    """The numbers of any process that serves requests, on one registry.
 
     They follow the shapes that operators have dashboards for: a counter by verb and result, a duration histogram and an
     in-flight gauge by verb (https://prometheus.io/docs/practices/naming/).
@@ -106,6 +106,27 @@ class Metrics:
         self._inflight = Gauge(
             "deviceshare_requests_inflight", "Requests being answered now.", ["verb"], registry=self.registry
         )
+        build = Gauge(
+            "deviceshare_build_info", "Always 1; the labels tell.", ["version", "python"], registry=self.registry
+        )
+        build.labels(version=__version__, python=platform.python_version()).set(1)
+        ProcessCollector(registry=self.registry)
+
+    def request(self, verb: str) -> "Request":
+        """Measures the `with` block that answers a request; see `Request`."""
+        return Request(verb, self._requests, self._duration.labels(verb), self._inflight.labels(verb))
+
+    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """The answer to a scrape and its Content-Type, in the text format that the `Accept` header asks for."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+
+class Metrics(ServerMetrics):
+    """The numbers of one `deviceshare run`."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        super().__init__(registry)
         self.claim_conflicts = Counter(
             "deviceshare_claim_conflicts_total",
             "Conditional writes of a claim or a group that another writer won.",
@@ -117,15 +138,6 @@ class Metrics:
             registry=self.registry,
         )
         self.leader = Gauge("deviceshare_leader", "1 while this process is the leader.", registry=self.registry)
-        build = Gauge(
-            "deviceshare_build_info", "Always 1; the labels tell.", ["version", "python"], registry=self.registry
-        )
-        build.labels(version=__version__, python=platform.python_version()).set(1)
-        ProcessCollector(registry=self.registry)
-
-    def request(self, verb: str) -> "Request":
-        """Measures the `with` block that answers a request; see `Request`."""
-        return Request(verb, self._requests, self._duration.labels(verb), self._inflight.labels(verb))
 
     def watch_cluster(
         self, devices: Callable[[], Iterable[DeviceCount]], groups: Callable[[], Mapping[str, int]]
@@ -140,11 +152,6 @@ class Metrics:
     def watch_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
         """Adds `deviceshare_certificate_expiry_timestamp_seconds` by certificate, asked for at each scrape."""
         self.registry.register(_CertificateState(expiries))
-
-    def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """The answer to a scrape and its Content-Type, in the text format that the `Accept` header asks for."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
 
 
 class Request:

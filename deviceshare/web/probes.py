@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
-from deviceshare.telemetry import Metrics
+from deviceshare.telemetry import ServerMetrics
 
 Check = Callable[[], str]
 """Returns why something is not well, or "". Called on the event loop: it must neither block nor raise."""
 
 
-def probe_routes(live: Mapping[str, Check], ready: Mapping[str, Check], metrics: Metrics) -> list[web.RouteDef]:
+def probe_routes(live: Mapping[str, Check], ready: Mapping[str, Check], metrics: ServerMetrics) -> list[web.RouteDef]:
     """`/livez`, `/readyz` (200, or 500 when a check fails; `?verbose` lists all of them) and `/metrics`."""
 
     async def scrape(request: web.Request) -> web.Response:

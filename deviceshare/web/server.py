@@ -9,7 +9,7 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from deviceshare.telemetry import Metrics
+from deviceshare.telemetry import ServerMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +38,7 @@ class Server:
         host: str,
         port: int,
         routes: Iterable[web.AbstractRouteDef],
-        metrics: Metrics,
+        metrics: ServerMetrics,
         *,
         max_body: int,
         timeout: float,
@@ -92,7 +92,7 @@ class Server:
             response.force_close()
 
 
-def _bounded(metrics: Metrics, timeout: float) -> Middleware:
+def _bounded(metrics: ServerMetrics, timeout: float) -> Middleware:
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         with metrics.request(_verb(request)) as measured:
