@@ -56,9 +56,11 @@ class Watch:
         return None if event is None else XidError(self._uuid(event.device), event.eventData)
 
     def close(self) -> None:
-        """Call it before the driver is stopped or restarted."""
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlEventSetFree(self._events)
+        """Ends the watch, which may have ended already. Call it before the driver is stopped or restarted."""
+        events, self._events = self._events, None
+        if events is not None:  # NVML would free it twice.
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(events)
 
     def _uuid(self, handle: Any) -> str:
         # A GPU that just fell off the bus may not answer any more, but its handle is still what it was.

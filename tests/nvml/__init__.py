@@ -8,7 +8,7 @@ script.xid(first, 79)
 script.lose(second)
 """
 
-from tests.nvml.library import VARIABLE, build
+from tests.nvml.library import VARIABLE, build, load
 from tests.nvml.script import Script
 
-__all__ = ["VARIABLE", "Script", "build"]
+__all__ = ["VARIABLE", "Script", "build", "load"]

@@ -1,5 +1,6 @@
-"""Compiles nvml.c. The tests bring the compiler themselves where a bare Debian has none."""
+"""Compiles nvml.c, and loads it. The tests bring the compiler themselves where a bare Debian has none."""
 
+import ctypes
 import shutil
 import subprocess
 from pathlib import Path
@@ -35,3 +36,8 @@ def build(directory: Path, *, old: bool = False) -> Path:
     )
     assert done.returncode == 0, f"{compiler} failed:\n{done.stderr}"
     return library
+
+
+def load(library: Path) -> None:
+    """Makes this process's pynvml use the library, unless it has loaded another already."""
+    ctypes.CDLL(str(library))

@@ -12,7 +12,6 @@ RESET_REQUIRED: Final = 16
 SWITCHES: Final = 4
 
 SAME_SWITCH: Final = 10
-SAME_HOST_BRIDGE: Final = 30
 SAME_NUMA_NODE: Final = 40
 OTHER_NUMA_NODE: Final = 50
 """Levels of nvmlDeviceGetTopologyCommonAncestor."""
@@ -39,11 +38,14 @@ class Script:
         nvlink_pairs: bool = False,
         nvswitch: bool = False,
         lanes: int = 4,
+        active: bool = True,
+        ancestor: int | None = None,
     ) -> list[str]:
         """Gives the machine these GPUs, and takes away what it had; returns their UUIDs.
 
         Two neighbours share a PCIe switch, four a NUMA node (`numa` writes what Linux says of it). `nvlink_pairs` joins
-        two neighbours by NVLinks, `nvswitch` joins all.
+        two neighbours by NVLinks, `nvswitch` joins all; the links are up while `active`. `ancestor` says how PCIe joins
+        each two instead.
         """
         uuids = [uuid(i) for i in range(count)]
         self._lines = [line for line in self._lines if line[0] in ("driver", "xid", "error")]
@@ -51,11 +53,11 @@ class Script:
         for i in range(count):
             for lane in range(lanes):
                 if nvlink_pairs and i ^ 1 < count:
-                    self._lines.append(("nvlink", uuids[i], address(i ^ 1), "gpu"))
+                    self._lines.append(("nvlink", uuids[i], address(i ^ 1), "gpu" if active else "off"))
                 if nvswitch:
                     self._lines.append(("nvlink", uuids[i], f"00000000:C{lane % SWITCHES:X}:00.0", "switch"))
             for j in range(i + 1, count):
-                level = SAME_SWITCH if i // 2 == j // 2 else SAME_NUMA_NODE if i // 4 == j // 4 else OTHER_NUMA_NODE
+                level = _ancestor(i, j) if ancestor is None else ancestor
                 self._lines.append(("ancestor", uuids[i], uuids[j], str(level)))
         self._write()
         return uuids
@@ -96,13 +98,16 @@ class Script:
         self._remove("use", uuid)
         self._add("use", uuid, str(used_mib), str(percent))
 
-    def processes(self, uuid: str, mib: Mapping[int, int | None], *, kind: str = "compute") -> None:
+    def processes(
+        self, uuid: str, mib: Mapping[int, int | None] | Sequence[tuple[int, int]], *, kind: str = "compute"
+    ) -> None:
         """The processes on the GPU, all that there are of this kind: PID and memory in MiB, None where it isn't known.
 
-        `kind` is compute, graphics or mps.
+        `kind` is compute, graphics or mps. With MIG a PID may come several times.
         """
+        entries = mib.items() if isinstance(mib, Mapping) else mib
         self._lines = [line for line in self._lines if line[:3] != ("process", uuid, kind)]
-        self._lines += [("process", uuid, kind, str(pid), "-" if m is None else str(m)) for pid, m in mib.items()]
+        self._lines += [("process", uuid, kind, str(pid), "-" if m is None else str(m)) for pid, m in entries]
         self._write()
 
     def error(self, function: str, code: int, uuid: str = "") -> None:
@@ -122,6 +127,12 @@ class Script:
         draft = self.path.with_name(f"{self.path.name}.draft")
         draft.write_text("".join("\t".join(line) + "\n" for line in self._lines))
         draft.replace(self.path)
+
+
+def _ancestor(one: int, other: int) -> int:
+    if one // 2 == other // 2:
+        return SAME_SWITCH
+    return SAME_NUMA_NODE if one // 4 == other // 4 else OTHER_NUMA_NODE
 
 
 def uuid(index: int) -> str:
