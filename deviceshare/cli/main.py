@@ -17,7 +17,7 @@ class LazyGroup(click.Group):
     After click's own recipe: https://click.palletsprojects.com/en/stable/complex/#lazily-loading-subcommands
     """
 
-    _MODULES = ("inspect", "run", "sandbox")
+    _MODULES = ("inspect", "run", "sandbox", "smi", "top")
     """Each `deviceshare.cli.NAME` holds the command NAME."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -38,6 +38,7 @@ class LazyGroup(click.Group):
 Examples:
   deviceshare sandbox demo     watch pods share GPUs, in half a minute
   deviceshare sandbox up       a cluster of your own to try it on
+  deviceshare top              what devices and processes do now
   deviceshare run --help       how to run it in a real one
 \b
 Shell completion, likewise with zsh_source and fish_source:

@@ -155,6 +155,15 @@ class Api:
         path = f"/api/v1/namespaces/{_segment(namespace)}/pods/{_segment(pod)}/eviction"
         await self._write("POST", path, body, MANAGER)
 
+    async def ask_pod(self, namespace: str, pod: str, port: int, path: str, answer: type[T], *, timeout: float) -> T:
+        """What a pod's own server answers to a GET, which the API server passes on; asked once, for `timeout` seconds.
+
+        Raises Unavailable where the pod can't be reached.
+        https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/#manually-constructing-apiserver-proxy-urls
+        """
+        proxy = f"/api/v1/namespaces/{_segment(namespace)}/pods/{_segment(pod)}:{port}/proxy"
+        return _decode(await self._call("GET", f"{proxy}/{path}", {}, timeout=timeout), answer)
+
     async def server_version(self) -> tuple[int, int]:
         """Kubernetes' (major, minor), as (1, 20)."""
         version = _decode(await self._read("/version", {}), Version)

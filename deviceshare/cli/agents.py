@@ -1,0 +1,102 @@
+"""What the nodes' agents answer now, asked through the API server: a person rarely has another way to a pod.
+
+What an agent can't know is who holds a device; the ledgers tell that.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field, structs
+
+from deviceshare.domain import contract
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.pods import Pod
+from deviceshare.domain.usage import DeviceUsage, Usage
+from deviceshare.loops.kinds import NODE_DEVICES, PODS
+from deviceshare.loops.ports import ApiError, Forbidden
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+LABEL = f"app.kubernetes.io/name={contract.AGENT}"
+AT_ONCE = 32
+"""Agents that are asked at the same time: each question is two connections of the API server."""
+ANSWER_SECONDS = 5.0
+
+
+class DeviceNow(DeviceUsage, frozen=True, rename="camel", omit_defaults=True):
+    """A device, what it does, and who holds it."""
+
+    groups: list[str] = field(default_factory=list)
+    """Those that hold it or, after a rebind, whose pods may still use it."""
+    unhealthy: str = ""
+
+
+class NodeNow(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A shared node. `silent` says why there is nothing to tell about it; empty where its agent answered."""
+
+    node: str
+    time: str = ""
+    silent: str = ""
+    devices: list[DeviceNow] = field(default_factory=list)
+
+
+async def ask(api: "Api", namespace: str, node: str = "") -> list[NodeNow]:
+    """All shared nodes, or the one of this name if it is shared, sorted by name.
+
+    Raises:
+        Forbidden: the user may not read ledgers and the agents' pods, or not reach pods through the API server.
+        ApiError: ledgers or the agents' pods can't be read.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            listing = group.create_task(api.list(NODE_DEVICES), name="list ledgers")
+            finding = group.create_task(api.list(PODS, namespace=namespace, label_selector=LABEL), name="list agents")
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    ledgers = {ledger.node: ledger for ledger in listing.result()}
+    agents = {pod.node: pod for pod in sorted(finding.result(), key=_fitness)}
+    names = sorted(name for name in ledgers.keys() | agents.keys() if name and node in ("", name))
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def look(name: str) -> NodeNow:
+        async with turns:
+            return await _ask_node(api, name, agents.get(name), ledgers.get(name, NodeDevices()))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            looks = [group.create_task(look(name), name=f"ask {name}") for name in names]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    return [each.result() for each in looks]
+
+
+def _fitness(pod: Pod) -> bool:
+    """An agent that ends may still be listed beside its successor, who then comes last and counts."""
+    return pod.status.phase == "Running" and not pod.metadata.deletion_timestamp
+
+
+async def _ask_node(api: "Api", name: str, agent: Pod | None, ledger: NodeDevices) -> NodeNow:
+    if agent is None:
+        return NodeNow(name, silent="no agent runs there")
+    if agent.status.phase != "Running":
+        return NodeNow(name, silent=f"its agent {agent.metadata.name} is {agent.status.phase or 'not there yet'}")
+    where = (agent.metadata.namespace, agent.metadata.name, contract.AGENT_PORT)
+    try:
+        usage = await api.ask_pod(*where, "usage", Usage, timeout=ANSWER_SECONDS)
+    except Forbidden:
+        raise  # what one node's agent is asked with, all are
+    except ApiError as error:
+        return NodeNow(name, silent=f"its agent {agent.metadata.name} doesn't answer: {error}")
+    return NodeNow(name, usage.time, devices=[_with_holders(device, ledger) for device in usage.devices])
+
+
+def _with_holders(usage: DeviceUsage, ledger: NodeDevices) -> DeviceNow:
+    number = (usage.resource, usage.index)
+    groups = {
+        claim.group
+        for claim in ledger.claims.values()
+        if number in {(device.resource, device.index) for device in ledger.reserved(claim)}
+    }
+    part = ledger.hardware.part(*number)
+    return DeviceNow(**structs.asdict(usage), groups=sorted(groups), unhealthy=part.unhealthy if part else "")

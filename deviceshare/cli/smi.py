@@ -1,0 +1,101 @@
+"""`deviceshare smi`: inside a container, what its pod's devices do now.
+
+It asks NVML, as nvidia-smi does, and no API server. NVIDIA's runtime shows a container its own GPUs only; a privileged
+one sees all of the node's, and what belongs to others is left out here.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from deviceshare.cli.output import show
+from deviceshare.cli.usage_table import pod_table
+from deviceshare.domain import contract
+from deviceshare.domain.hardware import Part
+from deviceshare.domain.usage import DeviceUsage, Process
+from deviceshare.nvidia import DeviceUse, Driver, NoDriver, Refused, read_inventory, read_usage
+
+ALL = "all"
+NOTHING = ("", "void", "none")
+"""What tells NVIDIA's runtime to show no GPU."""
+_PROC = Path("/proc")
+
+
+@click.command(
+    short_help="Inside a container: what its own devices do now.",
+    epilog="""\b
+Examples:
+  kubectl exec POD -- deviceshare smi     where the image has deviceshare in it
+  watch -n 2 deviceshare smi
+\b
+Exit codes: 0 shown, 1 this pod has no device or none can be read, 2 wrong flags.""",
+)
+def smi() -> None:
+    """Show the devices of the pod that this runs in, their memory, and the processes on them.
+
+    NVIDIA's only. Needs no access to the cluster. Processes of other pods of the group are shown without a name, or not
+    at all, depending on the driver.
+    """
+    words = _visible(os.environ)
+    try:
+        with Driver():
+            models = {part.uuid: part for part in read_inventory().devices}
+            mine = _mine(read_usage(), words)
+    except (NoDriver, Refused) as error:
+        raise click.ClickException(str(error)) from error
+    if not mine:
+        raise click.ClickException(
+            f"{contract.NVIDIA.env} names {','.join(words)}, but none of them is here; see whether they are well:"
+            " deviceshare inspect -d"
+        )
+    show(pod_table([_usage(use, models.get(use.uuid)) for use in mine]))
+
+
+def _visible(environment: Mapping[str, str]) -> list[str]:
+    """The words of the variable: indices, UUIDs, or `all`; raises ClickException where they name no device."""
+    value = environment.get(contract.NVIDIA.env)
+    if value is not None and value not in NOTHING:
+        return value.split(",")
+    for vendor in (contract.AMD, contract.ASCEND):
+        if others := environment.get(vendor.env):
+            raise click.ClickException(f"This pod has {vendor.env}={others}; smi knows NVIDIA's devices only.")
+    if value is None:
+        raise click.ClickException(
+            f"This pod has no device: {contract.NVIDIA.env} is not set. A pod joins a group by the annotation"
+            f" {contract.GROUP}, before it is made."
+        )
+    raise click.ClickException(
+        f"This pod has no device: {contract.NVIDIA.env} is {value or 'empty'}. Where it names a group, see what it was"
+        f" given, in its annotation {contract.NVIDIA.annotation}: kubectl describe pod"
+    )
+
+
+def _mine(uses: list[DeviceUse], words: list[str]) -> list[DeviceUse]:
+    if words == [ALL]:
+        return uses
+    if all(word.isdecimal() for word in words):
+        # NVML numbers anew what the runtime shows. Only if that is more than the pod has are these the node's numbers.
+        return uses if len(uses) <= len(words) else [use for use in uses if str(use.index) in words]
+    return [use for use in uses if use.uuid in words]
+
+
+def _usage(use: DeviceUse, part: Part | None) -> DeviceUsage:
+    return DeviceUsage(
+        resource=part.resource if part else "",
+        index=use.index,
+        uuid=use.uuid,
+        model=part.model if part else "",
+        memory_used_mib=use.memory_used_mib or 0,
+        memory_total_mib=use.memory_total_mib or 0,
+        utilization=use.utilization,
+        processes=[Process(each.pid, _name(each.pid), each.memory_mib or 0) for each in use.processes],
+    )
+
+
+def _name(pid: int) -> str:
+    try:
+        return (_PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""  # of another PID namespace, or it has ended

@@ -1,0 +1,82 @@
+"""`deviceshare top`: what every device does now, and for whom."""
+
+import asyncio
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from deviceshare.cli import agents, cluster
+from deviceshare.cli.agents import NodeNow
+from deviceshare.cli.output import JSON, TABLE, encoded, show
+from deviceshare.cli.usage_table import cluster_table
+from deviceshare.domain import contract
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+WATCH_SECONDS = 2.0
+
+
+@click.command(
+    short_help="What devices and processes do now.",
+    epilog="""\b
+Examples:
+  deviceshare top                   every shared node
+  deviceshare top node-1 --watch    one of them, every two seconds until Ctrl-C
+  deviceshare top -o json | jq '.nodes[].devices[]? | select(.utilization == 0)'
+\b
+Exit codes: 0 at least one agent answered, 1 none did, 2 wrong flags.""",
+)
+@click.argument("node", default="")
+@click.option("--watch", "-w", is_flag=True, help="Look again every two seconds, until Ctrl-C.")
+@click.option("--output", "-o", type=click.Choice([TABLE, JSON]), default=TABLE, show_default=True)
+@click.option("--namespace", "-n", default=contract.NAMESPACE, show_default=True, help="Where the agents run.")
+@cluster.options
+def top(node: str, output: str, namespace: str, *, watch: bool, target: cluster.Target) -> None:
+    """Show what devices and processes do now, on all shared nodes or on NODE.
+
+    The nodes' agents tell it, through the API server: this takes the right to get pods/proxy where they run.
+    """
+    if watch and output != TABLE:
+        raise click.UsageError("--watch shows a table; for a program, ask again: deviceshare top -o json")
+    if watch:
+        with suppress(KeyboardInterrupt):  # what was seen last stays on the screen
+            target.ask(lambda api: _watch(api, namespace, node), seconds=None)
+        return
+    nodes = target.ask(lambda api: _look(api, namespace, node))
+    if output == JSON:
+        click.echo(encoded({"nodes": nodes}, JSON))
+    else:
+        show(_drawn(nodes))
+    sys.exit(1 if all(each.silent for each in nodes) else 0)
+
+
+async def _look(api: "Api", namespace: str, node: str) -> list[NodeNow]:
+    nodes = await agents.ask(api, namespace, node)
+    if nodes:
+        return nodes
+    if node:
+        raise click.ClickException(f"{node} is no shared node; see which are: kubectl get nodedevices")
+    raise click.ClickException(
+        f"No node is shared; share one: kubectl label node NODE {contract.MODE_LABEL}={contract.MODE_SHARED}"
+    )
+
+
+async def _watch(api: "Api", namespace: str, node: str) -> None:
+    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+        while True:
+            live.update(_drawn(await _look(api, namespace, node)), refresh=True)
+            await asyncio.sleep(WATCH_SECONDS)
+
+
+def _drawn(nodes: list[NodeNow]) -> Group:
+    silent = [each for each in nodes if each.silent]
+    lines = [Text(f"{each.node}: {each.silent}", style="yellow") for each in silent]
+    if silent and len(silent) == len(nodes):
+        lines.append(Text("See how agents are installed, and how they are reached: docs/agent.md"))
+    return Group(*([cluster_table(nodes)] if len(silent) < len(nodes) else []), *lines)
