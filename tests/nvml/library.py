@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceshare.sandbox import debian
+from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.progress import Progress
 
 VARIABLE: Final = "DEVICESHARE_TEST_NVML"
@@ -15,6 +16,7 @@ SONAME: Final = "libnvidia-ml.so.1"
 """What pynvml asks the dynamic linker for."""
 _SOURCE: Final = Path(__file__).with_name("nvml.c")
 _PACKAGES: Final = ["gcc", "libc6-dev"]
+_BY_HAND: Final = f"Run this and try again: sudo apt-get install --no-install-recommends {' '.join(_PACKAGES)}"
 
 
 def build(directory: Path, *, old: bool = False) -> Path:
@@ -22,10 +24,7 @@ def build(directory: Path, *, old: bool = False) -> Path:
 
     Installs the compiler where there is none; raises SandboxError with the command that does it by hand.
     """
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        debian.install(_PACKAGES, Progress())
-        compiler = "gcc"
+    compiler = shutil.which("gcc") or shutil.which("cc") or _install()
     library = directory / SONAME
     # Without its soname the loader wouldn't take a library that is loaded already for the one that pynvml asks for.
     flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{SONAME}"]
@@ -34,10 +33,19 @@ def build(directory: Path, *, old: bool = False) -> Path:
     done = subprocess.run(
         [compiler, *flags, "-o", str(library), str(_SOURCE)], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0, f"{compiler} failed:\n{done.stderr}"
+    if done.returncode != 0:  # A compiler without the C library's headers, most likely.
+        raise SandboxError(f"{compiler} failed:\n{done.stderr}", _BY_HAND)
     return library
 
 
 def load(library: Path) -> None:
     """Makes this process's pynvml use the library, unless it has loaded another already."""
     ctypes.CDLL(str(library))
+
+
+def _install() -> str:
+    try:
+        debian.install(_PACKAGES, Progress())
+    except SandboxError as error:
+        raise SandboxError(str(error), "" if _BY_HAND in str(error) else _BY_HAND) from error
+    return "gcc"
