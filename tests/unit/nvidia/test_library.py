@@ -19,7 +19,7 @@ def test_who_lacks_a_compiler_learns_how_to_get_one(tmp_path: Path, monkeypatch:
     program(tmp_path, "apt-get", "exit 1")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(SandboxError, match="Run this .*: sudo apt-get install --no-install-recommends gcc libc6-dev"):
+    with pytest.raises(SandboxError, match=r"Run this .*: sudo apt-get install --no-install-recommends gcc libc6-dev"):
         build(tmp_path)
 
 
