@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +16,7 @@ from deviceshare.cli.agents import NodeNow
 from deviceshare.cli.output import JSON, TABLE, encoded, show
 from deviceshare.cli.usage_table import cluster_table
 from deviceshare.domain import contract
+from deviceshare.loops.ports import Unavailable
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
@@ -68,15 +70,33 @@ async def _look(api: "Api", namespace: str, node: str) -> list[NodeNow]:
 
 
 async def _watch(api: "Api", namespace: str, node: str) -> None:
-    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+    nodes, trouble = await _look(api, namespace, node), ""
+    with _screen() as draw:
         while True:
-            live.update(_drawn(await _look(api, namespace, node)), refresh=True)
+            draw(_drawn(nodes, trouble))
             await asyncio.sleep(WATCH_SECONDS)
+            try:
+                nodes, trouble = await _look(api, namespace, node), ""
+            except Unavailable as error:
+                trouble = f"The cluster does not answer; this is how it was. Trying again. ({error})"
 
 
-def _drawn(nodes: list[NodeNow]) -> Group:
-    silent = [each for each in nodes if each.silent]
-    lines = [Text(f"{each.node}: {each.silent}", style="yellow") for each in silent]
-    if silent and len(silent) == len(nodes):
+@contextmanager
+def _screen() -> Iterator[Callable[[Group], None]]:
+    """What draws: on a terminal over what was there, elsewhere below it."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        yield lambda parts: show(parts, "")
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda parts: live.update(parts, refresh=True)
+
+
+def _drawn(nodes: list[NodeNow], trouble: str = "") -> Group:
+    answered = [each for each in nodes if not each.silent]
+    lines = [Text(f"{each.node}: {each.silent}", style="yellow") for each in nodes if each.silent]
+    if not answered:
         lines.append(Text("See how agents are installed, and how they are reached: docs/agent.md"))
-    return Group(*([cluster_table(nodes)] if len(silent) < len(nodes) else []), *lines)
+    if trouble:
+        lines.append(Text(trouble, style="red"))
+    return Group(*([cluster_table(answered)] if answered else []), *lines)

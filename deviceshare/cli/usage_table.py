@@ -13,7 +13,7 @@ NONE = "-"
 
 
 def cluster_table(nodes: list[NodeNow]) -> Table:
-    """Of those nodes whose agents answered."""
+    """Of nodes whose agents answered."""
     made = table("NODE", "DEVICE", "UTIL", "MEMORY (MiB)", "GROUP / POD", "CONTAINER", "MODEL / PROCESS", "PID", "")
     for node in nodes:
         for position, device in enumerate(node.devices):

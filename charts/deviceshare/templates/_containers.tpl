@@ -13,6 +13,9 @@ capabilities:
     - run
     - --roles={{ join "," .Values.roles }}
     - --identity=system:serviceaccount:{{ .Release.Namespace }}:{{ .Values.serviceAccount.name }}
+    {{- if .Values.agent.enabled }}
+    - --agent-identity={{ include "deviceshare.agent.identity" . }}
+    {{- end }}
     - --namespace={{ .Release.Namespace }}
     - --probe-bind=:8080
     {{- if include "deviceshare.scheduler" . }}

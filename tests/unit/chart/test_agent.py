@@ -6,7 +6,7 @@ import pytest
 
 from charts import helm
 from deviceshare.domain import contract
-from tests.unit.chart.objects import VARIANTS, named, variant, with_values
+from tests.unit.chart.objects import VARIANTS, containers, named, variant, with_values
 
 Json = dict[str, Any]
 
@@ -168,7 +168,9 @@ def test_the_webhook_is_asked_about_what_agents_write(version: str) -> None:
     ]
     [condition] = webhook["matchConditions"]
 
-    assert condition["expression"] == f"request.userInfo.username == 'system:serviceaccount:{helm.NAMESPACE}:gpu-agent'"
+    identity = f"system:serviceaccount:{helm.NAMESPACE}:gpu-agent"
+    assert condition["expression"] == f"request.userInfo.username == '{identity}'"
+    assert f"--agent-identity={identity}" in containers(objects)["deviceshare"]["args"]
     assert pod({"agent": {"serviceAccount": {"name": "gpu-agent"}}})["serviceAccountName"] == "gpu-agent"
     assert named(objects, "ServiceAccount", "gpu-agent")
     assert named(objects, "ClusterRoleBinding", contract.AGENT)["subjects"][0]["name"] == "gpu-agent"

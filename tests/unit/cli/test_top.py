@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,6 +201,22 @@ def test_programs_get_json(cluster: Cluster, tmp_path: Path) -> None:
     [only] = first["devices"]
     assert (only["groups"], only["processes"][0]["pod"]) == (["training"], "default/train")
     assert second == {"node": "node-2", "silent": "no agent runs there"}
+
+
+def test_a_watch_shows_it_again_and_ends_well(cluster: Cluster, tmp_path: Path) -> None:
+    """Until Ctrl-C; where there is no terminal, one below the other."""
+    cluster.node("node-1", usage={"devices": [device(0)]})
+    command = [sys.executable, "-m", "deviceshare", "top", "--watch", "--kubeconfig", str(tmp_path / "kubeconfig")]
+    modules = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | modules) as watching:
+        assert watching.stdout is not None
+        lines = [watching.stdout.readline() for _ in range(2)]
+        cluster.answers["agent-node-1"]["devices"].append(device(1))
+        while not lines[-1].lstrip().startswith("1 "):
+            lines.append(watching.stdout.readline())
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(10) == 0
+    assert lines[1].startswith("node-1  0 ")
 
 
 def test_who_may_not_reach_pods_is_told_so(cluster: Cluster, tmp_path: Path) -> None:
