@@ -32,7 +32,7 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
     for pod in pods:
         members.setdefault(pod.group, []).append(pod)
     messages = {name: group_message(fleet, group, members.get(name, [])) for name, group in by_name.items()}
-    nodes = [_node(fleet, name) for name in fleet.names()]
+    nodes = [view_of(fleet, name) for name in fleet.names()]
     return Picture(
         nodes=nodes,
         groups=[_group(fleet, by_name[name], members.get(name, []), messages[name]) for name in sorted(by_name)],
@@ -72,7 +72,8 @@ def _group(fleet: Fleet, group: Group, pods: list[Pod], message: str) -> GroupVi
     )
 
 
-def _node(fleet: Fleet, name: str) -> NodeView:
+def view_of(fleet: Fleet, name: str) -> NodeView:
+    """One node of the picture."""
     ledger = fleet.ledger(name)
     devices = sorted(_devices(ledger), key=lambda view: (view.resource, view.index, view.uuid)) if ledger else []
     free = Counter(device.resource for device in ledger.free()) if ledger else Counter[str]()

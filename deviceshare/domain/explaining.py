@@ -1,10 +1,13 @@
-"""Why one pod waits, in words for the person who waits; `waiting` says it for a group."""
+"""Why one pod waits, and what a group says of itself, in words for people; `waiting` says why a group waits."""
 
+from collections.abc import Collection
 from typing import Final
 
 from deviceshare.domain import status
 from deviceshare.domain.fleet import NO_LEDGER, NOT_SHARED, Fleet
 from deviceshare.domain.groups import Group, spec_faults
+from deviceshare.domain.meta import Condition
+from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
 
 NOT_INJECTED: Final = (
@@ -35,10 +38,15 @@ def node_obstacle(fleet: Fleet, name: str) -> str:
     return "" if fleet.ledger(name) else NO_LEDGER
 
 
-def group_message(fleet: Fleet, group: Group, pods: list[Pod]) -> str:
+def group_message(fleet: Fleet, group: Group, pods: Collection[Pod]) -> str:
     """What the group's condition Bound says; `pods` are those that name the group."""
-    wanted = status.desired_status(group, fleet, home=fleet.node(group.node), pods=pods, now="")
-    return next(condition.message for condition in wanted.conditions if condition.type == status.IS_BOUND)
+    return conditions(fleet, group, pods, fleet.node(group.node))[status.IS_BOUND].message
+
+
+def conditions(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node | None) -> dict[str, Condition]:
+    """The group's conditions by type as the leader writes them, but for their times; `home` is the group's node."""
+    wanted = status.desired_status(group, fleet, home=home, pods=pods, now="")
+    return {condition.type: condition for condition in wanted.conditions}
 
 
 def why_it_waits(fleet: Fleet, pod: Pod, group: Group | None, message: str) -> str:

@@ -1,0 +1,120 @@
+"""`deviceshare explain`: why a pod or a group waits, or why it is where it is."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from deviceshare.cli import cluster
+from deviceshare.cli.explain_view import view
+from deviceshare.cli.output import JSON, TABLE, YAML, encoded, show
+from deviceshare.cli.snapshot import Snapshot, look
+from deviceshare.domain.explanation import Explanation, explain_group, explain_pod
+from deviceshare.domain.groups import Group
+from deviceshare.domain.nodes import Node
+from deviceshare.domain.pods import Pod
+from deviceshare.loops.kinds import NODES, PODS
+from deviceshare.loops.ports import NotFound
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+
+class Case(NamedTuple):
+    """A group, where there is one, and what belongs to it; and the pod that is asked about, if one is."""
+
+    seen: Snapshot
+    group: Group | None
+    home: Node | None
+    pod: Pod | None = None
+
+    @property
+    def pods(self) -> list[Pod]:
+        """Those that name the group."""
+        return [pod for pod in self.seen.pods.values() if self.group and pod.group == self.group.name]
+
+
+def _how(command: Callable[..., Any]) -> Callable[..., Any]:
+    details = click.option("-d", "--details", is_flag=True, help="Every node and every device, nothing folded.")
+    output = click.option(
+        "-o", "--output", type=click.Choice([TABLE, JSON, YAML]), default=TABLE, help="For people or programs."
+    )
+    return details(output(cluster.options(command)))
+
+
+@click.group(
+    short_help="Tell why a pod or a group waits, or is where it is.",
+    epilog="""\b
+Examples:
+  deviceshare explain group team-a         what it waits for, node by node; or what it has and why
+  deviceshare explain pod default/trainer
+  deviceshare explain group team-a -d      every node and every device
+\b
+Exit codes: 0 told, 1 failed or not found, 2 wrong flags.""",
+)
+def explain() -> None:
+    """Tell why a pod or a group waits, or why it is where it is.
+
+    The first line is what the group's condition Bound and its events say. The verdicts below are the scheduler
+    extender's own, asked on the cluster as it is now.
+    """
+
+
+@explain.command(short_help="What a group waits for, or what it has.")
+@click.argument("name")
+@_how
+def group(target: cluster.Target, name: str, output: str, *, details: bool) -> None:
+    """Explain the SharedDeviceGroup NAME."""
+
+    async def ask(api: "Api") -> Case:
+        return await _case(api, name)
+
+    case = target.ask(ask)
+    if case.group is None:
+        raise click.ClickException(f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg")
+    _tell(explain_group(case.seen.fleet, case.group, case.pods, case.home), output, details=details)
+
+
+@explain.command(short_help="What a pod waits for, or what it has.")
+@click.argument("name", metavar="[NAMESPACE/]NAME")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Unless NAME has one.")
+@_how
+def pod(target: cluster.Target, name: str, namespace: str, output: str, *, details: bool) -> None:
+    """Explain a pod."""
+    first, slash, second = name.partition("/")
+    namespace, name = (first, second) if slash else (namespace, name)
+    if not namespace or not name:
+        raise click.UsageError("Name the pod as NAMESPACE/NAME.")
+
+    async def ask(api: "Api") -> Case | None:
+        try:
+            found = await api.get(PODS, name, namespace)
+        except NotFound:
+            return None
+        return (await _case(api, found.group))._replace(pod=found)
+
+    case = target.ask(ask)
+    if case is None or case.pod is None:
+        raise click.ClickException(f"There is no pod {namespace}/{name}; see them with kubectl get pods -n {namespace}")
+    _tell(explain_pod(case.seen.fleet, case.pod, case.group, case.pods, case.home), output, details=details)
+
+
+async def _case(api: "Api", name: str) -> Case:
+    seen = await look(api)
+    found = seen.groups.get(name)
+    home = None
+    if found and found.node:
+        home = seen.fleet.node(found.node)
+        if home is None:  # only shared nodes were read; whether this one is gone or no longer shared is two answers
+            try:
+                home = await api.get(NODES, found.node)
+            except NotFound:
+                home = None
+    return Case(seen, found, home)
+
+
+def _tell(explanation: Explanation, output: str, *, details: bool) -> None:
+    if output == TABLE:
+        show(*view(explanation, details=details))
+    else:
+        click.echo(encoded(explanation, output))
