@@ -9,9 +9,9 @@ from msgspec import Struct
 from deviceshare.domain.hardware import Link, Part
 from deviceshare.nvidia.driver import Gpu, Refused, ask, ask_if_known, find_gpus, pci_address
 from deviceshare.nvidia.links import read_links
+from deviceshare.nvidia.memory import MIB, read_memory
 
 RESOURCE: Final = "nvidia.com/gpu"
-MIB: Final = 1024 * 1024
 
 
 class Inventory(Struct, frozen=True):
@@ -54,7 +54,7 @@ def read_boot_id(proc: Path = Path("/proc")) -> str:
 
 def _part(gpu: Gpu, sysfs: Path) -> Part:
     address = pci_address(ask(pynvml.nvmlDeviceGetPciInfo, gpu.handle).busId)
-    memory = ask_if_known(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle)
+    memory = read_memory(gpu)
     mig = ask_if_known(pynvml.nvmlDeviceGetMigMode, gpu.handle)
     return Part(
         resource=RESOURCE,

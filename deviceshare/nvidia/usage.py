@@ -8,8 +8,8 @@ import pynvml
 from msgspec import Struct
 
 from deviceshare.nvidia.driver import Gpu, Refused, ask_if_known, find_gpus
+from deviceshare.nvidia.memory import MIB, read_memory
 
-_MIB: Final = 1024 * 1024
 _LISTS: Final = (
     (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2),
     (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2),
@@ -52,15 +52,13 @@ def read_usage() -> list[DeviceUse]:
 
 
 def _use(gpu: Gpu) -> DeviceUse:
-    memory = ask_if_known(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle, pynvml.nvmlMemory_v2)
-    if memory is None:
-        memory = ask_if_known(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle)
+    memory = read_memory(gpu)
     rates = ask_if_known(pynvml.nvmlDeviceGetUtilizationRates, gpu.handle)
     return DeviceUse(
         index=gpu.index,
         uuid=gpu.uuid,
-        memory_used_mib=None if memory is None else memory.used // _MIB,
-        memory_total_mib=None if memory is None else memory.total // _MIB,
+        memory_used_mib=None if memory is None else memory.used // MIB,
+        memory_total_mib=None if memory is None else memory.total // MIB,
         utilization=None if rates is None else rates.gpu,
         processes=_processes(gpu),
     )
@@ -73,7 +71,7 @@ def _processes(gpu: Gpu) -> list[ProcessUse]:
         for pid, used in _listed(gpu, present, former).items():
             known = found.get(pid)
             found[pid] = known if used is None else max(used, known or 0)
-    return [ProcessUse(pid, None if used is None else used // _MIB) for pid, used in sorted(found.items())]
+    return [ProcessUse(pid, None if used is None else used // MIB) for pid, used in sorted(found.items())]
 
 
 def _listed(gpu: Gpu, present: Callable[..., Any], former: Callable[..., Any]) -> dict[int, int | None]:

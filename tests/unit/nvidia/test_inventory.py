@@ -76,7 +76,8 @@ def test_a_reboot_may_number_the_gpus_anew(script: Script, driver: Driver) -> No
 
 
 @pytest.mark.parametrize(
-    "function", ["nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode", "nvmlSystemGetDriverVersion"]
+    "function",
+    ["nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode", "nvmlSystemGetDriverVersion"],
 )
 @pytest.mark.parametrize("code", [3, 4, 13])
 def test_what_a_driver_cannot_tell_is_left_out(script: Script, driver: Driver, function: str, code: int) -> None:
