@@ -37,7 +37,7 @@ POD_UID: Final = f"{PREFIX}pod-uid"
 # On pods: written by the controller.
 WOKEN_AT: Final = f"{PREFIX}woken-at"
 FORMER_DEVICES: Final = f"{PREFIX}former-devices"
-"""The UUIDs or numbers that the pod was given before a rebind: its containers may hold them until it ends."""
+"""JSON, as a claim's `devices`: what the pod was given before a rebind; its containers may hold that until it ends."""
 
 # On groups.
 REBIND: Final = f"{PREFIX}rebind"

@@ -61,6 +61,11 @@ class Group(Struct, frozen=True, rename="camel"):
         """The node the group lives on, or "" while it is unbound."""
         return self.status.node_name
 
+    @property
+    def rebind(self) -> str:
+        """The request for other devices in place of unhealthy ones, made last; "" when there never was one."""
+        return self.metadata.annotations.get(contract.REBIND, "")
+
 
 def name_fault(name: str) -> str:
     """Why no pod could ever join a group of this name, or "". Pods carry it as a label value."""

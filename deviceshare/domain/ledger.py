@@ -131,9 +131,21 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         return tuple(device for device in self.devices if device not in taken)
 
 
-def claim_patch(ledger: NodeDevices, uid: str, group: str, devices: Iterable[Device]) -> Patch:
+def claim_patch(
+    ledger: NodeDevices, uid: str, group: str, devices: Iterable[Device], former: Iterable[Device] = ()
+) -> Patch:
     """Takes devices for a holder, if nobody wrote the ledger meanwhile."""
-    return _patch(ledger, uid, {"group": group, "devices": as_json(devices)})
+    return _patch(ledger, uid, _claim_json(Claim(group, list(devices), former=list(former))))
+
+
+def rebound_patch(ledger: NodeDevices, uid: str, token: str, claim: Claim) -> Patch:
+    """Answers the request `token` for other devices with what `claim` names."""
+    return _patch(ledger, uid, {**_claim_json(claim), "rebound": token})
+
+
+def former_patch(ledger: NodeDevices, uid: str, former: Iterable[Device]) -> Patch:
+    """Says which devices are reserved besides those of the claim."""
+    return _patch(ledger, uid, {"former": as_json(former) or None})
 
 
 def mark_patch(ledger: NodeDevices, uid: str, mark: str) -> Patch:
@@ -168,8 +180,8 @@ def _patch(ledger: NodeDevices, uid: str, claim: Mapping[str, Any] | None) -> Pa
     }
 
 
-def new_ledger(node: Node, claims: Mapping[str, tuple[str, Iterable[Device]]]) -> dict[str, Any]:
-    """A NodeDevices to create, owned by its node, with claims of holder UID → (group, devices)."""
+def new_ledger(node: Node, claims: Mapping[str, Claim]) -> dict[str, Any]:
+    """A NodeDevices to create, owned by its node, with claims by the UID of their holder."""
     return {
         "apiVersion": f"{contract.API_GROUP}/{contract.API_VERSION}",
         "kind": contract.NODE_DEVICES_KIND,
@@ -179,10 +191,13 @@ def new_ledger(node: Node, claims: Mapping[str, tuple[str, Iterable[Device]]]) -
                 {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
             ],
         },
-        "spec": {
-            "claims": {uid: {"group": name, "devices": as_json(devices)} for uid, (name, devices) in claims.items()}
-        },
+        "spec": {"claims": {uid: _claim_json(claim) for uid, claim in claims.items()}},
     }
+
+
+def _claim_json(claim: Claim) -> dict[str, Any]:
+    former = {"former": as_json(claim.former)} if claim.former else {}
+    return {"group": claim.group, "devices": as_json(claim.devices), **former}
 
 
 def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:

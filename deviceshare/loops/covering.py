@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from deviceshare.domain import contract
-from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.ledger import Claim, NodeDevices
 from deviceshare.domain.pods import Pod
+from deviceshare.domain.rebinding import covers
 from deviceshare.loops import repairing
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.members import Members
@@ -103,5 +104,8 @@ class Covering:
 
 
 def _uncovered(pods: Iterable[Pod], ledger: NodeDevices) -> list[Pod]:
-    held = {uid: ledger.reserved(claim) for uid, claim in ledger.claims.items()}
-    return [pod for pod in pods if not held.get(pod.group_uid, set()).issuperset(map(ledger.present, pod.devices))]
+    claims = ledger.claims
+    return [pod for pod in pods if not covers(ledger, claims.get(pod.group_uid, _NO_CLAIM), pod.received)]
+
+
+_NO_CLAIM = Claim("")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from deviceshare.domain import contract, ledger
 from deviceshare.domain.devices import Device, Devices, parse_selected
 from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.ledger import Claim, NodeDevices
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
 from deviceshare.loops import claiming
@@ -19,11 +19,15 @@ from deviceshare.loops.ports import Cluster, NotFound
 
 
 class Holding(NamedTuple):
-    """Devices that somebody holds by the evidence of a group's status or a live pod."""
+    """Devices that somebody holds by the evidence of a claim, a group's status or a live pod.
+
+    `former` were replaced by a rebind, and pods may hold them still.
+    """
 
     uid: str
     group: str
     devices: Devices
+    former: Devices = ()
 
 
 class Recreated(NamedTuple):
@@ -70,7 +74,8 @@ async def recreate(
 
     A bind may be under way that claimed in the ledger that was lost. Those of unbound groups are fenced off: `gather`
     is `fenced_evidence`, or a share in one that begins after this call. Those of groups that are gone are waited out,
-    since there is nothing left to fence.
+    since there is nothing left to fence; and so are those of groups that were rebound, since they, and leaders who tell
+    pods, may have read other devices in the ledger than anything else names.
 
     Raises:
         AlreadyExists: somebody else made it.
@@ -80,11 +85,12 @@ async def recreate(
     name = node.metadata.name
     groups, pods = await gather()
     known = {group.name for group in groups}
-    if any(pod.pending and pod.group not in known for pod in pods):
+    gone = any(pod.group not in known for pod in pods if pod.pending or (pod.lives and pod.node == name))
+    if gone or any(group.rebind and group.node == name for group in groups):
         await wait_out_binds()
         pods = await cluster.list(PODS, label_selector=contract.GROUP)
     kept, disputed = reconcile_holdings(_spoken_for([], groups, pods, name))
-    body = ledger.new_ledger(node, {h.uid: (h.group, h.devices) for h in kept})
+    body = ledger.new_ledger(node, {h.uid: Claim(h.group, list(h.devices), former=list(h.former)) for h in kept})
     return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
 
 
@@ -105,12 +111,15 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
     """
     seen = await cluster.get(NODE_DEVICES, node)
     groups, pods = await gather()
-    claims = [Holding(uid, claim.group, tuple(claim.devices)) for uid, claim in seen.claims.items()]
+    claims = [Holding(uid, c.group, tuple(c.devices), tuple(c.former)) for uid, c in seen.claims.items()]
     kept, disputed = reconcile_holdings(_spoken_for(claims, groups, pods, node), present=seen.present)
     for holding in kept:
-        if holding.uid not in seen.claims:
-            patch = ledger.claim_patch(seen, holding.uid, holding.group, holding.devices)
+        claim = seen.claims.get(holding.uid)
+        if claim is None:
+            patch = ledger.claim_patch(seen, holding.uid, holding.group, holding.devices, holding.former)
             seen = await cluster.patch(NODE_DEVICES, node, patch)
+        elif len(holding.former) > len(claim.former):
+            seen = await cluster.patch(NODE_DEVICES, node, ledger.former_patch(seen, holding.uid, holding.former))
     await cluster.patch(NODE_DEVICES, node, ledger.devices_patch(seen, devices), subresource="status")
     return disputed
 
@@ -159,14 +168,15 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Dev
         Conflict: somebody else wrote the ledger; begin again.
         ApiError: a request failed; begin again.
     """
-    holdings = list(_of_pods(pods, seen.node))
-    held: set[Device] = {device for holding in holdings for device in holding.devices}
-    uids = {holding.uid for holding in holdings}
-    if len(uids) != 1 or not held or not set(map(seen.present, held)) <= set(seen.devices) - seen.claimed():
+    holdings, disputed = reconcile_holdings(_of_pods(pods, seen.node), seen.present)
+    if len(holdings) != 1 or disputed:
         return ()
-    devices = tuple(sorted(held))
-    patch = ledger.claim_patch(seen, uids.pop(), holdings[0].group, devices)
-    await cluster.patch(NODE_DEVICES, seen.node, patch)
+    uid, group, devices, former = holdings[0]
+    # What a pod had before need not be there any more: that may be why it was replaced.
+    there, taken = set(seen.devices), seen.claimed()
+    if not set(map(seen.present, devices)) <= there - taken or not taken.isdisjoint(map(seen.present, former)):
+        return ()
+    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, group, devices, former))
     return devices
 
 
@@ -177,19 +187,31 @@ def reconcile_holdings(
 
     `present` tells which device is meant (NodeDevices.present): a reboot may have changed the numbers since.
     """
-    kept: dict[str, Holding] = {}
+    kept: dict[str, list[Holding]] = {}
     owners: dict[Device, str] = {}
     disputed = []
     for holding in holdings:
-        meant = {present(device): device for device in holding.devices}
+        meant = [present(device) for device in (*holding.devices, *holding.former)]
         if any(owners.get(device, holding.uid) != holding.uid for device in meant):
             disputed.append(holding)
             continue
-        before = kept[holding.uid].devices if holding.uid in kept else ()
-        joined = (*before, *(told for device, told in meant.items() if device not in owners))
-        kept[holding.uid] = holding._replace(devices=tuple(sorted(joined)))
+        kept.setdefault(holding.uid, []).append(holding)
         owners.update(dict.fromkeys(meant, holding.uid))
-    return list(kept.values()), disputed
+    return [_joined(mine, present) for mine in kept.values()], disputed
+
+
+def _joined(holdings: list[Holding], present: Callable[[Device], Device]) -> Holding:
+    """One holding with the devices of one of these, and all others as former.
+
+    They differ when a rebind was under way. Its newest devices are those that nobody had to give up yet.
+    """
+    given_up = {present(device) for holding in holdings for device in holding.former}
+    current = (h for h in holdings if h.devices and given_up.isdisjoint(map(present, h.devices)))
+    newest = next(current, holdings[0])
+    every = {present(device): device for holding in holdings for device in (*holding.devices, *holding.former)}
+    for device in newest.devices:
+        every.pop(present(device), None)
+    return newest._replace(former=tuple(sorted(every.values())))
 
 
 def _spoken_for(claims: list[Holding], groups: Iterable[Group], pods: Iterable[Pod], node: str) -> list[Holding]:
@@ -211,4 +233,4 @@ def _of_groups(groups: Iterable[Group], node: str) -> Iterable[Holding]:
 def _of_pods(pods: Iterable[Pod], node: str) -> Iterable[Holding]:
     for pod in pods:
         if pod.lives and pod.node == node and pod.group_uid and pod.devices and not pod.impostor:
-            yield Holding(pod.group_uid, pod.group, pod.devices)
+            yield Holding(pod.group_uid, pod.group, pod.devices, pod.former)

@@ -9,7 +9,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.devices import Device, Devices, devices_of
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import NodeDevices, new_ledger
+from deviceshare.domain.ledger import Claim, NodeDevices, new_ledger
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
 
@@ -56,7 +56,7 @@ def a_ledger(
     **claims: Devices,
 ) -> NodeDevices:
     """A ledger with the claims of groups by name; `releasing` names those that are marked."""
-    body = new_ledger(a_node(node), {f"uid-of-{name}": (name, held) for name, held in claims.items()})
+    body = new_ledger(a_node(node), {f"uid-of-{name}": Claim(name, list(held)) for name, held in claims.items()})
     for name in releasing:
         body["spec"]["claims"][f"uid-of-{name}"]["releasing"] = "2026-01-01T00:00:00Z"
     have = devices_of({GPU: 4} if devices is None else devices)

@@ -74,12 +74,16 @@ def test_a_claim_on_a_lost_device_is_not_counted_as_free_or_had() -> None:
     assert ledger.summary(a_ledger(devices={}, a=gpus(0, 3)))["total"] == ""
 
 
+DEVICE_SETS = st.sets(st.builds(Device, st.just(GPU), st.integers(0, 4)), max_size=3).map(
+    lambda held: tuple(sorted(held))
+)
 HOLDINGS = st.lists(
     st.builds(
         Holding,
         st.sampled_from("abc"),
         st.just("group"),
-        st.sets(st.builds(Device, st.just(GPU), st.integers(0, 4)), max_size=3).map(lambda held: tuple(sorted(held))),
+        DEVICE_SETS,
+        DEVICE_SETS,
     ),
     max_size=8,
 )
@@ -89,11 +93,24 @@ HOLDINGS = st.lists(
 def test_evidence_that_contradicts_never_gives_a_device_two_owners(evidence: list[Holding]) -> None:
     """What is left out is told; what is kept was evidenced; the first evidence always counts."""
     kept, disputed = reconcile_holdings(evidence)
-    owned = [device for holding in kept for device in holding.devices]
+    owned = [device for holding in kept for device in {*holding.devices, *holding.former}]
     assert len(owned) == len(set(owned))
     assert len({holding.uid for holding in kept}) == len(kept)
     for uid in {holding.uid for holding in evidence}:
-        accepted = {d for h in evidence if h.uid == uid and h not in disputed for d in h.devices}
-        assert {d for h in kept if h.uid == uid for d in h.devices} == accepted
+        accepted = [h for h in evidence if h.uid == uid and h not in disputed]
+        joined = [h for h in kept if h.uid == uid]
+        assert _all_devices(joined) == _all_devices(accepted)
+        assert [h.devices for h in joined] in ([], *([h.devices] for h in accepted)), "they are somebody's, not mixed"
     if evidence:
         assert evidence[0] not in disputed
+
+
+def _all_devices(holdings: list[Holding]) -> set[Device]:
+    return {device for holding in holdings for device in (*holding.devices, *holding.former)}
+
+
+def test_a_rebind_under_way_leaves_the_devices_that_nobody_gave_up() -> None:
+    """A pod that was told of the new ones has the old ones as former; one that wasn't told yet is behind."""
+    behind, ahead = Holding("a", "a", gpus(0, 1)), Holding("a", "a", gpus(0, 2), former=gpus(1))
+    for evidence in ([behind, ahead], [ahead, behind]):
+        assert reconcile_holdings(evidence) == ([Holding("a", "a", gpus(0, 2), former=gpus(1))], [])

@@ -154,7 +154,7 @@ def test_a_deleted_ledger_comes_back_with_its_claims() -> None:
 
 
 def test_a_ledger_comes_back_although_its_group_is_gone_and_pods_live() -> None:
-    """The group was deleted while the webhook was away."""
+    """The group was deleted while the webhook was away. Who may just be telling its pods of others is waited out."""
 
     async def story() -> None:
         world = World()
@@ -164,7 +164,7 @@ def test_a_ledger_comes_back_although_its_group_is_gone_and_pods_live() -> None:
             world.cluster.remove(GROUPS, "team")
             await asyncio.sleep(1)
             world.cluster.remove(NODE_DEVICES, "n1")
-            await soon(lambda: world.open("n1"))
+            await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 2)
             await asyncio.sleep(30)
             assert world.holders("n1") == {"team": "0,1*"}
             world.end("a")

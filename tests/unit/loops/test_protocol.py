@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import Device, devices_of
+from deviceshare.domain.devices import devices_of
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import as_json, new_ledger
+from deviceshare.domain.ledger import Claim, as_json, new_ledger
+from deviceshare.domain.pods import Pod
 from deviceshare.loops import claiming, collecting, repairing
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from tests.unit.loops.model import Actor, ModelCluster, Pause
@@ -26,7 +27,6 @@ from tests.unit.loops.model import Actor, ModelCluster, Pause
 T = TypeVar("T")
 
 GPU = "nvidia.com/gpu"
-HAVE = as_json(devices_of({GPU: 2}))
 NODE_NAMES = ("n1", "n1", "n1", "n2")
 GROUP_NAMES = ("a", "b")
 POD_NAMES = ("p1", "p2", "p3")
@@ -36,6 +36,9 @@ EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "1000"))
 
 class World:
     """Two nodes of two devices, two groups that want two each, three pods; whatever deviceshare does about them."""
+
+    devices = 2
+    wanted = 2
 
     def __init__(self, schedule: bytes, moves: Sequence["Move"]) -> None:
         self.moves = moves
@@ -48,9 +51,14 @@ class World:
         self.marks = 0
         self.lost: set[str] = set()
         """Nodes whose ledger somebody deleted and nobody has made again and opened yet."""
+        self.received: dict[str, set[int]] = {}
+        """By the UID of a pod, the numbers of all devices that its annotations ever named."""
+        self.have = devices_of({GPU: self.devices})
         for name in ("n1", "n2"):
             self.cluster.put(NODES, {"metadata": {"name": name, "labels": {contract.MODE_LABEL: "shared"}}})
-            self.cluster.put(NODE_DEVICES, {**new_ledger(self._node(name), {}), "status": {"devices": HAVE}})
+            self.cluster.put(
+                NODE_DEVICES, {**new_ledger(self._node(name), {}), "status": {"devices": as_json(self.have)}}
+            )
         for name in GROUP_NAMES:
             self.make_group(name)
         for name, group in zip(POD_NAMES, ("a", "a", "b"), strict=True):
@@ -70,12 +78,17 @@ class World:
         finally:
             for actor in self.actors():
                 actor.crash()
+        self.settle()
 
     def pick(self, options: Sequence[T]) -> T:
         return options[next(self.choices) % len(options)]
 
     def actors(self) -> list[Actor]:
         return [*self.binds, *(actor for actor, _ in self.others)]
+
+    def bounded(self) -> list[Actor]:
+        """What "every bind is over" stands for."""
+        return list(self.binds)
 
     # The world's moves.
 
@@ -159,7 +172,7 @@ class World:
             await repairing.open_ledger(
                 self.cluster,
                 node.metadata.name,
-                devices_of({GPU: 2}),
+                self.have,
                 gather=lambda: repairing.evidence(self.cluster),
             )
 
@@ -184,30 +197,39 @@ class World:
             self._tidy()
 
     def binds_time_out(self) -> None:
-        for bind in self.binds:
-            bind.crash()
+        for actor in self.bounded():
+            actor.crash()
         self._tidy()
 
     # The invariants.
 
     def check(self) -> None:
         pods = [pod for pod in self.cluster.all(PODS) if pod.lives]
-        owners: dict[tuple[str, Device], str] = {}
+        owners: dict[tuple[str, int], str] = {}
         homes: dict[str, str] = {}
         for pod in pods:
             assert homes.setdefault(pod.group_uid, pod.node) == pod.node, "a group lives on one node"
-            for device in pod.devices:
-                owner = owners.setdefault((pod.node, device), pod.group_uid)
+            received = self.received.setdefault(pod.metadata.uid, set())
+            received |= {device.index for device in pod.devices}
+            for number in received:
+                owner = owners.setdefault((pod.node, number), pod.group_uid)
                 assert owner == pod.group_uid, "a device serves one group"
         for ledger in self.cluster.all(NODE_DEVICES):
-            claimed = [device for claim in ledger.claims.values() for device in claim.devices]
-            assert len(claimed) == len(set(claimed)), "a device is in one claim"
+            reserved = {uid: {d.index for d in ledger.reserved(claim)} for uid, claim in ledger.claims.items()}
+            assert sum(map(len, reserved.values())) == len(set().union(*reserved.values())), "a device is in one claim"
             for pod in pods:
                 if pod.node == ledger.node and pod.node not in self.lost:
-                    assert pod.group_uid in ledger.claims, "devices of a live pod stay claimed"
-                    assert tuple(sorted(ledger.claims[pod.group_uid].devices)) == pod.devices
+                    assert pod.group_uid in reserved, "devices of a live pod stay claimed"
+                    assert self.received[pod.metadata.uid] <= reserved[pod.group_uid], "all that it ever received does"
+                    self.check_told(pod, ledger.claims[pod.group_uid])
         for group in self.cluster.all(GROUPS):
             assert not group.node or group.node in self.lost or self.claim_held(group), "a bound group holds its claim"
+
+    def check_told(self, pod: Pod, claim: Claim) -> None:
+        assert tuple(sorted(claim.devices)) == pod.devices, "a pod is told what its group's claim holds"
+
+    def settle(self) -> None:
+        """What must come true at last, once nobody disturbs any more."""
 
     # How the world is made.
 
@@ -216,7 +238,7 @@ class World:
         return ledger is not None and group.uid in ledger.claims
 
     def make_group(self, name: str) -> None:
-        self.cluster.put(GROUPS, {"metadata": {"name": name}, "spec": {"resources": {GPU: 2}}})
+        self.cluster.put(GROUPS, {"metadata": {"name": name}, "spec": {"resources": {GPU: self.wanted}}})
         group = self.cluster.read(GROUPS, name)
         assert group is not None
         self.history[name].append(group)
@@ -231,7 +253,7 @@ class World:
         waits: list[Actor] = []
 
         async def wait() -> None:
-            waits.extend(self.binds)
+            waits.extend(self.bounded())
             await Pause(BINDS_OVER)
 
         self.others.append((Actor(name, work(wait)), waits))

@@ -1,0 +1,127 @@
+"""A rebind: which devices replace a group's unhealthy ones, and what its pods are told of it.
+
+Containers learn of other devices when they restart. Until a pod has ended, any of its containers may hold what it was
+given before; so what is replaced stays in the claim as `former`, and in the annotations of the pods that had it.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceshare.domain import contract, topology
+from deviceshare.domain.devices import Device, Devices, selected, visible
+from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import Claim, NodeDevices, Patch, as_json, rebound_patch
+from deviceshare.domain.pods import Pod
+
+
+class Verdict(NamedTuple):
+    """What a rebind would do to a claim. Nothing when no device is broken, or when there is an obstacle."""
+
+    broken: Devices
+    """The claim's devices that are unhealthy or that the node lost, as the claim names them."""
+    replacements: Devices
+    devices: Devices
+    """What the claim would hold."""
+    obstacle: str
+    """Why the broken devices can't be replaced, or ""."""
+
+
+def awaits(group: Group, ledger: NodeDevices, claim: Claim) -> bool:
+    """Whether the group's request waits for an answer, and can have one: not before the node's devices are known."""
+    return group.rebind not in ("", claim.rebound) and not claim.releasing and bool(ledger.status.devices)
+
+
+def broken(ledger: NodeDevices, claim: Claim) -> Devices:
+    """The claim's devices that are unhealthy or that the node lost, as the claim names them."""
+    usable = set(ledger.devices) - ledger.unhealthy().keys()
+    return tuple(sorted(device for device in claim.devices if ledger.present(device) not in usable))
+
+
+def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Verdict:
+    """What a rebind of the claim would do now. All or nothing: half a cure leaves the group as sick as before.
+
+    `opaque` names resources of which a device plugin gave devices away, unknown which.
+    """
+    sick = broken(ledger, claim)
+    kept = tuple(sorted(ledger.present(device) for device in claim.devices if device not in sick))
+    free, found = ledger.free(), list[Device]()
+    for resource, count in sorted(Counter(device.resource for device in sick).items()):
+        candidates = [device for device in free if device.resource == resource]
+        near = tuple(device for device in kept if device.resource == resource)
+        if resource in opaque:
+            text = f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
+            return Verdict(sick, (), tuple(sorted(claim.devices)), text)
+        if len(candidates) < count:
+            needs = f"{count} healthy {resource} to replace {_listed(sick, resource)}"
+            text = f"needs {needs}, but node {ledger.node} has {len(candidates)} free"
+            return Verdict(sick, (), tuple(sorted(claim.devices)), text)
+        found += topology.closest(candidates, count, ledger.hardware.links, near)
+    return Verdict(sick, tuple(sorted(found)), tuple(sorted((*kept, *found))), "")
+
+
+def rebind_patch(ledger: NodeDevices, uid: str, token: str, verdict: Verdict) -> Patch:
+    """Carries the verdict out and answers the request `token`, if nobody wrote the ledger meanwhile."""
+    claim = ledger.claims[uid]
+    if not verdict.replacements:
+        return rebound_patch(ledger, uid, token, claim)
+    # With the UUID where it is known by now: the number may be another's after a reboot.
+    gone = [replace(device, uuid=device.uuid or ledger.present(device).uuid) for device in verdict.broken]
+    changed = replace(claim, devices=list(verdict.devices), former=[*claim.former, *gone])
+    return rebound_patch(ledger, uid, token, changed)
+
+
+def told(devices: Iterable[Device]) -> dict[str, str]:
+    """The annotations that give a pod these devices: what each vendor's runtime reads, and the numbers for people."""
+    chosen = tuple(devices)
+    return {**visible(chosen), contract.SELECTED_DEVICES: msgspec.json.encode(selected(chosen)).decode()}
+
+
+def is_told(pod: Pod, claim: Claim) -> bool:
+    """Whether the pod's containers see the claim's devices when they start."""
+    annotations, wanted = pod.metadata.annotations, told(claim.devices)
+    return all(annotations.get(key) == wanted.get(key) for key in _TOLD)
+
+
+def telling(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str, str | None]:
+    """The change of annotations after which the pod is told the claim's devices, and what it had before is on record.
+
+    Empty when there is nothing to tell, or when the pod has devices that the claim doesn't reserve: those are others',
+    and nobody knows how the pod came by them (covering.py reports it).
+    """
+    if is_told(pod, claim) or not covers(ledger, claim, pod.received):
+        return {}
+    before = [device for device in pod.received if not any(same(device, now) for now in claim.devices)]
+    wanted = told(claim.devices)
+    former = msgspec.json.encode(as_json(before)).decode() if before else None
+    return {key: wanted.get(key) for key in _TOLD} | {contract.FORMER_DEVICES: former}
+
+
+def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
+    """Those of the claim's former devices that one of the pods received."""
+    received = {device for pod in pods for device in pod.received}
+    return tuple(sorted(f for f in claim.former if any(same(f, device) for device in received)))
+
+
+def covers(ledger: NodeDevices, claim: Claim, devices: Iterable[Device]) -> bool:
+    """Whether nobody else may have these devices, as some pod was told them, because of the claim."""
+    reserved = ledger.reserved(claim)
+    own = (*claim.devices, *claim.former)
+    return all(ledger.present(device) in reserved or any(same(device, each) for each in own) for device in devices)
+
+
+def same(a: Device, b: Device) -> bool:
+    """Whether two names, given at different times, mean one device. Where one lacks the UUID the number must do."""
+    if a.uuid and b.uuid:
+        return a.uuid == b.uuid
+    return (a.resource, a.index) == (b.resource, b.index)
+
+
+_TOLD = (*(vendor.annotation for vendor in contract.VENDORS), contract.SELECTED_DEVICES)
+
+
+def _listed(devices: Iterable[Device], resource: str) -> str:
+    return selected(device for device in devices if device.resource == resource)[resource]

@@ -1,0 +1,202 @@
+"""The protocol's rebind over random histories, in the same world: devices break and recover, people ask for others.
+
+Besides the invariants of test_protocol.py: whatever a live pod ever received goes to nobody else, and once nobody
+disturbs any more, every pod is told what its group's claim holds and nothing stays reserved without a pod that had it.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from deviceshare.domain import contract, rebinding
+from deviceshare.domain.hardware import Hardware, Part
+from deviceshare.domain.ledger import Claim, NodeDevices
+from deviceshare.domain.pods import Pod
+from deviceshare.loops import rebinding as protocol
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from tests.unit.loops.model import Actor, Pause
+from tests.unit.loops.test_protocol import (
+    BINDS_OVER,
+    CARELESS,
+    GPU,
+    GROUP_NAMES,
+    NODE_NAMES,
+    USUAL,
+    World,
+    many,
+    schedules,
+)
+
+
+class RebindWorld(World):
+    """Two nodes of three devices, which break; two groups that want one each."""
+
+    devices = 3
+    wanted = 1
+
+    def __init__(self, schedule: bytes, moves: Any) -> None:
+        self.sick: dict[str, set[int]] = {"n1": set(), "n2": set()}
+        self.requests = 0
+        self.standing: dict[tuple[str, str], tuple[Claim, list[Actor]]] = {}
+        """Each claim as it is, and the binds that had begun when it became so."""
+        super().__init__(schedule, moves)
+
+    # The world's moves.
+
+    def device_breaks(self) -> None:
+        node = self.pick(NODE_NAMES)
+        self.sick[node].add(self.pick(range(self.devices)))
+        self.report(node)
+
+    def held_device_breaks(self) -> None:
+        """The one that matters: otherwise most rebinds find nothing to do."""
+        ledger = self.cluster.read(NODE_DEVICES, self.pick(NODE_NAMES))
+        if ledger and ledger.claims:
+            claim = ledger.claims[self.pick(sorted(ledger.claims))]
+            self.sick[ledger.node] |= {device.index for device in claim.devices}
+            self.report(ledger.node)
+            self.request(claim.group)
+
+    def devices_recover(self) -> None:
+        node = self.pick(NODE_NAMES)
+        self.sick[node].clear()
+        self.report(node)
+
+    def report(self, node: str) -> None:
+        """As the node's agent does."""
+        if self.cluster.read(NODE_DEVICES, node):
+            parts = [
+                Part(GPU, number, f"GPU-{node}-{number}", unhealthy="broken" if number in self.sick[node] else "")
+                for number in range(self.devices)
+            ]
+            hardware = msgspec.to_builtins(Hardware(devices=parts))
+            self.cluster.edit(NODE_DEVICES, node, {"status": {"hardware": hardware}})
+
+    def rebind_is_asked_for(self) -> None:
+        self.request(self.pick(GROUP_NAMES))
+
+    def request(self, group: str) -> None:
+        if self.cluster.read(GROUPS, group):
+            self.requests += 1
+            annotations = {contract.REBIND: f"request-{self.requests}"}
+            self.cluster.edit(GROUPS, group, {"metadata": {"annotations": annotations}})
+
+    # deviceshare's moves.
+
+    def rebind_begins(self) -> None:
+        name = self.pick(GROUP_NAMES)
+        self._begin(f"rebind {name}", lambda wait: protocol.rebind(self.cluster, name, opaque=lambda node: ()))
+
+    def telling_begins(self) -> None:
+        ledger, uid = self._any_claim()
+        if ledger:
+            pods = self._pods(ledger.node, uid)
+            self._begin(f"tell {uid}", lambda wait: protocol.tell(self.cluster, ledger.node, uid, pods))
+
+    def group_is_rebound(self) -> None:
+        """All at once, so that most histories have something to get wrong."""
+        self.held_device_breaks()
+        for name in GROUP_NAMES:
+            self._finish(protocol.rebind(self.cluster, name, opaque=lambda node: ()))
+            self.check()
+
+    def release_begins(self) -> None:
+        ledger, uid = self._any_claim()
+        if ledger is None or not ledger.claims[uid].former:
+            return
+        node = ledger.node
+        waits: list[Actor] = []
+
+        async def wait(claim: Claim) -> None:
+            seen, binds = self.standing[node, uid]
+            waits.extend(binds if seen == claim else self.binds)
+            await Pause(BINDS_OVER)
+
+        if len(self.others) < 3:
+            work = protocol.release_former(self.cluster, node, uid, wait_out_binds=wait)
+            self.others.append((Actor(f"release {uid}", work), waits))
+
+    def bounded(self) -> list[Actor]:
+        """Telling is over in time, as binding is."""
+        return [*super().bounded(), *(actor for actor, _ in self.others if actor.name.startswith("tell"))]
+
+    # The invariants.
+
+    def check(self) -> None:
+        super().check()
+        self.note_standing()
+
+    def note_standing(self) -> None:
+        for ledger in self.cluster.all(NODE_DEVICES):
+            for uid, claim in ledger.claims.items():
+                if self.standing.get((ledger.node, uid), (None,))[0] != claim:
+                    self.standing[ledger.node, uid] = claim, list(self.binds)
+
+    def check_told(self, pod: Pod, claim: Claim) -> None:
+        """Only at last."""
+
+    def settle(self) -> None:
+        for ledger in self.cluster.all(NODE_DEVICES):
+            if ledger.node in self.lost:
+                continue
+            for uid in ledger.claims:
+                self._finish(protocol.tell(self.cluster, ledger.node, uid, self._pods(ledger.node, uid)))
+                self.check()
+                self._finish(protocol.release_former(self.cluster, ledger.node, uid, wait_out_binds=_over))
+                self.check()
+                self._check_settled(ledger.node, uid)
+
+    def _check_settled(self, node: str, uid: str) -> None:
+        ledger = self.cluster.read(NODE_DEVICES, node)
+        assert ledger is not None
+        claim, pods = ledger.claims[uid], self._pods(node, uid)
+        for pod in pods:
+            assert rebinding.is_told(pod, claim), "every pod is told at last what its group's claim holds"
+        held = {number for pod in pods for number in self.received[pod.metadata.uid]}
+        assert {device.index for device in claim.former} <= held, "nothing stays reserved that nobody has"
+
+    # How the world is made.
+
+    def _finish(self, work: Coroutine[Any, Any, Any]) -> None:
+        Actor("at last", work).finish()
+
+    def _any_claim(self) -> tuple[NodeDevices | None, str]:
+        ledger = self.cluster.read(NODE_DEVICES, self.pick(NODE_NAMES))
+        if ledger is None or not ledger.claims:
+            return None, ""
+        return ledger, self.pick(sorted(ledger.claims))
+
+    def _pods(self, node: str, uid: str) -> list[Pod]:
+        return [pod for pod in self.cluster.all(PODS) if pod.lives and pod.node == node and pod.group_uid == uid]
+
+
+async def _over(claim: Claim) -> None:
+    """Every bind is over."""
+
+
+Moves = list[Callable[[Any], None]]
+REBINDS: Moves = [
+    *[RebindWorld.held_device_breaks] * 3,
+    RebindWorld.device_breaks,
+    *[RebindWorld.devices_recover] * 2,
+    RebindWorld.rebind_is_asked_for,
+    *[RebindWorld.rebind_begins] * 3,
+    *[RebindWorld.group_is_rebound] * 3,
+    *[RebindWorld.telling_begins] * 3,
+    *[RebindWorld.release_begins] * 3,
+]
+
+
+@many
+@schedules
+def test_what_a_live_pod_ever_received_goes_to_nobody_else(schedule: bytes) -> None:
+    """Rebinds among binds, collections, crashes, deletions and stale reads, by two leaders at once."""
+    RebindWorld(schedule, [*USUAL, *REBINDS]).run()
+
+
+@many
+@schedules
+def test_nor_while_people_wipe_statuses_and_delete_ledgers(schedule: bytes) -> None:
+    """The same, with the repairs of both."""
+    RebindWorld(schedule, [*USUAL, *REBINDS, *CARELESS]).run()
