@@ -22,6 +22,7 @@ from deviceshare.loops.members import Members
 from deviceshare.loops.nodes import Ledgers
 from deviceshare.loops.ports import Cluster, Mirror, Recorder
 from deviceshare.loops.queue import Queue
+from deviceshare.loops.rebinder import Rebinder
 from deviceshare.loops.releasing import Releaser
 from deviceshare.loops.waking import Waker
 
@@ -76,10 +77,21 @@ class Controller:
             clock=clock,
         )
         self._releaser = Releaser(cluster, fleet, groups=groups, members=members, recorder=recorder, clock=clock)
+        self._rebinder = Rebinder(
+            cluster,
+            fleet,
+            groups=groups,
+            ledgers=ledgers,
+            pods=pods,
+            members=members,
+            recorder=recorder,
+            clock=clock,
+        )
         self._waker = Waker(cluster, fleet, groups=groups, pods=pods, members=members, clock=clock)
         self._queues: tuple[Queue[Any], ...] = (
             self._keeper.queue,
             self._releaser.queue,
+            self._rebinder.queue,
             self._statuses.queue,
             self._waker.queue,
         )
@@ -122,11 +134,13 @@ class Controller:
                 self._waker.queue.add(pod.group)
             if pod.group_uid:
                 self._keeper.queue.add(pod.node, COVER_SECONDS)
+                self._rebinder.look_at_pod(pod)
         if old and not (new and new.lives):
             self._releaser.look(old.group)
 
     def _on_ledger(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
         self._releaser.change(old, new)
+        self._rebinder.change(old, new)
         for ledger in filter(None, (old, new)):
             self._keeper.queue.add(ledger.node)
             for claim in ledger.claims.values():
@@ -142,6 +156,8 @@ class Controller:
         self._statuses.queue.add(name)
         self._releaser.look(name)
         self._waker.queue.add(name)
+        if new:
+            self._rebinder.look_at_group(new)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if old and new and _facets(old) == _facets(new):

@@ -1,0 +1,253 @@
+"""Rebinds by a leading controller, over the model API server in virtual time."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from deviceshare.domain import contract, rebinding
+from deviceshare.domain.devices import Device
+from deviceshare.domain.hardware import Hardware, Part
+from deviceshare.domain.pods import Pod
+from deviceshare.loops.claiming import BINDS_OVER_SECONDS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.ports import Unavailable
+from tests.unit.domain.objects import GPU
+from tests.unit.loops.live import World, soon
+from tests.unit.loops.virtual_time import now, run
+
+
+def report(world: World, *broken: int, node: str = "n1", devices: int = 4) -> None:
+    """What the node's agent says."""
+    parts = [Part(GPU, n, f"GPU-{n}", unhealthy="Xid 79" if n in broken else "") for n in range(devices)]
+    world.cluster.edit(NODE_DEVICES, node, {"status": {"hardware": msgspec.to_builtins(Hardware(devices=parts))}})
+
+
+def ask(world: World, group: str, token: str = "request-1") -> None:
+    """As `deviceshare rebind` does."""
+    world.cluster.edit(GROUPS, group, {"metadata": {"annotations": {contract.REBIND: token}}})
+
+
+async def a_bound_group(world: World, name: str = "team", pod: str = "a") -> None:
+    await soon(lambda: world.open("n1"))
+    report(world)
+    world.group(name)
+    world.pod(pod, name)
+    await world.bind(pod, "n1")
+
+
+def claim(world: World) -> Any:
+    return next(iter(world.ledger("n1").claims.values()))
+
+
+def numbers(devices: Any) -> list[int]:
+    return [device.index for device in devices]
+
+
+def test_a_broken_device_is_replaced_and_the_pods_are_told() -> None:
+    """The healthy one stays; what was replaced goes to nobody until the pod that had it has ended."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            report(world, 1)
+            await soon(lambda: world.condition("team", "Healthy") == ("False", "DevicesUnhealthy"))
+            ask(world, "team")
+            await soon(lambda: claim(world).rebound == "request-1")
+            assert (numbers(claim(world).devices), numbers(claim(world).former)) == ([0, 2], [1])
+            await soon(lambda: numbers(world.read_pod("a").devices) == [0, 2])
+            pod = world.read_pod("a")
+            assert pod.former == (Device(GPU, 1, "GPU-1"),)
+            assert pod.metadata.annotations[contract.NVIDIA.annotation] == "GPU-0,GPU-2"
+            await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
+            assert world.read_group("team").status.selected_devices == {GPU: "0,2"}
+            assert "Rebound" in world.recorder.reasons("team")
+            assert "DevicesReplaced" in world.recorder.reasons("a")
+            report(world)
+            await asyncio.sleep(BINDS_OVER_SECONDS + 30)
+            assert numbers(world.ledger("n1").free()) == [3]
+            world.end("a")
+            await soon(lambda: numbers(world.ledger("n1").free()) == [1, 3])
+            assert world.holders("n1") == {"team": "0,2"}
+
+    run(story())
+
+
+def test_what_no_pod_ever_had_stays_reserved_until_binds_are_over() -> None:
+    """A bind may have read the claim before it was changed, and its Binding is still on its way."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            world.end("a")
+            report(world, 0)
+            ask(world, "team")
+            await soon(lambda: claim(world).rebound == "request-1")
+            asked = now()
+            await soon(lambda: not claim(world).former, BINDS_OVER_SECONDS + 2)
+            assert now() >= asked + BINDS_OVER_SECONDS - 0.1
+
+    run(story())
+
+
+def test_a_pod_whose_binding_was_late_is_told_too() -> None:
+    """It got the devices that its bind had read."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            late = world.pod("b", "team")
+            annotations = dict(world.read_pod("a").metadata.annotations) | {contract.POD_UID: late.metadata.uid}
+            report(world, 0)
+            ask(world, "team")
+            await soon(lambda: claim(world).rebound == "request-1")
+            await asyncio.sleep(5)
+            body = {"spec": {"nodeName": "n1"}, "metadata": {"annotations": annotations}}
+            world.cluster.edit(PODS, "b", body, "ns")
+            await soon(lambda: rebinding.is_told(world.read_pod("b"), claim(world)))
+            world.end("a")
+            await asyncio.sleep(BINDS_OVER_SECONDS + 2)
+            assert numbers(claim(world).former) == [0], "the late pod had it"
+
+    run(story())
+
+
+def test_a_request_that_nothing_can_answer_is_answered_once() -> None:
+    """All or nothing, and the reason is told; a device that comes free later changes nothing by itself."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1", 2)
+        async with world.leading():
+            await a_bound_group(world)
+            report(world, 1, devices=2)
+            ask(world, "team")
+            await soon(lambda: claim(world).rebound == "request-1")
+            assert numbers(claim(world).devices) == [0, 1]
+            assert "RebindImpossible" in world.recorder.reasons("team")
+            message = next(text for _, _, reason, text in world.recorder.events if reason == "RebindImpossible")
+            assert f"needs 1 healthy {GPU} to replace 1, but node n1 has 0 free" in message
+            ask(world, "team", "request-2")
+            await soon(lambda: claim(world).rebound == "request-2")
+
+    run(story())
+
+
+def test_a_group_whose_devices_are_well_keeps_them() -> None:
+    """The request is answered all the same, so that whoever asked needn't wait."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            ask(world, "team")
+            await soon(lambda: claim(world).rebound == "request-1")
+            assert (numbers(claim(world).devices), claim(world).former) == ([0, 1], [])
+            assert "RebindNotNeeded" in world.recorder.reasons("team")
+
+    run(story())
+
+
+def test_devices_that_a_plugin_gave_away_unknown_which_replace_nothing() -> None:
+    """Any of them may be another pod's."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            world.fleet.set_plugin_pods("n1", {"uid-of-plain": frozenset([GPU])})
+            report(world, 1)
+            ask(world, "team")
+            await soon(lambda: "RebindImpossible" in world.recorder.reasons("team"))
+            assert numbers(claim(world).devices) == [0, 1]
+
+    run(story())
+
+
+def test_the_next_leader_goes_on_where_the_last_one_died() -> None:
+    """After the claim was written, before any pod was told."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            report(world, 1)
+            world.cluster.fail = lambda verb, plural, name: (
+                Unavailable("dying") if (verb, plural) == ("patch", "pods") else None
+            )
+            ask(world, "team")
+            await soon(lambda: numbers(claim(world).former) == [1])
+        successor = world.successor()
+        async with successor.leading():
+            await soon(lambda: numbers(successor.read_pod("a").devices) == [0, 2])
+            successor.end("a")
+            await soon(lambda: not claim(successor).former, BINDS_OVER_SECONDS + 2)
+
+    run(story())
+
+
+def test_a_group_deleted_in_the_middle_still_has_its_pods_told() -> None:
+    """Its claim is kept for them, with what they had before."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            report(world, 1)
+            ask(world, "team")
+            await soon(lambda: numbers(claim(world).former) == [1])
+            world.cluster.remove(GROUPS, "team")
+            await soon(lambda: numbers(world.read_pod("a").devices) == [0, 2])
+            await soon(lambda: world.holders("n1") == {"team": "0,2*"})
+            await asyncio.sleep(BINDS_OVER_SECONDS + 2)
+            assert numbers(claim(world).former) == [1]
+            world.end("a")
+            await soon(lambda: world.holders("n1") == {})
+
+    run(story())
+
+
+def test_a_ledger_lost_after_a_rebind_comes_back_with_the_former_devices() -> None:
+    """From what the pods say."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            report(world, 1)
+            ask(world, "team")
+            await soon(lambda: numbers(world.read_pod("a").devices) == [0, 2])
+            world.cluster.remove(NODE_DEVICES, "n1")
+            await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 3)
+            assert (numbers(claim(world).devices), numbers(claim(world).former)) == ([0, 2], [1])
+
+    run(story())
+
+
+def test_a_pod_with_devices_of_others_is_not_told_anything() -> None:
+    """Nobody knows how it came by them; it is reported."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            ask(world, "team")
+            forged = {contract.SELECTED_DEVICES: f'{{"{GPU}":"3"}}', contract.NVIDIA.annotation: "GPU-3"}
+            world.cluster.edit(PODS, "a", {"metadata": {"annotations": forged}}, "ns")
+            await soon(lambda: "DevicesNotHeld" in world.recorder.reasons("a"), 5)
+            pod: Pod = world.read_pod("a")
+            assert numbers(pod.devices) == [3]
+
+    run(story())
