@@ -149,7 +149,9 @@ class _Roles(click.ParamType[frozenset[str]]):
         return roles
 
 
-class _Address(click.ParamType[Address]):
+class AddressType(click.ParamType[Address]):
+    """`HOST:PORT`, or `:PORT` for every address of the machine."""
+
     name = "HOST:PORT"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
@@ -165,35 +167,36 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags of `Settings` to a click command, which receives them as keyword arguments."""
     file = click.Path(exists=True, dir_okay=False, path_type=Path)
     flags = [
-        _flag("--roles", type=_Roles(), default=",".join(ROLES), help="What this process does."),
-        _flag("--kubeconfig", type=file, help="How to reach the API server; in a pod its service account is used."),
-        _flag("--identity", default=contract.IDENTITY, help="The user name under which deviceshare reaches the API."),
-        _flag("--agent-identity", default=contract.AGENT_IDENTITY, help="And the one of its agents on nodes."),
-        _flag("--instance", default="", help="This process's name in leases and events.  [default: the host's name]"),
-        _flag("--namespace", default=contract.NAMESPACE, help="Where deviceshare's Lease, Secret and Service are."),
-        _flag("--extender-bind", type=_Address(), default="127.0.0.1:8888", help="For kube-scheduler; plain HTTP."),
-        _flag("--extender-tls-cert", type=file, help="The extender's certificate, PEM: HTTPS, for known clients only."),
-        _flag("--extender-tls-key", type=file, help="Its private key, PEM."),
-        _flag("--extender-client-ca", type=file, help="The CAs whose clients may call the extender, PEM."),
-        _flag("--webhook-bind", type=_Address(), default=":9443", help="HTTPS, for the API server."),
-        _flag("--webhook-service", default=contract.NAME, help="The Service by which the API server reaches it."),
-        _flag("--webhook-config", default=contract.NAME, help="The webhook configurations whose CA bundle is kept."),
-        _flag("--ca-secret", default="", help="Make the webhooks' certificates; this Secret keeps the CA."),
-        _flag("--tls-cert", type=file, help="Or bring them: a certificate, PEM; read again when it changes."),
-        _flag("--tls-key", type=file, help="Its private key, PEM."),
-        _flag("--probe-bind", type=_Address(), default=":8080", help="/livez, /readyz and /metrics."),
-        _flag("--lease-duration", type=int, default=15, help="Seconds until the lease of a leader that died is taken."),
-        _flag("--renew-deadline", type=float, default=10.0, help="Seconds without a renewal until a leader stops."),
-        _flag("--retry-period", type=float, default=2.0, help="Seconds between two looks at the lease."),
-        _flag("--log-format", type=click.Choice(["auto", "json", "console"]), default="auto"),
-        _flag("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"),
+        flag("--roles", type=_Roles(), default=",".join(ROLES), help="What this process does."),
+        flag("--kubeconfig", type=file, help="How to reach the API server; in a pod its service account is used."),
+        flag("--identity", default=contract.IDENTITY, help="The user name under which deviceshare reaches the API."),
+        flag("--agent-identity", default=contract.AGENT_IDENTITY, help="And the one of its agents on nodes."),
+        flag("--instance", default="", help="This process's name in leases and events.  [default: the host's name]"),
+        flag("--namespace", default=contract.NAMESPACE, help="Where deviceshare's Lease, Secret and Service are."),
+        flag("--extender-bind", type=AddressType(), default="127.0.0.1:8888", help="For kube-scheduler; plain HTTP."),
+        flag("--extender-tls-cert", type=file, help="The extender's certificate, PEM: HTTPS, for known clients only."),
+        flag("--extender-tls-key", type=file, help="Its private key, PEM."),
+        flag("--extender-client-ca", type=file, help="The CAs whose clients may call the extender, PEM."),
+        flag("--webhook-bind", type=AddressType(), default=":9443", help="HTTPS, for the API server."),
+        flag("--webhook-service", default=contract.NAME, help="The Service by which the API server reaches it."),
+        flag("--webhook-config", default=contract.NAME, help="The webhook configurations whose CA bundle is kept."),
+        flag("--ca-secret", default="", help="Make the webhooks' certificates; this Secret keeps the CA."),
+        flag("--tls-cert", type=file, help="Or bring them: a certificate, PEM; read again when it changes."),
+        flag("--tls-key", type=file, help="Its private key, PEM."),
+        flag("--probe-bind", type=AddressType(), default=":8080", help="/livez, /readyz and /metrics."),
+        flag("--lease-duration", type=int, default=15, help="Seconds until the lease of a leader that died is taken."),
+        flag("--renew-deadline", type=float, default=10.0, help="Seconds without a renewal until a leader stops."),
+        flag("--retry-period", type=float, default=2.0, help="Seconds between two looks at the lease."),
+        flag("--log-format", type=click.Choice(["auto", "json", "console"]), default="auto"),
+        flag("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"),
     ]
-    for flag in reversed(flags):
-        command = flag(command)
+    for each in reversed(flags):
+        command = each(command)
     return command
 
 
-def _flag(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def flag(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A click option that may also be set by its environment variable."""
     variable = "DEVICESHARE_" + name.removeprefix("--").replace("-", "_").upper()
     shown = bool(attributes.get("default"))
     return click.option(name, envvar=variable, show_envvar=True, show_default=shown, **attributes)
