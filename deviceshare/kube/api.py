@@ -73,9 +73,14 @@ class Api:
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
         return _decode(await self._read(_path(kind, name, namespace), {}), kind.type)
 
-    async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+    async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "", *, dry_run: bool = False) -> T:
+        """Makes the object; as a dry run it is admitted and answered, webhooks and all, but not kept.
+
+        https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
+        """
         whole = {"apiVersion": kind.api_version, "kind": kind.kind, **body}
-        return _decode(await self._write("POST", _path(kind, "", namespace), whole, MANAGER), kind.type)
+        query = {**MANAGER, "dryRun": "All"} if dry_run else MANAGER
+        return _decode(await self._write("POST", _path(kind, "", namespace), whole, query), kind.type)
 
     async def patch(
         self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""

@@ -191,6 +191,14 @@ async def test_a_create_carries_its_kind(start: Start) -> None:
     [seen] = server.seen
     assert seen.path == "/api/v1/namespaces/ns/pods"
     assert seen.body == {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+    assert "dryRun" not in seen.query
+
+
+async def test_a_dry_run_says_that_it_is_one(start: Start) -> None:
+    """Without the word the object would be kept."""
+    async with start(answer({"metadata": {"name": "p", "namespace": "ns"}}, 201)) as (api, server):
+        await api.create(PODS, {"metadata": {"name": "p"}}, "ns", dry_run=True)
+    assert server.seen[0].query["dryRun"] == "All"
 
 
 async def test_a_delete_names_its_preconditions(start: Start) -> None:
