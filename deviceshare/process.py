@@ -17,6 +17,7 @@ import uvloop
 
 from deviceshare import __version__
 from deviceshare.domain import census, contract
+from deviceshare.domain.drawing import draw
 from deviceshare.domain.fleet import Fleet
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import NotConfigured, connect
@@ -33,12 +34,13 @@ from deviceshare.loops.leadership import Elector
 from deviceshare.loops.trust import Keeper, Names, Pace
 from deviceshare.settings import Settings, Tls
 from deviceshare.telemetry import Metrics
-from deviceshare.web import admission, extender
+from deviceshare.web import admission, extender, ui
 from deviceshare.web.admission import Admission
 from deviceshare.web.certificate import Certificate, MemoryCertificate, UnusableCertificate
 from deviceshare.web.extender import Extender
 from deviceshare.web.probes import Check, probe_routes
 from deviceshare.web.server import CannotListen, Server
+from deviceshare.web.snapshots import Snapshots
 
 log = structlog.get_logger(__name__)
 
@@ -130,6 +132,7 @@ class Process:
         )
         self._certificates: dict[str, Certificate] = {}
         self._keeper: Keeper | None = None
+        self._snapshots = Snapshots(self._draw)
         self._servers = self._build_servers()
 
     async def run(self, stopping: asyncio.Event) -> int:
@@ -154,6 +157,7 @@ class Process:
                 stack.push_async_callback(failures.watch(f"{name}-certificate", certificate.watch))
             if self._keeper is not None:
                 stack.push_async_callback(failures.watch("trust", self._keeper.run))
+            stack.push_async_callback(failures.watch("snapshots", self._snapshots.run))
             stack.push_async_callback(self._binder.close)
             if "controller" in self._settings.roles:
                 stack.push_async_callback(failures.watch("election", self._lead))
@@ -163,6 +167,7 @@ class Process:
             self._draining = True
             for server in self._servers:
                 server.drain()
+            self._snapshots.close()
             log.info("Stopping deviceshare", failed=failures.first is not None)
             await asyncio.sleep(DRAIN_SECONDS)
         log.info("Stopped deviceshare")
@@ -219,7 +224,18 @@ class Process:
                 tls = self._own_certificate(checks)
             at, limit = settings.webhook_bind, admission.MAX_BODY
             servers.append(Server("webhook", *at, routes, metrics, max_body=limit, timeout=2, tls=tls))
+        if settings.ui_bind:
+            for mirror in self._mirrors.values():
+                mirror.subscribe(self._snapshots.touch)
+            at, routes = settings.ui_bind, ui.Ui(self._snapshots, settings.ui_bind.host).routes()
+            servers.append(Server("ui", *at, routes, metrics, max_body=ui.MAX_BODY, timeout=ui.TIMEOUT))
         return servers
+
+    def _draw(self) -> bytes:
+        """What the page shows."""
+        faults = {name: fault for name, mirror in self._mirrors.items() if (fault := _synced(mirror)())}
+        replica = ui.Replica(self._settings.instance, __version__, self._elector.leading, faults)
+        return ui.encode(replica, draw(self._fleet, self._groups.values(), self._pods.values()))
 
     def _certificate_of(self, server: str, tls: Tls) -> ssl.SSLContext:
         """Files: read again when they change."""

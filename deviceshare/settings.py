@@ -54,6 +54,7 @@ class Settings:
     tls_cert: Path | None
     tls_key: Path | None
     probe_bind: Address
+    ui_bind: Address | None
     lease_duration: int
     renew_deadline: float
     retry_period: float
@@ -163,6 +164,13 @@ class AddressType(click.ParamType[Address]):
         return Address(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104  who leaves the host out means all
 
 
+class _OptionalAddress(AddressType):
+    name = "HOST:PORT|off"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return None if value in ("", "off") else super().convert(value, param, ctx)
+
+
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags of `Settings` to a click command, which receives them as keyword arguments."""
     file = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -184,6 +192,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("--tls-cert", type=file, help="Or bring them: a certificate, PEM; read again when it changes."),
         flag("--tls-key", type=file, help="Its private key, PEM."),
         flag("--probe-bind", type=AddressType(), default=":8080", help="/livez, /readyz and /metrics."),
+        flag("--ui-bind", type=_OptionalAddress(), default="127.0.0.1:8088", help="The page /ui, or off; plain HTTP."),
         flag("--lease-duration", type=int, default=15, help="Seconds until the lease of a leader that died is taken."),
         flag("--renew-deadline", type=float, default=10.0, help="Seconds without a renewal until a leader stops."),
         flag("--retry-period", type=float, default=2.0, help="Seconds between two looks at the lease."),

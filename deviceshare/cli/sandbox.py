@@ -179,6 +179,8 @@ def _welcome(started: Sandbox, *, detached: bool) -> None:
     click.echo(f"Kubernetes {started.plan.binaries.version} with {nodes} is ready.\n")
     click.echo(f"  export KUBECONFIG={started.kubeconfig}")
     click.echo("  kubectl get nodes" if options.bare else "  kubectl get nodes,sdg,ndev")
+    if options.deviceshare:
+        click.echo(f"\nThe cluster as a picture: {started.ui_url}")
     if not options.deviceshare and not options.bare:
         click.echo("\nTo run deviceshare yourself:\n")
         click.echo(f"  {shlex.join(started.deviceshare_command)}")

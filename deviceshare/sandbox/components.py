@@ -48,6 +48,7 @@ class Ports(msgspec.Struct, frozen=True):
     extender: int
     webhook: int
     probe: int
+    ui: int
     kubelet: int
 
 
@@ -160,6 +161,7 @@ class Components:
         command += ["--kubeconfig", str(self._kubeconfig("deviceshare"))]
         command += ["--extender-bind", f"127.0.0.1:{self._ports.extender}"]
         command += ["--webhook-bind", f"127.0.0.1:{self._ports.webhook}", "--probe-bind", probe]
+        command += ["--ui-bind", f"127.0.0.1:{self._ports.ui}"]
         command += ["--tls-cert", str(pki / "webhook.crt"), "--tls-key", str(pki / "webhook.key")]
         return Component("deviceshare", command, f"http://{probe}/readyz")
 

@@ -57,6 +57,7 @@ class Sandbox:
         self.webhook_url = f"https://127.0.0.1:{state.webhook_port}"
         self.probe_url = f"http://127.0.0.1:{state.probe_port}"
         """deviceshare's `/livez`, `/readyz` and `/metrics`."""
+        self.ui_url = f"http://127.0.0.1:{state.ui_port}/ui"
         self.deviceshare_command = state.deviceshare_command
         """How this sandbox runs deviceshare, or would."""
 

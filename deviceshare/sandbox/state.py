@@ -74,6 +74,7 @@ class State(msgspec.Struct, kw_only=True):
     extender_port: int = 0
     webhook_port: int = 0
     probe_port: int = 0
+    ui_port: int = 0
     deviceshare_command: list[str] = []
 
 

@@ -52,6 +52,7 @@ class Supervisor:
             extender_port=self._ports.extender,
             webhook_port=self._ports.webhook,
             probe_port=self._ports.probe,
+            ui_port=self._ports.ui,
             deviceshare_command=self._components.deviceshare.command,
         )
 

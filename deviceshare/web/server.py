@@ -16,6 +16,9 @@ log = structlog.get_logger(__name__)
 RESULT: Final = web.ResponseKey("result", str)
 """Set on a response (`response[RESULT] = "refused"`), it becomes the result in the request metrics."""
 
+BOUND: Final = web.RequestKey("bound", asyncio.Timeout)
+"""A request's end, which a handler that streams may put off: `request[BOUND].reschedule(None)`."""
+
 _KEEP_ALIVE = 150.0
 """Seconds an idle connection stays open. Go's clients close theirs after 90: were we first, a request sent at that
 moment would fail, and Go doesn't repeat a POST."""
@@ -97,7 +100,7 @@ def _bounded(metrics: ServerMetrics, timeout: float) -> Middleware:
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         with metrics.request(_verb(request)) as measured:
             try:
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(timeout) as request[BOUND]:
                     response = await handler(request)
             except TimeoutError as error:
                 raise web.HTTPServiceUnavailable(text=f"deviceshare had no answer within {timeout:g} s\n") from error

@@ -89,6 +89,7 @@ class Installed:
             "--extender-bind": f"127.0.0.1:{self.extender}",
             "--webhook-bind": f"127.0.0.1:{self.webhook}",
             "--probe-bind": f"127.0.0.1:{probe}",
+            "--ui-bind": "off",
         }
         arguments = dict(argument.split("=", 1) for argument in self._container("deviceshare")["args"][1:]) | chosen
         command = [sys.executable, RECORDER, str(self._directory / f"{account}.requests"), "run"]

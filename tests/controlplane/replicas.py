@@ -50,12 +50,12 @@ class Replica:
 
     def __init__(self, sandbox: Sandbox, name: str, times: Times) -> None:
         self.name = name
-        self.extender, self.webhook, self.probe = free_ports(3)
+        self.extender, self.webhook, self.probe, self.ui = free_ports(4)
         self.ready = False
         """As the Services saw it last."""
         self._log = sandbox.layout.logs / f"{name}.log"
         self._command = [*sandbox.deviceshare_command, "--instance", name]
-        for flag in ("extender", "webhook", "probe"):
+        for flag in ("extender", "webhook", "probe", "ui"):
             self._command += [f"--{flag}-bind", f"127.0.0.1:{getattr(self, flag)}"]
         self._command += ["--lease-duration", str(times.duration), "--renew-deadline", str(times.deadline)]
         self._command += ["--retry-period", str(times.retry)]

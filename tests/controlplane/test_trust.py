@@ -54,6 +54,7 @@ class Replica:
         self.port, probe = free_ports(2)
         flags = ["--roles", "controller,webhook", "--kubeconfig", str(kubeconfig), "--instance", name]
         flags += ["--webhook-bind", f"127.0.0.1:{self.port}", "--probe-bind", f"127.0.0.1:{probe}"]
+        flags += ["--ui-bind", "off"]
         with run.make_context("run", [*flags, "--ca-secret", SECRET]) as context:
             self._settings = Settings(**context.params)
         self.shown: list[x509.Certificate] = []

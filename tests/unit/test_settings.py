@@ -103,3 +103,16 @@ def test_times_of_the_election_that_cannot_work_are_refused(times: tuple[int, in
     flags = zip(("--lease-duration", "--renew-deadline", "--retry-period"), map(str, times), strict=True)
     with pytest.raises(click.UsageError, match="such as 15, 10 and 2 seconds"):
         parse(*WITHOUT_WEBHOOK, *(part for flag in flags for part in flag))
+
+
+def test_the_page_is_on_loopback_unless_told_otherwise() -> None:
+    """`kubectl port-forward` reaches it there, and nobody else does."""
+    bound = parse(*WITHOUT_WEBHOOK).ui_bind
+    assert bound is not None and (bound.host, bound.port) == ("127.0.0.1", 8088)
+    assert parse(*WITHOUT_WEBHOOK, "--ui-bind", ":1").ui_bind == ("0.0.0.0", 1)
+
+
+@pytest.mark.parametrize("off", ["", "off"])
+def test_the_page_can_be_turned_off(off: str) -> None:
+    """An empty variable counts as none, so there is a word for it."""
+    assert parse(*WITHOUT_WEBHOOK, "--ui-bind", off).ui_bind is None

@@ -1,0 +1,44 @@
+// Elements out of data. Text only ever becomes a text node: a name can't turn into markup.
+
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "class") made.className = value;
+    else if (name === "data") Object.assign(made.dataset, value);
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.flat(Infinity).filter((child) => child !== "" && child !== null && child !== undefined));
+  return made;
+}
+
+// Makes a list show `items`, in their order. What looks as before is left alone, so that neither focus nor a reader's
+// place is lost; `key` names an item, `draw` makes its element.
+export function reconcile(list, items, key, draw) {
+  const before = new Map([...list.children].map((child) => [child.dataset.key, child]));
+  const wanted = items.map((item) => {
+    const name = key(item);
+    const looks = JSON.stringify(item);
+    const old = before.get(name);
+    before.delete(name);
+    if (old && old.looks === looks) return old;
+    const made = draw(item, old);
+    made.dataset.key = name;
+    made.looks = looks;
+    if (old) old.replaceWith(made);
+    return made;
+  });
+  before.forEach((gone) => gone.remove());
+  wanted.forEach((child, at) => {
+    if (list.children[at] !== child) list.insertBefore(child, list.children[at] ?? null);
+  });
+}
+
+export function text(id, words) {
+  const found = document.getElementById(id);
+  if (found.textContent !== words) found.textContent = words;
+}
+
+export function plural(number, one, many = `${one}s`) {
+  return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+}

@@ -1,0 +1,77 @@
+// The list of groups, which is also the keyboard's way to choose one: one stop for the tab key, arrows inside.
+
+import { paint } from "./colour.js";
+import { element, plural, reconcile } from "./dom.js";
+import { selectedText, wantsText } from "./words.js";
+
+const RANK = { Degraded: 0, Pending: 1 };
+
+export function drawGroups(list, groups) {
+  const sorted = [...groups].sort((a, b) => (RANK[a.phase] ?? 2) - (RANK[b.phase] ?? 2)); // within a phase by name still
+  reconcile(list, sorted, (group) => group.name, drawGroup);
+}
+
+export function groupText(group) {
+  const parts = [group.name, group.phase, group.node, group.message, group.ailment, ...(group.pods ?? [])];
+  return parts.filter(Boolean).join(" ").toLowerCase();
+}
+
+function drawGroup(group, old) {
+  const phase = group.phase ?? "Pending";
+  const pods = group.pods ?? [];
+  const id = `group-${group.name}`;
+  return element(
+    "li",
+    { class: "group" },
+    element(
+      "button",
+      { type: "button", "aria-pressed": "false", "aria-describedby": `${id}-facts`, data: { group: group.name }, tabindex: "-1" },
+      paint(element("span", { class: "swatch", "aria-hidden": "true" }), group.name),
+      element("span", { class: "name" }, group.name),
+      element("span", { class: "phase", data: { phase } }, phase),
+    ),
+    element("p", { class: "facts", id: `${id}-facts` }, facts(group)),
+    group.ailment ? element("p", { class: "ailment" }, group.ailment) : "",
+    element(
+      "div",
+      { class: "more", hidden: !(old && !old.querySelector(".more").hidden) },
+      group.message ? element("p", {}, group.message) : "",
+      pods.length ? element("ul", { class: "pods", "aria-label": `Pods of ${group.name}` }, pods.map((pod) => element("li", {}, pod))) : "",
+    ),
+  );
+}
+
+function facts(group) {
+  const pods = group.pods?.length ?? 0;
+  const where = group.node ? [group.node, selectedText(group.devices) || "no devices"] : [`wants ${wantsText(group.wants)}`];
+  if (pods || group.node) where.push(plural(pods, "pod"));
+  if (group.waiting) where.push(`${group.waiting} waiting`);
+  return where.join(" · ");
+}
+
+export function onKey(list, event) {
+  const buttons = [...list.querySelectorAll("button")];
+  const at = buttons.indexOf(document.activeElement);
+  const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: buttons.length - 1 }[event.key];
+  if (at < 0 || to === undefined) return;
+  event.preventDefault();
+  const next = buttons[Math.min(Math.max(to, 0), buttons.length - 1)];
+  stop(buttons, next);
+  next.focus();
+}
+
+// Shows which group is chosen, and leaves exactly one of them to the tab key.
+export function markGroups(list, chosen) {
+  const buttons = [...list.querySelectorAll("button")];
+  for (const button of buttons) {
+    const pressed = button.dataset.group === chosen;
+    button.setAttribute("aria-pressed", String(pressed));
+    button.closest("li").querySelector(".more").hidden = !pressed;
+  }
+  const focused = buttons.find((button) => button === document.activeElement);
+  stop(buttons, focused ?? buttons.find((button) => button.dataset.group === chosen) ?? buttons[0]);
+}
+
+function stop(buttons, at) {
+  for (const button of buttons) button.tabIndex = button === at ? 0 : -1;
+}

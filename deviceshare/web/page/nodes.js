@@ -1,0 +1,100 @@
+// The picture: a card for each node, a tile for each device.
+
+import { paint } from "./colour.js";
+import { element, reconcile } from "./dom.js";
+import { inTrouble, label, sentence, shortName } from "./words.js";
+
+// With more nodes than this on show the tiles shrink, and the names stand below them.
+const LARGE_TILES = 24;
+
+const byName = new Intl.Collator("en", { numeric: true }).compare;
+const used = (node) => (node.devices ?? []).filter((device) => device.use !== "free").length;
+const size = (node) => (node.devices ?? []).length;
+const trouble = (node) => (node.obstacle ? 1 : 0) + (node.devices ?? []).filter(inTrouble).length;
+const ORDERS = {
+  name: () => 0,
+  trouble: (a, b) => trouble(b) - trouble(a),
+  full: (a, b) => used(b) / size(b) - used(a) / size(a) || size(b) - size(a),
+  free: (a, b) => size(b) - used(b) - (size(a) - used(a)),
+};
+
+export function drawNodes(list, nodes, order) {
+  const sorted = [...nodes].sort((a, b) => ORDERS[order](a, b) || byName(a.name, b.name));
+  list.dataset.density = sorted.length > LARGE_TILES ? "compact" : "large";
+  reconcile(list, sorted, (node) => node.name, drawNode);
+}
+
+export function nodeText(node) {
+  const states = (node.devices ?? []).flatMap((device) => [
+    device.group,
+    device.pod,
+    device.use ?? "free",
+    device.model,
+    device.uuid,
+    device.unhealthy && "unhealthy",
+    device.lost && "lost",
+    device.trespasses?.length && "stranger",
+  ]);
+  return [node.name, node.obstacle, ...new Set(states.filter(Boolean))].join(" ").toLowerCase();
+}
+
+function drawNode(node, old) {
+  const devices = node.devices ?? [];
+  const kinds = [...new Set(devices.map((device) => device.resource))];
+  const before = new Map([...(old?.querySelectorAll(".device") ?? [])].map((tile) => [tile.dataset.key, tile.dataset.look]));
+  return element(
+    "li",
+    { class: "node", data: { obstacle: node.obstacle ? "yes" : "" } },
+    element(
+      "div",
+      { class: "node-head" },
+      element("h3", {}, node.name),
+      element("p", { class: "node-count" }, summary(node)),
+    ),
+    node.obstacle ? element("p", { class: "obstacle" }, node.obstacle) : "",
+    kinds.map((kind) => [
+      kinds.length > 1 ? element("p", { class: "kind" }, kind) : "",
+      element(
+        "ul",
+        { class: "devices", "aria-label": `${kind} of ${node.name}` },
+        devices.filter((device) => device.resource === kind).map((device) => drawDevice(device, before)),
+      ),
+    ]),
+    element("ul", { class: "holders", "aria-hidden": "true" }, holders(devices)),
+  );
+}
+
+function summary(node) {
+  const counts = node.counts ?? [];
+  const parts = counts.map((count) => {
+    const unit = counts.length > 1 ? ` ${shortName(count.resource)}` : "";
+    return `${count.allocated}/${count.total}${unit} in use`;
+  });
+  return parts.join(", ") || "no devices";
+}
+
+function drawDevice(device, before) {
+  const full = { use: "free", ...device };
+  const key = `${full.resource} ${full.index} ${full.uuid ?? ""}`;
+  const ill = full.lost ? "lost" : full.unhealthy ? "unhealthy" : full.trespasses?.length ? "stranger" : "";
+  const look = `${full.use} ${full.group ?? ""} ${ill}`;
+  const words = sentence(full);
+  const tile = element(
+    "li",
+    { class: "device", title: words, data: { key, look, use: full.use, ill, group: full.group ?? "" } },
+    element("span", { class: "index", "aria-hidden": "true" }, String(full.index)),
+    element("span", { class: "holder", "aria-hidden": "true" }, label(full)),
+    element("span", { class: "hidden" }, words),
+  );
+  if (before.size && before.get(key) !== look) tile.classList.add("fresh");
+  return full.group ? paint(tile, full.group) : tile;
+}
+
+// For small tiles, which have no room for a name.
+function holders(devices) {
+  const counts = new Map();
+  for (const { group } of devices) if (group) counts.set(group, (counts.get(group) ?? 0) + 1);
+  return [...counts].map(([group, count]) =>
+    paint(element("li", { data: { group } }, `${group}${count > 1 ? ` ×${count}` : ""}`), group),
+  );
+}

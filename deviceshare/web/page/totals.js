@@ -1,0 +1,48 @@
+// The cluster in numbers.
+
+import { element, plural } from "./dom.js";
+import { shortName } from "./words.js";
+
+export function drawTotals(list, { nodes, groups, waiting, total }) {
+  const ill = total.reduce((sum, count) => sum + count.unhealthy, 0);
+  const degraded = groups.filter((group) => group.phase === "Degraded").length;
+  const blocked = nodes.filter((node) => node.obstacle).length;
+  const several = total.length > 1;
+  list.replaceChildren(
+    ...total.map((count) => devices(count, several)),
+    card("Free", sum(total, "free"), "for groups now"),
+    card("Unhealthy", ill, ill ? "not handed out" : "all well", ill ? "bad" : ""),
+    card("Nodes", nodes.length, blocked ? `${blocked} out of use` : "all in use", blocked ? "bad" : ""),
+    card("Groups", groups.length, degraded ? `${degraded} degraded` : "all well", degraded ? "bad" : ""),
+    card("Waiting", waiting.length, waiting.length ? plural(new Set(waiting.map((pod) => pod.group)).size, "group") : "nobody", waiting.length ? "wait" : ""),
+  );
+}
+
+function devices(count, several) {
+  const part = (kind, number) => {
+    const piece = element("i", { class: kind });
+    piece.style.flexGrow = number;
+    return number > 0 ? piece : "";
+  };
+  const other = Math.max(0, count.total - count.allocated - count.free);
+  return element(
+    "div",
+    { class: "card wide" },
+    element("dt", {}, several ? `${shortName(count.resource)} in use` : "Devices in use"),
+    element("dd", {}, element("b", {}, count.allocated.toLocaleString("en")), ` of ${count.total.toLocaleString("en")}`),
+    element("div", { class: "bar", "aria-hidden": "true" }, part("taken", count.allocated), part("open", count.free), part("shut", other)),
+  );
+}
+
+function card(title, number, note, mood = "") {
+  return element(
+    "div",
+    { class: "card", data: { mood } },
+    element("dt", {}, title),
+    element("dd", {}, element("b", {}, number.toLocaleString("en")), element("small", {}, note)),
+  );
+}
+
+function sum(counts, name) {
+  return counts.reduce((all, count) => all + count[name], 0);
+}

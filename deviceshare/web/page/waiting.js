@@ -1,0 +1,47 @@
+// Who waits and why. Pods of one group that wait for the same thing stand together.
+
+import { paint } from "./colour.js";
+import { element, plural, reconcile } from "./dom.js";
+import { age } from "./words.js";
+
+const SHOWN_PODS = 4;
+
+export function drawWaiting(list, pods) {
+  const together = new Map();
+  for (const pod of pods) {
+    const key = `${pod.group}\n${pod.reason}`;
+    if (!together.has(key)) together.set(key, { group: pod.group, reason: pod.reason, since: pod.since, pods: [] });
+    together.get(key).pods.push(pod.pod);
+  }
+  reconcile(list, [...together.values()], ({ group, reason }) => `${group}\n${reason}`, drawEntry);
+  tellAges(list);
+}
+
+export function waitingText(pod) {
+  return `${pod.pod} ${pod.group} ${pod.reason} waiting`.toLowerCase();
+}
+
+function drawEntry({ group, reason, since, pods }) {
+  const shown = pods.slice(0, SHOWN_PODS).join(", ");
+  const rest = pods.length - SHOWN_PODS;
+  return element(
+    "li",
+    {},
+    element(
+      "p",
+      { class: "who" },
+      paint(element("span", { class: "swatch", "aria-hidden": "true" }), group),
+      element("span", { class: "name" }, group),
+      element("span", { class: "age", data: { since } }),
+    ),
+    element("p", { class: "reason" }, reason),
+    element("p", { class: "pods" }, `${plural(pods.length, "pod")}: ${shown}${rest > 0 ? ` and ${rest} more` : ""}`),
+  );
+}
+
+export function tellAges(list) {
+  for (const each of list.querySelectorAll(".age")) {
+    const words = each.dataset.since ? `for ${age(each.dataset.since)}` : "";
+    if (each.textContent !== words) each.textContent = words;
+  }
+}

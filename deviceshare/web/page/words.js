@@ -1,0 +1,67 @@
+// What a device is called and what is said of it, for eyes and for screen readers alike.
+
+const shortNames = { "nvidia.com/gpu": "GPU", "amd.com/gpu": "AMD GPU" };
+
+export function shortName(resource) {
+  return shortNames[resource] ?? resource.slice(resource.indexOf("/") + 1);
+}
+
+// One or two words on its tile.
+export function label(device) {
+  if (device.use === "held") return device.group;
+  if (device.use === "releasing") return `${device.group} (leaving)`;
+  if (device.use === "former") return `was ${device.group}`;
+  if (device.use === "plugin") return "plugin";
+  return device.lost ? "lost" : device.unhealthy ? "unhealthy" : "free";
+}
+
+// The whole of it.
+export function sentence(device) {
+  const use = {
+    held: `held by group ${device.group}`,
+    releasing: `still used by pods of group ${device.group}, which is gone`,
+    former: `left behind by group ${device.group}, whose old pods may still use it`,
+    plugin: `given to pod ${device.pod} by the device plugin`,
+    free: device.lost || device.unhealthy ? "held by nobody" : "free",
+  }[device.use];
+  const parts = [`${shortName(device.resource)} ${device.index}: ${use}`];
+  if (device.lost) parts.push("lost: the node doesn't have it any more");
+  if (device.unhealthy) parts.push(`unhealthy: ${device.unhealthy}${device.since ? `, since ${device.since}` : ""}`);
+  for (const each of device.trespasses ?? []) {
+    parts.push(`used by a stranger: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
+  }
+  const hardware = [device.model, device.memoryMib ? `${Math.round(device.memoryMib / 1024)} GiB` : "", device.uuid];
+  return parts.concat(hardware.filter(Boolean).join(", ") || []).join("; ");
+}
+
+export function inTrouble(device) {
+  return Boolean(device.lost || device.unhealthy || device.trespasses?.length);
+}
+
+export function selectedText(devices) {
+  return Object.entries(devices ?? {})
+    .map(([resource, indices]) => `${shortName(resource)} ${indices}`)
+    .join(", ");
+}
+
+export function wantsText(wants) {
+  return Object.entries(wants ?? {})
+    .map(([resource, count]) => `${count} × ${shortName(resource)}`)
+    .join(", ");
+}
+
+const UNITS = [
+  ["day", 86400],
+  ["h", 3600],
+  ["min", 60],
+];
+
+// How long ago, by this browser's clock.
+export function age(since) {
+  const seconds = (Date.now() - Date.parse(since)) / 1000;
+  for (const [unit, length] of UNITS) {
+    const number = Math.floor(seconds / length);
+    if (number >= 1) return `${number} ${unit}${unit === "day" && number > 1 ? "s" : ""}`;
+  }
+  return "moments";
+}

@@ -1,0 +1,126 @@
+"""The newest state of something that changes in bursts, encoded once for everybody who looks.
+
+A page on many screens must cost no more than on one, and nothing while nobody looks: a snapshot is made only for who
+waits for one, only after a change, and with a pause after each. Who is slow misses those in between.
+"""
+
+import asyncio
+import gzip
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from time import perf_counter
+from typing import Final, NamedTuple
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+PAUSE: Final = 0.5
+"""Seconds between two snapshots, at least."""
+SHARE: Final = 0.05
+"""Of the event loop, at most, so that a picture of a huge cluster makes no scheduler wait."""
+TICK: Final = 5.0
+"""Seconds until it is looked again without a change that anybody told: a watch may be lost in silence."""
+
+
+class Snapshot(NamedTuple):
+    """One state, plain and packed with gzip; each that differs from the one before has the next number, from 1."""
+
+    number: int
+    body: bytes
+    packed: bytes
+
+
+class Snapshots:
+    """Somebody owns a task with `run()`; `touch` is called at each change."""
+
+    def __init__(self, make: Callable[[], bytes], *, pause: float = PAUSE, tick: float = TICK) -> None:
+        """`make` is called on the event loop and may raise: the state before then stays the newest."""
+        self._make = make
+        self._pause = pause
+        self._tick = tick
+        self._newest = Snapshot(0, b"", b"")
+        self._begun = self._made = 0
+        """Count the attempts. One shows every change until it began."""
+        self._looking = 0
+        self._wanted = asyncio.Event()
+        self._stale = asyncio.Event()
+        self._round = asyncio.Event()
+        self.closed = False
+
+    def touch(self, *_: object) -> None:
+        """Something changed. Takes what a mirror tells its watchers, and ignores it."""
+        self._stale.set()
+
+    def close(self) -> None:
+        """Ends every wait, now and from now on."""
+        self.closed = True
+        self._round.set()
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Snapshots are made while somebody is inside."""
+        if not self._looking:
+            self._stale.set()  # nobody kept the time while nobody looked
+        self._looking += 1
+        self._wanted.set()
+        try:
+            yield
+        finally:
+            self._looking -= 1
+            if not self._looking:
+                self._wanted.clear()
+
+    async def current(self) -> Snapshot:
+        """What is true now; number 0 when closed before. Waits as long as no snapshot can be made: bound it."""
+        with self.looking():
+            wanted = self._begun + self._stale.is_set()
+            while self._made < wanted and not self.closed:
+                await self._round.wait()
+        return self._newest
+
+    async def after(self, number: int, patience: float) -> int:
+        """The newest number as soon as it is greater; after `patience` seconds, or when closed, whatever it is.
+
+        Only for who is looking.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while self._newest.number <= number and not self.closed:
+                    await self._round.wait()
+        return self._newest.number
+
+    async def run(self) -> None:
+        """Makes snapshots until cancelled."""
+        while True:
+            await self._wanted.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._tick):
+                    await self._stale.wait()
+            self._stale.clear()
+            self._begun += 1
+            began = perf_counter()
+            body = self._try()
+            took = perf_counter() - began
+            if body is not None:
+                await self._take(body)
+            await asyncio.sleep(max(self._pause, took / SHARE))
+
+    def _try(self) -> bytes | None:
+        try:
+            return self._make()
+        except Exception:
+            # A picture that can't be drawn must stop nothing that binds pods.
+            log.exception("Failed to draw the picture")
+            self._stale.set()
+            return None
+
+    async def _take(self, body: bytes) -> None:
+        if body != self._newest.body:
+            packed = await asyncio.to_thread(gzip.compress, body, 1)
+            self._newest = Snapshot(self._newest.number + 1, body, packed)
+        self._made = self._begun
+        ended, self._round = self._round, asyncio.Event()
+        ended.set()
+        if self.closed:
+            self._round.set()
