@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from deviceshare.cli.folding import SHOWN, counted, fold, more, natural
-from deviceshare.cli.output import group_colour, table
+from deviceshare.cli.output import group_name, table
 from deviceshare.cli.troubles import troubles
 from deviceshare.domain.picture import FORMER, FREE, PLUGIN, RELEASING, Count, DeviceView, NodeView, Picture, WaitingPod
 
@@ -24,7 +24,7 @@ def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[
     """The sections, with an empty line between; `details` shows every device and folds nothing."""
     shown = None if details else SHOWN
     sections = [
-        _devices(picture, wide=wide) if details else _nodes(picture, shown, wide=wide),
+        _devices(picture, wide=wide) if details else nodes(picture, shown, wide=wide),
         _groups(picture, shown, names=details or wide),
         _troubles(picture, shown),
         _waiting(picture, shown, now),
@@ -32,14 +32,15 @@ def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[
     parts: Section = []
     for section in sections:
         parts += [*section, ""] if section else []
-    return [*parts, _total(picture)]
+    return [*parts, total(picture)]
 
 
-def _nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
+def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
+    """A line for each node and resource: who has which devices."""
     if not picture.nodes:
         return []
-    nodes = sorted(picture.nodes, key=lambda node: natural(node.name))
-    lines, rest = fold(nodes, shown, urgency=lambda node: _URGENCY.index(_state(node)))
+    every = sorted(picture.nodes, key=lambda node: natural(node.name))
+    lines, rest = fold(every, shown, urgency=lambda node: _URGENCY.index(_state(node)))
     made = table("NODE", "RESOURCE", "USED", *(("MODEL", "MEMORY", "DRIVER") if wide else ()), "DEVICES")
     for node in lines:
         name = escape(node.name)
@@ -80,7 +81,7 @@ def _holder(device: DeviceView) -> str:
     if device.use == PLUGIN:
         return f"[yellow]pod {escape(device.pod)}[/]"
     mark = {RELEASING: " (releasing)", FORMER: " (former)"}.get(device.use, "")
-    return f"{_group(device.group)}{mark}"
+    return f"{group_name(device.group)}{mark}"
 
 
 def _devices(picture: Picture, *, wide: bool) -> Section:
@@ -91,7 +92,7 @@ def _devices(picture: Picture, *, wide: bool) -> Section:
         name = escape(node.name)
         for device in node.devices:
             hardware = (escape(device.model), _memory(device), device.uuid) if wide else ()
-            by = _group(device.group) if device.group else escape(device.pod)
+            by = group_name(device.group) if device.group else escape(device.pod)
             made.add_row(name, f"{device.resource} {device.index}", device.use, by, _health(device), *hardware)
             name = ""
         if node.obstacle or not node.devices:
@@ -127,7 +128,7 @@ def _groups(picture: Picture, shown: int | None, *, names: bool) -> Section:
         wants = " ".join(f"{count} {resource}" for resource, count in sorted(group.wants.items()))
         pods = escape(", ".join(group.pods)) if names and group.pods else str(len(group.pods))
         made.add_row(
-            _group(group.name),
+            group_name(group.name),
             f"[{_PHASES.get(group.phase, 'default')}]{group.phase}[/]",
             escape(group.node) or "[dim]-[/]",
             held or f"[dim]wants {wants}[/]",
@@ -157,25 +158,22 @@ def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
     for (group, reason), pods in lines:
         others = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
         first = f"[yellow]{escape(pods[0].pod)}{others}[/]"
-        made.add_row(first, _group(group), _age(pods[0].since, now), escape(reason))
+        made.add_row(first, group_name(group), _age(pods[0].since, now), escape(reason))
     return [made, *more(rest, "line", counted(sum(len(pods) for _, pods in rest), "pod"))]
 
 
-def _total(picture: Picture) -> RenderableType:
+def total(picture: Picture) -> RenderableType:
+    """How much of each resource is given out in the whole cluster."""
     if not picture.nodes:
         return Text("No node is shared yet. Share one: kubectl label node NODE deviceshare.io/mode=shared")
-    nodes = counted(len(picture.nodes), "node")
+    on = f"on {counted(len(picture.nodes), 'node')}"
     lines = [
         f"{count.resource}: {count.allocated}/{count.total} allocated, {count.free} free"
         + (f", {count.unhealthy} unhealthy" if count.unhealthy else "")
-        + f", on {nodes}"
+        + f", {on}"
         for count in picture.total
     ]
-    return Text("\n".join(lines or [f"No devices on {nodes}"]), style="bold")
-
-
-def _group(name: str) -> str:
-    return f"[{group_colour(name)}]{escape(name)}[/]"
+    return Text("\n".join(lines or [f"No devices {on}"]), style="bold")
 
 
 def _age(since: str, now: datetime) -> str:

@@ -6,6 +6,7 @@ from zlib import crc32
 import click
 import msgspec
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.table import Table
 
 TABLE, WIDE, JSON, YAML = "table", "wide", "json", "yaml"
@@ -45,6 +46,6 @@ def table(*columns: str) -> Table:
     return made
 
 
-def group_colour(name: str) -> str:
-    """The colour of a group, the same each time."""
-    return _GROUP_COLOURS[crc32(name.encode()) % len(_GROUP_COLOURS)]
+def group_name(name: str) -> str:
+    """A group's name, in markup that gives it the same colour each time."""
+    return f"[{_GROUP_COLOURS[crc32(name.encode()) % len(_GROUP_COLOURS)]}]{escape(name)}[/]"

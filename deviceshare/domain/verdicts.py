@@ -4,6 +4,7 @@ The verdicts are those of `Fleet.filter`, which answers kube-scheduler; the devi
 """
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -42,16 +43,27 @@ class NodeVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     devices: list[DeviceVerdict] = field(default_factory=list)
 
 
+class Candidates(NamedTuple):
+    """The nodes that the group's next pod may go to, with their scores; and why not, for each of the others."""
+
+    scores: dict[str, int]
+    reasons: dict[str, str]
+
+
+def candidates(fleet: Fleet, group: Group) -> Candidates:
+    """What filter and prioritize answer over all nodes, leaving out nodes that kube-scheduler would not use itself."""
+    names = fleet.names()
+    if faults := spec_faults(group.spec):
+        return Candidates({}, dict.fromkeys(names, f"group {group.name} is invalid: {faults[0]}"))
+    fits, reasons = fleet.filter(group, names)
+    reasons |= {name: obstacle for name in fits if (obstacle := node_obstacle(fleet, name))}
+    return Candidates(fleet.prioritize(group, [name for name in fits if name not in reasons]), reasons)
+
+
 def verdicts(fleet: Fleet, group: Group) -> list[NodeVerdict]:
     """Every shared node, the best first, then those that lack the fewest devices, then the others."""
-    names = fleet.names()
-    filtered = fleet.filter(group, names)
-    reasons = filtered.reasons | {name: obstacle for name in filtered.fits if (obstacle := node_obstacle(fleet, name))}
-    if faults := spec_faults(group.spec):
-        reasons = dict.fromkeys(names, f"group {group.name} is invalid: {faults[0]}")
-    fits = [name for name in filtered.fits if name not in reasons]
-    scores = fleet.prioritize(group, fits)
-    found = [_verdict(fleet, group, name, reasons.get(name, ""), scores) for name in names]
+    scores, reasons = candidates(fleet, group)
+    found = [_verdict(fleet, group, name, reasons.get(name, ""), scores) for name in fleet.names()]
     return sorted(found, key=_rank)
 
 

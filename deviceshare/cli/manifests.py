@@ -1,0 +1,180 @@
+"""Reads the files that `plan` is given: what is planned, and the nodes that it is planned for.
+
+Whatever is wrong is said with the file, the document and the field: nobody finds `Expected int` in 40 documents.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+import msgspec
+import yaml
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from deviceshare.domain import contract
+from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import LedgerStatus, NodeDevices
+from deviceshare.domain.meta import Condition, ObjectMeta
+from deviceshare.domain.nodes import Node, NodeStatus, offered
+from deviceshare.domain.pods import Pod
+from deviceshare.domain.workloads import WORKLOADS, Workload, pods_of
+
+T = TypeVar("T")
+Named = TypeVar("Named", Group, Node, NodeDevices, Pod, Workload)
+
+
+class Unreadable(click.ClickException):
+    """A file can't be read as what it should be. Shown as `Error: …`, exit status 2."""
+
+    exit_code = 2
+
+
+class PlainNode(Struct, frozen=True, forbid_unknown_fields=True):
+    """A node in the fewest words; it is shared and ready."""
+
+    name: str
+    devices: dict[str, int]
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class Wanted(NamedTuple):
+    """What is planned, in the order of the files."""
+
+    groups: list[Group]
+    pods: list[Pod]
+
+
+class Given(NamedTuple):
+    """What is there: nodes with their ledgers, and groups where the file has them, too."""
+
+    nodes: list[Node]
+    ledgers: list[NodeDevices]
+    groups: list[Group]
+    pods: list[Pod]
+
+
+class _Document(NamedTuple):
+    where: str
+    """The file and the document, for people."""
+    body: Any
+
+    def __str__(self) -> str:
+        metadata = self.body.get("metadata")
+        name = metadata.get("name", "") if isinstance(metadata, dict) else ""
+        return f"{self.where} ({self.kind} {name})" if self.kind else self.where
+
+    @property
+    def kind(self) -> str:
+        return str(self.body.get("kind", ""))
+
+    def read(self, type_: type[T]) -> T:
+        try:
+            return msgspec.convert(self.body, type_)
+        except msgspec.ValidationError as error:
+            what, _, path = str(error).partition(" - at `$")
+            raise Unreadable(f"{self}, {path.strip('.`') or 'as a whole'}: {what[:1].lower()}{what[1:]}") from error
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # chosen at run time
+    """Leaves timestamps as they are written, as Kubernetes does."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+
+
+def wanted(files: Iterable[Path]) -> Wanted:
+    """The groups, and the pods of all workloads that name one; other kinds are passed over.
+
+    Raises:
+        Unreadable: a file isn't YAML or JSON, or an object in it isn't what its kind says.
+    """
+    groups: dict[str, Group] = {}
+    pods: list[Pod] = []
+    for document in _documents(files):
+        if document.kind == contract.GROUP_KIND:
+            group = _named(document, document.read(Group))
+            groups[group.name] = replace(group, metadata=replace(group.metadata, uid=f"planned:{group.name}"))
+        elif document.kind == "Pod":
+            pods.append(_named(document, document.read(Pod)))
+        elif document.kind in WORKLOADS:
+            pods += pods_of(document.kind, _named(document, document.read(Workload)))
+    return Wanted(list(groups.values()), [_in_namespace(pod) for pod in pods if pod.group])
+
+
+def given(file: Path) -> Given:
+    """Nodes, in Kubernetes' own words or in fewer; of a node without a NodeDevices all devices are free.
+
+    Raises:
+        Unreadable: likewise, or there is no node in the file.
+    """
+    found = Given([], [], [], [])
+    for document in _documents([file]):
+        if not document.kind:
+            found.nodes.append(_node(document.read(PlainNode)))
+        elif document.kind == "Node":
+            found.nodes.append(_named(document, document.read(Node)))
+        elif document.kind == contract.NODE_DEVICES_KIND:
+            found.ledgers.append(_named(document, document.read(NodeDevices)))
+        elif document.kind == contract.GROUP_KIND:
+            found.groups.append(_named(document, document.read(Group)))
+        elif document.kind == "Pod":
+            found.pods.append(_named(document, document.read(Pod)))
+    if not found.nodes:
+        raise Unreadable(f"{file}: there is no node in it; write kubectl get nodes,nodedevices -o yaml there")
+    known = {ledger.node for ledger in found.ledgers}
+    return found._replace(ledgers=[*found.ledgers, *(_ledger(n) for n in found.nodes if n.metadata.name not in known)])
+
+
+def _node(plain: PlainNode) -> Node:
+    labels = {**plain.labels, contract.MODE_LABEL: contract.MODE_SHARED}
+    allocatable = {resource: str(count) for resource, count in plain.devices.items()}
+    status = NodeStatus(allocatable, [Condition("Ready", "True")])
+    return Node(metadata=ObjectMeta(name=plain.name, labels=labels), status=status)
+
+
+def _ledger(node: Node) -> NodeDevices:
+    ledger = NodeDevices(metadata=ObjectMeta(name=node.metadata.name))
+    return replace(ledger, status=LedgerStatus(devices=list(offered(node, ledger.hardware))))
+
+
+def _documents(files: Iterable[Path]) -> Iterable[_Document]:
+    for file in files:
+        name = "standard input" if str(file) == "-" else str(file)
+        try:
+            with click.open_file(str(file), encoding="utf-8") as stream:
+                bodies = list(yaml.load_all(stream, Loader=_Loader))
+        except (OSError, UnicodeDecodeError) as error:
+            raise Unreadable(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+        except yaml.YAMLError as error:
+            raise Unreadable(f"{name} is neither YAML nor JSON: {' '.join(str(error).split())}") from error
+        for number, body in enumerate(bodies, 1):
+            yield from _unpacked(f"{name}, document {number}", body)
+
+
+def _unpacked(where: str, body: Any) -> Iterable[_Document]:
+    if body is None:
+        return
+    if isinstance(body, dict) and isinstance(body.get("items"), list) and str(body.get("kind", "")).endswith("List"):
+        body = body["items"]
+    if isinstance(body, list):
+        for number, item in enumerate(body, 1):
+            yield from _unpacked(f"{where}, item {number}", item)
+        return
+    if not isinstance(body, dict):
+        raise Unreadable(f"{where}: an object with apiVersion, kind and metadata was expected, not {body!r:.40}")
+    yield _Document(where, body)
+
+
+def _named(document: _Document, obj: Named) -> Named:
+    if not obj.metadata.name:
+        raise Unreadable(f"{document}, metadata.name: it is missing")
+    return obj
+
+
+def _in_namespace(pod: Pod) -> Pod:
+    return replace(pod, metadata=replace(pod.metadata, namespace=pod.metadata.namespace or "default"))

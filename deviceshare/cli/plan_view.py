@@ -1,0 +1,59 @@
+"""A plan as text: where each group lands, who waits and for what, and what is left then."""
+
+from rich.console import RenderableType
+from rich.markup import escape
+
+from deviceshare.cli.folding import SHOWN, counted, fold, more
+from deviceshare.cli.inspect_view import nodes, total
+from deviceshare.cli.output import group_name, table
+from deviceshare.domain.planning import Placement, Plan
+
+
+def view(plan: Plan, *, details: bool) -> list[RenderableType]:
+    """The sections, with an empty line between; `details` adds the nodes and folds nothing."""
+    shown = None if details else SHOWN
+    sections = [_placed(plan, shown), _waiting(plan, shown), nodes(plan.after, None, wide=False) if details else []]
+    parts: list[RenderableType] = []
+    for section in sections:
+        parts += [*section, ""] if section else []
+    return [*parts, "[bold]Then[/]", total(plan.after)]
+
+
+def _placed(plan: Plan, shown: int | None) -> list[RenderableType]:
+    lines, rest = fold((placement for placement in plan.groups if placement.node), shown)
+    if not lines:
+        return []
+    made = table("GROUP", "NODE", "DEVICES", "PODS", "WHY")
+    for placement in lines:
+        held = " ".join(f"{resource} {indices}" for resource, indices in placement.devices.items())
+        pods = str(len(placement.pods))
+        made.add_row(
+            group_name(placement.group), f"[green]{escape(placement.node)}[/]", held, pods, escape(_why(placement))
+        )
+    return [made, *more(rest, "group")]
+
+
+def _why(placement: Placement) -> str:
+    equals = counted(placement.equals, "other node")
+    where = (
+        "lives there already" if placement.already else f"as good as {equals}" if placement.equals else "the best node"
+    )
+    return f"{where}; {placement.why_these}" if placement.why_these else where
+
+
+def _waiting(plan: Plan, shown: int | None) -> list[RenderableType]:
+    alike: dict[tuple[str, str], list[str]] = {}
+    for waits in plan.waiting:
+        alike.setdefault((waits.group, waits.reason), []).append(waits.pod)
+    told = {group for group, _ in alike}
+    for placement in plan.groups:
+        if not placement.node and placement.group not in told:
+            alike[placement.group, placement.message] = []
+    lines, rest = fold(alike.items(), shown)
+    if not lines:
+        return []
+    made = table("WAITING", "PODS", "REASON")
+    for (group, reason), pods in lines:
+        others = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+        made.add_row(group_name(group), escape(f"{pods[0]}{others}") if pods else "-", f"[yellow]{escape(reason)}[/]")
+    return [made, *more(rest, "group")]
