@@ -117,6 +117,10 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         ]
         return ", ".join(broken)
 
+    def split(self) -> set[Device]:
+        """The devices that are split by MIG: their parts may be others' already, as another resource."""
+        return {part.device for part in self.hardware.devices if part.mig}
+
     def allocated(self) -> dict[Device, str]:
         """What the vendor's device plugin gave away past us: device → pod, as `namespace/name`."""
         return {
@@ -126,8 +130,8 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         }
 
     def free(self) -> Devices:
-        """The devices that the node has, that are healthy and that nobody holds, sorted."""
-        taken = self.claimed() | self.unhealthy().keys() | self.allocated().keys()
+        """The devices that the node has, that are whole and healthy, and that nobody holds, sorted."""
+        taken = self.claimed() | self.unhealthy().keys() | self.allocated().keys() | self.split()
         return tuple(device for device in self.devices if device not in taken)
 
 

@@ -68,6 +68,12 @@ def test_an_unhealthy_device_is_not_handed_out() -> None:
     assert on(a_ledger(), seen(*CARDS, unhealthy="Xid 79")).free() == ledger.free()
 
 
+def test_a_device_split_by_mig_is_not_handed_out_whole() -> None:
+    """The device plugin gives its parts away as another resource."""
+    ledger = on(a_ledger(), seen(*CARDS, mig=True))
+    assert ledger.free() == cards((1, "GPU-b"), (2, "GPU-c"), (3, "GPU-d"))
+
+
 def test_a_lost_device_is_not_there_although_its_number_is_another_cards() -> None:
     """The driver counts anew without it."""
     lost = Part(GPU, 0, "GPU-a", unhealthy="lost", lost=True)
