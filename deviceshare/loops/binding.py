@@ -13,6 +13,7 @@ from collections.abc import Callable
 import structlog
 
 from deviceshare.domain import allocation
+from deviceshare.domain.explaining import NOT_INJECTED
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import NodeDevices
@@ -27,11 +28,6 @@ log = structlog.get_logger(__name__)
 
 REMEMBERED_PODS = 20_000
 ATTEMPTS = 5
-
-NOT_INJECTED = (
-    "the pod was admitted while deviceshare's webhook was away, so its containers would not see the group's devices:"
-    " delete and recreate the pod"
-)
 
 
 class Binder:

@@ -13,10 +13,10 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from deviceshare.domain.explaining import pod_obstacle
 from deviceshare.domain.fleet import Filtered, Fleet
-from deviceshare.domain.groups import Group, spec_faults
+from deviceshare.domain.groups import Group
 from deviceshare.domain.pods import Pod
-from deviceshare.loops.binding import NOT_INJECTED
 from deviceshare.loops.claiming import Refused
 from deviceshare.loops.ports import ApiError, Mirror
 from deviceshare.web.extender_api import (
@@ -79,14 +79,10 @@ class Extender:
         return _json(filter_result(fits, reasons, whole), "ok" if fits else "no-fit")
 
     def _place(self, pod: Pod, names: Sequence[str]) -> Filtered:
-        if not pod.admitted:
-            return Filtered([], dict.fromkeys(names, NOT_INJECTED))
         group = self._groups.get(pod.group)
-        if group is None:
-            return Filtered([], dict.fromkeys(names, f"group {pod.group} does not exist: create it"))
-        faults = spec_faults(group.spec)
-        if faults:
-            return Filtered([], dict.fromkeys(names, f"group {group.name} is invalid: {faults[0]}"))
+        obstacle = pod_obstacle(pod, group)
+        if obstacle or group is None:
+            return Filtered([], dict.fromkeys(names, obstacle))
         return self._fleet.filter(group, names)
 
     async def _prioritize(self, body: bytes) -> web.Response:

@@ -8,9 +8,10 @@ import pytest
 
 from deviceshare.domain import contract
 from deviceshare.domain.devices import devices_of
+from deviceshare.domain.explaining import NOT_INJECTED
 from deviceshare.domain.ledger import as_json, new_ledger
 from deviceshare.loops import claiming
-from deviceshare.loops.binding import NOT_INJECTED, Binder
+from deviceshare.loops.binding import Binder
 from deviceshare.loops.claiming import Refused
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Conflict, Unavailable

@@ -11,12 +11,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from deviceshare.domain import contract
+from deviceshare.domain.explaining import NOT_INJECTED
 from deviceshare.domain.fleet import NO_LEDGER, NOT_SHARED, OTHER_LABELS, Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
-from deviceshare.loops.binding import NOT_INJECTED
 from deviceshare.loops.claiming import Refused
 from deviceshare.loops.ports import Unavailable
 from deviceshare.web.extender import MAX_BODY, STARTING, Extender
