@@ -38,6 +38,9 @@ class LazyGroup(click.Group):
 Examples:
   deviceshare sandbox demo     watch pods share GPUs, in half a minute
   deviceshare sandbox up       a cluster of your own to try it on
+  deviceshare inspect          who holds which devices, and who waits
+  deviceshare explain pod NS/NAME
+  deviceshare plan -f FILE     where manifests would land
   deviceshare top              what devices and processes do now
   deviceshare run --help       how to run it in a real one
 \b
@@ -47,3 +50,11 @@ Shell completion, likewise with zsh_source and fish_source:
 @click.version_option(__version__, prog_name="deviceshare")
 def main() -> None:
     """Several Kubernetes pods share the same GPUs, on purpose and safely."""
+
+
+def plugin() -> None:
+    """The same as `kubectl deviceshare …`: kubectl runs what it finds on PATH under the name kubectl-deviceshare.
+
+    https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/
+    """
+    main(prog_name="kubectl deviceshare")

@@ -15,15 +15,16 @@ class Trouble(NamedTuple):
 
 
 def troubles(picture: Picture) -> list[Trouble]:
-    """Broken devices, trespasses and ailing groups, in this order."""
+    """Broken devices, trespasses and what else groups ail from, in this order."""
     devices = [(node, device) for node in picture.nodes for device in node.devices]
+    explained = {device.group for _, device in devices if not device.sound}
     return [
         *(_broken(node, device) for node, device in devices if not device.sound),
         *(trouble for node, device in devices for trouble in _trespasses(node, device)),
         *(
             Trouble(f"group {group.name}", group.ailment, f"deviceshare explain group {group.name}")
             for group in picture.groups
-            if group.ailment
+            if group.ailment and group.name not in explained
         ),
     ]
 

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Final
 
 from deviceshare.domain import status
-from deviceshare.domain.fleet import NO_LEDGER, NOT_SHARED, Fleet
+from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group, spec_faults
 from deviceshare.domain.meta import Condition
 from deviceshare.domain.nodes import Node
@@ -27,15 +27,15 @@ def pod_obstacle(pod: Pod, group: Group | None) -> str:
 
 
 def node_obstacle(fleet: Fleet, name: str) -> str:
-    """Why no group gets devices on the node, whatever is free there, or ""."""
+    """Why no group gets devices on the node, whatever is free there, or ""; kube-scheduler's reasons among them."""
+    if obstacle := fleet.obstacle(name):
+        return obstacle
     node = fleet.node(name)
-    if node is None or not node.shared:
-        return NOT_SHARED
-    if not node.ready:
+    if node is not None and not node.ready:
         return "the node is not Ready"
-    if node.spec.unschedulable:
+    if node is not None and node.spec.unschedulable:
         return f"the node is cordoned (kubectl uncordon {name})"
-    return "" if fleet.ledger(name) else NO_LEDGER
+    return ""
 
 
 def group_message(fleet: Fleet, group: Group, pods: Collection[Pod]) -> str:

@@ -231,6 +231,11 @@ class Fleet:
             return f"the node lost {', '.join(gone)} of group {group.name}: delete the group and make it again"
         return ""
 
+    def obstacle(self, name: str) -> str:
+        """Why no group at all fits on the node, or ""."""
+        shape = self._shapes.get(name)
+        return shape.obstacle if shape else NOT_SHARED
+
     def opacity(self, group: Group, name: str) -> str:
         """Why no device of the node can be told to be free for the group, or ""; see `opaque`."""
         return _opaque_text(sorted(self.opaque(name) & group.spec.resources.keys()))
