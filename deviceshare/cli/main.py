@@ -17,7 +17,7 @@ class LazyGroup(click.Group):
     After click's own recipe: https://click.palletsprojects.com/en/stable/complex/#lazily-loading-subcommands
     """
 
-    _MODULES = ("agent", "doctor", "explain", "inspect", "plan", "run", "sandbox", "smi", "top")
+    _MODULES = ("agent", "doctor", "explain", "inspect", "plan", "rebind", "recover", "run", "sandbox", "smi", "top")
     """Each `deviceshare.cli.NAME` holds the command NAME."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,0 +1,140 @@
+"""`deviceshare rebind GROUP`: other devices in place of broken ones."""
+
+import secrets
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import click
+
+from deviceshare.cli import cluster
+from deviceshare.cli.patience import insist, wait_for
+from deviceshare.domain import contract, rebinding
+from deviceshare.domain.devices import Device, Devices, selected
+from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import Claim, NodeDevices
+from deviceshare.domain.rebinding import Verdict
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
+from deviceshare.loops.ports import Cluster, NotFound
+
+ANSWER_SECONDS = 30.0
+"""A leader that died is replaced within this time."""
+
+
+@click.command(
+    short_help="Give a group other devices in place of broken ones.",
+    epilog="""\b
+Examples:
+  deviceshare rebind team-a              replace what is unhealthy or lost
+  deviceshare inspect -d                 see what is
+  kubectl delete pod -n research train   have a pod see its new devices at once
+\b
+Exit codes: 0 replaced, or nothing to replace; 1 failed, no such group, or no healthy device is free on its node;
+2 wrong flags.""",
+)
+@click.argument("group")
+@cluster.options
+def rebind(target: cluster.Target, group: str) -> None:
+    """Replace the unhealthy and lost devices of GROUP with healthy ones of the same node. The others stay.
+
+    Containers see their new devices when they restart. What a pod had before stays reserved until the pod has ended.
+    """
+    click.echo(target.ask(lambda api: ask(api, group)))
+
+
+async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> str:
+    """Has the group rebound, and says how it ended.
+
+    Raises:
+        ClickException: it didn't; the text says why and what to do.
+        ApiError: a request failed.
+    """
+    before, verdict = await insist(lambda: _request(api, name))
+    if not verdict.broken:
+        return f"All devices of group {name} are well: it keeps {_listed(before.claim.devices)} on {before.node}."
+    if verdict.obstacle:
+        raise click.ClickException(f"Group {name} {verdict.obstacle}: {_mend(before, verdict.broken)}")
+
+    async def look() -> "_Seen | None":
+        seen = await _look(api, name)
+        return seen if seen.claim.rebound == seen.group.rebind != "" else None
+
+    after = await wait_for(look, doing=f"Waiting for other devices for group {name}", seconds=seconds)
+    if after is None:
+        raise click.ClickException(
+            f"deviceshare has not answered within {seconds:g} s. It will as soon as it can; see whether it runs with"
+            f" kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}, and the outcome with"
+            f" kubectl describe sdg {name}"
+        )
+    kept = [device for device in verdict.broken if any(rebinding.same(device, now) for now in after.claim.devices)]
+    if kept:
+        raise click.ClickException(
+            f"Group {name} keeps {_listed(kept)}, which nothing could replace; see why with kubectl describe sdg {name}"
+        )
+    return _told(after, verdict.broken)
+
+
+async def _request(api: Cluster, name: str) -> tuple["_Seen", Verdict]:
+    """Asks the leader for other devices, if there are any; answers with the group as it was before."""
+    seen = await _look(api, name)
+    verdict = rebinding.judge(seen.ledger, seen.claim)
+    if verdict.replacements:
+        annotations = {contract.REBIND: new_token()}
+        version = seen.group.metadata.resource_version
+        await api.patch(GROUPS, name, {"metadata": {"resourceVersion": version, "annotations": annotations}})
+    return seen, verdict
+
+
+class _Seen(NamedTuple):
+    group: Group
+    ledger: NodeDevices
+    claim: Claim
+
+    @property
+    def node(self) -> str:
+        return f"node {self.ledger.node}"
+
+
+async def _look(api: Cluster, name: str) -> _Seen:
+    try:
+        group = await api.get(GROUPS, name)
+    except NotFound:
+        raise click.ClickException(f"There is no group {name}; see them with kubectl get sdg") from None
+    if not group.node:
+        raise click.ClickException(f"Group {name} holds no devices yet; see why with deviceshare explain group {name}")
+    try:
+        ledger = await api.get(NODE_DEVICES, group.node)
+    except NotFound:
+        ledger = NodeDevices()
+    claim = ledger.claims.get(group.uid)
+    if claim is None:
+        raise click.ClickException(
+            f"The claim of group {name} on node {group.node} is missing and made again from its pods; try again once"
+            f" kubectl get ndev {group.node} shows it"
+        )
+    return _Seen(group, ledger, claim)
+
+
+def _told(after: _Seen, broken: Devices) -> str:
+    now = _listed(after.claim.devices)
+    lines = [f"Group {after.group.name} now holds {now} on {after.node}, and no longer {_listed(broken)}."]
+    if pods := after.group.status.allocated_pods:
+        lines += [
+            "Containers see that when they restart. What these pods had before stays reserved until they have ended:",
+            *(f"  {pod}" for pod in pods),
+        ]
+    return "\n".join(lines)
+
+
+def _mend(seen: _Seen, broken: Devices) -> str:
+    names = " ".join(device.uuid or str(device.index) for device in broken)
+    return f"free a device, or mend one and say so with deviceshare recover {seen.ledger.node} {names}"
+
+
+def _listed(devices: Iterable[Device]) -> str:
+    return " and ".join(f"{resource} {indices}" for resource, indices in sorted(selected(devices).items()))
+
+
+def new_token() -> str:
+    """A request that was never made before: RFC 3339, and drawn by lot where two are made at once."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}"

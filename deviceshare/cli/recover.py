@@ -1,0 +1,106 @@
+"""`deviceshare recover NODE DEVICE…`: says that broken devices are mended, so that they are handed out again."""
+
+from collections.abc import Iterable
+
+import click
+
+from deviceshare.cli import cluster
+from deviceshare.cli.patience import insist, wait_for
+from deviceshare.domain import contract
+from deviceshare.domain.hardware import Hardware, Part
+from deviceshare.domain.health import finding, findings_of
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.loops.kinds import NODE_DEVICES
+from deviceshare.loops.ports import Cluster, NotFound
+
+ANSWER_SECONDS = 30.0
+"""An agent looks at its node's object much more often than this."""
+
+
+@click.command(
+    short_help="Say that broken devices are mended.",
+    epilog="""\b
+Examples:
+  deviceshare recover node-1 3           GPU 3 of node-1 was mended
+  deviceshare recover node-1 0 GPU-8f6e  several at once, by number or UUID
+  deviceshare inspect node-1             see which are unhealthy, and why
+\b
+Exit codes: 0 handed out again; 1 failed, no such device, or it is not marked unhealthy; 2 wrong flags.""",
+)
+@click.argument("node")
+@click.argument("devices", metavar="DEVICE...", nargs=-1, required=True)
+@cluster.options
+def recover(target: cluster.Target, node: str, devices: tuple[str, ...]) -> None:
+    """Have the agent of NODE lift the marks of unhealthy DEVICEs, named by number or UUID.
+
+    It says that the errors found so far are dealt with. An error that comes again marks the device again.
+    """
+    for line in target.ask(lambda api: lift(api, node, devices)):
+        click.echo(line)
+
+
+async def lift(api: Cluster, node: str, names: Iterable[str], *, seconds: float = ANSWER_SECONDS) -> list[str]:
+    """Has the marks of the named devices lifted, and says which were.
+
+    Raises:
+        ClickException: they were not; the text says why and what to do.
+        ApiError: a request failed.
+    """
+    named = tuple(names)
+    parts = await insist(lambda: _annotate(api, node, named))
+    findings = {finding(part) for part in parts}
+
+    async def look() -> bool | None:
+        left = {finding(part) for part in (await _ledger(api, node)).hardware.devices if part.unhealthy}
+        return True if left.isdisjoint(findings) else None
+
+    if not await wait_for(look, doing=f"Waiting for the agent of node {node}", seconds=seconds):
+        raise click.ClickException(
+            f"The agent of node {node} has not lifted the mark within {seconds:g} s. It will when it runs; see it with"
+            f" kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT} --field-selector spec.nodeName={node}"
+        )
+    return [
+        f"{part.resource} {part.index} of node {node} is handed out again (it was: {part.unhealthy})." for part in parts
+    ]
+
+
+async def _annotate(api: Cluster, node: str, names: Iterable[str]) -> list[Part]:
+    seen = await _ledger(api, node)
+    parts = [_marked(seen.hardware, node, name) for name in names]
+    # What others said before stays as long as it means something.
+    standing = {finding(part) for part in seen.hardware.devices if part.unhealthy}
+    said = findings_of(seen.metadata.annotations.get(contract.RECOVERED, "")) & standing
+    annotations = {contract.RECOVERED: ",".join(sorted(said | {finding(part) for part in parts}))}
+    version = seen.metadata.resource_version
+    await api.patch(NODE_DEVICES, node, {"metadata": {"resourceVersion": version, "annotations": annotations}})
+    return parts
+
+
+async def _ledger(api: Cluster, node: str) -> NodeDevices:
+    try:
+        seen = await api.get(NODE_DEVICES, node)
+    except NotFound:
+        raise click.ClickException(f"{node} is not a shared node; see them with deviceshare inspect") from None
+    if not seen.hardware.devices:
+        raise click.ClickException(
+            f"No agent reports on node {node}, so none of its devices is marked; see whether one should with"
+            f" kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT} -o wide"
+        )
+    return seen
+
+
+def _marked(hardware: Hardware, node: str, name: str) -> Part:
+    """The unhealthy device of this number or UUID. Two may have one number, if one of them was lost."""
+    named = [part for part in hardware.devices if name in (part.uuid, str(part.index))]
+    marked = [part for part in named if part.unhealthy]
+    if len(marked) == 1:
+        return marked[0]
+    look = f"see them with deviceshare inspect {node}"
+    if not named:
+        raise click.ClickException(f"Node {node} has no device {name}; {look}")
+    if not marked:
+        raise click.ClickException(f"{named[0].resource} {named[0].index} of node {node} is healthy; {look}")
+    uuids = " or ".join(part.uuid for part in marked)
+    raise click.ClickException(
+        f"Several unhealthy devices of node {node} have the number {name}; name one by UUID: {uuids}"
+    )
