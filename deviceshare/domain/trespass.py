@@ -38,9 +38,12 @@ def trespassers(ledger: NodeDevices, occupants: Iterable[Occupant]) -> list[Occu
     return [each for each in occupants if each.device in holders and each.group_uid not in holders[each.device]]
 
 
+def as_trespass(occupant: Occupant) -> Trespass:
+    """What is written down of it: its PID says nothing to a reader."""
+    return Trespass(occupant.device.resource, occupant.device.index, process=occupant.name, pod=occupant.pod)
+
+
 def written(found: Iterable[Occupant]) -> list[Trespass]:
     """As they are reported: alike processes once, in an order that doesn't change by itself, no more than are read."""
-    rows = {(each.device.resource, each.device.index, each.pod, each.name) for each in found}
-    return [
-        Trespass(resource, index, process=name, pod=pod) for resource, index, pod, name in sorted(rows)[:MAX_TRESPASSES]
-    ]
+    rows = sorted(set(map(as_trespass, found)), key=lambda row: (row.resource, row.index, row.pod, row.process))
+    return rows[:MAX_TRESPASSES]

@@ -1,0 +1,157 @@
+"""Sees the node's devices: through NVML, in one thread of its own, and the processes on them, through /proc.
+
+A call of NVML may hang for as long as a sick device pleases, and so may the thread: it is a daemon, nobody waits for
+it, and what it doesn't tell in time counts as a driver that doesn't answer. Between two looks the thread listens for
+Xid errors, which the driver tells once and to nobody who comes later.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from deviceshare import nvidia
+from deviceshare.domain.cgroups import owner_of
+from deviceshare.loops.agent.ports import Running, Sight, Use, Xid
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS: Final = 5.0
+"""Between two looks. An Xid error has the next one begin at once."""
+INVENTORY_SECONDS: Final = 60.0
+"""Between two readings of what hardly ever changes, unless something did."""
+RETRY_SECONDS: Final = 5.0
+RESTART_SECONDS: Final = 60.0
+"""Between two new starts of NVML while a device is lost: it looks for one only then."""
+HANG_SECONDS: Final = 30.0
+_WAIT_SECONDS: Final = 1.0
+_GATHER_SECONDS: Final = 0.2
+"""One fault comes as several errors."""
+HUNG: Final = f"the driver has not answered for {HANG_SECONDS:.0f} s: run nvidia-smi on the node, it may need a restart"
+
+
+class Eyes:
+    """Tells a `Sight` every few seconds while `run` runs."""
+
+    def __init__(self, tell: Callable[[Sight], object], *, proc: Path, sysfs: Path) -> None:
+        """`tell` is called on the event loop."""
+        self.missing = False
+        """To be set while a device is known to be lost."""
+        self._tell = tell
+        self._proc = proc
+        self._sysfs = sysfs
+        self._boot_id = self._read_boot_id()
+        self._closing = threading.Event()
+        self._told = time.monotonic()
+        self._xids: list[Xid] = []
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        thread = threading.Thread(target=self._look_on, args=(loop,), name="eyes", daemon=True)
+        thread.start()
+        try:
+            while True:
+                await asyncio.sleep(LOOK_SECONDS)
+                if time.monotonic() - self._told > HANG_SECONDS:
+                    self._tell(Sight(boot_id=self._boot_id, trouble=HUNG))
+        finally:
+            self._closing.set()
+
+    # From here on everything is in the thread.
+
+    def _look_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._closing.is_set():
+            try:
+                with nvidia.Driver():
+                    self._look_and_listen(loop)
+            except (nvidia.NoDriver, nvidia.Refused) as error:
+                self._send(loop, Sight(boot_id=self._boot_id, trouble=str(error)))
+            except Exception as error:  # a mistake of ours must not look like a device that does its work
+                log.exception("Failed to look at the devices")
+                self._send(loop, Sight(boot_id=self._boot_id, trouble=f"the agent failed: {error}"))
+            self._closing.wait(RETRY_SECONDS)
+
+    def _look_and_listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Until NVML has to be started anew."""
+        # First the ears: what happens before the inventory is read is in neither.
+        watch = nvidia.Watch()
+        if watch.unwatched:
+            log.warning("Failed to listen for errors", devices=watch.unwatched)
+        started = read_at = time.monotonic()
+        inventory = nvidia.read_inventory(self._sysfs)
+        try:
+            while not self._closing.is_set():
+                uses = nvidia.read_usage()
+                now = time.monotonic()
+                if _differs(inventory, uses) or self._xids or now - read_at > INVENTORY_SECONDS:
+                    inventory, read_at = nvidia.read_inventory(self._sysfs), now
+                self._send(loop, self._sight(inventory, uses))
+                if (self.missing or inventory.silent) and now - started > RESTART_SECONDS:
+                    return
+                self._listen(watch)
+        except nvidia.Lost:
+            # Which one it was, the inventory tells; the ears are deaf until NVML has started anew.
+            self._send(loop, self._sight(nvidia.read_inventory(self._sysfs), nvidia.read_usage()))
+        finally:
+            watch.close()
+
+    def _listen(self, watch: nvidia.Watch) -> None:
+        until = time.monotonic() + LOOK_SECONDS
+        while (rest := until - time.monotonic()) > 0 and not self._closing.is_set():
+            error = watch.next(min(rest, _WAIT_SECONDS))
+            if error is not None:
+                self._xids.append(Xid(error.uuid, error.number, nvidia.describe(error.number)))
+                until = min(until, time.monotonic() + _GATHER_SECONDS)
+
+    def _sight(self, inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse]) -> Sight:
+        xids, self._xids = self._xids, []
+        return Sight(
+            parts=inventory.devices,
+            links=inventory.links,
+            uses=[self._use(use) for use in uses],
+            xids=xids,
+            absent=inventory.silent,
+            driver=inventory.driver,
+            boot_id=self._boot_id,
+        )
+
+    def _use(self, use: nvidia.DeviceUse) -> Use:
+        return Use(
+            use.uuid,
+            use.memory_used_mib,
+            use.memory_total_mib,
+            use.utilization,
+            [running for process in use.processes if (running := self._running(process))],
+        )
+
+    def _running(self, process: nvidia.ProcessUse) -> Running | None:
+        directory = self._proc / str(process.pid)
+        try:
+            name = (directory / "comm").read_text(errors="replace").strip()
+            owner = owner_of((directory / "cgroup").read_text(errors="replace"))
+        except OSError:
+            return None  # it has ended
+        return Running(process.pid, name, process.memory_mib or 0, owner)
+
+    def _send(self, loop: asyncio.AbstractEventLoop, sight: Sight) -> None:
+        self._told = time.monotonic()
+        try:
+            loop.call_soon_threadsafe(self._tell, sight)
+        except RuntimeError:
+            self._closing.set()  # the loop is over, and so is the process
+
+    def _read_boot_id(self) -> str:
+        try:
+            return nvidia.read_boot_id(self._proc)
+        except OSError as error:
+            log.warning("Failed to read the boot ID: marks of unhealthy devices outlive restarts", error=str(error))
+            return ""
+
+
+def _differs(inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse]) -> bool:
+    return [(part.index, part.uuid) for part in inventory.devices] != [(use.index, use.uuid) for use in uses]

@@ -1,0 +1,112 @@
+"""An agent's numbers at /metrics: its node's devices, who uses them, and what is wrong with them.
+
+Labels are bounded by the node: its devices, its pods' containers, the Xid numbers that NVIDIA gave out. Processes are
+added up by container; those outside of any pod share one line, with empty labels.
+"""
+
+from collections import Counter as Sums
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from prometheus_client import Counter
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from deviceshare.domain.hardware import Hardware
+from deviceshare.domain.health import APPLICATION_XIDS
+from deviceshare.domain.usage import Usage
+from deviceshare.loops.agent.ports import Xid
+from deviceshare.telemetry import ServerMetrics
+
+MIB: Final = 1 << 20
+HIGHEST_XID: Final = 255
+"""Higher ones, which nobody knows yet, are counted as one."""
+
+
+class AgentMetrics(ServerMetrics):
+    """The numbers of one `deviceshare agent`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._xids = Counter(
+            "deviceshare_xid_errors_total",
+            "Xid errors that the driver told of, by device; the kind is `device` or `application`.",
+            ["uuid", "xid", "kind"],
+            registry=self.registry,
+        )
+        self.evictions = Counter(
+            "deviceshare_evictions_total",
+            "Pods evicted from devices of groups that they are not of.",
+            registry=self.registry,
+        )
+
+    def count_xid(self, xid: Xid) -> None:
+        """Counts an error as it is told."""
+        number = str(xid.number) if xid.number <= HIGHEST_XID else "other"
+        self._xids.labels(xid.uuid, number, "application" if xid.number in APPLICATION_XIDS else "device").inc()
+
+    def watch_devices(
+        self, hardware: Callable[[], Hardware | None], usage: Callable[[], Usage], reports: Callable[[], int]
+    ) -> None:
+        """Adds what the last look saw, and the reports written so far, asked for at each scrape. Call it once."""
+        self.registry.register(_Devices(hardware, usage, reports))
+
+
+class _Devices(Collector):
+    def __init__(
+        self, hardware: Callable[[], Hardware | None], usage: Callable[[], Usage], reports: Callable[[], int]
+    ) -> None:
+        self._hardware = hardware
+        self._usage = usage
+        self._reports = reports
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        yield from self._health()
+        yield from self._use()
+        yield from self._containers()
+        reports = GaugeMetricFamily("deviceshare_reports", "Reports written since the agent started.")
+        reports.add_metric([], self._reports())
+        yield reports
+
+    def _health(self) -> Iterable[GaugeMetricFamily]:
+        hardware = self._hardware() or Hardware()
+        healthy = _family("healthy", "1 while the device may be handed out, 0 while it is unhealthy or lost.")
+        trespasses = _family("trespasses", "Processes, by name and pod, on a group's device that are not of the group.")
+        for part in hardware.devices:
+            labels = [part.resource, str(part.index), part.uuid]
+            healthy.add_metric(labels, float(not part.unhealthy))
+            count = sum((each.resource, each.index) == (part.resource, part.index) for each in hardware.trespasses)
+            trespasses.add_metric(labels, 0 if part.lost else count)
+        return healthy, trespasses
+
+    def _use(self) -> Iterable[GaugeMetricFamily]:
+        used = _family("memory_used_bytes", "The device's memory in use.")
+        total = _family("memory_total_bytes", "The device's memory.")
+        busy = _family("utilization_ratio", "How much of the last moment something ran on the device, from 0 to 1.")
+        for device in self._usage().devices:
+            labels = [device.resource, str(device.index), device.uuid]
+            used.add_metric(labels, device.memory_used_mib * MIB)
+            total.add_metric(labels, device.memory_total_mib * MIB)
+            if device.utilization is not None:
+                busy.add_metric(labels, device.utilization / 100)
+        return used, total, busy
+
+    def _containers(self) -> Iterable[GaugeMetricFamily]:
+        where = ("namespace", "pod", "container")
+        memory = _family("container_memory_bytes", "The device's memory that a container's processes use.", where)
+        count = _family("container_processes", "A container's processes on the device.", where)
+        for device in self._usage().devices:
+            mib, processes = Sums[tuple[str, ...]](), Sums[tuple[str, ...]]()
+            for process in device.processes:
+                namespace, _, pod = process.pod.rpartition("/")
+                mib[namespace, pod, process.container] += process.memory_mib
+                processes[namespace, pod, process.container] += 1
+            for key, number in processes.items():
+                labels = [device.resource, str(device.index), device.uuid, *key]
+                memory.add_metric(labels, mib[key] * MIB)
+                count.add_metric(labels, number)
+        return memory, count
+
+
+def _family(name: str, documentation: str, more: tuple[str, ...] = ()) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"deviceshare_device_{name}", documentation, labels=["resource", "index", "uuid", *more])

@@ -1,0 +1,53 @@
+"""The settings of `deviceshare agent`: the only reader of its flags and environment."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from deviceshare.domain import contract
+from deviceshare.settings import Address, AddressType, flag
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSettings:
+    """What one agent does and with what; see the flags' help for each."""
+
+    node_name: str
+    kubeconfig: Path | None
+    bind: Address
+    proc_root: Path
+    sys_root: Path
+    pod_resources: str
+    enforce: str
+    log_format: Any
+    log_level: Any
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the flags of `AgentSettings` to a click command, which receives them as keyword arguments."""
+    file = click.Path(exists=True, dir_okay=False, path_type=Path)
+    directory = click.Path(exists=True, file_okay=False, path_type=Path)
+    flags = [
+        flag("--node-name", required=True, help="The node that this agent runs on, as Kubernetes calls it."),
+        flag("--kubeconfig", type=file, help="How to reach the API server; in a pod its service account is used."),
+        flag(
+            "--bind", type=AddressType(), default=f":{contract.AGENT_PORT}", help="/livez, /readyz, /metrics, /usage."
+        ),
+        flag("--proc-root", type=directory, default="/proc", help="Where the node's processes are shown."),
+        flag("--sys-root", type=directory, default="/sys", help="Where the node's PCI devices are shown."),
+        flag("--pod-resources", default="", help="The kubelet's socket that tells what device plugins gave away."),
+        flag(
+            "--enforce",
+            type=click.Choice(["report", "evict"]),
+            default="report",
+            help="What to do about pods on a group's device that aren't of the group.",
+        ),
+        flag("--log-format", type=click.Choice(["auto", "json", "console"]), default="auto"),
+        flag("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"),
+    ]
+    for each in reversed(flags):
+        command = each(command)
+    return command

@@ -1,0 +1,69 @@
+"""Ends pods through the eviction API, which honours PodDisruptionBudgets and leaves the pod its time."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from msgspec import Struct
+
+from deviceshare.loops.agent.ports import Writer
+from deviceshare.loops.ports import Conflict, NotFound
+from deviceshare.loops.queue import Queue
+
+log = structlog.get_logger(__name__)
+
+FRESH_SECONDS: Final = 15.0
+"""For so long a wish holds; a pod that mended its ways while a budget protected it is spared."""
+REST_SECONDS: Final = 60.0
+"""After an eviction, until the same pod may be evicted again: it may take its time to end."""
+
+
+class Intruder(Struct, frozen=True):
+    """A pod that is to be evicted."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class Evictions:
+    """Works while `run` runs."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        *,
+        on_evicted: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._writer = writer
+        self._on_evicted = on_evicted
+        self._clock = clock
+        self._wanted: dict[Intruder, float] = {}
+        self._evicted: dict[Intruder, float] = {}
+        self._queue: Queue[Intruder] = Queue("evictions", self._reconcile, workers=2, clock=clock)
+
+    def want(self, intruder: Intruder) -> None:
+        """Has the pod evicted. To be repeated for as long as it is meant."""
+        now = self._clock()
+        self._wanted = {each: at for each, at in self._wanted.items() if now - at < FRESH_SECONDS}
+        self._evicted = {each: at for each, at in self._evicted.items() if now - at < REST_SECONDS}
+        if intruder not in self._evicted:
+            self._wanted[intruder] = now
+            self._queue.add(intruder)
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self._queue.run()
+
+    async def _reconcile(self, intruder: Intruder) -> None:
+        if intruder in self._evicted or self._clock() - self._wanted.get(intruder, -FRESH_SECONDS) >= FRESH_SECONDS:
+            return
+        try:
+            await self._writer.evict(intruder.namespace, intruder.name, uid=intruder.uid)
+        except (NotFound, Conflict):
+            return
+        self._evicted[intruder] = self._clock()
+        self._on_evicted()
+        log.warning("Evicted a trespasser", namespace=intruder.namespace, pod=intruder.name, uid=intruder.uid)

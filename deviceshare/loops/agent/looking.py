@@ -1,0 +1,126 @@
+"""One look at the node's devices after another: from what is seen to what is reported and shown."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from deviceshare.domain.devices import Device
+from deviceshare.domain.hardware import Hardware, Part, Trespass
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.trespass import Occupant, written
+from deviceshare.domain.usage import DeviceUsage, Process, Usage
+from deviceshare.loops.agent.allocating import Allocations
+from deviceshare.loops.agent.guarding import Guard
+from deviceshare.loops.agent.judging import Judge
+from deviceshare.loops.agent.pods import Tenant, Tenants
+from deviceshare.loops.agent.ports import NodePod, Running, Sight, Use
+from deviceshare.loops.agent.reporting import Reporter
+from deviceshare.loops.ports import Mirror
+
+BLIND_SECONDS: Final = 60.0
+"""Without a look for so long, the agent doesn't do its work. A driver that hangs is noticed, and told, before."""
+
+
+class Lookout:
+    """Takes in sights, and has reported what follows from them."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        ledgers: Mirror[NodeDevices],
+        pods: Mirror[NodePod],
+        judge: Judge,
+        guard: Guard,
+        allocations: Allocations,
+        reporter: Reporter,
+        now: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.usage = Usage(node)
+        """The last look's."""
+        self.hardware: Hardware | None = None
+        """What is to be reported; None until that is known."""
+        self._node = node
+        self._ledgers = ledgers
+        self._pods = pods
+        self._judge = judge
+        self._guard = guard
+        self._allocations = allocations
+        self._reporter = reporter
+        self._now = now
+        self._clock = clock
+        self._looked = clock()
+        self._trespasses: list[Trespass] = []
+
+    def fault(self) -> str:
+        """Why the agent doesn't do its work, or ""."""
+        blind = self._clock() - self._looked
+        return f"the last look at the devices was {blind:.0f} s ago" if blind > BLIND_SECONDS else ""
+
+    def take(self, sight: Sight) -> None:
+        """Judges what was seen. Called on the event loop; waits for nobody."""
+        self._looked = self._clock()
+        first = self._judge.known is None
+        judged = self._judge.judge(sight)
+        known = self._judge.known
+        if first and known is not None:
+            self._trespasses = known.trespasses
+            self._guard.remember(known.trespasses)
+            self._allocations.remember(known.allocations)
+        parts = {part.uuid: part for part in (known.devices if known else sight.parts or ())}
+        self._look_at_processes(sight, parts)
+        if judged is not None:
+            self.hardware = judged
+        self.report()
+
+    def report(self) -> None:
+        """Has reported what is known by now: to be called when a part of it has changed."""
+        if self.hardware is None or not self._allocations.asked:
+            return
+        self.hardware = replace(self.hardware, allocations=self._allocations.known, trespasses=self._trespasses)
+        self._reporter.want(self.hardware)
+
+    def _look_at_processes(self, sight: Sight, parts: dict[str, Part]) -> None:
+        tenants = Tenants(self._pods)
+        seen = [
+            (part, use, [(process, tenants.of(process.owner)) for process in use.processes])
+            for use in sight.uses
+            if (part := parts.get(use.uuid))
+        ]
+        ledger = self._ledgers.get(self._node)
+        # While pods aren't known, their processes would all look like strangers.
+        if ledger is not None and self._pods.synced:
+            occupants = [_occupant(ledger, part, *each) for part, _, processes in seen for each in processes]
+            self._trespasses = written(self._guard.look(ledger, occupants))
+        devices = [
+            _device(part, use, [_process(part, *each, self._trespasses) for each in who]) for part, use, who in seen
+        ]
+        self.usage = Usage(self._node, self._now(), devices)
+
+
+def _occupant(ledger: NodeDevices, part: Part, process: Running, tenant: Tenant) -> Occupant:
+    device = ledger.present(Device(part.resource, part.index, part.uuid))
+    return Occupant(device, process.pid, process.name, tenant.pod, tenant.uid, tenant.group_uid)
+
+
+def _process(part: Part, process: Running, tenant: Tenant, trespasses: list[Trespass]) -> Process:
+    row = Trespass(part.resource, part.index, process=process.name, pod=tenant.pod)
+    return Process(
+        process.pid, process.name, process.memory_mib, tenant.pod, tenant.container, trespass=row in trespasses
+    )
+
+
+def _device(part: Part, use: Use, processes: list[Process]) -> DeviceUsage:
+    return DeviceUsage(
+        part.resource,
+        part.index,
+        part.uuid,
+        part.model,
+        memory_used_mib=use.memory_used_mib or 0,
+        memory_total_mib=use.memory_total_mib or part.memory_mib,
+        utilization=use.utilization,
+        processes=processes,
+    )

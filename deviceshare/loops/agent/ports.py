@@ -1,0 +1,130 @@
+"""What the agent's loops need from the world: eyes for the devices, the kubelet's word, and a few writes."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from msgspec import Struct, field
+
+from deviceshare.domain.cgroups import Owner
+from deviceshare.domain.hardware import Link, Part
+from deviceshare.domain.meta import ObjectMeta
+from deviceshare.loops.ports import Kind
+
+T = TypeVar("T")
+
+
+class Running(Struct, frozen=True):
+    """A process on a device."""
+
+    pid: int
+    name: str
+    memory_mib: int
+    owner: Owner | None
+    """None for a process outside of any pod."""
+
+
+class Use(Struct, frozen=True):
+    """What one device is doing; None where the driver can't tell."""
+
+    uuid: str
+    memory_used_mib: int | None = None
+    memory_total_mib: int | None = None
+    utilization: int | None = None
+    processes: list[Running] = field(default_factory=list)
+
+
+class Xid(Struct, frozen=True):
+    """An error that the driver told of. `uuid` is empty where it didn't say of which device."""
+
+    uuid: str
+    number: int
+    text: str
+
+
+class Sight(Struct, frozen=True):
+    """One look at the node's devices."""
+
+    parts: list[Part] | None = None
+    """What the driver shows, without marks; None while it doesn't answer: `trouble` then says why."""
+    links: list[Link] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+    xids: list[Xid] = field(default_factory=list)
+    """Since the last look."""
+    absent: Mapping[int, str] = field(default_factory=dict)
+    """Why the device with this index isn't among the parts, where the driver says so."""
+    driver: str = ""
+    boot_id: str = ""
+    trouble: str = ""
+
+
+class Given(Protocol):
+    """What device plugins gave to one pod, of one resource."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def resource(self) -> str: ...
+    @property
+    def device_ids(self) -> tuple[str, ...]: ...
+
+
+class Unreadable(Exception):
+    """The kubelet doesn't say what was given away; the text tells why and what to do."""
+
+
+Kubelet = Callable[[], Awaitable[Sequence[Given]]]
+"""What plugins gave away. Bounded in time; raises Unreadable."""
+
+
+class Writer(Protocol):
+    """What agents write, beside events. Every call is bounded in time and raises an `ApiError`."""
+
+    async def apply(
+        self,
+        kind: Kind[T],
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        manager: str,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> T:
+        """Server-side apply, by force."""
+        ...
+
+    async def evict(self, namespace: str, pod: str, *, uid: str) -> None: ...
+
+
+class ContainerStatus(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    container_id: str = field(default="", name="containerID")
+    """`containerd://ID`; empty until the container has started once."""
+
+
+class NodePodStatus(Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    container_statuses: list[ContainerStatus] = field(default_factory=list)
+    init_container_statuses: list[ContainerStatus] = field(default_factory=list)
+    ephemeral_container_statuses: list[ContainerStatus] = field(default_factory=list)
+
+
+class NodePod(Struct, frozen=True):
+    """A pod as its node's agent sees it: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    status: NodePodStatus = field(default_factory=NodePodStatus)
+
+    @property
+    def finished(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+    def container(self, id: str) -> str:
+        """The name of the container that the runtime knows by this ID, or ""."""
+        status = self.status
+        every = (*status.container_statuses, *status.init_container_statuses, *status.ephemeral_container_statuses)
+        return next((each.name for each in every if id and each.container_id.endswith(f"//{id}")), "")
+
+
+NODE_PODS: Final = Kind("v1", "Pod", "pods", NodePod, namespaced=True)

@@ -1,0 +1,187 @@
+"""A node's agent in a real control plane: what it reports, what follows from it, and what it may write."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceshare.domain.contract import AGENT
+from deviceshare.kube.api import Api
+from deviceshare.kube.connection import connect
+from deviceshare.loops.kinds import NODE_DEVICES
+from deviceshare.loops.ports import Forbidden
+from deviceshare.sandbox import Sandbox
+from tests.controlplane.agents import NodeAgent
+from tests.controlplane.pool import GPU, VISIBLE, Pool, pod, refers
+from tests.nvml.library import build
+
+Json = dict[str, Any]
+Start = Callable[..., NodeAgent]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """NVML, as scripted."""
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def start(sandbox: Sandbox, library: Path, tmp_path: Path) -> Iterator[Start]:
+    """`start(node, gpus, *flags)`: an agent that has reported so many GPUs."""
+    agents: list[NodeAgent] = []
+
+    def go(node: str, gpus: int, *flags: str) -> NodeAgent:
+        directory = tmp_path / f"agent-{len(agents)}"
+        directory.mkdir()
+        agent = NodeAgent(sandbox, node, library, directory, *flags)
+        agents.append(agent)
+        agent.script.gpus(gpus, nvlink_pairs=True)
+        agent.start()
+        return agent
+
+    yield go
+    for agent in agents:
+        agent.stop()
+
+
+def hardware(pool: Pool, node: str) -> Json:
+    found: Json = pool.get("ndev", node)["status"].get("hardware", {})
+    return found
+
+
+def unhealthy(pool: Pool, node: str) -> dict[str, str]:
+    """Why, by UUID."""
+    return {part["uuid"]: part["unhealthy"] for part in hardware(pool, node)["devices"] if "unhealthy" in part}
+
+
+def events(pool: Pool, reason: str, about: str, namespace: str = "default") -> str:
+    """What the events of this reason say about an object."""
+    chosen = f"reason={reason},involvedObject.name={about}"
+    return pool.kubectl("get", "events", "-n", namespace, "--field-selector", chosen, "-o", "jsonpath={..message}")
+
+
+def test_an_agent_reports_its_nodes_devices_and_pods_are_told_uuids(pool: Pool, start: Start) -> None:
+    """What is reported once is not written again while nothing changes, not even by the next agent."""
+    node = pool.node(devices=4)
+    agent = start(node, 4)
+    report = hardware(pool, node)
+    uuids = [part["uuid"] for part in report["devices"]]
+
+    assert [part["index"] for part in report["devices"]] == [0, 1, 2, 3]
+    assert report["driver"] == "550.54.15"
+    assert report["bootId"] == pool.get("node", node)["status"]["nodeInfo"]["bootID"]
+    assert {"resource": GPU, "a": 2, "b": 3, "kind": "nvlink", "lanes": 4} in report["links"]
+
+    group = pool.group(count=2)
+    pool.apply(pod("user", group))
+    [environment] = pool.environments(pool.running("user"))
+    assert environment[VISIBLE] == ",".join(uuids[:2])
+
+    version = pool.eventually(lambda: pool.get("ndev", node)["metadata"]["resourceVersion"])
+    agent.stop()
+    agent.start()
+    pool.eventually(lambda: agent.said("Read the devices"), lambda said: len(said) == 2)
+    assert len(agent.said("Reported hardware")) == 1
+    assert pool.get("ndev", node)["metadata"]["resourceVersion"] == version
+
+
+def test_a_broken_device_goes_to_nobody_until_it_is_said_to_be_well(pool: Pool, start: Start) -> None:
+    """Not by an error of a program, over a restart of the agent, and with every word of it told to people."""
+    node = pool.node(devices=2)
+    agent = start(node, 2)
+    first, second = (part["uuid"] for part in hardware(pool, node)["devices"])
+
+    agent.script.xid(first, 31)
+    agent.script.xid(second, 79)
+    pool.eventually(lambda: unhealthy(pool, node), refers_only(second, "Xid 79: GPU has fallen off the bus"))
+    pool.eventually(lambda: events(pool, "DeviceUnhealthy", node), refers(f"deviceshare recover {node} 1"))
+    assert f'deviceshare_xid_errors_total{{kind="application",uuid="{first}",xid="31"}} 1.0' in agent.read("metrics")
+
+    agent.stop()
+    agent.start()
+    assert list(unhealthy(pool, node)) == [second]
+    pair = pool.group("pair", count=2)
+    pool.apply(pod("waits", pair))
+    pool.eventually(lambda: pool.reason("waits"), bool)
+    assert pool.placed("waits") == ""
+
+    broken = next(part for part in hardware(pool, node)["devices"] if part["uuid"] == second)
+    for finding in (f"{second}@2000-01-01T00:00:00Z", f"{second}@{broken['since']}"):
+        assert unhealthy(pool, node)
+        pool.kubectl("annotate", "ndev", node, "--overwrite", f"deviceshare.io/recovered={finding}")
+    pool.eventually(lambda: unhealthy(pool, node), lambda marks: not marks)
+    pool.eventually(lambda: events(pool, "DeviceRecovered", node), refers("deviceshare.io/recovered"))
+    pool.running("waits")
+
+
+def refers_only(uuid: str, why: str) -> Callable[[dict[str, str]], bool]:
+    """For `eventually`: whether this device alone is unhealthy, for this reason."""
+    return lambda marks: marks == {uuid: why}
+
+
+def test_a_lost_device_is_kept_in_the_books_and_a_reboot_heals_it(pool: Pool, start: Start) -> None:
+    """The driver shows it no more; what it was must be known to who looks for it."""
+    node = pool.node(devices=2)
+    agent = start(node, 2)
+    lost = hardware(pool, node)["devices"][1]
+
+    agent.script.lose(lost["uuid"])
+    pool.eventually(lambda: unhealthy(pool, node), lambda marks: "does not show" in marks.get(lost["uuid"], ""))
+    part = hardware(pool, node)["devices"][1]
+    assert part["lost"] and part["model"] == lost["model"]
+
+    agent.stop()
+    agent.script.find(lost["uuid"])
+    agent.boot("boot-2")
+    agent.start()
+    pool.eventually(lambda: hardware(pool, node)["devices"][1], lambda part: part == lost)
+    assert hardware(pool, node)["bootId"] == "boot-2"
+
+
+def test_who_uses_a_groups_device_without_being_of_it_is_told_and_evicted(pool: Pool, start: Start) -> None:
+    """Members aren't; and a program on the node is told only."""
+    node = pool.node(devices=2)
+    agent = start(node, 2, "--enforce=evict")
+    first = hardware(pool, node)["devices"][0]["uuid"]
+    group = pool.group(count=1)
+    stranger = pod("stranger", scheduler="default-scheduler")
+    stranger["spec"]["nodeName"] = node
+    pool.apply(pod("member", group), stranger)
+    uids = {each["metadata"]["name"]: each["metadata"]["uid"] for each in pool.running("member", "stranger")}
+
+    for number, (name, uid) in enumerate(uids.items()):
+        agent.process(100 + number, name, f"/kubepods/burstable/pod{uid}/{'0a' * 32}")
+    agent.process(200, "miner", "/user.slice")
+    agent.script.processes(first, {100: 1024, 101: 2048, 200: 16})
+    trespasses = pool.eventually(lambda: hardware(pool, node).get("trespasses", []), lambda rows: len(rows) == 2)
+    assert trespasses == [
+        {"resource": GPU, "index": 0, "process": "miner"},
+        {"resource": GPU, "index": 0, "process": "stranger", "pod": f"{pool.name}/stranger"},
+    ]
+    shown = {process["name"]: process for process in agent.usage()["devices"][0]["processes"]}
+    assert shown["member"] == {"pid": 100, "name": "member", "memoryMib": 1024, "pod": f"{pool.name}/member"}
+    assert shown["stranger"]["trespass"] is shown["miner"]["trespass"] is True
+
+    pool.eventually(lambda: events(pool, "Trespass", "stranger", pool.name), refers(group))
+    pool.eventually(lambda: events(pool, "Trespass", node), refers("process miner"))
+    pool.eventually(lambda: [each["metadata"]["name"] for each in pool.get("pods")], lambda names: names == ["member"])
+
+
+async def test_an_agent_may_write_its_report_and_nothing_else(pool: Pool, sandbox: Sandbox) -> None:
+    """Neither by its rights nor past the webhook."""
+    node = pool.node(devices=2)
+    async with connect(str(sandbox.kubeconfig_of("deviceshare-agent"))) as connection:
+        api = Api(connection)
+        good: Json = {"status": {"hardware": {"driver": "1"}}}
+        written = await api.apply(NODE_DEVICES, node, good, manager=AGENT, subresource="status")
+        more: Json = {"status": {"hardware": {"driver": "1"}, "total": "nvidia.com/gpu=9"}}
+        with pytest.raises(Forbidden, match=r"status\.hardware only, not status\.total"):
+            await api.apply(NODE_DEVICES, node, more, manager=AGENT, subresource="status")
+        with pytest.raises(Forbidden):
+            await api.apply(NODE_DEVICES, node, {"spec": {"claims": {}}}, manager=AGENT)
+        with pytest.raises(Forbidden):
+            await api.delete(NODE_DEVICES, node)
+
+    assert written.hardware.driver == "1"
+    assert len(pool.get("ndev", node)["status"]["devices"]) == 2, "the leader's fields are as they were"
