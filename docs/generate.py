@@ -8,7 +8,7 @@ settings from the command's options, the rights from the chart as Helm renders i
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +16,13 @@ import click
 import yaml
 
 from charts import helm
+from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain.census import FREE, DeviceCount
-from deviceshare.telemetry import Metrics
+from deviceshare.domain.hardware import Hardware, Part
+from deviceshare.domain.usage import DeviceUsage, Process, Usage
+from deviceshare.loops.agent.ports import Xid
+from deviceshare.telemetry import Metrics, ServerMetrics
 
 ROOT: Final = Path(__file__).parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -45,8 +49,23 @@ def metrics() -> str:
         pass
     all_of_them.watch_cluster(lambda: [DeviceCount("node", "resource", FREE, 1)], lambda: {"Bound": 1})
     all_of_them.watch_certificates(lambda: {"serving": 0.0})
+    of_all = {family.name for family in ServerMetrics().registry.collect()}
+    agents = _families(_agents_metrics(), but=of_all)
+    return f"## Of deviceshare\n\n{_families(all_of_them)}\n## Of the agents, besides those of any process\n\n{agents}"
+
+
+def _agents_metrics() -> AgentMetrics:
+    of_an_agent = AgentMetrics()
+    of_an_agent.count_xid(Xid("uuid", 79, ""))
+    used = DeviceUsage("resource", 0, utilization=1, processes=[Process(1)])
+    hardware, usage = Hardware(devices=[Part("resource", 0)]), Usage("node", devices=[used])
+    of_an_agent.watch_devices(lambda: hardware, lambda: usage, lambda: 1)
+    return of_an_agent
+
+
+def _families(counted: ServerMetrics, but: Collection[str] = ()) -> str:
     rows = []
-    for family in all_of_them.registry.collect():
+    for family in (each for each in counted.registry.collect() if each.name not in but):
         labels = {label: None for sample in family.samples for label in sample.labels if label != "le"}
         name = f"{family.name}_total" if family.type == "counter" else family.name
         rows.append((f"`{name}`", family.type, _code(labels), family.documentation))

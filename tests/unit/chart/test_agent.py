@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from charts import helm
+from deviceshare.agent.settings import AgentSettings
+from deviceshare.cli.agent import agent
 from deviceshare.domain import contract
 from tests.unit.chart.objects import VARIANTS, containers, named, variant, with_values
 
@@ -29,6 +31,14 @@ def container(values: Json | None = None) -> Json:
     [only] = pod(values)["containers"]
     found: Json = only
     return found
+
+
+def settings(values: Json) -> AgentSettings:
+    """What an agent makes of its arguments and variables."""
+    [command, *arguments] = container(values)["args"]
+    assert command == "agent"
+    with agent.make_context(command, [*arguments, "--node-name=node-1"]) as context:
+        return AgentSettings(**context.params)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -61,11 +71,27 @@ def test_an_agent_is_told_its_node_and_sees_every_device() -> None:
     """All of them, and only to ask about them."""
     spec, variables = container(), {each["name"]: each for each in container()["env"]}
 
-    assert variables["DEVICESHARE_NODE_NAME"]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
+    [variable] = [option.envvar for option in agent.params if option.name == "node_name"]
+    assert isinstance(variable, str)
+    assert variables[variable]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
     assert variables[contract.NVIDIA.env]["value"] == "all"
     assert variables["NVIDIA_DRIVER_CAPABILITIES"]["value"] == "utility"
     assert "runtimeClassName" not in spec
     assert pod({"agent": {"runtimeClassName": "nvidia"}})["runtimeClassName"] == "nvidia"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_an_agent_understands_its_arguments(name: str) -> None:
+    """Whole; its node's name comes by a variable."""
+    chosen = settings(variant(name))
+
+    assert (chosen.node_name, chosen.bind.port) == ("node-1", contract.AGENT_PORT)
+
+
+def test_what_is_done_about_trespassers_is_told_to_the_agent() -> None:
+    """agent.enforce."""
+    assert settings({}).enforce == "report"
+    assert settings({"agent": {"enforce": "evict"}}).enforce == "evict"
 
 
 def test_an_agent_has_no_more_of_its_node_than_it_needs() -> None:
@@ -108,13 +134,17 @@ def test_an_agents_port_is_the_one_that_is_asked() -> None:
     assert probes == {service["targetPort"], rule["ports"][0]["port"]} == {port["name"]}
 
 
-def test_the_service_monitor_finds_the_agents_too() -> None:
-    """There is one, of everything that has metrics."""
+def test_the_agents_numbers_come_with_their_nodes_name() -> None:
+    """They have a ServiceMonitor of their own for that: deviceshare's own numbers have a label `node` already."""
     objects = helm.render(with_values(ENABLED, {"metrics": {"serviceMonitor": {"enabled": True}}}))
-    wanted = named(objects, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
     service = named(objects, "Service", f"{contract.AGENT}-metrics")
+    [ours, theirs] = [named(objects, "ServiceMonitor", name)["spec"] for name in ("deviceshare", contract.AGENT)]
+    [endpoint] = theirs["endpoints"]
 
-    assert wanted.items() <= service["metadata"]["labels"].items()
+    assert theirs["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert not ours["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert endpoint["port"] == service["spec"]["ports"][0]["name"]
+    assert endpoint["relabelings"] == [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}]
     assert service["spec"]["selector"].items() <= daemon_set({})["spec"]["template"]["metadata"]["labels"].items()
 
 
@@ -143,7 +173,6 @@ def test_only_an_agent_that_may_evict_has_the_right_to() -> None:
 
     assert evict in evicts
     assert [rule for rule in evicts if rule != evict] == reports
-    assert "--enforce=evict" in container({"agent": {"enforce": "evict"}})["args"]
 
 
 def test_an_agent_writes_nothing_but_its_report_and_events() -> None:

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from charts import helm
+from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
+from deviceshare.domain.hardware import Hardware
+from deviceshare.domain.usage import Usage
 from deviceshare.settings import Settings
 from deviceshare.telemetry import Metrics
 from tests.unit.chart.objects import VARIANTS, containers, default_file, named, variant
@@ -144,9 +147,10 @@ def test_a_new_scheduler_configuration_restarts_the_pods() -> None:
 
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     """By the names that Prometheus stores them under."""
-    metrics = Metrics()
+    metrics, of_agents = Metrics(), AgentMetrics()
     metrics.watch_cluster(list, dict)
-    known = {family.name for family in metrics.registry.collect()}
+    of_agents.watch_devices(Hardware, lambda: Usage("node"), int)
+    known = {family.name for each in (metrics, of_agents) for family in each.registry.collect()}
     asked = set(re.findall(r"deviceshare_\w+", default_file("files/dashboard.json")))
 
     assert len(asked) > 5
