@@ -1,0 +1,98 @@
+"""`deviceshare doctor`: what is wrong with deviceshare in a cluster, and what to do about it."""
+
+import asyncio
+import signal
+import sys
+from typing import IO, TYPE_CHECKING
+
+import click
+from rich.text import Text
+
+from deviceshare.cli import cluster
+from deviceshare.cli.output import JSON, TABLE, encoded, show
+from deviceshare.doctor.checkup import Checkup, Request, conclude, look
+from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Check
+from deviceshare.domain import contract
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+_COLOURS = {OK: "green", WARNING: "yellow", PROBLEM: "red", UNTESTED: "cyan"}
+_TERMINATED = 128 + signal.SIGTERM
+_MARK, _NAME = 12, 14
+"""Columns of the two words that begin a line."""
+
+
+@click.command(
+    short_help="Find what is wrong, with its cure.",
+    epilog="""\b
+Examples:
+  deviceshare doctor                                look at everything, and send a canary through
+  deviceshare doctor --no-canary                    make nothing in the cluster
+  deviceshare doctor --namespace team-a             send the canary through a namespace of yours
+  deviceshare doctor -o json | jq '.checks[].findings[]'
+  ssh NODE cat /etc/nvidia-container-runtime/config.toml | deviceshare doctor --runtime-config -
+\b
+Exit codes: 0 no problem found (warnings may be), 1 a problem or no cluster, 2 wrong flags.""",
+)
+@click.option("--namespace", "-n", default="default", show_default=True, help="Where the canary is sent to.")
+@click.option(
+    "--release-namespace", default=contract.NAMESPACE, show_default=True, help="Where deviceshare itself runs."
+)
+@click.option(
+    "--canary/--no-canary", default=True, help="Whether a group of one device and a pod are made for a moment."
+)
+@click.option(
+    "--runtime-config", type=click.File(), metavar="FILE", help="A node's settings of NVIDIA's toolkit; - for stdin."
+)
+@click.option("--output", "-o", type=click.Choice([TABLE, JSON]), default=TABLE, show_default=True)
+@cluster.options
+def doctor(
+    namespace: str,
+    release_namespace: str,
+    output: str,
+    *,
+    canary: bool,
+    runtime_config: IO[str] | None,
+    target: cluster.Target,
+) -> None:
+    """Look at CRDs, rights, replicas, webhooks, nodes and runtime, and send a canary through.
+
+    The canary is a group of one free device and a pod that runs nothing; both are deleted again, at Ctrl-C too.
+    """
+    request = Request(release_namespace, namespace, canary, runtime_config.read() if runtime_config else None)
+    try:
+        checkup = target.ask(lambda api: _examine(api, request, aloud=output == TABLE), seconds=None)
+    except asyncio.CancelledError:
+        sys.exit(_TERMINATED)
+    if output == JSON:
+        click.echo(encoded(checkup, JSON))
+    sys.exit(0 if checkup.healthy else 1)
+
+
+async def _examine(api: "Api", request: Request, *, aloud: bool) -> Checkup:
+    task = asyncio.current_task()
+    assert task is not None
+    # As at Ctrl-C, which asyncio turns into the same: a canary must not stay behind.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    checks = []
+    async for each in look(api, request):
+        checks.append(each)
+        if aloud:
+            show(*_lines(each))
+    return conclude(checks)
+
+
+def _lines(check: Check) -> list[Text]:
+    """One line where all is well; else one for each finding, and its cure beneath."""
+    if not check.findings:
+        return [_line(check.mark, check.name, check.said)]
+    lines = []
+    for finding in check.findings:
+        lines.append(_line(finding.mark, check.name, finding.what))
+        lines.append(Text(" " * (_MARK + _NAME) + "cure: " + finding.cure, style="dim"))
+    return lines
+
+
+def _line(mark: str, name: str, said: str) -> Text:
+    return Text.assemble((mark.ljust(_MARK), _COLOURS[mark]), (name.ljust(_NAME), "bold"), said)

@@ -1,0 +1,97 @@
+"""A canary: a group of one free device and a pod of it, which are bound, looked at and deleted again.
+
+Its pod runs nothing: its image is never pulled.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from deviceshare.doctor.findings import PROBLEM, WARNING, Finding, listed, logs
+from deviceshare.domain import contract
+from deviceshare.domain.groups import BOUND, Group
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.nodes import Node
+from deviceshare.domain.pods import Pod
+
+LABEL: Final = ("app.kubernetes.io/name", "deviceshare-canary")
+SELECTOR: Final = "=".join(LABEL)
+
+
+def group(name: str, resource: str) -> dict[str, Any]:
+    """One device, anywhere."""
+    return {"metadata": {"name": name, "labels": dict([LABEL])}, "spec": {"resources": {resource: 1}}}
+
+
+def pod(name: str, group: str) -> dict[str, Any]:
+    """A pod that even a strict namespace admits, and that never runs anything."""
+    container = {
+        "name": "canary",
+        "image": "deviceshare-canary:never-pulled",
+        "imagePullPolicy": "Never",
+        "resources": {each: {"cpu": "1m", "memory": "8Mi"} for each in ("requests", "limits")},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+    }
+    return {
+        "metadata": {"name": name, "labels": dict([LABEL]), "annotations": {contract.GROUP: group}},
+        "spec": {
+            "schedulerName": contract.SCHEDULER_NAME,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65534,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [container],
+        },
+    }
+
+
+def free_resource(nodes: Sequence[Node], ledgers: Sequence[NodeDevices]) -> str:
+    """A resource of which a group could get one device now, or ""."""
+    able = {node.metadata.name for node in nodes if node.shared and node.ready and not node.spec.unschedulable}
+    free = {device.resource for ledger in ledgers if ledger.node in able for device in ledger.free()}
+    return min(free, default="")
+
+
+def judge_pod(seen: Pod, release: str) -> list[Finding]:
+    """Why a pod of the canary is where it is; none when it was bound with devices."""
+    if seen.node:
+        if seen.devices:
+            return []
+        what = f"something other than deviceshare's extender bound the canary to {seen.node}, without devices"
+        cure = f"give the profile {contract.SCHEDULER_NAME} of kube-scheduler the extender: docs/installation.md"
+        return [Finding(PROBLEM, what, cure)]
+    tried = next((each for each in seen.status.conditions if each.type == "PodScheduled"), None)
+    scheduler = logs(release, "kube-scheduler")
+    if tried is None:
+        what = f"no kube-scheduler looks at pods of {contract.SCHEDULER_NAME}: the canary waits and nobody says why"
+        return [Finding(PROBLEM, what, scheduler)]
+    if tried.reason == "SchedulerError" or "extender" in tried.message:
+        what = f"kube-scheduler and the extender don't understand each other: {tried.message}"
+        return [Finding(PROBLEM, what, f"{scheduler}; see that deviceshare beside it is ready")]
+    return [Finding(PROBLEM, f"the canary was not placed: {tried.message}", "deviceshare inspect")]
+
+
+def judge_group(seen: Group, bound: Pod, release: str) -> list[Finding]:
+    """Whether the leader noticed, once the pod is bound."""
+    if seen.status.phase == BOUND and seen.node == bound.node:
+        return []
+    what = f"the canary is bound, but its group still says {seen.status.phase or 'nothing'}: no leader writes statuses"
+    return [Finding(PROBLEM, what, logs(release, contract.NAME))]
+
+
+def judge_leftovers(groups: Sequence[Group]) -> list[Finding]:
+    """What doctors left behind that were killed."""
+    names = [each.name for each in groups]
+    if not names:
+        return []
+    cure = f"kubectl delete pods -A -l {SELECTOR}; kubectl delete sdg -l {SELECTOR}"
+    what = f"another doctor's canary holds a device, unless it is at work now: {listed(names)}"
+    return [Finding(WARNING, what, cure)]

@@ -1,0 +1,55 @@
+"""All checks, in the order in which one needs the other: causes come before their consequences."""
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from deviceshare.doctor import definitions, flight, nodes, replicas, rights, runtime, webhooks
+from deviceshare.doctor.findings import PROBLEM, Check
+from deviceshare.loops.ports import ApiError
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+
+class Request(Struct, frozen=True):
+    """What to look at, and where."""
+
+    release: str
+    """The namespace that deviceshare runs in."""
+    namespace: str
+    """Where pods are sent to, one as a dry run and the canary."""
+    canary: bool
+    runtime_config: str | None
+    """The text of a node's file with the settings of NVIDIA's toolkit."""
+
+
+class Checkup(Struct, frozen=True):
+    """The whole answer, for programs."""
+
+    healthy: bool
+    checks: list[Check]
+
+
+async def look(api: "Api", request: Request) -> AsyncIterator[Check]:
+    """One check after the other, each as soon as it is done."""
+    yield await definitions.examine(api)
+    yield await rights.examine_person(api)
+    try:
+        deployment = await replicas.deployment(api, request.release)
+    except ApiError:  # the check of the replicas says so
+        deployment = None
+    yield await rights.examine_own(api, request.release, deployment)
+    yield await replicas.examine(api, request.release)
+    yield await webhooks.examine(api)
+    yield await webhooks.examine_injection(api, request.namespace, request.release)
+    yield await nodes.examine(api, request.release)
+    yield await runtime.examine(api, request.runtime_config)
+    if request.canary:
+        yield await flight.examine(api, request.namespace, request.release)
+
+
+def conclude(checks: list[Check]) -> Checkup:
+    """Warnings and what could not be tested don't make it ill."""
+    return Checkup(all(each.mark != PROBLEM for each in checks), checks)

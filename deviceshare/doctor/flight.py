@@ -1,0 +1,110 @@
+"""Sends a canary all the way, through scheduler, extender and leader, and takes it away again.
+
+Whatever happens, Ctrl-C too, group and pod are deleted; what a killed doctor left behind, the next one finds by label.
+"""
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from deviceshare.doctor import canary
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, unread
+from deviceshare.domain.pods import Pod
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.ports import ApiError, Forbidden, Kind, NotFound
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+log = structlog.get_logger(__name__)
+
+POLL_SECONDS: Final = 0.3
+BIND_SECONDS: Final = 30.0
+"""A busy scheduler takes seconds; who waits longer waits for something that doesn't come."""
+STATUS_SECONDS: Final = 15.0
+CLEAN_SECONDS: Final = 30.0
+
+
+async def examine(api: "Api", namespace: str, release: str) -> Check:
+    """Sends one through `namespace`."""
+    try:
+        findings = canary.judge_leftovers(await api.list(GROUPS, label_selector=canary.SELECTOR))
+        resource = await _free_resource(api)
+    except ApiError as error:
+        return check("canary", "", [unread("groups, nodes and ledgers", error)])
+    if not resource:
+        return check("canary", "", [*findings, _NOTHING_FREE])
+    said, found = await _fly(api, namespace, release, resource)
+    return check("canary", said, [*findings, *found])
+
+
+_NOTHING_FREE: Final = Finding(
+    UNTESTED, "no device is free, so nothing was sent through", "run it again when one is: deviceshare inspect"
+)
+
+
+async def _fly(api: "Api", namespace: str, release: str, resource: str) -> tuple[str, list[Finding]]:
+    name = f"deviceshare-canary-{secrets.token_hex(4)}"
+    said, findings = "", list[Finding]()
+    try:
+        try:
+            await api.create(GROUPS, canary.group(name, resource))
+            await api.create(PODS, canary.pod(name, name), namespace)
+            seen, findings = await _follow(api, namespace, release, name)
+            said = f"a pod of a new group got {resource} on {seen.node}"
+        except Forbidden as error:
+            cure = "ask again as who may make groups and pods, or leave it out: --no-canary"
+            findings = [Finding(UNTESTED, f"the canary was refused: {error}", cure)]
+        except ApiError as error:
+            findings = [Finding(PROBLEM, f"the canary was refused: {error}", "see the findings above")]
+    finally:
+        left = await _clean(api, namespace, name)
+    return said, [*findings, *left]
+
+
+async def _follow(api: "Api", namespace: str, release: str, name: str) -> tuple[Pod, list[Finding]]:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + BIND_SECONDS
+    while True:
+        seen = await api.get(PODS, name, namespace)
+        if seen.node or loop.time() > deadline:
+            break
+        await asyncio.sleep(POLL_SECONDS)
+    if not seen.node and not await _free_resource(api):
+        return seen, [_NOTHING_FREE]  # somebody else took the last one meanwhile
+    if findings := canary.judge_pod(seen, release):
+        return seen, findings
+    deadline = loop.time() + STATUS_SECONDS
+    while findings := canary.judge_group(await api.get(GROUPS, name), seen, release):
+        if loop.time() > deadline:
+            break
+        await asyncio.sleep(POLL_SECONDS)
+    return seen, findings
+
+
+async def _clean(api: "Api", namespace: str, name: str) -> list[Finding]:
+    """The pod, then its group, which may not go before it. Tries until the time is up: the webhook may lag behind."""
+    error: ApiError | None = None
+    places: tuple[tuple[str, Kind[Any]], ...] = ((namespace, PODS), ("", GROUPS))
+    try:
+        async with asyncio.timeout(CLEAN_SECONDS):
+            for where, kind in places:
+                while True:
+                    try:
+                        await api.delete(kind, name, where)
+                    except NotFound:
+                        break
+                    except ApiError as refused:
+                        error = refused
+                    await asyncio.sleep(POLL_SECONDS)
+        return []
+    except TimeoutError:
+        log.error("Left the canary behind", name=name, error=str(error))
+        cure = f"kubectl -n {namespace} delete pod {name} --ignore-not-found; kubectl delete sdg {name}"
+        return [Finding(WARNING, f"the canary {name} could not be deleted: {error or 'it is still there'}", cure)]
+
+
+async def _free_resource(api: "Api") -> str:
+    return canary.free_resource(await api.list(NODES), await api.list(NODE_DEVICES))

@@ -1,0 +1,160 @@
+"""The API objects that only the doctor reads, with the fields that it judges."""
+
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from deviceshare.domain import contract
+from deviceshare.domain.meta import Condition, ObjectMeta
+from deviceshare.loops.ports import Kind
+
+
+class Names(Struct, frozen=True):
+    plural: str = ""
+    kind: str = ""
+
+
+class CrdVersion(Struct, frozen=True):
+    name: str
+    served: bool = False
+    schema: dict[str, Any] = field(default_factory=dict)
+
+
+class CrdSpec(Struct, frozen=True):
+    names: Names = Names()
+    versions: list[CrdVersion] = field(default_factory=list)
+
+
+class Conditions(Struct, frozen=True):
+    conditions: list[Condition] = field(default_factory=list)
+
+
+class Crd(Struct, frozen=True):
+    """https://kubernetes.io/docs/reference/kubernetes-api/extend-resources/custom-resource-definition-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: CrdSpec = CrdSpec()
+    status: Conditions = Conditions()
+
+    @property
+    def established(self) -> bool:
+        return any((each.type, each.status) == ("Established", "True") for each in self.status.conditions)
+
+
+class Attributes(Struct, frozen=True, omit_defaults=True):
+    """What somebody wants to do; an empty name or namespace stands for all."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class AccessStatus(Struct, frozen=True):
+    allowed: bool = False
+    reason: str = ""
+
+
+class AccessReview(Struct, frozen=True):
+    """https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/"""
+
+    status: AccessStatus = AccessStatus()
+
+
+class WorkContainer(Struct, frozen=True):
+    name: str = ""
+    args: list[str] = field(default_factory=list)
+
+
+class WorkPodSpec(Struct, frozen=True):
+    containers: list[WorkContainer] = field(default_factory=list)
+
+
+class Template(Struct, frozen=True):
+    spec: WorkPodSpec = WorkPodSpec()
+
+
+class WorkloadSpec(Struct, frozen=True):
+    replicas: int = 1
+    template: Template = Template()
+
+
+class WorkloadStatus(Struct, frozen=True, rename="camel"):
+    ready_replicas: int = 0
+    desired_number_scheduled: int = 0
+    number_ready: int = 0
+
+
+class Workload(Struct, frozen=True):
+    """A Deployment or a DaemonSet.
+
+    https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/deployment-v1/
+    """
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+    def container(self, name: str) -> WorkContainer | None:
+        return next((each for each in self.spec.template.spec.containers if each.name == name), None)
+
+    def flag(self, name: str) -> str | None:
+        """What the container deviceshare was given as `--NAME=VALUE`."""
+        own = self.container("deviceshare")
+        start = f"--{name}="
+        return next((each.removeprefix(start) for each in own.args if each.startswith(start)), None) if own else None
+
+
+class RuntimeClass(Struct, frozen=True):
+    """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/runtime-class-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    handler: str = ""
+
+
+class Handler(Struct, frozen=True):
+    name: str = ""
+
+
+class MachineInfo(Struct, frozen=True, rename="camel"):
+    os_image: str = ""
+
+
+class MachineStatus(Struct, frozen=True, rename="camel"):
+    allocatable: dict[str, str] = field(default_factory=dict)
+    node_info: MachineInfo = MachineInfo()
+    runtime_handlers: list[Handler] = field(default_factory=list)
+    """Which runtimes the node has; told from Kubernetes 1.30 on."""
+
+
+class Machine(Struct, frozen=True):
+    """A node's software."""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    status: MachineStatus = field(default_factory=MachineStatus)
+
+    @property
+    def handlers(self) -> set[str]:
+        return {each.name for each in self.status.runtime_handlers}
+
+    @property
+    def has_nvidia(self) -> bool:
+        inventory = self.metadata.annotations.get(contract.INVENTORY_ANNOTATION, "")
+        return "nvidia.com/gpu" in self.status.allocatable or "nvidia.com/gpu" in inventory
+
+
+_APPS, _AUTHORIZATION = "apps/v1", "authorization.k8s.io/v1"
+
+CRDS: Final = Kind(
+    "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", Crd, namespaced=False
+)
+OWN_ACCESS: Final = Kind(
+    _AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews", AccessReview, namespaced=False
+)
+ACCESS: Final = Kind(_AUTHORIZATION, "SubjectAccessReview", "subjectaccessreviews", AccessReview, namespaced=False)
+DEPLOYMENTS: Final = Kind(_APPS, "Deployment", "deployments", Workload, namespaced=True)
+DAEMON_SETS: Final = Kind(_APPS, "DaemonSet", "daemonsets", Workload, namespaced=True)
+RUNTIME_CLASSES: Final = Kind("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", RuntimeClass, namespaced=False)
+MACHINES: Final = Kind("v1", "Node", "nodes", Machine, namespaced=False)

@@ -1,0 +1,101 @@
+"""The nodes: is one shared, have the shared ones devices, and are the labels the ones that were meant?"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Final
+
+from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, logs, unread
+from deviceshare.domain import contract
+from deviceshare.domain.hardware import NO_HARDWARE
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.nodes import Node, inventory, inventory_faults, offered
+from deviceshare.loops.kinds import NODE_DEVICES, NODES
+from deviceshare.loops.ports import ApiError
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+ALIKE: Final = 0.85
+"""How similar a label's key must be to ours to be taken for a slip of the pen, as `deviceshare/mode` is."""
+_SHARE: Final = f"kubectl label node NODE --overwrite {contract.MODE_LABEL}={contract.MODE_SHARED}"
+
+
+async def examine(api: "Api", release: str) -> Check:
+    """All nodes, and the ledgers of the shared ones."""
+    try:
+        nodes = await api.list(NODES)
+    except ApiError as error:
+        return check("nodes", "", [unread("nodes", error)])
+    try:
+        ledgers = await api.list(NODE_DEVICES)
+    except ApiError as error:
+        return check("nodes", "", [*judge(nodes, None, release), unread("ledgers (NodeDevices)", error)])
+    shared = [node for node in nodes if node.shared]
+    total = sum(len(ledger.devices) for ledger in ledgers)
+    free = sum(len(ledger.free()) for ledger in ledgers)
+    return check("nodes", f"{len(shared)} shared, {total} devices, {free} of them free", judge(nodes, ledgers, release))
+
+
+def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices] | None, release: str) -> list[Finding]:
+    """What is wrong with the nodes; without ledgers, as far as the nodes alone tell."""
+    findings = [*_unshared(nodes), *_slips(nodes)]
+    books = None if ledgers is None else {ledger.node: ledger for ledger in ledgers}
+    bare, unbooked, unready = [], [], []
+    for node in (each for each in nodes if each.shared):
+        name = node.metadata.name
+        book = (books or {}).get(name)
+        if not offered(node, book.hardware if book else NO_HARDWARE):
+            bare.append(name)
+        elif books is not None and book is None:
+            unbooked.append(name)
+        if not node.ready:
+            unready.append(name)
+        findings += [_misread(name, fault) for fault in inventory_faults(node)]
+    if bare:
+        cure = (
+            "let the vendor's device plugin or deviceshare's agent run there, or say what they have: "
+            f"kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
+        )
+        findings.append(Finding(WARNING, f"shared, but without devices: {listed(bare)}", cure))
+    if unbooked:
+        what = f"shared, but without a ledger (NodeDevices), so no leader is at work: {listed(unbooked)}"
+        findings.append(Finding(PROBLEM, what, logs(release, contract.NAME)))
+    if unready:
+        findings.append(Finding(WARNING, f"shared, but not Ready: {listed(unready)}", "kubectl describe node NODE"))
+    return findings
+
+
+def _unshared(nodes: Sequence[Node]) -> list[Finding]:
+    if any(node.shared for node in nodes):
+        return []
+    able = [node.metadata.name for node in nodes if inventory(node)]
+    hint = f"; these have devices: {listed(able)}" if able else ""
+    return [Finding(PROBLEM, f"no node is shared, so no group can be placed{hint}", _SHARE)]
+
+
+def _slips(nodes: Iterable[Node]) -> list[Finding]:
+    slips: defaultdict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        for key, value in node.metadata.labels.items():
+            if _slip(key, value):
+                slips[f"{key}={value}"].append(node.metadata.name)
+    return [
+        Finding(
+            WARNING, f"the label {label} means nothing: {listed(names)}", f"{_SHARE}; kubectl label node NODE {key}-"
+        )
+        if (key := label.partition("=")[0]) != contract.MODE_LABEL
+        else Finding(WARNING, f"the label {label} shares nothing: {listed(names)}", _SHARE)
+        for label, names in sorted(slips.items())
+    ]
+
+
+def _slip(key: str, value: str) -> bool:
+    if key == contract.MODE_LABEL:
+        return value != contract.MODE_SHARED
+    return key.startswith(contract.PREFIX) or SequenceMatcher(None, key.lower(), contract.MODE_LABEL).ratio() >= ALIKE
+
+
+def _misread(node: str, fault: str) -> Finding:
+    cure = f"kubectl annotate node {node} --overwrite {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
+    return Finding(PROBLEM, f"annotation {contract.INVENTORY_ANNOTATION} of {node}: {fault}", cure)

@@ -1,0 +1,105 @@
+"""Is somebody at work: replicas that are ready, a leader that renews its lease, the kube-scheduler, the agents?"""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, logs, unread
+from deviceshare.doctor.kinds import DAEMON_SETS, DEPLOYMENTS, Workload
+from deviceshare.domain import contract
+from deviceshare.loops.kinds import LEASES, Lease
+from deviceshare.loops.leadership import LEASE_NAME
+from deviceshare.loops.ports import ApiError, NotFound
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+POLL_SECONDS: Final = 0.5
+NO_DURATION_SECONDS: Final = 15.0
+"""How long a lease is watched that doesn't say how long it lasts."""
+
+
+async def deployment(api: "Api", namespace: str) -> Workload | None:
+    """deviceshare's own; None where it runs by other means. Raises ApiError."""
+    try:
+        return await api.get(DEPLOYMENTS, contract.NAME, namespace)
+    except NotFound:
+        return None
+
+
+async def examine(api: "Api", namespace: str) -> Check:
+    """Leases are watched until they are renewed: clocks differ, and an old date alone tells nothing."""
+    try:
+        found = await deployment(api, namespace)
+        findings = judge_deployment(found, namespace)
+        leases = [LEASE_NAME]
+        if found and found.container("kube-scheduler"):
+            leases.append(contract.SCHEDULER_NAME)
+        for name in leases:
+            renewed = await _renewed(api, name, namespace)
+            findings += judge_lease(name, namespace, renewed=renewed, deployed=found is not None)
+        findings += judge_agents(await _agents(api, namespace), namespace)
+    except ApiError as error:
+        return check("replicas", "", [unread(f"what runs in {namespace}", error)])
+    ready = f"{found.status.ready_replicas} ready, " if found else ""
+    return check("replicas", f"{ready}a leader at work", findings)
+
+
+def judge_deployment(found: Workload | None, namespace: str) -> list[Finding]:
+    """None is no fault by itself: where deviceshare runs by other means, its lease tells."""
+    if found is None or found.status.ready_replicas >= found.spec.replicas > 0:
+        return []
+    text = f"{found.status.ready_replicas} of {found.spec.replicas} replicas of {namespace}/{contract.NAME} are ready"
+    cure = f"kubectl -n {namespace} describe pods -l app.kubernetes.io/name={contract.NAME}"
+    if found.spec.replicas == 0:
+        cure = f"kubectl -n {namespace} scale deployment {contract.NAME} --replicas 2"
+    return [Finding(WARNING if found.status.ready_replicas else PROBLEM, text, cure)]
+
+
+def judge_lease(name: str, namespace: str, *, renewed: bool | None, deployed: bool) -> list[Finding]:
+    """`renewed` is None where there is no such lease or nobody holds it."""
+    if renewed:
+        return []
+    who = "kube-scheduler" if name == contract.SCHEDULER_NAME else contract.NAME
+    if renewed is None and not deployed:
+        what = f"deviceshare doesn't run in {namespace}: there is neither a Deployment nor a leader"
+        return [Finding(PROBLEM, what, "helm install it, or name its namespace with --release-namespace NAME")]
+    fate = "nobody holds" if renewed is None else "nobody renews"
+    consequence = "no pod of a group is placed" if who == "kube-scheduler" else "statuses and ledgers stand still"
+    return [Finding(PROBLEM, f"{fate} the Lease {namespace}/{name}: {consequence}", logs(namespace, who))]
+
+
+def judge_agents(found: Workload | None, namespace: str) -> list[Finding]:
+    """Agents are optional; those that are wanted should run."""
+    if found is None or found.status.number_ready >= found.status.desired_number_scheduled:
+        return []
+    text = f"{found.status.number_ready} of {found.status.desired_number_scheduled} agents are ready"
+    cure = f"kubectl -n {namespace} get pods -o wide -l app.kubernetes.io/name={contract.AGENT}"
+    return [Finding(WARNING, f"{text}: the other nodes' GPUs are known by number only, and not watched", cure)]
+
+
+async def _agents(api: "Api", namespace: str) -> Workload | None:
+    try:
+        return await api.get(DAEMON_SETS, contract.AGENT, namespace)
+    except NotFound:
+        return None
+
+
+async def _renewed(api: "Api", name: str, namespace: str) -> bool | None:
+    """Whether the lease changes within its own duration; None where nobody holds it."""
+    try:
+        first = await api.get(LEASES, name, namespace)
+        if not first.spec.holder_identity:
+            return None
+        deadline = time.monotonic() + (first.spec.lease_duration_seconds or NO_DURATION_SECONDS)
+        while time.monotonic() < deadline:
+            await asyncio.sleep(POLL_SECONDS)
+            if _beat(await api.get(LEASES, name, namespace)) != _beat(first):
+                return True
+        return False
+    except NotFound:
+        return None
+
+
+def _beat(lease: Lease) -> tuple[str, str | None]:
+    return lease.spec.holder_identity, lease.spec.renew_time

@@ -1,0 +1,129 @@
+"""Rights: what the person who asks may do, and whether deviceshare may do what it has to.
+
+The API server itself is asked, so it doesn't matter which roles give a right.
+https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec import to_builtins
+
+from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, unread
+from deviceshare.doctor.kinds import ACCESS, OWN_ACCESS, Attributes, Workload
+from deviceshare.domain import contract
+from deviceshare.loops.ports import ApiError
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+ROLES: Final = ("controller", "extender", "webhook")
+_OURS, _ADMISSION = contract.API_GROUP, "admissionregistration.k8s.io"
+_CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+
+
+def _each(group: str, resources: Iterable[str], verbs: Iterable[str], **more: str) -> Iterator[Attributes]:
+    for resource in resources:
+        plain, _, sub = resource.partition("/")
+        for verb in verbs:
+            yield Attributes(verb, group, plain, sub, **more)
+
+
+PERSON: Final = (
+    *_each(_OURS, ["shareddevicegroups"], ["list", "create", "delete"]),
+    *_each(_OURS, ["nodedevices"], ["list"]),
+    *_each("", ["nodes", "pods"], ["list"]),
+)
+"""What deviceshare's commands ask of who types them."""
+
+
+def needed(namespace: str, roles: Iterable[str] = ROLES, *, own_ca: bool = True) -> list[Attributes]:
+    """What deviceshare in this namespace asks of the API server: the rules of the chart's templates/rbac/."""
+    rights = [
+        *_each(_OURS, ["shareddevicegroups", "nodedevices"], ["list", "watch"]),
+        *_each("", ["nodes", "pods"], ["list", "watch"]),
+        *_each("", ["pods"], ["delete"]),
+        *_each("", ["events"], ["get", "create", "patch"]),
+    ]
+    if "controller" in roles:
+        rights += _each(_OURS, ["shareddevicegroups"], ["get"])
+        rights += _each(_OURS, ["nodedevices"], ["get", "create", "patch", "delete"])
+        rights += _each(_OURS, ["shareddevicegroups/status", "nodedevices/status"], ["patch"])
+        rights += _each("", ["nodes"], ["get"])
+        rights += _each("", ["pods"], ["patch"])
+        lease = {"namespace": namespace, "name": contract.NAME}
+        rights += _each("coordination.k8s.io", ["leases"], ["get", "patch"], **lease)
+        rights += _each("coordination.k8s.io", ["leases"], ["create"], namespace=namespace)
+    if "extender" in roles:
+        rights += _each(_OURS, ["nodedevices"], ["get", "patch"])
+        rights += _each(_OURS, ["shareddevicegroups/status"], ["patch"])
+        rights += _each("", ["pods/binding"], ["create"])
+        rights += _each("", ["pods"], ["get"])
+    if "webhook" in roles and own_ca:
+        rights += _each(_ADMISSION, _CONFIGURATIONS, ["get", "patch"], name=contract.NAME)
+        secret = {"namespace": namespace, "name": f"{contract.NAME}-ca"}
+        rights += _each("", ["secrets"], ["get", "patch"], **secret)
+        rights += _each("", ["secrets"], ["create"], namespace=namespace)
+    return list(dict.fromkeys(rights))
+
+
+async def examine_person(api: "Api") -> Check:
+    """What who asks may not do."""
+    try:
+        denied = await _denied(api, PERSON, "")
+    except ApiError as error:
+        return check("your rights", "", [unread("what you may do", error)])
+    return check("your rights", "you may see nodes, devices and pods, and make groups", judge_person(denied))
+
+
+def judge_person(denied: list[Attributes]) -> list[Finding]:
+    """A person who may not make groups may be meant to; nothing is broken."""
+    cure = "an administrator grants it: the ClusterRole edit has groups, devices and pods; nodes need one of their own"
+    return [Finding(WARNING, f"you may not {listed([_said(each) for each in denied])}", cure)] if denied else []
+
+
+async def examine_own(api: "Api", namespace: str, deployment: Workload | None) -> Check:
+    """What deviceshare's service account may not do but has to."""
+    flag = deployment.flag if deployment else (lambda _: None)
+    user = flag("identity") or f"system:serviceaccount:{namespace}:{contract.NAME}"
+    roles = (flag("roles") or ",".join(ROLES)).split(",")
+    rights = needed(namespace, roles, own_ca=deployment is None or flag("ca-secret") is not None)
+    try:
+        denied = await _denied(api, rights, user)
+    except ApiError as error:
+        return check("its rights", "", [unread(f"what {user} may do", error)])
+    return check("its rights", f"{user} may do all that it has to", judge_own(user, denied))
+
+
+def judge_own(user: str, denied: list[Attributes]) -> list[Finding]:
+    """Each missing right breaks something sooner or later."""
+    if not denied:
+        return []
+    what = f"{user} may not {listed([_said(each) for each in denied])}"
+    cure = "helm upgrade the release with rbac.create=true, or kubectl apply the rules in docs/reference/rbac.md"
+    return [Finding(PROBLEM, what, cure)]
+
+
+async def _denied(api: "Api", rights: Sequence[Attributes], user: str) -> list[Attributes]:
+    try:
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(_ask(api, right, user), name=_said(right)) for right in rights]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    return [right for right, answer in zip(rights, asked, strict=True) if not answer.result()]
+
+
+async def _ask(api: "Api", right: Attributes, user: str) -> bool:
+    spec = {"resourceAttributes": to_builtins(right)}
+    if user:
+        namespace = user.split(":")[2] if user.startswith("system:serviceaccount:") else ""
+        groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
+        spec |= {"user": user, "groups": groups if namespace else groups[:1]}
+    return (await api.create(ACCESS if user else OWN_ACCESS, {"spec": spec})).status.allowed
+
+
+def _said(right: Attributes) -> str:
+    resource = f"{right.resource}/{right.subresource}" if right.subresource else right.resource
+    where = f" in {right.namespace}" if right.namespace else ""
+    return f"{right.verb} {resource}{f'.{right.group}' if right.group else ''}{where}"

@@ -1,0 +1,131 @@
+"""The webhooks: are they configured and trusted, and does a pod really come back injected?
+
+The dry run proves the whole way, API server to replica and back, and leaves nothing behind.
+"""
+
+import base64
+import binascii
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import yaml
+from cryptography import x509
+
+from deviceshare import assets, certificates
+from deviceshare.doctor import canary
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
+from deviceshare.domain import contract
+from deviceshare.domain.pods import Pod
+from deviceshare.loops.kinds import PODS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from deviceshare.loops.ports import ApiError, NotFound
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+SOON: Final = timedelta(days=7)
+"""A CA that ends within this time should have been replaced already."""
+OPTIONAL: Final = ("validate-node-devices.deviceshare.io",)
+"""Needed where agents run, and looked for by nobody else."""
+
+_APPLY = "helm upgrade the release, or kubectl apply -f {file} and let deviceshare fill in the caBundle (--ca-secret)"
+
+
+async def examine(api: "Api") -> Check:
+    """The configurations, as they stand."""
+    findings = []
+    for kind, names in zip(WEBHOOK_CONFIGURATIONS, _shipped(), strict=True):
+        try:
+            found = await api.get(kind, contract.NAME)
+        except NotFound:
+            findings.append(_missing(f"{kind.kind} {contract.NAME} is missing", names))
+        except ApiError as error:
+            findings.append(unread(f"the {kind.kind} {contract.NAME}", error))
+        else:
+            findings += judge(kind.kind, found, names, datetime.now(UTC))
+    return check("webhooks", "configured, with a CA that is valid", findings)
+
+
+def judge(kind: str, found: WebhookConfiguration, names: list[str], now: datetime) -> list[Finding]:
+    """What is wrong with one configuration that should have the webhooks of these names."""
+    present = {webhook.get("name", "") for webhook in found.webhooks}
+    missing = [name for name in names if name not in present and name not in OPTIONAL]
+    findings = [_missing(f"{kind} {contract.NAME} lacks {listed(missing)}", missing)] if missing else []
+    for webhook in found.webhooks:
+        findings += _judge_bundle(kind, webhook, now)
+    return findings
+
+
+async def examine_injection(api: "Api", namespace: str, release: str) -> Check:
+    """Sends a pod of a group through admission, as a dry run."""
+    body = canary.pod("deviceshare-canary-dry-run", "deviceshare-canary-dry-run")
+    # With the label, the validating webhook is asked even where the mutating one was not: its answer tells why.
+    body["metadata"]["labels"][contract.GROUP] = "deviceshare-canary-dry-run"
+    try:
+        answer: Pod | ApiError = await api.create(PODS, body, namespace, dry_run=True)
+    except ApiError as error:
+        answer = error
+    said = f"a pod sent to {namespace} as a dry run came back with the group's variables"
+    return check("injection", said, judge_injection(answer, namespace, release))
+
+
+def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> list[Finding]:
+    """What a dry run's answer tells about the way to the webhooks."""
+    if isinstance(answer, Pod):
+        if answer.admitted:
+            return []
+        what = f"a pod of a group in {namespace} is not injected: the webhooks are missing or leave this namespace out"
+        cure = "name another with --namespace, or take it out of webhooks.excludedNamespaces in the chart's values"
+        return [Finding(PROBLEM, what, cure)]
+    said = str(answer)
+    if "failed calling webhook" in said:
+        cure = next(cure for sign, cure in _SIGNS.items() if sign in said).format(release=release)
+        return [Finding(PROBLEM, f"the API server can't ask the webhooks: {said}", cure)]
+    if "deviceshare.io" in said and "denied the request" in said:
+        what = f"the mutating webhook is not asked, the validating one is: {said}"
+        return [Finding(PROBLEM, what, f"kubectl get mutatingwebhookconfiguration {contract.NAME} -o yaml")]
+    if "cannot create resource" in said:
+        return [Finding(UNTESTED, f"you may not create pods in {namespace}", "name a namespace with --namespace NAME")]
+    what = f"something else refused the pod: {said}"
+    return [Finding(UNTESTED, what, "name a namespace whose policies allow a plain pod: --namespace NAME")]
+
+
+_SIGNS: Final = {  # Go's words for what happened to a connection; the first that fits
+    "x509": "the caBundle isn't that of who signs: deviceshare mends its own in seconds; else see cert-manager",
+    "no endpoints": "no replica is ready: kubectl -n {release} get pods",
+    "not found": "the webhooks' Service is gone: helm upgrade the release",
+    "connection refused": "no replica answers there: kubectl -n {release} get pods,endpoints",
+    "": "let the API server reach port 9443 of deviceshare's pods: firewall, network plugin, networkPolicy.enabled",
+}
+
+
+def _shipped() -> list[list[str]]:
+    """The webhooks' names in the mutating and the validating configuration of this release."""
+    text = (assets.manifests() / "webhooks.yaml").read_text()
+    documents = [msgspec.convert(each, WebhookConfiguration) for each in yaml.safe_load_all(text)]
+    return [[webhook["name"] for webhook in document.webhooks] for document in documents]
+
+
+def _missing(what: str, names: list[str]) -> Finding:
+    away = (
+        "pods of groups get no devices" if "mutate-pods.deviceshare.io" in names else "anybody may change their devices"
+    )
+    return Finding(PROBLEM, f"{what}: {away}", _APPLY.format(file=assets.manifests() / "webhooks.yaml"))
+
+
+def _judge_bundle(kind: str, webhook: dict[str, Any], now: datetime) -> list[Finding]:
+    name = f"{kind} {contract.NAME}, webhook {webhook.get('name')}"
+    try:
+        text = base64.b64decode(webhook.get("clientConfig", {}).get("caBundle", "")).decode(errors="replace")
+    except (binascii.Error, ValueError):
+        text = ""
+    authorities = [x509.load_pem_x509_certificate(each.encode()) for each in certificates.split(text)]
+    if not authorities:
+        cure = "see deviceshare's log for the certificate authority; with cert-manager, see that its CA injector runs"
+        return [Finding(PROBLEM, f"{name}: caBundle holds no certificate, so the API server trusts nobody", cure)]
+    until = max(each.not_valid_after_utc for each in authorities)
+    if until - now > SOON:
+        return []
+    ends = f"{name}: the CA {'ended' if until < now else 'ends'} on {until:%Y-%m-%d %H:%M} UTC"
+    cure = "deviceshare replaces its own in time, so see its log; another's you replace in the caBundle"
+    return [Finding(PROBLEM if until < now else WARNING, ends, cure)]
