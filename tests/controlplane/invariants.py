@@ -13,6 +13,7 @@ from deviceshare.domain.devices import Device
 from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.pods import Pod
+from deviceshare.domain.rebinding import covers
 from deviceshare.kube.api import Api
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 
@@ -42,7 +43,7 @@ def _claims(ledgers: Iterable[NodeDevices]) -> Iterable[str]:
     for ledger in ledgers:
         owners: dict[Device, str] = {}
         for uid, claim in ledger.claims.items():
-            for device in claim.devices:
+            for device in ledger.reserved(claim):
                 if owners.setdefault(device, uid) != uid:
                     yield f"{ledger.node}: {device} is in the claims of {owners[device]} and {uid}"
 
@@ -60,13 +61,16 @@ def _pods(seen: Snapshot) -> Iterable[str]:
         key = pod.metadata.key
         if not pod.injected or pod.metadata.labels.get(GROUP) != pod.group:
             yield f"{key} was bound, though the webhook never saw it"
-        claim = seen.ledgers[pod.node].claims.get(pod.group_uid)
+        ledger = seen.ledgers[pod.node]
+        claim = ledger.claims.get(pod.group_uid)
         if claim is None:
             yield f"{key} lives on {pod.node}, where its group {pod.group} has no claim"
-        elif sorted(pod.devices) != sorted(claim.devices):
-            yield f"{key} was given {pod.devices}, but the claim of its group has {claim.devices}"
+        elif not covers(ledger, claim, pod.received):
+            yield f"{key} was given {pod.received}, but the claim of its group has {claim}"
+        elif sorted(pod.devices) != sorted(claim.devices) and not claim.rebound:
+            yield f"{key} was told {pod.devices}, but the claim of its group has {claim.devices} and was never rebound"
         homes[pod.group_uid].add(pod.node)
-        for device in pod.devices:
+        for device in pod.received:
             users[pod.node, device].add(pod.group_uid)
     yield from (f"group {uid} lives on {sorted(nodes)}" for uid, nodes in homes.items() if len(nodes) > 1)
     yield from (
