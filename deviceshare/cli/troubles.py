@@ -42,9 +42,8 @@ def _trespasses(node: NodeView, device: DeviceView) -> Iterable[Trouble]:
     for each in device.trespasses:
         whose = f"of pod {each.pod}" if each.pod else "outside of any pod"
         cure = f"kubectl delete pod -n {each.pod.replace('/', ' ')}" if each.pod else f"end it on {node.name}"
-        yield Trouble(
-            _name(node, device), f"process {each.process} {whose} uses it; group {device.group} holds it", cure
-        )
+        whom = f"; group {device.group} holds it" if device.group else ""
+        yield Trouble(_name(node, device), f"process {each.process} {whose} uses it{whom}", cure)
 
 
 def _name(node: NodeView, device: DeviceView) -> str:

@@ -1,0 +1,37 @@
+"""An API server in a thread: a command has an event loop of its own."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from tests.unit.kube.scripted import kubeconfig
+
+
+@contextmanager
+def served(handle: Callable[[web.Request], Awaitable[web.StreamResponse]], directory: Path) -> Iterator[str]:
+    """Answers every request by `handle`; yields the kubeconfig that leads there."""
+    loop, ready = asyncio.new_event_loop(), threading.Event()
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(application, shutdown_timeout=0.01)
+
+    async def begin() -> None:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        ready.set()
+
+    beginning = loop.create_task(begin())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        assert ready.wait(10), beginning
+        yield kubeconfig(directory, f"http://127.0.0.1:{runner.addresses[0][1]}")
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

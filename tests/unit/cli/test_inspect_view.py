@@ -1,0 +1,136 @@
+"""The picture as text: readable at 3 nodes and at 300, plain where nobody looks at a terminal."""
+
+from datetime import UTC, datetime
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+from rich.console import Console
+
+from deviceshare.cli.inspect_view import view
+from deviceshare.cli.output import show
+from deviceshare.domain.drawing import draw
+from deviceshare.domain.groups import Group
+from deviceshare.domain.hardware import Hardware, Part, Trespass
+from deviceshare.domain.picture import Picture
+from deviceshare.domain.pods import Pod
+from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
+from tests.unit.domain.test_drawing import a_scene, with_hardware
+
+NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
+
+
+def text(picture: Picture, *, details: bool = False, wide: bool = False) -> str:
+    """What a pipe gets."""
+    with CliRunner().isolation() as (out, _, _):
+        show(*view(picture, now=NOW, details=details, wide=wide))
+        return out.getvalue().decode()
+
+
+def test_three_nodes_are_told_in_a_few_lines() -> None:
+    """Who has what, who waits and since when, and how much is left."""
+    assert text(a_scene()) == (
+        "NODE  RESOURCE        USED  DEVICES\n"
+        "n1    nvidia.com/gpu  2/4   a 0,1  free 2,3\n"
+        "n2    nvidia.com/gpu  4/4   b 0,1,2,3\n"
+        "\n"
+        "GROUP  PHASE    NODE  DEVICES                 PODS\n"
+        "a      Pending  n1    nvidia.com/gpu 0,1      1 + 1 waiting\n"
+        "b      Pending  n2    nvidia.com/gpu 0,1,2,3  0\n"
+        "c      Pending  -     wants 4 nvidia.com/gpu  0 + 1 waiting\n"
+        "\n"
+        "WAITING  GROUP  FOR   REASON\n"
+        "ns/p4    typo   119m  group typo does not exist: create it\n"
+        "ns/p3    c      119m  waiting for 4 nvidia.com/gpu, which no shared node has free; n1: 2 of 4 free"
+        " (a holds 0,1); n2: 0 of 4 free (b holds 0,1,2,3)\n"
+        "ns/p2    a      119m  kube-scheduler has not tried it yet; its group lives on node n1\n"
+        "\n"
+        "nvidia.com/gpu: 6/8 allocated, 2 free, on 2 nodes\n"
+    )
+
+
+def a_large_picture(nodes: int = 300) -> Picture:
+    """Each node has eight devices; a third is in use, one node is broken, many pods wait for one group."""
+    names = [f"n{number}" for number in range(1, nodes + 1)]
+    held = [number % 3 == 0 for number in range(nodes)]
+    groups: list[Group] = [a_group(f"g{name}", 4, node=name) for name, used in zip(names, held, strict=True) if used]
+    ledgers = [
+        a_ledger(name, {GPU: 8}, releasing=(), **({f"g{name}": gpus(0, 1, 2, 3)} if used else {}))
+        for name, used in zip(names, held, strict=True)
+    ]
+    broken = Hardware(devices=[Part(GPU, n, unhealthy="Xid 79" if n == 5 else "") for n in range(8)])
+    ledgers[-1] = with_hardware(ledgers[-1], broken)
+    pods: list[Pod] = [a_pod(f"p{number}", "big") for number in range(500)]
+    return draw(a_fleet(*map(a_node, names), ledgers=tuple(ledgers)), [*groups, a_group("big", 9)], pods)
+
+
+def test_three_hundred_nodes_fit_on_a_screen() -> None:
+    """What needs somebody first, the rest counted; 500 pods that wait for the same are one line."""
+    lines = text(a_large_picture()).splitlines()
+    assert len(lines) < 60
+    assert lines[1].startswith("n300  ")
+    assert "unusable 5!" in lines[1]
+    assert "and 280 more nodes (81 partly used, 199 free); all: -d" in lines
+    assert "and 81 more groups; all: -d" in lines
+    assert [line for line in lines if line.startswith("ns/p0 and 499 more")]
+    assert lines[-1] == "nvidia.com/gpu: 400/2400 allocated, 1999 free, 1 unhealthy, on 300 nodes"
+
+
+def test_details_show_every_device() -> None:
+    """Nothing folded: one line for each."""
+    lines = text(a_large_picture(30), details=True).splitlines()
+    assert sum(f" {GPU} " in line and line.endswith("healthy") for line in lines) == 239
+    assert [line for line in lines if line.endswith("Xid 79") and f"{GPU} 5" in line]
+    assert not [line for line in lines if line.startswith("and ")]
+
+
+def test_names_are_in_the_order_of_their_numbers() -> None:
+    """node-10 comes after node-2."""
+    lines = text(a_large_picture(12)).splitlines()
+    assert [line.split()[0] for line in lines[1:13]] == [f"n{number}" for number in range(1, 13)]
+
+
+def test_trouble_says_what_to_do() -> None:
+    """For a broken device in use, and for processes that don't belong there."""
+    parts = [Part(GPU, 0, unhealthy="Xid 79", since="2026-11-21T01:00:00Z"), *(Part(GPU, n) for n in (1, 2, 3))]
+    trespasses = [Trespass(GPU, 1, "python3", "ns/rogue"), Trespass(GPU, 2, "nvtop")]
+    ledger = with_hardware(a_ledger(a=gpus(0, 1)), Hardware(devices=parts, trespasses=trespasses))
+    told = text(draw(a_fleet(a_node(), ledgers=(ledger,)), [], []))
+    assert "a 0!,1  free 2,3" in told
+    lines = [line for line in told.splitlines() if line.startswith("n1 nvidia.com/gpu ")]
+    assert [line.split("  ")[0] for line in lines] == [f"n1 {GPU} {index}" for index in (0, 1, 2)]
+    assert "Xid 79 (since 2026-11-21T01:00:00Z)" in lines[0]
+    assert lines[0].endswith("deviceshare rebind a; mend it, then deviceshare recover n1 0")
+    assert lines[1].endswith("kubectl delete pod -n ns rogue")
+    assert "process nvtop outside of any pod uses it  " in lines[2]
+
+
+def test_wide_shows_model_and_memory_where_an_agent_tells_them() -> None:
+    """And the driver."""
+    hardware = Hardware(driver="550.54", devices=[Part(GPU, n, f"GPU-{n}", "H100", 81559) for n in range(4)])
+    fleet = a_fleet(a_node(), ledgers=(with_hardware(a_ledger(), hardware),))
+    assert "n1    nvidia.com/gpu  0/4   H100   80 GiB  550.54  free 0,1,2,3" in text(draw(fleet, [], []), wide=True)
+    assert "H100   80 GiB  GPU-2" in text(draw(fleet, [], []), details=True, wide=True)
+
+
+def test_an_empty_cluster_says_how_to_share_a_node() -> None:
+    """Instead of nothing."""
+    assert text(draw(a_fleet(), [], [])) == (
+        "No node is shared yet. Share one: kubectl label node NODE deviceshare.io/mode=shared\n"
+    )
+
+
+def test_names_are_never_taken_for_markup() -> None:
+    """A reason may hold brackets."""
+    scene = a_scene()
+    waiting = [replace(scene.waiting[0], reason="[red]0/1[/red] nodes [are] available")]
+    assert "[red]0/1[/red] nodes [are] available" in text(replace(scene, waiting=waiting))
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_on_a_terminal_no_line_is_wider_than_it(width: int) -> None:
+    """Long reasons are wrapped in their column."""
+    console = Console(width=width, force_terminal=True, color_system=None, highlight=False)
+    with console.capture() as captured:
+        console.print(*view(a_large_picture(), now=NOW, details=False, wide=True), sep="\n")
+    assert max(map(len, captured.get().splitlines())) <= width

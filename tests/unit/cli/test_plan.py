@@ -1,0 +1,152 @@
+"""`deviceshare plan` with files and no cluster."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from deviceshare import assets
+from deviceshare.cli.main import main
+
+NODES = """\
+- {name: gpu-1, devices: {nvidia.com/gpu: 4}, labels: {zone: west}}
+- {name: gpu-2, devices: {nvidia.com/gpu: 8}}
+"""
+GROUP = """\
+apiVersion: deviceshare.io/v1alpha1
+kind: SharedDeviceGroup
+metadata: {name: team}
+spec: {resources: {nvidia.com/gpu: 2}}
+"""
+POD = """\
+kind: Pod
+metadata: {name: p, creationTimestamp: 2026-11-21T00:00:00Z, annotations: {deviceshare.io/group: team}}
+spec: {containers: [{name: main}]}
+"""
+
+
+def plan(directory: Path, *manifests: str, nodes: str = NODES, flags: tuple[str, ...] = ()) -> Result:
+    """Runs the command on files with these texts."""
+    arguments = []
+    for number, text in enumerate(manifests):
+        file = directory / f"{number}.yaml"
+        file.write_text(text)
+        arguments += ["-f", str(file)]
+    (directory / "nodes.yaml").write_text(nodes)
+    return CliRunner().invoke(main, ["plan", *arguments, "--nodes", str(directory / "nodes.yaml"), *flags])
+
+
+def test_the_examples_fit_on_two_nodes(tmp_path: Path) -> None:
+    """What a person tries first; workloads of every kind in them are counted."""
+    texts = [file.read_text() for file in sorted(assets.examples().glob("*.yaml"))]
+    result = plan(tmp_path, *texts, flags=("-o", "json"))
+    assert result.exit_code == 0, result.output
+    placed = {group["group"]: group for group in json.loads(result.stdout)["groups"]}
+    assert (placed["multi-gpu"]["node"], placed["multi-gpu"]["devices"]) == ("gpu-1", {"nvidia.com/gpu": "0,1"})
+    assert len(placed["multi-gpu"]["pods"]) == 5
+
+
+def test_a_table_says_where_and_what_is_left(tmp_path: Path) -> None:
+    """The same as text."""
+    result = plan(tmp_path, GROUP + "---\n" + POD)
+    assert result.exit_code == 0
+    (header, line, *_, last) = result.output.splitlines()
+    assert header.split() == ["GROUP", "NODE", "DEVICES", "PODS", "WHY"]
+    assert line.split()[:5] == ["team", "gpu-1", "nvidia.com/gpu", "0,1", "1"]
+    assert last == "nvidia.com/gpu: 2/12 allocated, 10 free, on 2 nodes"
+
+
+def test_what_waits_is_said_and_told_by_the_exit_status(tmp_path: Path) -> None:
+    """3, which no failure has."""
+    result = plan(tmp_path, GROUP.replace("gpu: 2", "gpu: 9"), POD)
+    assert result.exit_code == 3
+    assert "waiting for 9 nvidia.com/gpu, which no shared node has free" in result.output
+    assert "default/p" in result.output
+
+
+def test_yaml_out_is_yaml(tmp_path: Path) -> None:
+    """With the same fields as the JSON."""
+    as_yaml = plan(tmp_path, GROUP, flags=("-o", "yaml")).stdout
+    assert yaml.safe_load(as_yaml) == json.loads(plan(tmp_path, GROUP, flags=("-o", "json")).stdout)
+
+
+def test_nodes_may_be_what_kubectl_writes(tmp_path: Path) -> None:
+    """Nodes, NodeDevices and groups in one List: what is held stays held, and a node without the label isn't used."""
+    label = {"deviceshare.io/mode": "shared"}
+    ready = [{"type": "Ready", "status": "True"}]
+    node = {"allocatable": {"nvidia.com/gpu": "4"}, "conditions": ready}
+    items = [
+        {"kind": "Node", "metadata": {"name": "n1", "labels": label}, "status": node},
+        {"kind": "Node", "metadata": {"name": "n2"}, "status": node},
+        {
+            "kind": "NodeDevices",
+            "metadata": {"name": "n1"},
+            "spec": {"claims": {"u": {"group": "old", "devices": [{"resource": "nvidia.com/gpu", "index": 0}]}}},
+            "status": {"devices": [{"resource": "nvidia.com/gpu", "index": index} for index in range(4)]},
+        },
+        {
+            "kind": "SharedDeviceGroup",
+            "metadata": {"name": "old", "uid": "u"},
+            "spec": {"resources": {"nvidia.com/gpu": 1}},
+            "status": {"nodeName": "n1"},
+        },
+    ]
+    result = plan(tmp_path, GROUP, nodes=json.dumps({"kind": "List", "items": items}), flags=("-o", "json"))
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert answer["groups"][0]["devices"] == {"nvidia.com/gpu": "1,2"}
+    assert [group["name"] for group in answer["after"]["groups"]] == ["old", "team"]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        (
+            GROUP.replace("gpu: 2", "gpu: two"),
+            "document 1 (SharedDeviceGroup team), spec.resources[...]: expected `int`",
+        ),
+        (GROUP + "---\nkind: Pod\nmetadata: {}\n", "0.yaml, document 2 (Pod ), metadata.name: it is missing"),
+        ("a: [\n", "0.yaml is neither YAML nor JSON: "),
+        ("hello\n", "0.yaml, document 1: an object with apiVersion, kind and metadata was expected, not 'hello'"),
+        ("kind: Service\nmetadata: {name: s}\n", "The files hold no SharedDeviceGroup and no pod that names one."),
+    ],
+)
+def test_a_wrong_manifest_is_named_with_document_and_field(tmp_path: Path, manifest: str, said: str) -> None:
+    """Exit status 2, as for wrong flags."""
+    result = plan(tmp_path, manifest)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        (
+            "- {name: n1, device: 3}",
+            "nodes.yaml, document 1, item 1, as a whole: object contains unknown field",
+        ),
+        ("- {name: n1, devices: {nvidia.com/gpu: four}}", "item 1, devices[...]: expected `int`, got `str`"),
+        ("", "nodes.yaml: there is no node in it; write kubectl get nodes,nodedevices -o yaml there"),
+    ],
+)
+def test_a_wrong_node_list_is_named_likewise(tmp_path: Path, nodes: str, said: str) -> None:
+    """A misspelt field would otherwise be a node without devices."""
+    result = plan(tmp_path, GROUP, nodes=nodes)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
+    """As click says it."""
+    result = CliRunner().invoke(main, ["plan", "-f", str(tmp_path / "none.yaml")])
+    assert result.exit_code == 2
+    assert "does not exist" in result.output
+
+
+def test_manifests_may_come_through_a_pipe(tmp_path: Path) -> None:
+    """`helm template … | deviceshare plan -f -`"""
+    (tmp_path / "nodes.yaml").write_text(NODES)
+    result = CliRunner().invoke(main, ["plan", "-f", "-", "--nodes", str(tmp_path / "nodes.yaml")], input=GROUP)
+    assert result.exit_code == 0, result.output

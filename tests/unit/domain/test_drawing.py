@@ -1,0 +1,170 @@
+"""The picture of the cluster: every device once, with who has it; every waiting pod with its reason."""
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceshare.domain.devices import Device
+from deviceshare.domain.drawing import draw
+from deviceshare.domain.fleet import NO_LEDGER, NOT_SHARED, Fleet
+from deviceshare.domain.hardware import Allocation, Hardware, Part, Trespass
+from deviceshare.domain.ledger import Claim, NodeDevices
+from deviceshare.domain.picture import Count, DeviceView, Picture
+from deviceshare.domain.pods import Pod
+from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
+
+
+def with_hardware(ledger: NodeDevices, hardware: Hardware) -> NodeDevices:
+    """The ledger of a node whose agent reports this."""
+    return replace(ledger, status=replace(ledger.status, hardware=hardware))
+
+
+def with_claim(ledger: NodeDevices, uid: str, claim: Claim) -> NodeDevices:
+    """The ledger with one claim more."""
+    return replace(ledger, spec=replace(ledger.spec, claims={**ledger.claims, uid: claim}))
+
+
+def devices(fleet: Fleet) -> dict[int, DeviceView]:
+    """The devices of the one node, by index."""
+    (node,) = draw(fleet, [], []).nodes
+    assert len({view.index for view in node.devices}) == len(node.devices)
+    return {view.index: view for view in node.devices}
+
+
+def test_every_device_says_who_has_it() -> None:
+    """A group, a group being released, pods from before a rebind, a device plugin's pod, or nobody."""
+    ledger = a_ledger(devices={GPU: 6}, a=gpus(0), old=gpus(1), releasing=("old",))
+    ledger = with_claim(ledger, "uid-of-b", Claim("b", list(gpus(2)), former=list(gpus(3))))
+    parts = [Part(GPU, index) for index in range(6)]
+    ledger = with_hardware(ledger, Hardware(devices=parts, allocations=[Allocation("ns/x", "u", GPU, [4])]))
+    fleet = a_fleet(a_node(), ledgers=(ledger,))
+    seen = [(view.use, view.group, view.pod) for view in devices(fleet).values()]
+    assert seen == [
+        ("held", "a", ""),
+        ("releasing", "old", ""),
+        ("held", "b", ""),
+        ("former", "b", ""),
+        ("plugin", "", "ns/x"),
+        ("free", "", ""),
+    ]
+    assert draw(fleet, [], []).total == [Count(GPU, total=6, allocated=5, free=1, unhealthy=0)]
+
+
+def test_a_broken_device_is_shown_but_not_free() -> None:
+    """With what the agent says of it; it stays in its group's hands."""
+    broken = Part(GPU, 1, "GPU-b", "H100", 81559, unhealthy="Xid 79", since="2026-11-21T03:00:00Z")
+    hardware = Hardware(driver="550", devices=[Part(GPU, 0, "GPU-a", "H100", 81559), broken])
+    fleet = a_fleet(a_node(), ledgers=(with_hardware(a_ledger(devices={GPU: 2}, a=gpus(1)), hardware),))
+    view = devices(fleet)[1]
+    assert (view.use, view.group, view.unhealthy, view.since) == ("held", "a", "Xid 79", "2026-11-21T03:00:00Z")
+    assert (view.uuid, view.model, view.memory_mib, view.sound) == ("GPU-b", "H100", 81559, False)
+    assert draw(fleet, [], []).total == [Count(GPU, total=2, allocated=1, free=1, unhealthy=1)]
+
+
+def test_a_claim_is_followed_by_uuid_when_numbers_change() -> None:
+    """After a reboot the group's device may bear another number."""
+    ledger = with_claim(a_ledger(devices={GPU: 2}), "uid-of-a", Claim("a", [Device(GPU, 0, "GPU-a")]))
+    ledger = with_hardware(ledger, Hardware(devices=[Part(GPU, 0, "GPU-b"), Part(GPU, 1, "GPU-a")]))
+    fleet = a_fleet(a_node(), ledgers=(ledger,))
+    assert [(view.uuid, view.group) for view in devices(fleet).values()] == [("GPU-b", ""), ("GPU-a", "a")]
+
+
+def test_a_lost_device_is_shown_once_with_its_holder() -> None:
+    """Whether the agent remembers it or only the claim does; it counts as none that is there."""
+    claims = Claim("a", [Device(GPU, 1, "GPU-gone"), Device(GPU, 2)])
+    ledger = with_claim(a_ledger(devices={GPU: 1}), "uid-of-a", claims)
+    ledger = with_hardware(ledger, Hardware(devices=[Part(GPU, 0, "GPU-a"), Part(GPU, 1, "GPU-gone", lost=True)]))
+    fleet = a_fleet(a_node(), ledgers=(ledger,))
+    seen = devices(fleet)
+    assert {index: (view.group, view.lost) for index, view in seen.items()} == {
+        0: ("", False),
+        1: ("a", True),
+        2: ("a", True),
+    }
+    assert draw(fleet, [], []).total == [Count(GPU, total=1, allocated=0, free=1, unhealthy=2)]
+
+
+def test_a_trespass_is_shown_on_its_device() -> None:
+    """Where a person looks for who uses it."""
+    trespass = Trespass(GPU, 0, "python3", "ns/rogue")
+    hardware = Hardware(devices=[Part(GPU, 0), Part(GPU, 1)], trespasses=[trespass])
+    fleet = a_fleet(a_node(), ledgers=(with_hardware(a_ledger(devices={GPU: 2}), hardware),))
+    assert [view.trespasses for view in devices(fleet).values()] == [[trespass], []]
+
+
+def test_a_node_that_gives_out_nothing_says_why() -> None:
+    """And has nothing free, whatever its ledger says."""
+    cordoned = replace(a_node("n3"), spec=replace(a_node().spec, unschedulable=True))
+    nodes = (a_node("n1", shared=False), a_node("n2", ready=False), cordoned, a_node("n4"))
+    picture = draw(a_fleet(*nodes, ledgers=tuple(a_ledger(f"n{n}") for n in (1, 2, 3))), [], [])
+    assert [node.obstacle for node in picture.nodes] == [
+        NOT_SHARED,
+        "the node is not Ready",
+        "the node is cordoned (kubectl uncordon n3)",
+        NO_LEDGER,
+    ]
+    assert picture.total == [Count(GPU, total=12, allocated=0, free=0, unhealthy=0)]
+
+
+def test_devices_that_a_plugin_may_have_given_away_are_not_called_free() -> None:
+    """Without an agent nobody knows which."""
+    fleet = a_fleet(a_node(), ledgers=(a_ledger(),))
+    fleet.set_plugin_pods("n1", {"u": frozenset({GPU})})
+    (node,) = draw(fleet, [], []).nodes
+    assert node.opaque == [GPU]
+    assert node.counts == [Count(GPU, total=4, allocated=0, free=0, unhealthy=0)]
+
+
+def a_scene() -> Picture:
+    """Two groups on two nodes, one of them with a pod that waits; a third waits; a pod names none that exists."""
+    nodes, ledgers = (a_node("n1"), a_node("n2")), (a_ledger("n1", a=gpus(0, 1)), a_ledger("n2", b=gpus(0, 1, 2, 3)))
+    held = a_pod("p1", "a", node="n1", devices=gpus(0, 1))
+    pods = (held, since(a_pod("p2", "a"), 3), since(a_pod("p3", "c"), 2), since(a_pod("p4", "typo"), 1))
+    groups = [a_group("a", node="n1"), a_group("b", 4, node="n2"), a_group("c", 4)]
+    return draw(a_fleet(*nodes, ledgers=ledgers, pods=pods), groups, pods)
+
+
+def since(pod: Pod, second: int) -> Pod:
+    """The pod, created at this second."""
+    return replace(pod, metadata=replace(pod.metadata, creation_timestamp=f"2026-11-21T00:00:0{second}Z"))
+
+
+def test_groups_show_where_they_are_and_who_uses_them() -> None:
+    """And how many more pods wait to join."""
+    found = {group.name: group for group in a_scene().groups}
+    assert (found["a"].node, found["a"].devices, found["a"].pods, found["a"].waiting) == (
+        "n1",
+        {GPU: "0,1"},
+        ["ns/p1"],
+        1,
+    )
+    assert found["a"].message == f"holds {GPU} 0,1 on node n1"
+    assert (found["c"].node, found["c"].wants, found["c"].waiting) == ("", {GPU: 4}, 1)
+    assert found["c"].message.startswith(f"waiting for 4 {GPU}")
+
+
+def test_waiting_pods_come_with_their_reasons_the_longest_waiting_first() -> None:
+    """A group that is missing, its group's own words, or that only the scheduler is awaited."""
+    assert [(waiting.pod, waiting.reason[:40]) for waiting in a_scene().waiting] == [
+        ("ns/p4", "group typo does not exist: create it"),
+        ("ns/p3", "waiting for 4 nvidia.com/gpu, which no s"),
+        ("ns/p2", "kube-scheduler has not tried it yet; its"),
+    ]
+
+
+def test_one_node_of_the_picture_is_a_picture() -> None:
+    """With its groups and who waits to join them; an unknown node is none."""
+    one = a_scene().of("n1")
+    assert one is not None
+    assert ([node.name for node in one.nodes], [group.name for group in one.groups]) == (["n1"], ["a"])
+    assert [waiting.pod for waiting in one.waiting] == ["ns/p2"]
+    assert one.total == [Count(GPU, total=4, allocated=2, free=2, unhealthy=0)]
+    assert a_scene().of("n9") is None
+
+
+def test_scripts_find_what_a_device_is_and_what_is_done_with_it() -> None:
+    """Names of the machine-readable picture that may not change; what is empty is left out."""
+    (first, *_) = msgspec.to_builtins(a_scene())["nodes"]
+    assert first["devices"][0] == {"resource": GPU, "index": 0, "use": "held", "group": "a"}
+    assert first["devices"][3] == {"resource": GPU, "index": 3, "use": "free"}
+    assert first["counts"] == [{"resource": GPU, "total": 4, "allocated": 2, "free": 2, "unhealthy": 0}]
+    assert set(msgspec.to_builtins(a_scene())) == {"nodes", "groups", "waiting", "total"}

@@ -1,0 +1,194 @@
+"""What `explain` tells: first what the condition says, then what speaks for and against each node and device."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from deviceshare.domain import contract, explaining
+from deviceshare.domain.explanation import LOWEST, explain_group, explain_pod
+from deviceshare.domain.fleet import OTHER_LABELS, Fleet
+from deviceshare.domain.groups import Group
+from deviceshare.domain.hardware import NVLINK, Allocation, Hardware, Link, Part
+from deviceshare.domain.ledger import Claim
+from deviceshare.domain.pods import Pod
+from deviceshare.domain.status import desired_status
+from deviceshare.domain.verdicts import DeviceVerdict, verdicts
+from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
+from tests.unit.domain.test_drawing import with_claim, with_hardware
+
+
+def a_full_fleet() -> Fleet:
+    """n1 has one free device, n2 none."""
+    ledgers = (a_ledger("n1", a=gpus(0, 1, 2)), a_ledger("n2", b=gpus(0, 1, 2, 3)))
+    pods = (a_pod("p1", "a", node="n1", devices=gpus(0, 1, 2)),)
+    return a_fleet(a_node("n1"), a_node("n2"), ledgers=ledgers, pods=pods)
+
+
+def test_the_first_text_is_the_condition() -> None:
+    """Word for word: what people see in `kubectl get`, in events and here is one text."""
+    fleet, group, pods = a_full_fleet(), a_group(), [a_pod()]
+    (bound, healthy) = desired_status(group, fleet, home=None, pods=pods, now="").conditions
+    told = explain_group(fleet, group, pods, None)
+    assert told.message == bound.message
+    assert told.message.startswith(f"waiting for 2 {GPU}, which no shared node has free")
+    held = a_group("a", 3, node="n1")
+    (bound, healthy) = desired_status(held, fleet, home=a_node("n1"), pods=[], now="").conditions
+    told = explain_group(fleet, held, [], a_node("n1"))
+    assert (told.message, told.facts["health"]) == (bound.message, healthy.message)
+
+
+def test_each_device_says_what_would_free_it() -> None:
+    """The node that lacks the fewest first."""
+    (first, second) = verdicts(a_full_fleet(), a_group())
+    assert (first.node, first.lacks, second.node, second.lacks) == ("n1", 1, "n2", 2)
+    assert "(1 of 4 free)" in first.reason
+    taken = ("held by group a", "pod ns/p1 ends, then kubectl delete sdg a")
+    assert first.devices == [*(DeviceVerdict(GPU, index, *taken) for index in range(3)), DeviceVerdict(GPU, 3)]
+    assert {(device.reason, device.cure) for device in second.devices} == {
+        ("held by group b", "no pod uses it: kubectl delete sdg b")
+    }
+
+
+def test_devices_that_no_group_has_say_it_too() -> None:
+    """Broken, lost, a device plugin's, from before a rebind, of a group that is gone."""
+    ledger = a_ledger(devices={GPU: 6}, old=gpus(0), releasing=("old",))
+    ledger = with_claim(ledger, "uid-of-b", Claim("b", list(gpus(1)), former=list(gpus(2))))
+    parts = [Part(GPU, 0), Part(GPU, 1), Part(GPU, 2), Part(GPU, 3, unhealthy="Xid 79"), Part(GPU, 4, lost=True)]
+    hardware = Hardware(devices=[*parts, Part(GPU, 5)], allocations=[Allocation("ns/x", "u", GPU, [5])])
+    (verdict,) = verdicts(a_fleet(a_node(), ledgers=(with_hardware(ledger, hardware),)), a_group())
+    assert [(device.index, device.reason, device.cure) for device in verdict.devices] == [
+        (0, "still used by the deleted group old", "it is released soon"),
+        (1, "held by group b", "no pod uses it: kubectl delete sdg b"),
+        (2, "may still be used by pods of group b", "it is released soon"),
+        (3, "unhealthy: Xid 79", "mend it, then deviceshare recover n1 3"),
+        (4, "no longer on the node", "mend the node"),
+        (5, "given to pod ns/x by the device plugin", "pod ns/x ends"),
+    ]
+
+
+def test_where_it_fits_it_says_where_it_would_go_and_with_what() -> None:
+    """The best node by the group's strategy, and the devices that a bind would choose."""
+    links = [Link(GPU, 2, 3, NVLINK, 4)]
+    ledger = with_hardware(a_ledger("n2", a=gpus(0)), Hardware(devices=[Part(GPU, n) for n in range(4)], links=links))
+    fleet = a_fleet(a_node("n1"), a_node("n2"), ledgers=(a_ledger("n1"), ledger))
+    told = explain_group(fleet, a_group(), [], None)
+    assert told.facts["would go to"] == "n2: scores 10 of 10 for binpack"
+    assert told.facts["would get"] == f"{GPU} 2,3, all joined by NVLink"
+    assert [(node.node, node.fits, node.score) for node in told.nodes] == [("n2", True, 10), ("n1", True, 0)]
+
+
+def test_nodes_that_only_the_scheduler_would_leave_out_do_not_fit() -> None:
+    """It would be no help to be sent to a node that is cordoned."""
+    cordoned = replace(a_node("n1"), spec=replace(a_node().spec, unschedulable=True))
+    (verdict,) = verdicts(a_fleet(cordoned, ledgers=(a_ledger("n1"),)), a_group())
+    assert (verdict.fits, verdict.reason) == (False, "the node is cordoned (kubectl uncordon n1)")
+
+
+def test_an_invalid_group_fits_nowhere() -> None:
+    """The extender says the same."""
+    (verdict,) = verdicts(a_fleet(a_node(), ledgers=(a_ledger(),)), a_group(schedulingStrategy="random"))
+    assert verdict.reason.startswith("group team is invalid: spec.schedulingStrategy")
+
+
+def test_a_selector_keeps_a_node_out() -> None:
+    """Last in the list: devices would not help."""
+    fleet = a_fleet(a_node("n1", zone="west"), a_node("n2"), ledgers=(a_ledger("n1", a=gpus(0, 1, 2)), a_ledger("n2")))
+    (first, second) = verdicts(fleet, a_group(nodeSelector={"zone": "west"}))
+    assert (first.node, second.node, second.reason) == ("n1", "n2", OTHER_LABELS)
+
+
+def test_a_bound_group_says_why_these_devices_and_who_uses_them() -> None:
+    """With how they are joined where an agent tells, and who else waits."""
+    hardware = Hardware(devices=[Part(GPU, n) for n in range(4)], links=[Link(GPU, 0, 1, NVLINK, 4)])
+    pods = [a_pod("p1", node="n1", devices=gpus(0, 1)), said(a_pod("p2"), "0/1 nodes are available")]
+    fleet = a_fleet(a_node(), ledgers=(with_hardware(a_ledger(team=gpus(0, 1)), hardware),), pods=(pods[0],))
+    told = explain_group(fleet, a_group(node="n1"), pods, a_node())
+    assert told.facts == {
+        "devices": f"{GPU} 0,1",
+        "why these": "all joined by NVLink",
+        "used by": "ns/p1",
+        "pods that wait": "ns/p2",
+        "kube-scheduler": "0/1 nodes are available",
+        "health": "node n1 is Ready and has all its devices",
+    }
+    fleet.set_ledger("n1", a_ledger(team=gpus(0, 1)))
+    assert explain_group(fleet, a_group(node="n1"), [], a_node()).facts["why these"] == LOWEST
+
+
+def said(pod: Pod, message: str) -> Pod:
+    """The pod after kube-scheduler has tried it in vain."""
+    status = {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]}
+    return replace(pod, status=msgspec.convert(status, type(pod.status)))
+
+
+def with_annotations(pod: Pod, **changes: Any) -> Pod:
+    """The pod with other annotations; None takes one away."""
+    kept = {key: value for key, value in {**pod.metadata.annotations, **changes}.items() if value is not None}
+    return replace(pod, metadata=replace(pod.metadata, annotations=kept))
+
+
+def told_of(pod: Pod, group: Group | None) -> str:
+    """The first text about a pod, in a cluster with one node where the group a holds three devices."""
+    return explain_pod(a_full_fleet(), pod, group, [pod], a_node("n1")).message
+
+
+@pytest.mark.parametrize(
+    ("pod", "group", "text"),
+    [
+        (with_annotations(a_pod(), **{contract.GROUP: None}), None, "it names no group; a pod joins one with"),
+        (a_pod("p", "typo"), None, "group typo does not exist: create it"),
+        (a_pod("p", injected=False), a_group(), explaining.NOT_INJECTED),
+        (a_pod("p"), a_group(schedulingStrategy="x"), "group team is invalid: spec.schedulingStrategy"),
+        (a_pod("p"), a_group(), f"waiting for 2 {GPU}, which no shared node has free"),
+        (
+            a_pod("p", "a"),
+            a_group("a", 3, node="n1"),
+            "kube-scheduler has not tried it yet; its group lives on node n1",
+        ),
+        (said(a_pod("p", "a"), "1 Insufficient cpu"), a_group("a", 3, node="n1"), "1 Insufficient cpu"),
+        (said(a_pod("p", "c"), "1 Insufficient cpu"), a_group("c", 1), "1 Insufficient cpu"),
+        (a_pod("p1", "a", node="n1", devices=gpus(0, 1)), a_group("a"), f"it is on node n1 with {GPU} 0,1 of group a"),
+        (
+            a_pod("p1", "a", node="n1", devices=gpus(0)),
+            None,
+            f"it is on node n1 with {GPU} 0 of group a, which is gone",
+        ),
+        (a_pod("p1", "a", node="n1"), a_group("a"), "it is on node n1 without devices"),
+    ],
+)
+def test_a_pod_says_what_it_has_or_what_it_lacks(pod: Pod, group: Group | None, text: str) -> None:
+    """One sentence for each of its situations."""
+    assert told_of(pod, group).startswith(text)
+
+
+def test_a_pod_keeps_the_devices_of_a_group_that_was_made_again() -> None:
+    """Identity is the UID: the new group's devices are others."""
+    pod = a_pod("p1", "a", node="n1", devices=gpus(0))
+    again = replace(a_group("a"), metadata=replace(a_group("a").metadata, uid="another"))
+    assert "before it was deleted and made again" in told_of(pod, again)
+
+
+def test_an_impostor_and_a_finished_pod_are_told_as_such() -> None:
+    """Neither uses a device by right."""
+    bound = a_pod("p1", "a", node="n1", devices=gpus(0))
+    assert "meant for an earlier pod" in told_of(with_annotations(bound, **{contract.POD_UID: "earlier"}), a_group("a"))
+    ended = replace(bound, status=replace(bound.status, phase="Succeeded"))
+    assert told_of(ended, a_group("a")) == "it has ended (Succeeded) and uses no device any more"
+
+
+def test_a_waiting_pod_comes_with_its_groups_outlook() -> None:
+    """The nodes of an unbound group, and what the scheduler said of the pod."""
+    pod = said(a_pod("p"), "0/2 nodes are available")
+    told = explain_pod(a_full_fleet(), pod, a_group(), [pod], None)
+    assert [node.node for node in told.nodes] == ["n1", "n2"]
+    assert told.facts == {"group": "team", "kube-scheduler": "0/2 nodes are available"}
+
+
+def test_a_bound_pod_shows_its_variables() -> None:
+    """What its containers see."""
+    pod = with_annotations(a_pod("p1", "a", node="n1", devices=gpus(0, 1, 2)), **{contract.NVIDIA.annotation: "0,1,2"})
+    told = explain_pod(a_full_fleet(), pod, a_group("a", 3, node="n1"), [pod], a_node("n1"))
+    assert told.facts["NVIDIA_VISIBLE_DEVICES"] == "0,1,2"
+    assert told.facts["used by"] == "ns/p1"
