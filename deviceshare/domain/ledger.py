@@ -82,10 +82,15 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
     def present(self, device: Device) -> Device:
         """The device in the node's present numbering: found by its UUID, or by its index if it was given without one.
 
-        One that isn't there stays as it is, and so equals none that is.
+        One that isn't there stays as it is, and so equals none that is. Where no agent reports, as in a ledger that was
+        just made again, nobody knows UUIDs, and the index must do.
         """
         part = self._part(device)
-        return part.device if part and not part.lost else device
+        if part and not part.lost:
+            return part.device
+        if device.uuid and all(part.resource != device.resource for part in self.hardware.devices):
+            return Device(device.resource, device.index)
+        return device
 
     def _part(self, device: Device) -> Part | None:
         if device.uuid:

@@ -181,7 +181,7 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Dev
 
 
 def reconcile_holdings(
-    holdings: Iterable[Holding], present: Callable[[Device], Device] = lambda device: device
+    holdings: Iterable[Holding], present: Callable[[Device], Device] = NodeDevices().present
 ) -> tuple[list[Holding], list[Holding]]:
     """Joins the holdings of each UID, earlier evidence first, and sets aside what would give a device two owners.
 

@@ -114,3 +114,9 @@ def test_a_rebind_under_way_leaves_the_devices_that_nobody_gave_up() -> None:
     behind, ahead = Holding("a", "a", gpus(0, 1)), Holding("a", "a", gpus(0, 2), former=gpus(1))
     for evidence in ([behind, ahead], [ahead, behind]):
         assert reconcile_holdings(evidence) == ([Holding("a", "a", gpus(0, 2), former=gpus(1))], [])
+
+
+def test_a_device_claimed_by_uuid_is_taken_while_no_agent_reports() -> None:
+    """A ledger that was just made again knows of UUIDs only what pods were told; the number must do until then."""
+    seen = a_ledger(a=(Device(GPU, 1, "GPU-1"),))
+    assert seen.free() == gpus(0, 2, 3)
