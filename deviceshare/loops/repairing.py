@@ -180,8 +180,12 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Dev
     return devices
 
 
+_AS_TOLD = NodeDevices().present
+"""By number, as in a ledger that is gone: nobody tells UUIDs there."""
+
+
 def reconcile_holdings(
-    holdings: Iterable[Holding], present: Callable[[Device], Device] = NodeDevices().present
+    holdings: Iterable[Holding], present: Callable[[Device], Device] = _AS_TOLD
 ) -> tuple[list[Holding], list[Holding]]:
     """Joins the holdings of each UID, earlier evidence first, and sets aside what would give a device two owners.
 

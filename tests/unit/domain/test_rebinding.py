@@ -1,0 +1,122 @@
+"""Which devices replace which, and what pods are told of it."""
+
+import json
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceshare.domain import contract, rebinding
+from deviceshare.domain.devices import Device, Devices
+from deviceshare.domain.hardware import NVLINK, Hardware, Link, Part
+from deviceshare.domain.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
+from deviceshare.domain.meta import ObjectMeta
+from deviceshare.domain.pods import Pod, PodSpec
+from tests.unit.domain.objects import AMD, GPU, gpus
+
+
+def gpu(index: int) -> Device:
+    return Device(GPU, index, f"GPU-{index}")
+
+
+def a_node(
+    *broken: int, lost: tuple[int, ...] = (), links: tuple[tuple[int, int], ...] = (), **claims: Claim
+) -> NodeDevices:
+    """Four GPUs that an agent reports, and two AMD ones that nobody does."""
+    parts = [
+        Part(GPU, n, f"GPU-{n}", unhealthy="Xid 79" if n in (*broken, *lost) else "", lost=n in lost) for n in range(4)
+    ]
+    hardware = Hardware(devices=parts, links=[Link(GPU, a, b, NVLINK, 4) for a, b in links])
+    have = [*gpus(0, 1, 2, 3), Device(AMD, 0), Device(AMD, 1)]
+    return NodeDevices(
+        ObjectMeta(name="n1", resource_version="7"), LedgerSpec(dict(claims)), LedgerStatus(have, hardware=hardware)
+    )
+
+
+def a_pod(devices: Devices, former: Devices = ()) -> Pod:
+    annotations = rebinding.told(devices)
+    if former:
+        annotations[contract.FORMER_DEVICES] = msgspec.json.encode(former).decode()
+    return Pod(ObjectMeta(annotations=annotations), PodSpec(node_name="n1"))
+
+
+def test_only_what_is_broken_is_replaced() -> None:
+    """By the best connected to what the group keeps."""
+    claim = Claim("a", [gpu(0), gpu(1)])
+    verdict = rebinding.judge(a_node(1, links=((0, 3),), a=claim), claim)
+    assert (verdict.broken, verdict.replacements, verdict.obstacle) == ((gpu(1),), (gpu(3),), "")
+    assert verdict.devices == (gpu(0), gpu(3))
+
+
+def test_a_lost_device_is_broken_too() -> None:
+    """Whether its agent tells so, or the node just hasn't it any more."""
+    claim = Claim("a", [gpu(1), Device(AMD, 5)])
+    verdict = rebinding.judge(a_node(lost=(1,), a=claim), claim)
+    assert verdict.broken == (Device(AMD, 5), gpu(1))
+    assert verdict.devices == (Device(AMD, 0), gpu(0))
+
+
+def test_half_a_cure_is_none() -> None:
+    """A group of two resources gets both replaced or neither."""
+    claim, other = Claim("a", [gpu(0), Device(AMD, 5)]), Claim("b", [gpu(1), gpu(2), gpu(3)])
+    verdict = rebinding.judge(a_node(0, a=claim, b=other), claim)
+    assert verdict.obstacle == f"needs 1 healthy {GPU} to replace 0, but node n1 has 0 free"
+    assert (verdict.replacements, verdict.devices) == ((), (Device(AMD, 5), gpu(0)))
+
+
+def test_a_group_that_had_numbers_only_has_uuids_from_then_on() -> None:
+    """Else its pods would be told a mixture, which no runtime understands; the former one is named for good, too."""
+    claim = Claim("a", list(gpus(0, 1)))
+    seen = a_node(1, a=claim)
+    verdict = rebinding.judge(seen, claim)
+    assert verdict.devices == (gpu(0), gpu(2))
+    patch = rebinding.rebind_patch(seen, "a", "token", verdict)
+    changed = patch["spec"]["claims"]["a"]
+    assert changed["former"] == [{"resource": GPU, "index": 1, "uuid": "GPU-1"}]
+    assert (changed["rebound"], patch["metadata"]["resourceVersion"]) == ("token", "7")
+
+
+def test_what_was_former_stays_former() -> None:
+    """Over several rebinds; only `release_former` takes anything away."""
+    claim = Claim("a", [gpu(1)], former=[gpu(0)])
+    seen = a_node(0, 1, a=claim)
+    patch = rebinding.rebind_patch(seen, "a", "token", rebinding.judge(seen, claim))
+    assert [device["index"] for device in patch["spec"]["claims"]["a"]["former"]] == [0, 1]
+
+
+def test_a_pod_is_told_what_its_claim_holds_and_keeps_a_record_of_what_it_had() -> None:
+    """All that it ever had, since any of its containers may hold it."""
+    claim = Claim("a", [gpu(3)], former=[gpu(0), gpu(1)])
+    change = rebinding.telling(a_pod((gpu(1),), (gpu(0),)), a_node(a=claim), claim)
+    assert change[contract.NVIDIA.annotation] == "GPU-3"
+    assert change[contract.AMD.annotation] is None
+    former = json.loads(change[contract.FORMER_DEVICES] or "")
+    assert [device["uuid"] for device in former] == ["GPU-0", "GPU-1"]
+
+
+def test_a_pod_that_knows_already_is_left_alone() -> None:
+    """And so is one that has what the claim doesn't reserve."""
+    claim = Claim("a", [gpu(3)], former=[gpu(0)])
+    assert rebinding.telling(a_pod((gpu(3),), (gpu(0),)), a_node(a=claim), claim) == {}
+    assert rebinding.telling(a_pod((gpu(1),)), a_node(a=claim), claim) == {}
+
+
+def test_a_former_device_is_held_by_whoever_was_told_its_number_or_its_uuid() -> None:
+    """Some pods were told before there was an agent."""
+    claim = Claim("a", [gpu(3)], former=[gpu(0), gpu(1), gpu(2)])
+    pods = [a_pod(gpus(0)), a_pod((gpu(3),), (gpu(1),))]
+    assert rebinding.still_held(claim, pods) == (gpu(0), gpu(1))
+    assert not rebinding.same(Device(GPU, 0, "GPU-a"), Device(GPU, 0, "GPU-b"))
+
+
+@given(st.sets(st.integers(0, 3)), st.sets(st.integers(0, 3), min_size=1), st.sets(st.integers(0, 3)))
+def test_a_verdict_never_takes_what_is_broken_or_another_s(sick: set[int], mine: set[int], theirs: set[int]) -> None:
+    """And holds as many as before."""
+    claim, other = Claim("a", [gpu(n) for n in mine]), Claim("b", [], former=[gpu(n) for n in theirs - mine])
+    verdict = rebinding.judge(a_node(*sick, a=claim, b=other), claim)
+    assert len(verdict.devices) == len(mine)
+    assert {device.index for device in verdict.broken} == sick & mine
+    if not verdict.obstacle:
+        held = {device.index for device in verdict.devices}
+        assert held.isdisjoint(sick | (theirs - mine))
+        assert mine - sick <= held
