@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -43,6 +43,23 @@ def build(tag: str, archive: Path, scratch: Path) -> None:
             _buildah("rmi", tag)
 
 
+def derive(
+    base: Path, tag: str, archive: Path, *, files: Mapping[str, Path], environment: Mapping[str, str], volume: str
+) -> None:
+    """Writes an image that has more in it than the one in the archive `base`: `files` are path in it → file here.
+
+    `volume` is a directory that can be written to, whatever the rest of the file system is.
+    """
+    with locked(Progress()), _container(f"docker-archive:{base}") as container:
+        origin = _buildah("inspect", "--format", "{{.FromImageID}}", container).strip()
+        for path, source in files.items():
+            _buildah("add", "--quiet", container, str(source), path)
+        variables = [word for name, value in environment.items() for word in ("--env", f"{name}={value}")]
+        _buildah("config", *variables, "--volume", volume, container)
+        _buildah("commit", "--quiet", container, f"docker-archive:{archive}:{tag}")
+    _buildah("rmi", origin)
+
+
 def _base(progress: Progress) -> tuple[str, str]:
     """The base image's name and its Python's version; makes it where this machine has none for its release."""
     release = _release()
@@ -67,8 +84,8 @@ def _make_base(release: str, tag: str) -> str:
 
 
 @contextmanager
-def _container() -> Iterator[str]:
-    container = _buildah("from", "scratch").strip()
+def _container(base: str = "scratch") -> Iterator[str]:
+    container = _buildah("from", "--quiet", base).strip()
     try:
         yield container
     finally:

@@ -106,7 +106,7 @@ def device(index: int, *processes: Json, **more: Any) -> Json:
 
 def process(pid: int, mib: int, pod: str = "default/train", **more: Any) -> Json:
     """A process, in an agent's answer."""
-    return {"pid": pid, "name": "python", "memoryMib": mib, "pod": pod, "container": "main", **more}
+    return {"pid": pid, "name": "python", "memoryMib": mib, "pod": pod, "container": "main"} | more
 
 
 def rows(result: Result) -> list[list[str]]:
@@ -134,7 +134,7 @@ def test_devices_and_processes_of_every_node_are_shown(cluster: Cluster, tmp_pat
 
 def test_a_trespass_and_a_broken_device_are_marked(cluster: Cluster, tmp_path: Path) -> None:
     """And a process outside of any pod is named as such."""
-    stranger = process(9, 50, pod="", container="", trespass=True)
+    stranger = process(9, 50, name="[odd]\x1b[2J", pod="", container="", trespass=True)
     cluster.node("node-1", claim("training", 0), usage={"devices": [device(0, stranger)]})
     part = {"resource": GPU, "index": 0, "uuid": "GPU-0", "unhealthy": "Xid 79: GPU has fallen off the bus"}
     cluster.ledgers[0]["status"] = {"hardware": {"devices": [part]}}
@@ -142,7 +142,7 @@ def test_a_trespass_and_a_broken_device_are_marked(cluster: Cluster, tmp_path: P
     first, second = rows(top(tmp_path))
 
     assert " ".join(first).endswith("Xid 79: GPU has fallen off the bus")
-    assert second == ["50", "no", "pod", "python", "9", "trespass"]
+    assert second == ["50", "no", "pod", "[odd]?[2J", "9", "trespass"]
 
 
 def test_nodes_that_can_not_be_asked_are_named_with_the_reason(cluster: Cluster, tmp_path: Path) -> None:
