@@ -13,12 +13,17 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import structlog
-from kubernetes.aio.client import Configuration
-from kubernetes.aio.client.rest import RESTClientObject
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config, refresh_token
 from yarl import URL
 
 from deviceshare import __version__
+from deviceshare.kube.client import (
+    ConfigException,
+    Configuration,
+    RESTClientObject,
+    load_incluster_config,
+    load_kube_config,
+    refresh_token,
+)
 from deviceshare.kube.refusals import refusal
 from deviceshare.loops.ports import Unavailable
 

@@ -1,6 +1,9 @@
 """How a connection finds the way to its server."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +48,13 @@ async def test_no_proxy_excepts_the_server(tmp_path: Path, monkeypatch: pytest.M
     server = Scripted(answer(node("a", 1)))
     async with serving(server.handle, tmp_path) as connection:
         assert (await Api(connection).get(NODES, "a")).metadata.name == "a"
+
+
+def test_a_connection_draws_in_no_second_client() -> None:
+    """What the Kubernetes client's packages import would take a sixth of an agent's memory."""
+    heavy = ("kubernetes.client", "requests", "oauthlib")
+    program = f"import sys, deviceshare.kube.connection; print([m for m in {heavy} if m in sys.modules])"
+    modules = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=modules, check=True)
+
+    assert done.stdout.strip() == "[]"
