@@ -9,13 +9,12 @@ G is the group, L the NodeDevices of the node, P the pod.
 
 from collections import Counter
 
-import msgspec
-
 from deviceshare.domain import allocation, contract, ledger
-from deviceshare.domain.devices import Devices, selected, visible
+from deviceshare.domain.devices import Devices, selected
 from deviceshare.domain.groups import BOUND, Group
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.pods import Pod
+from deviceshare.domain.rebinding import told
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 
@@ -121,8 +120,7 @@ async def attach(cluster: Cluster, pod: Pod, group: Group, node: str, devices: D
     """
     meta = pod.metadata
     annotations = {
-        **visible(devices),
-        contract.SELECTED_DEVICES: msgspec.json.encode(selected(devices)).decode(),
+        **told(devices),
         contract.GROUP_UID: group.uid,
         contract.POD_UID: meta.uid,
     }

@@ -16,6 +16,7 @@ from deviceshare.domain.devices import Device, selected
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import Claim, NodeDevices
+from deviceshare.domain.nodes import rebooted
 from deviceshare.domain.pods import Pod
 from deviceshare.loops import rebinding as protocol
 from deviceshare.loops.claiming import BIND_SECONDS, BINDS_OVER_SECONDS
@@ -92,14 +93,23 @@ class Rebinder:
             self._standing.pop(key, None)
             return
         self._note_standing(key, claim)
-        group = self._groups.get(claim.group)
-        if group and (group.uid, group.node) == (key.uid, key.node) and rebinding.awaits(group, ledger, claim):
+        group = self._asking(key, ledger, claim)
+        if group is not None:
             await self._answer(group.name)
         elif untold := [pod for pod in self._mine(key) if rebinding.telling(pod, ledger, claim)]:
             await self._tell(key, untold)
         elif len(rebinding.still_held(claim, self._mine(key))) < len(claim.former):
             await self._release(key)
         # What any of these wrote is a change of the claim or of pods, which has us look again.
+
+    def _asking(self, key: ClaimKey, ledger: NodeDevices, claim: Claim) -> Group | None:
+        """The group of the claim, if it waits for other devices and they can be chosen now."""
+        group, node = self._groups.get(claim.group), self._fleet.node(key.node)
+        if group is None or (group.uid, group.node) != (key.uid, key.node):
+            return None
+        if node is not None and rebooted(node, ledger.hardware):
+            return None  # The numbers may be others by now; the agent's next report has us look again.
+        return group if rebinding.awaits(group, ledger, claim) else None
 
     def _mine(self, key: ClaimKey) -> list[Pod]:
         return [pod for pod in self._members.holding(key.node) if pod.group_uid == key.uid]

@@ -10,17 +10,19 @@ from deviceshare.domain.devices import Device
 from deviceshare.domain.hardware import Hardware, Part
 from deviceshare.domain.pods import Pod
 from deviceshare.loops.claiming import BINDS_OVER_SECONDS
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import now, run
 
 
-def report(world: World, *broken: int, node: str = "n1", devices: int = 4) -> None:
+def report(world: World, *broken: int, node: str = "n1", devices: int = 4, boot: str = "") -> None:
     """What the node's agent says."""
     parts = [Part(GPU, n, f"GPU-{n}", unhealthy="Xid 79" if n in broken else "") for n in range(devices)]
-    world.cluster.edit(NODE_DEVICES, node, {"status": {"hardware": msgspec.to_builtins(Hardware(devices=parts))}})
+    world.cluster.edit(
+        NODE_DEVICES, node, {"status": {"hardware": msgspec.to_builtins(Hardware(boot_id=boot, devices=parts))}}
+    )
 
 
 def ask(world: World, group: str, token: str = "request-1") -> None:
@@ -168,6 +170,26 @@ def test_devices_that_a_plugin_gave_away_unknown_which_replace_nothing() -> None
             ask(world, "team")
             await soon(lambda: "RebindImpossible" in world.recorder.reasons("team"))
             assert numbers(claim(world).devices) == [0, 1]
+
+    run(story())
+
+
+def test_a_node_that_was_started_anew_waits_for_its_agent() -> None:
+    """Until it reports again, a number may be another device's."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            report(world, 1, boot="before")
+            world.cluster.edit(NODES, "n1", {"status": {"nodeInfo": {"bootID": "after"}}})
+            await asyncio.sleep(1)
+            ask(world, "team")
+            await asyncio.sleep(5)
+            assert not claim(world).rebound
+            report(world, 1, boot="after")
+            await soon(lambda: numbers(claim(world).devices) == [0, 2])
 
     run(story())
 
