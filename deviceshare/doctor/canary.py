@@ -73,8 +73,8 @@ def judge_pod(seen: Pod, release: str) -> list[Finding]:
     if tried is None:
         what = f"no kube-scheduler looks at pods of {contract.SCHEDULER_NAME}: the canary waits and nobody says why"
         return [Finding(PROBLEM, what, scheduler)]
-    if tried.reason == "SchedulerError" or "extender" in tried.message:
-        what = f"kube-scheduler and the extender don't understand each other: {tried.message}"
+    if "nodes are available" not in tried.message:  # kube-scheduler's words when it has looked at all of them
+        what = f"kube-scheduler could not ask the extender: {tried.message}"
         return [Finding(PROBLEM, what, f"{scheduler}; see that deviceshare beside it is ready")]
     return [Finding(PROBLEM, f"the canary was not placed: {tried.message}", "deviceshare inspect")]
 

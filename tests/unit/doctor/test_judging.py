@@ -1,0 +1,406 @@
+"""What the doctor makes of what it saw, each thing that may be wrong for itself."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from charts import helm
+from deviceshare import certificates
+from deviceshare.doctor import canary, definitions, nodes, replicas, rights, runtime, webhooks
+from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Finding, check, listed
+from deviceshare.doctor.kinds import Attributes, Crd, Machine, RuntimeClass, Workload
+from deviceshare.domain import contract
+from deviceshare.domain.groups import Group
+from deviceshare.domain.nodes import Node
+from deviceshare.domain.pods import Pod
+from deviceshare.loops.bundles import encode
+from deviceshare.loops.kinds import WebhookConfiguration
+from deviceshare.loops.ports import Forbidden, Unavailable
+from tests.controlplane.rights import granted
+from tests.unit.domain.objects import a_ledger, a_node, gpus
+
+RELEASE = contract.NAMESPACE
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def only(findings: list[Finding], mark: str = PROBLEM) -> str:
+    """The text and the cure of the one finding there should be."""
+    [finding] = findings
+    assert finding.mark == mark
+    return f"{finding.what}; {finding.cure}"
+
+
+def test_a_check_is_as_bad_as_its_worst_finding() -> None:
+    """Worst first, so that who reads one line reads that one."""
+    found = [Finding(mark, mark, "") for mark in (UNTESTED, PROBLEM, WARNING)]
+    made = check("x", "fine", found)
+    assert made.mark == PROBLEM and [each.mark for each in made.findings] == [PROBLEM, WARNING, UNTESTED]
+    assert check("x", "fine", []).mark == OK
+
+
+def test_many_names_are_cut_short() -> None:
+    """300 nodes with one fault are one finding."""
+    assert listed(list("gfedcba")) == "a, b, c, d, e and 2 more"
+
+
+# CRDs
+
+
+def shipped() -> Crd:
+    return definitions.shipped_definitions()[0]
+
+
+def installed(**changes: Any) -> Crd:
+    """The shipped one as an API server shows it."""
+    body = msgspec.to_builtins(shipped())
+    body["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
+    return msgspec.convert({**body, **changes}, Crd)
+
+
+def test_the_crds_of_this_release_are_well() -> None:
+    """Both are looked at."""
+    assert len(definitions.shipped_definitions()) == 2
+    assert definitions.judge(shipped(), installed()) == []
+
+
+def test_a_missing_crd_is_found() -> None:
+    """Somebody installed with crds.enabled=false."""
+    assert "is missing" in only(definitions.judge(shipped(), None))
+
+
+def test_a_crd_that_serves_another_version_is_found() -> None:
+    """A later release's, which dropped ours."""
+    found = installed(spec={"versions": [{"name": "v2", "served": True}]})
+    assert "doesn't serve v1alpha1 but v2" in only(definitions.judge(shipped(), found))
+
+
+def test_a_crd_that_is_not_established_is_found_with_the_reason() -> None:
+    """Another CRD has its names."""
+    conditions = [{"type": "NamesAccepted", "status": "False", "message": "sdg is taken"}]
+    assert "sdg is taken" in only(definitions.judge(shipped(), installed(status={"conditions": conditions})))
+
+
+def test_a_crd_of_an_earlier_release_is_found_by_the_fields_it_lacks() -> None:
+    """The API server would drop what the agents report without a word."""
+    body = msgspec.to_builtins(installed())
+    schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["status"]["properties"]["hardware"]
+    lacking = only(definitions.judge(shipped(), msgspec.convert(body, Crd)), WARNING)
+    assert "status.hardware" in lacking and "kubectl apply -f" in lacking
+
+
+# Rights
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"roles": ["extender"]}, {"roles": ["controller"]}, {"certManager": {"enabled": True}}],
+    ids=["all roles", "extender", "controller", "cert-manager"],
+)
+def test_what_the_doctor_asks_about_is_what_the_chart_grants(values: dict[str, Any]) -> None:
+    """A right that deviceshare comes to need is added in one more place, and here it is missed."""
+    roles = [
+        each
+        for each in helm.render(values)
+        if each["kind"] in ("ClusterRole", "Role")
+        and each["metadata"]["name"] in {"deviceshare", *(f"deviceshare-{role}" for role in rights.ROLES)}
+    ]
+    grants = {
+        Attributes(right.verb, right.group, *_split(right.resource), right.namespace, right.name)
+        for right in granted(roles)
+    }
+    own_ca = "certManager" not in values
+    assert set(rights.needed(RELEASE, values.get("roles", rights.ROLES), own_ca=own_ca)) == grants
+
+
+def _split(resource: str) -> tuple[str, str]:
+    plain, _, sub = resource.partition("/")
+    return plain, sub
+
+
+def test_a_missing_right_is_found_with_its_name() -> None:
+    """What is said is what kubectl auth can-i takes."""
+    denied = [Attributes("patch", contract.API_GROUP, "nodedevices", "status")]
+    assert "sa may not patch nodedevices/status.deviceshare.io" in only(rights.judge_own("sa", denied))
+    assert rights.judge_own("sa", []) == []
+
+
+def test_a_person_with_few_rights_is_warned_only() -> None:
+    """They may be meant to have few."""
+    assert "you may not create pods" in only(rights.judge_person([Attributes("create", "", "pods")]), WARNING)
+
+
+# Replicas
+
+
+def a_deployment(ready: int, wanted: int) -> Workload:
+    return msgspec.convert({"spec": {"replicas": wanted}, "status": {"readyReplicas": ready}}, Workload)
+
+
+def test_replicas_that_are_not_ready_are_found() -> None:
+    """One is enough to work; none is not."""
+    assert replicas.judge_deployment(a_deployment(2, 2), RELEASE) == []
+    assert "1 of 2 replicas" in only(replicas.judge_deployment(a_deployment(1, 2), RELEASE), WARNING)
+    assert "describe pods" in only(replicas.judge_deployment(a_deployment(0, 2), RELEASE))
+    assert "scale deployment" in only(replicas.judge_deployment(a_deployment(0, 0), RELEASE))
+    assert replicas.judge_deployment(None, RELEASE) == []
+
+
+def test_a_lease_that_stands_still_is_found_with_what_stands_still_with_it() -> None:
+    """The leader's and the kube-scheduler's; where there is neither lease nor Deployment, nothing is installed."""
+    assert replicas.judge_lease("deviceshare", RELEASE, renewed=True, deployed=False) == []
+    stale = only(replicas.judge_lease("deviceshare", RELEASE, renewed=False, deployed=True))
+    assert "nobody renews" in stale and "-c deviceshare " in stale
+    scheduler = only(replicas.judge_lease(contract.SCHEDULER_NAME, RELEASE, renewed=None, deployed=True))
+    assert "no pod of a group is placed" in scheduler and "-c kube-scheduler " in scheduler
+    assert "helm install" in only(replicas.judge_lease("deviceshare", RELEASE, renewed=None, deployed=False))
+
+
+def test_agents_that_are_wanted_and_not_ready_are_found() -> None:
+    """Without agents at all, nothing is wrong."""
+    some = msgspec.convert({"status": {"desiredNumberScheduled": 3, "numberReady": 1}}, Workload)
+    assert "1 of 3 agents" in only(replicas.judge_agents(some, RELEASE), WARNING)
+    assert replicas.judge_agents(None, RELEASE) == []
+
+
+# Webhooks
+
+
+def configuration(*names: str, until: datetime = NOW + timedelta(days=300)) -> WebhookConfiguration:
+    """With a CA that is valid until then."""
+    authority = certificates.new_authority(
+        "test", now=until - timedelta(days=400), lifetime=timedelta(days=400), skew=timedelta()
+    )
+    client = {"caBundle": encode([authority.certificate])}
+    return WebhookConfiguration(webhooks=[{"name": name, "clientConfig": client} for name in names])
+
+
+def test_a_webhook_that_is_missing_or_trusts_nobody_is_found() -> None:
+    """The agents' webhook is optional."""
+    wanted = ["a.deviceshare.io", *webhooks.OPTIONAL]
+    whole = configuration("a.deviceshare.io")
+    assert webhooks.judge("Kind", whole, wanted, NOW) == []
+    assert "lacks a.deviceshare.io" in only(webhooks.judge("Kind", configuration(), wanted, NOW))
+    for bundle in ("", "bm9uZQ==", "not base64!"):
+        blind = WebhookConfiguration(webhooks=[{"name": "a.deviceshare.io", "clientConfig": {"caBundle": bundle}}])
+        assert "caBundle holds no certificate" in only(webhooks.judge("Kind", blind, wanted, NOW))
+
+
+def test_a_ca_that_ends_is_found_before_and_after() -> None:
+    """Before, it is a warning: it should have been replaced by then."""
+    soon, past = NOW + timedelta(days=3), NOW - timedelta(days=3)
+    assert "the CA ends on 2026-11-24" in only(
+        webhooks.judge("Kind", configuration("a", until=soon), ["a"], NOW), WARNING
+    )
+    assert "the CA ended on 2026-11-18" in only(webhooks.judge("Kind", configuration("a", until=past), ["a"], NOW))
+
+
+CALL = 'POST …: 500 InternalError failed calling webhook "validate-pods.deviceshare.io": Post "https://…": '
+
+
+@pytest.mark.parametrize(
+    ("said", "cure"),
+    [
+        ("x509: certificate signed by unknown authority", "caBundle"),
+        ('no endpoints available for service "deviceshare"', "no replica is ready"),
+        ('service "deviceshare" not found', "Service is gone"),
+        ("dial tcp 10.0.0.1:443: connect: connection refused", "no replica answers"),
+        ("context deadline exceeded", "port 9443"),
+        ("something Go has not said yet", "port 9443"),
+    ],
+)
+def test_why_webhooks_can_not_be_asked_decides_the_cure(said: str, cure: str) -> None:
+    """The API server's words are the only witness."""
+    assert cure in only(webhooks.judge_injection(Unavailable(CALL + said), "default", RELEASE))
+
+
+def test_a_pod_that_comes_back_as_it_was_sent_is_found() -> None:
+    """The namespace is left out, or nobody is asked."""
+    sent = msgspec.convert(canary.pod("p", "g"), Pod)
+    assert "is not injected" in only(webhooks.judge_injection(sent, "kube-system", RELEASE))
+
+
+def test_who_else_refuses_the_dry_run_is_not_taken_for_us() -> None:
+    """A quota, a policy, or RBAC: then the webhooks were not reached, and nothing is known."""
+    ours = 'admission webhook "validate-pods.deviceshare.io" denied the request: …'
+    assert "the mutating webhook is not asked" in only(webhooks.judge_injection(Forbidden(ours), "default", RELEASE))
+    for said in ('User "bob" cannot create resource "pods"', "exceeded quota: compute"):
+        assert "--namespace" in only(webhooks.judge_injection(Forbidden(said), "default", RELEASE), UNTESTED)
+
+
+# Nodes
+
+
+def labelled(name: str, **labels: str) -> Node:
+    """A node with other labels than ours."""
+    metadata = {"name": name, "labels": {key.replace("__", "/").replace("_", "."): v for key, v in labels.items()}}
+    body = msgspec.to_builtins(a_node(name))
+    return msgspec.convert({**body, "metadata": metadata}, Node)
+
+
+def test_a_shared_node_with_devices_and_a_ledger_is_well() -> None:
+    """Other nodes may be as they like."""
+    assert nodes.judge([a_node("a"), a_node("b", shared=False, ready=False)], [a_ledger("a")], RELEASE) == []
+
+
+def test_a_cluster_that_shares_no_node_is_found_with_those_that_could_be() -> None:
+    """The first thing that people forget."""
+    text = only(nodes.judge([a_node("a", shared=False), a_node("b", {}, shared=False)], [], RELEASE))
+    assert "these have devices: a;" in text and "kubectl label node NODE --overwrite deviceshare.io/mode=shared" in text
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        {"deviceshare_io__mode": "Shared"},
+        {"deviceshare_io__mod": "shared"},
+        {"deviceshare__mode": "shared"},
+        {"deviceshare_io__Mode": "shared"},
+        {"devicesshare_io__mode": "shared"},
+    ],
+    ids=str,
+)
+def test_a_label_that_was_meant_to_be_ours_is_found(label: dict[str, str]) -> None:
+    """Kubernetes takes any label."""
+    found = nodes.judge([a_node("good"), labelled("slip", **label)], [a_ledger("good")], RELEASE)
+    assert "slip" in only(found, WARNING)
+
+
+def test_other_peoples_labels_are_left_alone() -> None:
+    """However much they look like labels."""
+    other = labelled("b", kubernetes_io__hostname="b", example_com__mode="shared", nvidia_com__mig_mode="shared")
+    assert nodes.judge([a_node("a"), other], [a_ledger("a")], RELEASE) == []
+
+
+def test_shared_nodes_that_can_give_nothing_are_found() -> None:
+    """Without devices, without a ledger, not ready, or with an inventory that can't be read."""
+    ledgers = [a_ledger("bare", {}), a_ledger("down"), a_ledger("good"), a_ledger("odd")]
+    body = msgspec.to_builtins(a_node("odd"))
+    body["metadata"]["annotations"] = {contract.INVENTORY_ANNOTATION: "nvidia.com/gpu=many"}
+    every = [a_node("good"), a_node("bare", {}), a_node("down", ready=False), a_node("unknown")]
+    found = nodes.judge([*every, msgspec.convert(body, Node)], ledgers, RELEASE)
+    assert {(each.mark, each.what.rpartition(": ")[2]) for each in found} == {
+        (WARNING, "bare"),
+        (WARNING, "down"),
+        (PROBLEM, "unknown"),
+        (PROBLEM, "nvidia.com/gpu wants a whole number, not 'many'"),
+    }
+
+
+# The runtime
+
+
+def a_machine(*handlers: str, system: str = "Debian GNU/Linux 12") -> Machine:
+    status = {"nodeInfo": {"osImage": system}, "runtimeHandlers": [{"name": name} for name in handlers]}
+    return msgspec.convert({"metadata": {"name": "n"}, "status": status}, Machine)
+
+
+def a_class(handler: str = "nvidia") -> RuntimeClass:
+    return msgspec.convert({"metadata": {"name": handler}, "handler": handler}, RuntimeClass)
+
+
+def test_a_runtime_that_no_class_names_is_found() -> None:
+    """And a class whose runtime is missing; nodes before 1.30 don't tell."""
+    assert "no RuntimeClass names it" in only(runtime.judge_handlers([a_machine("", "nvidia")], []), WARNING)
+    assert "these nodes lack" in only(runtime.judge_handlers([a_machine("", "runc")], [a_class()]), WARNING)
+    assert runtime.judge_handlers([a_machine("", "nvidia")], [a_class()]) == []
+    assert runtime.judge_handlers([a_machine()], []) == runtime.judge_handlers([a_machine()], [a_class()]) == []
+
+
+def test_a_system_that_ignores_the_variable_by_default_is_found() -> None:
+    """Bottlerocket's settings are the opposite of ours."""
+    assert "apiclient set" in only(runtime.judge_systems([a_machine(system="Bottlerocket OS 1.57.0")]), WARNING)
+    assert runtime.judge_systems([a_machine()]) == []
+
+
+DEFAULTS = """
+#accept-nvidia-visible-devices-as-volume-mounts = false
+#accept-nvidia-visible-devices-envvar-when-unprivileged = true
+disable-require = false
+#swarm-resource = "DOCKER_RESOURCE_GPU"
+[nvidia-container-runtime]
+mode = "auto"
+"""
+
+
+def test_the_toolkits_own_settings_are_well() -> None:
+    """As its packages install them."""
+    assert runtime.judge_settings(DEFAULTS) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "mark"),
+    [
+        ("accept-nvidia-visible-devices-envvar-when-unprivileged = false", PROBLEM),
+        ("accept-nvidia-visible-devices-as-volume-mounts = true", WARNING),
+        ('swarm-resource = "DOCKER_RESOURCE_GPU"', WARNING),
+    ],
+)
+def test_a_setting_that_ignores_or_overrules_the_variable_is_found(line: str, mark: str) -> None:
+    """With the setting's name, and what to set it to."""
+    assert line.partition(" ")[0] in only(runtime.judge_settings(line + DEFAULTS), mark)
+
+
+def test_a_file_that_is_no_settings_is_told() -> None:
+    """A pipe that carried ssh's error."""
+    assert "ssh NODE cat" in only(runtime.judge_settings("cat: No such file or directory"))
+
+
+# The canary
+
+
+def bound(**changes: Any) -> Pod:
+    """A canary's pod that got GPU 0 on n1."""
+    body = canary.pod("c", "c")
+    body["metadata"]["annotations"][contract.SELECTED_DEVICES] = '{"nvidia.com/gpu": "0"}'
+    body["spec"]["nodeName"] = "n1"
+    return msgspec.convert({**body, **changes}, Pod)
+
+
+def waiting(**condition: str) -> Pod:
+    """One that is not bound."""
+    conditions = [{"type": "PodScheduled", "status": "False", **condition}] if condition else []
+    return msgspec.convert({**canary.pod("c", "c"), "status": {"conditions": conditions}}, Pod)
+
+
+def test_a_canary_that_is_bound_with_devices_is_well() -> None:
+    """And so is its group once the leader says so."""
+    group = msgspec.convert({"status": {"phase": "Bound", "nodeName": "n1"}}, Group)
+    assert canary.judge_pod(bound(), RELEASE) == canary.judge_group(group, bound(), RELEASE) == []
+    assert "no leader writes statuses" in only(canary.judge_group(Group(), bound(), RELEASE))
+
+
+def test_a_canary_that_somebody_else_bound_is_found() -> None:
+    """A scheduler of our name, without the extender."""
+    naked = canary.pod("c", "c")
+    naked["spec"]["nodeName"] = "n1"
+    assert "something other than" in only(canary.judge_pod(msgspec.convert(naked, Pod), RELEASE))
+
+
+def test_why_a_canary_waits_decides_the_cure() -> None:
+    """Nobody looks at it, the extender can't be reached, or it just doesn't fit."""
+    assert "no kube-scheduler looks" in only(canary.judge_pod(waiting(), RELEASE))
+    refused = 'Post "http://127.0.0.1:8888/filter": connection refused'
+    broken = only(canary.judge_pod(waiting(reason="Unschedulable", message=refused), RELEASE))
+    assert refused in broken and "-c kube-scheduler " in broken
+    full = only(canary.judge_pod(waiting(reason="Unschedulable", message="0/2 nodes are available"), RELEASE))
+    assert "0/2 nodes" in full and "deviceshare inspect" in full
+
+
+def test_a_canary_needs_a_device_that_is_free_on_a_node_that_works() -> None:
+    """Else nothing is sent, and nothing is known."""
+    free, held = a_ledger("n1"), a_ledger("n1", group=gpus(0, 1, 2, 3))
+    assert canary.free_resource([a_node()], [free]) == "nvidia.com/gpu"
+    assert canary.free_resource([a_node()], [held]) == ""
+    assert canary.free_resource([a_node(ready=False)], [free]) == canary.free_resource([], [free]) == ""
+
+
+def test_a_canary_that_a_killed_doctor_left_is_found() -> None:
+    """It holds a device until somebody deletes it."""
+    left = msgspec.convert({"metadata": {"name": "deviceshare-canary-1"}}, Group)
+    assert "kubectl delete sdg -l app.kubernetes.io/name=deviceshare-canary" in only(
+        canary.judge_leftovers([left]), WARNING
+    )
+    assert canary.judge_leftovers([]) == []
