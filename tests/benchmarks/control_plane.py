@@ -36,6 +36,7 @@ class ControlPlane:
 
     def __init__(self, layout: Layout, plan: Plan, prober: Prober) -> None:
         self.nodes = plan.options.nodes
+        self.kubeconfig = layout.kubeconfig
         self.ports = choose_ports()
         self.parts = Components(layout, plan, self.ports)
         """The schedulers and deviceshare, set up as in any sandbox."""
