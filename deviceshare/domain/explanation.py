@@ -19,6 +19,10 @@ from deviceshare.domain.verdicts import NodeVerdict, verdicts
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
 
 
+_SHARED_FACTS = ("would go to", "would get", "in vain", "health")
+"""What is told of a pod's group, too, when the pod is asked about."""
+
+
 class Explanation(Struct, frozen=True, rename="camel", omit_defaults=True):
     """`message` says it in one text, `facts` what belongs to it, `nodes` what speaks for and against each node."""
 
@@ -38,7 +42,7 @@ def explain_group(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node 
     waiting = _waiting(pods)
     if not group.node:
         nodes = verdicts(fleet, group)
-        return Explanation(subject, message, {**_outlook(group, nodes), **waiting}, nodes)
+        return Explanation(subject, message, {**_outlook(group, nodes), **_too_much(group, nodes), **waiting}, nodes)
     ledger = fleet.ledger(group.node)
     claim = ledger.claims.get(group.uid) if ledger else None
     facts = {}
@@ -72,7 +76,7 @@ def _pending(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod],
         return Explanation(subject, text)
     rest = explain_group(fleet, group, pods, home)
     facts = {"group": group.name if text == message else f"{group.name}: {message}"}
-    facts |= {name: fact for name, fact in rest.facts.items() if name in ("would go to", "would get", "health")}
+    facts |= {name: fact for name, fact in rest.facts.items() if name in _SHARED_FACTS}
     if said and said != text:
         facts["kube-scheduler"] = said
     return Explanation(subject, text, facts, rest.nodes)
@@ -91,6 +95,15 @@ def _outlook(group: Group, nodes: list[NodeVerdict]) -> dict[str, str]:
         held = " and ".join(f"{resource} {indices}" for resource, indices in best.would_get.items())
         facts["would get"] = f"{held}, {best.why_these}" if best.why_these else held
     return facts
+
+
+def _too_much(group: Group, nodes: list[NodeVerdict]) -> dict[str, str]:
+    """Whether the group waits for what no node could ever give, such as nine devices of nodes with eight."""
+    for resource, count in group.spec.resources.items():
+        most = max((sum(device.resource == resource for device in node.devices) for node in nodes), default=0)
+        if nodes and count > most:
+            return {"in vain": f"no shared node has more than {most} {resource}: ask for fewer, or add a larger node"}
+    return {}
 
 
 def _waiting(pods: Collection[Pod]) -> dict[str, str]:

@@ -92,6 +92,13 @@ def test_an_invalid_group_fits_nowhere() -> None:
     assert verdict.reason.startswith("group team is invalid: spec.schedulingStrategy")
 
 
+def test_who_asks_for_more_than_any_node_has_is_told() -> None:
+    """Waiting would be in vain, whatever is freed."""
+    told = explain_group(a_full_fleet(), a_group(count=5), [], None)
+    assert told.facts["in vain"] == f"no shared node has more than 4 {GPU}: ask for fewer, or add a larger node"
+    assert "in vain" not in explain_group(a_full_fleet(), a_group(count=4), [], None).facts
+
+
 def test_a_selector_keeps_a_node_out() -> None:
     """Last in the list: devices would not help."""
     fleet = a_fleet(a_node("n1", zone="west"), a_node("n2"), ledgers=(a_ledger("n1", a=gpus(0, 1, 2)), a_ledger("n2")))
