@@ -12,9 +12,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClassesForFiles
 
 STRING: Final = "string"
-BOOL: Final = "bool"
 
-_SCALARS: Final = {STRING: FieldDescriptorProto.TYPE_STRING, BOOL: FieldDescriptorProto.TYPE_BOOL}
 _REPEATED: Final = "repeated "
 
 Fields = Mapping[int, tuple[str, str]]
@@ -22,7 +20,7 @@ Fields = Mapping[int, tuple[str, str]]
 
 
 def messages(package: str, schema: Mapping[str, Fields]) -> dict[str, type[Message]]:
-    """The message classes of a proto3 package, by name. A type that is no scalar is another message of the schema.
+    """The message classes of a proto3 package, by name. A type that is no string is another message of the schema.
 
     They live in a pool of their own: names as plain as the kubelet's `v1` may be taken in the process-wide one.
     """
@@ -42,8 +40,8 @@ def messages(package: str, schema: Mapping[str, Fields]) -> dict[str, type[Messa
 def _field(package: str, number: int, type_: str, name: str) -> FieldDescriptorProto:
     label = FieldDescriptorProto.LABEL_REPEATED if type_.startswith(_REPEATED) else FieldDescriptorProto.LABEL_OPTIONAL
     plain = type_.removeprefix(_REPEATED)
-    if plain in _SCALARS:
-        return FieldDescriptorProto(name=name, number=number, label=label, type=_SCALARS[plain])
+    if plain == STRING:
+        return FieldDescriptorProto(name=name, number=number, label=label, type=FieldDescriptorProto.TYPE_STRING)
     return FieldDescriptorProto(
         name=name,
         number=number,
