@@ -2,12 +2,12 @@
 
 import { paint } from "./colour.js";
 import { element, plural, reconcile } from "./dom.js";
-import { selectedText, wantsText } from "./words.js";
+import { byName, clauses, selectedText, wantsText } from "./words.js";
 
 const RANK = { Degraded: 0, Pending: 1 };
 
 export function drawGroups(list, groups) {
-  const sorted = [...groups].sort((a, b) => (RANK[a.phase] ?? 2) - (RANK[b.phase] ?? 2)); // within a phase by name still
+  const sorted = [...groups].sort((a, b) => (RANK[a.phase] ?? 2) - (RANK[b.phase] ?? 2) || byName(a.name, b.name));
   reconcile(list, sorted, (group) => group.name, drawGroup);
 }
 
@@ -17,7 +17,6 @@ export function groupText(group) {
 }
 
 function drawGroup(group, old) {
-  const phase = group.phase ?? "Pending";
   const pods = group.pods ?? [];
   const id = `group-${group.name}`;
   return element(
@@ -28,14 +27,14 @@ function drawGroup(group, old) {
       { type: "button", "aria-pressed": "false", "aria-describedby": `${id}-facts`, data: { group: group.name }, tabindex: "-1" },
       paint(element("span", { class: "swatch", "aria-hidden": "true" }), group.name),
       element("span", { class: "name" }, group.name),
-      element("span", { class: "phase", data: { phase } }, phase),
+      element("span", { class: "phase", data: { phase: group.phase } }, group.phase),
     ),
     element("p", { class: "facts", id: `${id}-facts` }, facts(group)),
     group.ailment ? element("p", { class: "ailment" }, group.ailment) : "",
     element(
       "div",
       { class: "more", hidden: !(old && !old.querySelector(".more").hidden) },
-      group.message ? element("p", {}, group.message) : "",
+      element("ul", {}, clauses(group.message ?? "").map((each) => element("li", {}, each))),
       pods.length ? element("ul", { class: "pods", "aria-label": `Pods of ${group.name}` }, pods.map((pod) => element("li", {}, pod))) : "",
     ),
   );

@@ -30,7 +30,7 @@ function look({ nodes, groups, waiting }) {
   );
   return {
     nodes: new Map(nodes.map((node) => [`Node ${node.name}`, node.obstacle ? `can't be used: ${node.obstacle}` : "can be used"])),
-    groups: new Map(groups.map((group) => [`Group ${group.name}`, `is ${group.phase ?? "Pending"}${group.node ? ` on ${group.node}` : ""}`])),
+    groups: new Map(groups.map((group) => [`Group ${group.name}`, `is ${group.phase}${group.node ? ` on ${group.node}` : ""}`])),
     devices: new Map(ill.map(([device, what]) => [`Device ${device}`, `is ${what}`])),
     waiting: new Map([["Waiting pods", `are ${waiting.length} now`]]),
   };

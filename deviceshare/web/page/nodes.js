@@ -2,15 +2,14 @@
 
 import { paint } from "./colour.js";
 import { element, reconcile } from "./dom.js";
-import { inTrouble, label, sentence, shortName } from "./words.js";
+import { byName, inTrouble, label, sentence, shortName } from "./words.js";
 
 // With more nodes than this on show the tiles shrink, and the names stand below them.
 const LARGE_TILES = 24;
 
-const byName = new Intl.Collator("en", { numeric: true }).compare;
 const used = (node) => (node.devices ?? []).filter((device) => device.use !== "free").length;
 const size = (node) => (node.devices ?? []).length;
-const trouble = (node) => (node.obstacle ? 1 : 0) + (node.devices ?? []).filter(inTrouble).length;
+const trouble = (node) => (node.obstacle || node.opaque ? 1 : 0) + (node.devices ?? []).filter(inTrouble).length;
 const ORDERS = {
   name: () => 0,
   trouble: (a, b) => trouble(b) - trouble(a),
@@ -28,7 +27,7 @@ export function nodeText(node) {
   const states = (node.devices ?? []).flatMap((device) => [
     device.group,
     device.pod,
-    device.use ?? "free",
+    device.use,
     device.model,
     device.uuid,
     device.unhealthy && "unhealthy",
@@ -52,6 +51,7 @@ function drawNode(node, old) {
       element("p", { class: "node-count" }, summary(node)),
     ),
     node.obstacle ? element("p", { class: "obstacle" }, node.obstacle) : "",
+    (node.opaque ?? []).map((resource) => element("p", { class: "obstacle" }, `a device plugin gives away ${resource} here, unknown which`)),
     kinds.map((kind) => [
       kinds.length > 1 ? element("p", { class: "kind" }, kind) : "",
       element(
@@ -74,20 +74,20 @@ function summary(node) {
 }
 
 function drawDevice(device, before) {
-  const full = { use: "free", ...device };
-  const key = `${full.resource} ${full.index} ${full.uuid ?? ""}`;
-  const ill = full.lost ? "lost" : full.unhealthy ? "unhealthy" : full.trespasses?.length ? "stranger" : "";
-  const look = `${full.use} ${full.group ?? ""} ${ill}`;
-  const words = sentence(full);
+  const { resource, index, use, group = "", uuid = "" } = device;
+  const key = `${resource} ${index} ${uuid}`;
+  const ill = device.lost ? "lost" : device.unhealthy ? "unhealthy" : device.trespasses ? "stranger" : "";
+  const look = `${use} ${group} ${ill}`;
+  const words = sentence(device);
   const tile = element(
     "li",
-    { class: "device", title: words, data: { key, look, use: full.use, ill, group: full.group ?? "" } },
-    element("span", { class: "index", "aria-hidden": "true" }, String(full.index)),
-    element("span", { class: "holder", "aria-hidden": "true" }, label(full)),
+    { class: "device", title: words, data: { key, look, use, ill, group } },
+    element("span", { class: "index", "aria-hidden": "true" }, String(index)),
+    element("span", { class: "holder", "aria-hidden": "true" }, label(device)),
     element("span", { class: "hidden" }, words),
   );
   if (before.size && before.get(key) !== look) tile.classList.add("fresh");
-  return full.group ? paint(tile, full.group) : tile;
+  return group ? paint(tile, group) : tile;
 }
 
 // For small tiles, which have no room for a name.

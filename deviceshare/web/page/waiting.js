@@ -2,7 +2,7 @@
 
 import { paint } from "./colour.js";
 import { element, plural, reconcile } from "./dom.js";
-import { age } from "./words.js";
+import { age, clauses } from "./words.js";
 
 const SHOWN_PODS = 4;
 
@@ -22,6 +22,7 @@ export function waitingText(pod) {
 }
 
 function drawEntry({ group, reason, since, pods }) {
+  const [why, ...particulars] = clauses(reason);
   const shown = pods.slice(0, SHOWN_PODS).join(", ");
   const rest = pods.length - SHOWN_PODS;
   return element(
@@ -34,14 +35,15 @@ function drawEntry({ group, reason, since, pods }) {
       element("span", { class: "name" }, group),
       element("span", { class: "age", data: { since } }),
     ),
-    element("p", { class: "reason" }, reason),
+    element("p", {}, why),
+    particulars.length ? element("ul", { class: "particulars" }, particulars.map((each) => element("li", {}, each))) : "",
     element("p", { class: "pods" }, `${plural(pods.length, "pod")}: ${shown}${rest > 0 ? ` and ${rest} more` : ""}`),
   );
 }
 
 export function tellAges(list) {
   for (const each of list.querySelectorAll(".age")) {
-    const words = each.dataset.since ? `for ${age(each.dataset.since)}` : "";
+    const words = each.dataset.since ? age(each.dataset.since) : "";
     if (each.textContent !== words) each.textContent = words;
   }
 }

@@ -2,6 +2,9 @@
 
 const shortNames = { "nvidia.com/gpu": "GPU", "amd.com/gpu": "AMD GPU" };
 
+// node-2 before node-10.
+export const byName = new Intl.Collator("en", { numeric: true }).compare;
+
 export function shortName(resource) {
   return shortNames[resource] ?? resource.slice(resource.indexOf("/") + 1);
 }
@@ -11,7 +14,7 @@ export function label(device) {
   if (device.use === "held") return device.group;
   if (device.use === "releasing") return `${device.group} (leaving)`;
   if (device.use === "former") return `was ${device.group}`;
-  if (device.use === "plugin") return "plugin";
+  if (device.use === "plugin") return `plugin: ${device.pod.slice(device.pod.indexOf("/") + 1)}`;
   return device.lost ? "lost" : device.unhealthy ? "unhealthy" : "free";
 }
 
@@ -56,12 +59,17 @@ const UNITS = [
   ["min", 60],
 ];
 
-// How long ago, by this browser's clock.
+// "for 5 min", by this browser's clock.
 export function age(since) {
   const seconds = (Date.now() - Date.parse(since)) / 1000;
   for (const [unit, length] of UNITS) {
     const number = Math.floor(seconds / length);
-    if (number >= 1) return `${number} ${unit}${unit === "day" && number > 1 ? "s" : ""}`;
+    if (number >= 1) return `for ${number} ${unit}${unit === "day" && number > 1 ? "s" : ""}`;
   }
-  return "moments";
+  return "just now";
+}
+
+// A message's parts, which are divided by semicolons; those in brackets belong together.
+export function clauses(message) {
+  return message.split(/; (?![^(]*\))/);
 }

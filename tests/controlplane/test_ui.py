@@ -1,0 +1,321 @@
+"""The page in a real browser: on a real cluster, and with a state that no real cluster should have."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from deviceshare.sandbox import Sandbox
+from tests.controlplane.browser import PATIENCE_MS, Watched, chromium
+from tests.controlplane.pool import GPU, Json, Pool, pod
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One for all tests; each opens pages of its own."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def open_page(browser: Browser, sandbox: Sandbox) -> Iterator[Open]:
+    """`open_page(state=…, **how)`: the page, with the cluster's state or a given one.
+
+    No page may have loaded anything from elsewhere, nor have failed, nor have met its own Content-Security-Policy.
+    """
+    contexts, watched = [], []
+
+    def open_it(state: Json | None = None, **how: Any) -> Page:
+        contexts.append(context := browser.new_context(**how))
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        watched.append(Watched(page))
+        if state is not None:
+            page.route("**/ui/state", lambda route: route.fulfill(json=state))
+        page.goto(sandbox.ui_url)
+        expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+    for each in watched:
+        assert (each.errors, each.asked) == ([], {sandbox.ui_url.removesuffix("/ui")})
+
+
+def devices(page: Page, node: str) -> Locator:
+    """The tiles of a node, as a screen reader finds them."""
+    return page.get_by_role("list", name=f"{GPU} of {node}").get_by_role("listitem")
+
+
+def group_button(page: Page, group: str) -> Locator:
+    return page.get_by_role("list", name="Groups").get_by_role("button", name=re.compile(rf"^{re.escape(group)} "))
+
+
+def a_state(*nodes: Json, groups: tuple[Json, ...] = (), waiting: tuple[Json, ...] = ()) -> Json:
+    """What `/ui/state` could say."""
+    replica = {"instance": "replica", "version": "1", "leading": True, "faults": {}}
+    return {
+        "replica": replica,
+        "cluster": {"nodes": nodes, "groups": groups, "waiting": waiting, "total": []},
+    }
+
+
+def a_node(name: str, *tiles: Json) -> Json:
+    return {"name": name, "devices": [{"resource": GPU, "index": at, **tile} for at, tile in enumerate(tiles)]}
+
+
+def a_group(name: str, **more: Any) -> Json:
+    return {"name": name, "phase": "Bound", "wants": {GPU: 1}, **more}
+
+
+FREE: Json = {"use": "free"}
+
+
+def held(group: str, **more: Any) -> Json:
+    return {"use": "held", "group": group, **more}
+
+
+# On the cluster.
+
+
+def test_the_page_shows_who_holds_which_device(pool: Pool, open_page: Open) -> None:
+    """In words, too, and with the pods that share them."""
+    node, group = pool.node(), pool.group()
+    pool.apply(pod("one", group), pod("two", group))
+    pool.running("one", "two")
+    page = open_page()
+
+    expect(devices(page, node)).to_have_count(4)
+    for index in (0, 1):
+        expect(devices(page, node).nth(index)).to_contain_text(f"GPU {index}: held by group {group}")
+    expect(devices(page, node).nth(2)).to_contain_text("GPU 2: free")
+    group_button(page, group).click()
+    expect(page.get_by_role("list", name=f"Pods of {group}")).to_contain_text(f"{pool.name}/one")
+    expect(page.locator(".replica")).to_contain_text("leader")
+    expect(page.locator(".replica")).to_contain_text("caches synced")
+
+
+def test_the_page_follows_the_cluster_by_itself(pool: Pool, open_page: Open) -> None:
+    """From waiting to held to free, without a hand on the browser; and tells who can't see it."""
+    node, big = pool.node(devices=2), pool.group("big", count=3)
+    page = open_page()
+    expect(devices(page, node).first).to_contain_text("free")
+
+    pool.apply(pod("waits", big))
+    waiting = page.get_by_role("list", name="Waiting pods").get_by_role("listitem").filter(has_text=big).first
+    expect(waiting).to_contain_text(f"waiting for 3 {GPU}")
+    expect(waiting).to_contain_text(f"{pool.name}/waits")
+
+    group = pool.group("fits")
+    pool.apply(pod("runs", group))
+    expect(devices(page, node).first).to_contain_text(f"held by group {group}")
+    expect(page.locator("[aria-live=polite]")).to_contain_text(group)
+
+    pool.kubectl("delete", "pod", "runs", "-n", pool.name)
+    pool.kubectl("delete", "sdg", group)
+    expect(devices(page, node).first).to_contain_text("free")
+    expect(group_button(page, group)).to_have_count(0)
+
+
+def test_the_page_comes_back_with_the_replica(sandbox: Sandbox, browser: Browser) -> None:
+    """It says since when it shows the past, and needs nobody to reload it."""
+    page = browser.new_page()
+    page.goto(sandbox.ui_url)
+    link = page.locator("#link")
+    expect(link).to_have_text("Live")
+    os.kill(sandbox.pid("deviceshare"), signal.SIGKILL)
+
+    expect(link).to_have_text("Disconnected")
+    expect(page.get_by_text("Connection lost: this was true at")).to_be_visible()
+    expect(link).to_have_text("Live")
+    expect(page.get_by_text("Connection lost")).to_be_hidden()
+    page.close()
+
+
+# By keyboard.
+
+
+def test_a_group_is_chosen_by_keyboard_and_its_devices_stand_out(open_page: Open) -> None:
+    """One stop for the tab key, arrows inside, Enter to choose, Escape to leave."""
+    node = a_node("n1", held("a"), held("b"), FREE)
+    page = open_page(a_state(node, groups=(a_group("a"), a_group("b"), a_group("c"))))
+    page.get_by_role("searchbox", name="Filter").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    expect(group_button(page, "a")).to_be_focused()
+
+    page.keyboard.press("ArrowDown")
+    expect(group_button(page, "b")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(group_button(page, "b")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(".device.chosen")).to_have_text(["1bGPU 1: held by group b"])
+
+    page.keyboard.press("End")
+    expect(group_button(page, "c")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator(".device.chosen")).to_have_count(0)
+    expect(group_button(page, "b")).to_have_attribute("aria-pressed", "false")
+
+
+def test_the_focus_can_be_seen(open_page: Open) -> None:
+    """On every stop of the tab key."""
+    page = open_page(a_state(a_node("n1", held("a")), groups=(a_group("a"),)))
+    stops = []
+    for _ in range(4):
+        page.keyboard.press("Tab")
+        stops.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid", stops
+    assert stops[1:3] == ["filter", "order"]
+
+
+def test_a_screen_reader_finds_its_way(open_page: Open) -> None:
+    """Landmarks, headings and lists, each with a name."""
+    waiting = {"pod": "ns/p", "group": "b", "since": "2026-01-01T00:00:00Z", "reason": "none free"}
+    page = open_page(a_state(a_node("n1", held("a")), groups=(a_group("a"),), waiting=(waiting,)))
+    expect(page.locator("body")).to_match_aria_snapshot(
+        """
+        - banner:
+          - heading "deviceshare" [level=1]
+        - main:
+          - region "The cluster in numbers"
+          - search "What is shown"
+          - region "Groups and waiting pods":
+            - region "Waiting pods"
+            - region "Groups"
+          - region "Nodes":
+            - list "Nodes":
+              - listitem:
+                - heading "n1" [level=3]
+                - list "nvidia.com/gpu of n1":
+                  - 'listitem "GPU 0: held by group a"'
+        """
+    )
+
+
+# What the state says must stay text, and readable.
+
+
+def test_no_name_can_turn_into_markup(open_page: Open) -> None:
+    """Whoever may name a thing in the cluster would else act in the name of whoever looks."""
+    evil = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+    node = a_node(evil, held(evil, unhealthy=evil, model=evil), {"use": "plugin", "pod": f"ns/{evil}"})
+    node |= {"obstacle": evil}
+    waiting = {"pod": evil, "group": evil, "since": evil, "reason": f"{evil}; {evil}"}
+    group = a_group(evil, phase=evil, node=evil, pods=[evil], message=evil, ailment=evil, devices={GPU: evil})
+    state = a_state(node, groups=(group,), waiting=(waiting,))
+    state["replica"] |= {"instance": evil, "faults": {evil: evil}}
+    page = open_page(state)
+
+    expect(page.get_by_role("heading", level=3)).to_have_text(evil)
+    expect(page.locator("#replica")).to_contain_text(evil)
+    page.locator("#groups button").click()
+    expect(page.locator(".more")).to_contain_text(evil)
+    assert page.locator("img, script:not([src='ui/app.js'])").count() == 0
+    expect(page).to_have_title("deviceshare")
+
+
+def test_every_trouble_is_marked_by_more_than_colour(open_page: Open) -> None:
+    """With a sign on the tile, and in words."""
+    trespass = [{"resource": GPU, "index": 2, "process": "miner"}]
+    tiles = [
+        held("a", unhealthy="Xid 79", since="2026-01-01T00:00:00Z"),
+        {"use": "free", "lost": True},
+        held("a", trespasses=trespass),
+        {"use": "former", "group": "a"},
+        {"use": "plugin", "pod": "ns/jupyter"},
+        {"use": "releasing", "group": "gone"},
+    ]
+    page = open_page(a_state(a_node("n1", *tiles)))
+    shown = devices(page, "n1")
+
+    signs = shown.evaluate_all("tiles => tiles.map(tile => getComputedStyle(tile, '::after').content)")
+    assert signs == ['"!"', '"×"', '"?"', "none", "none", "none"]
+    words = ["unhealthy: Xid 79, since 2026", "lost:", "process miner", "was a", "plugin: jupyter", "gone (leaving)"]
+    for tile, said in zip(shown.all(), words, strict=True):
+        expect(tile).to_contain_text(said)
+
+
+CONTRASTS = """() => {
+  const brush = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const light = (colour) => {
+    brush.fillStyle = colour;
+    brush.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...brush.getImageData(0, 0, 1, 1).data].map((part) => {
+      const each = part / 255;
+      return each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  return [...document.querySelectorAll("#nodes .device")].map((tile) => {
+    const style = getComputedStyle(tile);
+    const [low, high] = [light(style.color), light(style.backgroundColor)].sort((a, b) => a - b);
+    return [`${tile.style.getPropertyValue("--hue")} ${tile.dataset.tone}`, (high + 0.05) / (low + 0.05)];
+  });
+}"""
+"""The WCAG contrast of each tile's text: https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_colour_that_a_group_may_have_can_be_read(open_page: Open, scheme: str) -> None:
+    """By people with weak eyes, too: WCAG AA asks for 4.5."""
+    page = open_page(a_state(a_node("n1", *(held(f"group-{number}") for number in range(500)))), color_scheme=scheme)
+    expect(devices(page, "n1")).to_have_count(500)
+    found = dict(page.evaluate(CONTRASTS))
+
+    assert len(found) == 36, "every hue in every tone"
+    assert {colour: ratio for colour, ratio in found.items() if ratio < 4.5} == {}
+
+
+def test_the_scheme_follows_the_system(open_page: Open) -> None:
+    """Nobody is blinded at night."""
+    background = "getComputedStyle(document.body).backgroundColor"
+    light, dark = (open_page(a_state(), color_scheme=scheme).evaluate(background) for scheme in ("light", "dark"))
+    assert light != dark
+
+
+def test_nothing_moves_for_who_asked_for_calm(open_page: Open) -> None:
+    """Not even the light that says Live."""
+    moves = "getComputedStyle(document.getElementById('link'), '::before').animationName"
+    assert open_page(a_state(), reduced_motion="reduce").evaluate(moves) == "none"
+    assert open_page(a_state(), reduced_motion="no-preference").evaluate(moves) != "none"
+
+
+def test_a_phone_is_wide_enough(open_page: Open) -> None:
+    """Nothing sticks out at 360 pixels, however long the names."""
+    long = "a-group-with-quite-a-long-name-that-has-sixty-three-characters-x"
+    state = a_state(a_node(f"{long}.example", *[held(long)] * 8), groups=(a_group(long, pods=[f"ns/{long}"]),))
+    page = open_page(state, viewport={"width": 360, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+# A large cluster.
+
+
+def test_three_hundred_nodes_stay_usable(open_page: Open) -> None:
+    """Found by name, by group and by state; what is shown again in large is what is left."""
+    groups = [f"group-{number}" for number in range(300)]
+    nodes = [a_node(f"node-{number}", *[held(groups[number])] * 4, *[FREE] * 4) for number in range(300)]
+    nodes[41]["devices"][7]["unhealthy"] = "Xid 48"
+    page = open_page(json.loads(json.dumps(a_state(*nodes, groups=tuple(map(a_group, groups))))))
+    shown, picture, filters = page.locator("#nodes > li h3"), page.locator("#nodes"), page.get_by_role("searchbox")
+
+    expect(shown).to_have_count(300)
+    expect(picture).to_have_attribute("data-density", "compact")
+    assert shown.nth(2).text_content() == "node-2", "by number, not by letter"
+    filters.fill("unhealthy")
+    expect(shown).to_have_text(["node-41"])
+    expect(picture).to_have_attribute("data-density", "large")
+    expect(page.locator("#shown")).to_contain_text("1 node")
+    filters.fill("group-299")
+    expect(shown).to_have_text(["node-299"])
+    filters.fill("")
+    page.get_by_role("combobox", name="Nodes by").select_option("trouble first")
+    expect(shown.first).to_have_text("node-41")
