@@ -18,7 +18,6 @@ FORMER: Final = "former"
 """Replaced by a rebind, while pods that were given it may still use it."""
 PLUGIN: Final = "plugin"
 """Given to a pod by the vendor's device plugin."""
-USES: Final = (FREE, HELD, RELEASING, FORMER, PLUGIN)
 
 
 class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -27,7 +26,7 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     resource: str
     index: int
     use: str
-    """One of USES."""
+    """One of the five words above."""
     group: str = ""
     """Who holds it, or held it."""
     pod: str = ""

@@ -17,6 +17,11 @@ def _nobodys_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For servers that don't answer anyway."""
     monkeypatch.setattr("deviceshare.cli.cluster.HELLO_SECONDS", 0.5)
 
 
@@ -32,6 +37,7 @@ def test_without_a_kubeconfig_it_says_where_one_was_looked_for(tmp_path: Path) -
     assert result.output.startswith(f"Error: There is no kubeconfig {tmp_path}/home/.kube/config: name one with --kube")
 
 
+@pytest.mark.usefixtures("_impatient")
 def test_one_of_several_files_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """KUBECONFIG may be a list, as kubectl has it."""
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(["/none", kubeconfig(tmp_path, "http://127.0.0.1:1")]))
@@ -46,6 +52,7 @@ def test_an_unknown_context_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) in result.output
 
 
+@pytest.mark.usefixtures("_impatient")
 def test_a_cluster_that_does_not_answer_is_called_unreachable(tmp_path: Path) -> None:
     """Within seconds, and with a way to look closer."""
     result = inspect("--kubeconfig", kubeconfig(tmp_path, "http://127.0.0.1:1"))
