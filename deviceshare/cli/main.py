@@ -42,6 +42,7 @@ Examples:
   deviceshare explain pod NS/NAME
   deviceshare plan -f FILE     where manifests would land
   deviceshare top              what devices and processes do now
+  deviceshare doctor           what is wrong in a cluster, with its cure
   deviceshare run --help       how to run it in a real one
 \b
 Shell completion, likewise with zsh_source and fish_source:
