@@ -66,6 +66,7 @@ class Eyes:
 
     def _look_on(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._closing.is_set():
+            begun = time.monotonic()
             try:
                 with nvidia.Driver():
                     self._look_and_listen(loop)
@@ -74,33 +75,35 @@ class Eyes:
             except Exception as error:  # a mistake of ours must not look like a device that does its work
                 log.exception("Failed to look at the devices")
                 self._send(loop, Sight(boot_id=self._boot_id, trouble=f"the agent failed: {error}"))
-            self._closing.wait(RETRY_SECONDS)
+            if time.monotonic() - begun < RESTART_SECONDS:
+                self._closing.wait(RETRY_SECONDS)
 
     def _look_and_listen(self, loop: asyncio.AbstractEventLoop) -> None:
         """Until NVML has to be started anew."""
         # First the ears: what happens before the inventory is read is in neither.
-        watch = nvidia.Watch()
-        if watch.unwatched:
-            log.warning("Failed to listen for errors", devices=watch.unwatched)
-        started = read_at = time.monotonic()
-        inventory = nvidia.read_inventory(self._sysfs)
+        watch = _ears()
+        started = time.monotonic()
+        inventory, read_at = None, started
         try:
             while not self._closing.is_set():
-                uses = nvidia.read_usage()
-                now = time.monotonic()
-                if _differs(inventory, uses) or self._xids or now - read_at > INVENTORY_SECONDS:
+                uses, now = nvidia.read_usage(), time.monotonic()
+                if inventory is None or self._xids or now - read_at > INVENTORY_SECONDS or _differs(inventory, uses):
                     inventory, read_at = nvidia.read_inventory(self._sysfs), now
                 self._send(loop, self._sight(inventory, uses))
-                if (self.missing or inventory.silent) and now - started > RESTART_SECONDS:
+                if (self.missing or inventory.silent or not watch) and now - started > RESTART_SECONDS:
                     return
                 self._listen(watch)
         except nvidia.Lost:
             # Which one it was, the inventory tells; the ears are deaf until NVML has started anew.
             self._send(loop, self._sight(nvidia.read_inventory(self._sysfs), nvidia.read_usage()))
         finally:
-            watch.close()
+            if watch:
+                watch.close()
 
-    def _listen(self, watch: nvidia.Watch) -> None:
+    def _listen(self, watch: nvidia.Watch | None) -> None:
+        if watch is None:
+            self._closing.wait(LOOK_SECONDS)
+            return
         until = time.monotonic() + LOOK_SECONDS
         while (rest := until - time.monotonic()) > 0 and not self._closing.is_set():
             error = watch.next(min(rest, _WAIT_SECONDS))
@@ -151,6 +154,18 @@ class Eyes:
         except OSError as error:
             log.warning("Failed to read the boot ID: marks of unhealthy devices outlive restarts", error=str(error))
             return ""
+
+
+def _ears() -> nvidia.Watch | None:
+    """None where this driver tells of no errors, as on some virtual GPUs."""
+    try:
+        watch = nvidia.Watch()
+    except nvidia.Refused as error:
+        log.warning("Failed to listen for errors", error=str(error))
+        return None
+    if watch.unwatched:
+        log.warning("Failed to listen for errors of some devices", devices=watch.unwatched)
+    return watch
 
 
 def _differs(inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse]) -> bool:

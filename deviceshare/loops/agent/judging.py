@@ -37,7 +37,7 @@ class Judge:
     ) -> None:
         """`now` tells the time, RFC 3339. `on_xid` is told of every Xid error."""
         self.known: Hardware | None = None
-        """The devices as they were judged last; None until the last report has been read."""
+        """The devices as they were judged last; None until it is known how an earlier agent judged them."""
         self._node = node
         self._ledgers = ledgers
         self._recorder = recorder
@@ -47,16 +47,18 @@ class Judge:
         self._silent = 0
         self._trouble: str | None = None
 
+    def remember(self, reported: Hardware) -> None:
+        """Takes over the marks of the last report. Without it nothing is judged."""
+        self.known = reported
+
     def judge(self, sight: Sight) -> Hardware | None:
         """The devices with their marks; None where that is not to be said yet."""
         self._take_xids(sight)
         self._say_trouble(sight)
-        ledger = self._ledgers.get(self._node)
-        if self.known is None and ledger is not None:
-            self.known = ledger.hardware
         self._silent = self._silent + 1 if sight.parts is None else 0
         if self.known is None or 0 < self._silent < PATIENCE:
             return None
+        ledger = self._ledgers.get(self._node)
         examined = examine(
             self.known,
             sight.parts,

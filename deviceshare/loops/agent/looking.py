@@ -62,19 +62,23 @@ class Lookout:
 
     def take(self, sight: Sight) -> None:
         """Judges what was seen. Called on the event loop; waits for nobody."""
-        self._looked = self._clock()
-        first = self._judge.known is None
+        if self._judge.known is None and (ledger := self._ledgers.get(self._node)):
+            self._remember(ledger.hardware)
         judged = self._judge.judge(sight)
         known = self._judge.known
-        if first and known is not None:
-            self._trespasses = known.trespasses
-            self._guard.remember(known.trespasses)
-            self._allocations.remember(known.allocations)
         parts = {part.uuid: part for part in (known.devices if known else sight.parts or ())}
         self._look_at_processes(sight, parts)
         if judged is not None:
             self.hardware = judged
         self.report()
+        self._looked = self._clock()  # at the end: an agent whose looks break doesn't do its work either
+
+    def _remember(self, reported: Hardware) -> None:
+        """Takes over what an agent before this one reported."""
+        self._judge.remember(reported)
+        self._guard.remember(reported.trespasses)
+        self._allocations.remember(reported.allocations)
+        self._trespasses = reported.trespasses
 
     def report(self) -> None:
         """Has reported what is known by now: to be called when a part of it has changed."""

@@ -1,0 +1,184 @@
+"""The eyes: NVML in a thread, through the real ctypes path, and processes in /proc."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from deviceshare import nvidia
+from deviceshare.agent import eyes
+from deviceshare.agent.eyes import HUNG, Eyes
+from deviceshare.domain.cgroups import Owner
+from deviceshare.loops.agent.ports import Sight
+from tests.nvml import Script, build, load
+from tests.unit.kube.scripted import until
+
+POD = "3f6c1a52-9d0e-4b8a-8c1d-2f7e6a5b4c3d"
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def script(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
+    """A machine without GPUs yet, where a look takes no time and nobody waits for the next."""
+    load(library)
+    script = Script(tmp_path / "nvml")
+    for name, value in script.environment(library).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(eyes, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(eyes, "RETRY_SECONDS", 0.05)
+    (tmp_path / "sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text("boot-1\n")
+    return script
+
+
+@asynccontextmanager
+async def looking(proc: Path) -> AsyncIterator[tuple[list[Sight], Eyes]]:
+    """What is seen while the block runs."""
+    sights: list[Sight] = []
+    seeing = Eyes(sights.append, proc=proc, sysfs=proc)
+    task = asyncio.create_task(seeing.run())
+    try:
+        yield sights, seeing
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def seen(sights: list[Sight], true: Callable[[Sight], object]) -> Sight:
+    """The first sight from now on of which it is true."""
+    sights.clear()
+    await until(lambda: any(true(sight) for sight in sights))
+    return next(sight for sight in sights if true(sight))
+
+
+def uuids(sight: Sight) -> list[str]:
+    return [part.uuid for part in sight.parts or ()]
+
+
+async def test_devices_and_who_is_on_them_are_seen(script: Script, tmp_path: Path) -> None:
+    """A process that ended between two questions is left out."""
+    first, second = script.gpus(2, nvlink_pairs=True)
+    script.use(first, used_mib=4096, percent=37)
+    script.processes(first, {100: 2048, 101: None, 102: 1})
+    for pid, path in ((100, f"/kubepods/pod{POD}/{'0a' * 32}"), (101, "/user.slice")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "comm").write_text("python\n")
+        (tmp_path / str(pid) / "cgroup").write_text(f"0::{path}\n")
+
+    async with looking(tmp_path) as (sights, _):
+        sight = await seen(sights, uuids)
+    use = sight.uses[0]
+    assert uuids(sight) == [first, second]
+    assert (sight.driver, sight.boot_id, sight.trouble) == ("550.54.15", "boot-1", "")
+    assert [(link.a, link.b, link.kind) for link in sight.links] == [(0, 1, "nvlink")]
+    assert (use.memory_used_mib, use.utilization) == (4096, 37)
+    assert [(each.pid, each.name, each.memory_mib, each.owner) for each in use.processes] == [
+        (100, "python", 2048, Owner(POD, "0a" * 32)),
+        (101, "python", 0, None),
+    ]
+
+
+async def test_an_error_is_told_once(script: Script, tmp_path: Path) -> None:
+    """With its name."""
+    [uuid] = script.gpus(1)
+    async with looking(tmp_path) as (sights, _):
+        await seen(sights, uuids)
+        script.xid(uuid, 79)
+        sight = await seen(sights, lambda sight: sight.xids)
+        await seen(sights, lambda sight: not sight.xids)
+    assert [(xid.uuid, xid.text) for xid in sight.xids] == [(uuid, "Xid 79: GPU has fallen off the bus")]
+    assert [xid for sight in sights for xid in sight.xids] == []
+
+
+async def test_a_lost_device_is_missed_at_once_and_the_others_are_heard_on(script: Script, tmp_path: Path) -> None:
+    """NVML must be started anew for that: it goes on about the one that it lost."""
+    first, second = script.gpus(2)
+    async with looking(tmp_path) as (sights, _):
+        await seen(sights, uuids)
+        script.lose(first)
+        sight = await seen(sights, lambda sight: uuids(sight) == [second])
+        assert 0 in sight.absent
+        await seen(sights, lambda sight: uuids(sight) == [second])
+        script.xid(second, 48)
+        assert (await seen(sights, lambda sight: sight.xids)).xids[0].uuid == second
+
+
+async def test_a_device_that_comes_back_is_found_by_a_new_start(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as one is known to be missing."""
+    monkeypatch.setattr(eyes, "RESTART_SECONDS", 0.3)
+    starts = []
+    start = nvidia.Driver.start
+
+    def counted(driver: nvidia.Driver) -> None:
+        starts.append(driver)
+        start(driver)
+
+    monkeypatch.setattr(nvidia.Driver, "start", counted)
+    script.gpus(2)
+    async with looking(tmp_path) as (sights, seeing):
+        await seen(sights, uuids)
+        assert len(starts) == 1
+        seeing.missing = True
+        await until(lambda: len(starts) == 2)
+        seeing.missing = False
+        await seen(sights, uuids)
+
+
+async def test_a_driver_that_is_not_there_is_told_and_awaited(script: Script, tmp_path: Path) -> None:
+    """It may be installed while the agent runs."""
+    script.gpus(1)
+    script.error("nvmlInitWithFlags", 9)
+    async with looking(tmp_path) as (sights, _):
+        sight = await seen(sights, lambda sight: sight.trouble)
+        assert (sight.parts, sight.boot_id) == (None, "boot-1")
+        assert "kernel module" in sight.trouble
+        Script(script.path).gpus(1)
+        await seen(sights, uuids)
+
+
+async def test_a_driver_that_hangs_counts_as_one_that_does_not_answer(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And keeps nobody from stopping."""
+    script.gpus(1)
+    monkeypatch.setattr(eyes, "HANG_SECONDS", 0.2)
+    hanging = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hang() -> None:
+        asyncio.run_coroutine_threadsafe(hanging.wait(), loop).result(10)
+
+    async with looking(tmp_path) as (sights, _):
+        await seen(sights, uuids)
+        monkeypatch.setattr(nvidia, "read_usage", hang)
+        sight = await seen(sights, lambda sight: sight.trouble == HUNG)
+        assert sight.parts is None
+    hanging.set()
+
+
+async def test_a_driver_that_tells_of_no_errors_is_looked_at_all_the_same(script: Script, tmp_path: Path) -> None:
+    """As on some virtual GPUs."""
+    [uuid] = script.gpus(1)
+    script.error("nvmlEventSetCreate", 3)
+    async with looking(tmp_path) as (sights, _):
+        await seen(sights, lambda sight: uuids(sight) == [uuid])
+        await seen(sights, lambda sight: uuids(sight) == [uuid])
+
+
+async def test_a_mistake_of_ours_is_no_healthy_device(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread goes on, and what it fails to see is unknown."""
+    script.gpus(1)
+    monkeypatch.setattr(nvidia, "read_usage", lambda: 1 / 0)
+    async with looking(tmp_path) as (sights, _):
+        sight = await seen(sights, lambda sight: sight.trouble)
+        assert sight.parts is None and "the agent failed" in sight.trouble

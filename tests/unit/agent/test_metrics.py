@@ -1,0 +1,85 @@
+"""An agent's numbers, as Prometheus reads them."""
+
+from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.domain.hardware import Hardware, Part, Trespass
+from deviceshare.domain.usage import DeviceUsage, Process, Usage
+from deviceshare.loops.agent.ports import Xid
+
+GPU = "nvidia.com/gpu"
+HARDWARE = Hardware(
+    devices=[Part(GPU, 0, "GPU-a"), Part(GPU, 1, "GPU-b", unhealthy="Xid 79", lost=True)],
+    trespasses=[Trespass(GPU, 0, "miner"), Trespass(GPU, 0, "python", "ns/p")],
+)
+USAGE = Usage(
+    "n1",
+    devices=[
+        DeviceUsage(
+            GPU,
+            0,
+            "GPU-a",
+            memory_used_mib=3,
+            memory_total_mib=10,
+            utilization=37,
+            processes=[
+                Process(1, "a", 1, "ns/p", "main"),
+                Process(2, "b", 1, "ns/p", "main"),
+                Process(3, "c", 1),
+                Process(4, "d", 0),
+            ],
+        ),
+        DeviceUsage(GPU, 2, "GPU-c"),
+    ],
+)
+MIB = 1 << 20
+
+
+def sample(metrics: AgentMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"deviceshare_{name}", labels)
+
+
+def test_what_the_last_look_saw_is_told_at_each_scrape() -> None:
+    """Processes together by container, those of no pod in one line."""
+    metrics = AgentMetrics()
+    metrics.watch_devices(lambda: HARDWARE, lambda: USAGE, lambda: 3)
+    first = {"resource": GPU, "index": "0", "uuid": "GPU-a"}
+    second = {"resource": GPU, "index": "1", "uuid": "GPU-b"}
+    main = {**first, "namespace": "ns", "pod": "p", "container": "main"}
+    outside = {**first, "namespace": "", "pod": "", "container": ""}
+
+    assert sample(metrics, "device_healthy", **first) == 1
+    assert sample(metrics, "device_healthy", **second) == 0
+    assert sample(metrics, "device_trespasses", **first) == 2
+    assert sample(metrics, "device_memory_used_bytes", **first) == 3 * MIB
+    assert sample(metrics, "device_memory_total_bytes", **first) == 10 * MIB
+    assert sample(metrics, "device_utilization_ratio", **first) == 0.37
+    assert sample(metrics, "device_utilization_ratio", resource=GPU, index="2", uuid="GPU-c") is None
+    assert sample(metrics, "device_container_memory_bytes", **main) == 2 * MIB
+    assert sample(metrics, "device_container_processes", **main) == 2
+    assert sample(metrics, "device_container_processes", **outside) == 2
+    assert sample(metrics, "reports") == 3
+
+
+def test_before_the_first_look_there_are_no_devices() -> None:
+    """And the scrape works."""
+    metrics = AgentMetrics()
+    metrics.watch_devices(lambda: None, lambda: Usage("n1"), lambda: 0)
+
+    assert b"deviceshare_device_healthy{" not in metrics.exposition()[0]
+
+
+def test_errors_are_counted_by_kind_and_labels_stay_few() -> None:
+    """A driver that makes numbers up fills no registry."""
+    metrics = AgentMetrics()
+    for number in (31, 79, 1000, 1001):
+        metrics.count_xid(Xid("GPU-a", number, ""))
+
+    counted = {
+        (xid, kind): sample(metrics, "xid_errors_total", uuid="GPU-a", xid=xid, kind=kind)
+        for xid, kind in (("31", "application"), ("79", "device"), ("other", "device"))
+    }
+    assert counted == {("31", "application"): 1, ("79", "device"): 1, ("other", "device"): 2}
+
+
+def test_an_agent_does_not_speak_of_what_only_a_replica_knows() -> None:
+    """A zero from each of 5,000 agents would drown the leader's number."""
+    assert b"deviceshare_leader" not in AgentMetrics().exposition()[0]

@@ -1,0 +1,114 @@
+"""One node as its agent meets it: its NodeDevices, its pods, and an API server that takes what is written."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from deviceshare.domain import contract
+from deviceshare.domain.hardware import Hardware, Part
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.loops.agent.ports import NodePod, Sight, Use
+from deviceshare.loops.ports import ApiError, Kind, NotFound
+from tests.unit.domain.objects import GPU
+from tests.unit.loops.live import MemoryMirror, MemoryRecorder
+
+NODE = "n1"
+TEAM = "uid-of-team"
+
+
+def uuid(index: int) -> str:
+    return f"GPU-{index}"
+
+
+def part(index: int, **changes: Any) -> Part:
+    return Part(GPU, index, uuid(index), "H100", 81559, **changes)
+
+
+def sight(*indices: int, **changes: Any) -> Sight:
+    """A look at the GPUs with these indices."""
+    parts = [part(index) for index in indices]
+    uses = [Use(each.uuid, 0, each.memory_mib, 0) for each in parts]
+    return msgspec.structs.replace(Sight(parts, uses=uses, driver="550", boot_id="boot-1"), **changes)
+
+
+class Node:
+    """Implements the Writer port, too."""
+
+    def __init__(self) -> None:
+        self.ledgers = MemoryMirror()
+        self.pods = MemoryMirror()
+        self.recorder = MemoryRecorder()
+        self.version = 1
+        self.writes: list[Hardware] = []
+        self.evicted: list[str] = []
+        self.fail: Callable[[], ApiError | None] = lambda: None
+        self.keep: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda hardware: hardware
+        """What the API server's schema leaves of a report."""
+
+    def set_ledger(
+        self, hardware: Hardware | None = None, claims: Mapping[str, Any] | None = None, recovered: str = ""
+    ) -> None:
+        """As the watch tells it; fields that aren't given are empty."""
+        self.version += 1
+        annotations = {contract.RECOVERED: recovered} if recovered else {}
+        body = {
+            "metadata": {"name": NODE, "uid": "1", "resourceVersion": str(self.version), "annotations": annotations},
+            "spec": {"claims": claims or {}},
+            "status": {"hardware": msgspec.to_builtins(hardware or Hardware())},
+        }
+        self.ledgers.set(NODE, msgspec.convert(body, NodeDevices))
+
+    def hold(self, *indices: int) -> None:
+        """The group `team` holds these devices, all of which have been reported."""
+        devices = [{"resource": GPU, "index": index, "uuid": uuid(index)} for index in indices]
+        self.set_ledger(self.ledger.hardware, {TEAM: {"group": "team", "devices": devices}})
+
+    def add_pod(self, name: str, *, group_uid: str = "", phase: str = "Running", static: str = "") -> None:
+        """A pod with one container, `main`, whose ID is its name's."""
+        self.version += 1
+        annotations = {contract.GROUP_UID: group_uid} if group_uid else {}
+        if static:
+            annotations["kubernetes.io/config.hash"] = static
+        meta = {"name": name, "namespace": "ns", "uid": f"uid-of-{name}", "resourceVersion": str(self.version)}
+        statuses = [{"name": "main", "containerID": f"containerd://id-of-{name}"}]
+        body = {
+            "metadata": {**meta, "annotations": annotations},
+            "status": {"phase": phase, "containerStatuses": statuses},
+        }
+        self.pods.set(f"ns/{name}", msgspec.convert(body, NodePod))
+
+    @property
+    def ledger(self) -> NodeDevices:
+        found: NodeDevices = self.ledgers.objects[NODE]
+        return found
+
+    async def apply(
+        self,
+        kind: Kind[Any],
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        manager: str,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> Any:
+        assert (manager, subresource, name) == (contract.AGENT, "status", NODE)
+        if error := self.fail():
+            raise error
+        if NODE not in self.ledgers.objects:
+            raise NotFound(name)
+        assert list(body) == ["status"] and list(body["status"]) == ["hardware"]
+        self.writes.append(msgspec.convert(body["status"]["hardware"], Hardware))
+        kept = msgspec.convert(self.keep(body["status"]["hardware"]), Hardware)
+        self.version += 1
+        ledger = self.ledger
+        metadata = msgspec.structs.replace(ledger.metadata, resource_version=str(self.version))
+        status = msgspec.structs.replace(ledger.status, hardware=kept)
+        return msgspec.structs.replace(ledger, metadata=metadata, status=status)
+
+    async def evict(self, namespace: str, pod: str, *, uid: str) -> None:
+        if error := self.fail():
+            raise error
+        assert uid == f"uid-of-{pod}"
+        self.evicted.append(f"{namespace}/{pod}")

@@ -1,0 +1,120 @@
+"""What plugins gave away: all of it in our names, or unknown."""
+
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from deviceshare.domain.hardware import Allocation
+from deviceshare.loops.agent.allocating import PATIENCE, Allocations
+from deviceshare.loops.agent.ports import Unreadable
+from tests.unit.domain.objects import AMD, GPU
+from tests.unit.loops.agent.node import Node, part, uuid
+
+
+class Given(Struct, frozen=True):
+    name: str
+    device_ids: tuple[str, ...]
+    resource: str = GPU
+    namespace: str = "ns"
+
+
+class Kubelet(Node):
+    """A node with two GPUs and a kubelet that says what the test has it say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer: list[Given] | Unreadable = []
+        self.changes = 0
+        self.allocations = Allocations(self.ask, self.pods, lambda: [part(0), part(1)], self.changed)
+
+    async def ask(self) -> list[Any]:
+        if isinstance(self.answer, Unreadable):
+            raise self.answer
+        return self.answer
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    async def look(self, *given: Given) -> list[Allocation] | None:
+        self.answer = list(given)
+        await self.allocations.look()
+        return self.allocations.known
+
+
+async def test_devices_are_named_by_their_numbers_and_pods_by_their_uids() -> None:
+    """Whatever the plugin calls them: the UUID, a turn on it, the index."""
+    kubelet = Kubelet()
+    kubelet.add_pod("a")
+    kubelet.add_pod("b")
+
+    assert await kubelet.look(Given("a", (uuid(1), uuid(0))), Given("b", (f"{uuid(1)}::3", "0"))) == [
+        Allocation("ns/a", "uid-of-a", GPU, [0, 1]),
+        Allocation("ns/b", "uid-of-b", GPU, [0, 1]),
+    ]
+    assert kubelet.changes == 1
+
+
+async def test_who_has_ended_has_nothing_and_other_resources_are_nobodys_business() -> None:
+    """The kubelet lists a pod until it is deleted."""
+    kubelet = Kubelet()
+    kubelet.add_pod("over", phase="Succeeded")
+    kubelet.add_pod("net")
+
+    assert await kubelet.look(Given("over", (uuid(0),)), Given("net", ("eth1",), "example.com/nic")) == []
+
+
+async def test_a_pod_that_is_not_known_yet_is_left_for_the_next_look() -> None:
+    """What was said before stands meanwhile, and nothing new is said."""
+    kubelet = Kubelet()
+    kubelet.add_pod("a")
+    before = await kubelet.look(Given("a", (uuid(0),)))
+
+    assert await kubelet.look(Given("a", (uuid(0),)), Given("b", (uuid(1),))) == before
+    kubelet.add_pod("b")
+    after = await kubelet.look(Given("a", (uuid(0),)), Given("b", (uuid(1),)))
+    assert after is not None and [each.pod for each in after] == ["ns/a", "ns/b"]
+    assert kubelet.changes == 2
+
+
+@pytest.mark.parametrize("given", [Given("unknown", (uuid(0),)), Given("a", ("GPU-9",)), Given("a", ("card0",), AMD)])
+async def test_what_stays_unknown_makes_all_of_it_unknown(given: Given) -> None:
+    """A device that we can't name may be any."""
+    kubelet = Kubelet()
+    kubelet.add_pod("a")
+    await kubelet.look(Given("a", (uuid(0),)))
+    known = [await kubelet.look(given) for _ in range(PATIENCE)]
+
+    assert known[-1] is None
+    assert None not in known[:-1]
+
+
+async def test_a_pod_that_was_deleted_by_force_keeps_what_it_has() -> None:
+    """Its containers may run on; its UID is remembered from before, by the next agent too."""
+    kubelet = Kubelet()
+    kubelet.allocations.remember([Allocation("ns/a", "uid-of-a", GPU, [0])])
+
+    assert await kubelet.look(Given("a", (uuid(0),))) == [Allocation("ns/a", "uid-of-a", GPU, [0])]
+
+
+async def test_a_kubelet_that_says_nothing_leaves_all_unknown() -> None:
+    """Until it speaks again."""
+    kubelet = Kubelet()
+    assert not kubelet.allocations.asked
+    kubelet.answer = Unreadable("there is no socket")
+    await kubelet.allocations.look()
+    assert (kubelet.allocations.known, kubelet.allocations.asked) == (None, True)
+
+    assert await kubelet.look() == []
+    kubelet.answer = Unreadable("there is no socket")
+    await kubelet.allocations.look()
+    assert kubelet.allocations.known is None
+
+
+async def test_without_a_socket_nothing_is_asked() -> None:
+    """What plugins gave away is then unknown from the start."""
+    node = Node()
+    allocations = Allocations(None, node.pods, list, lambda: None)
+    await allocations.look()
+
+    assert (allocations.known, allocations.asked) == (None, True)

@@ -1,0 +1,79 @@
+"""Evictions: asked for as long as they are meant, once a minute, and never of a pod that has stopped."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from deviceshare.loops.agent.evicting import Evictions, Intruder
+from deviceshare.loops.ports import NotFound, Unavailable
+from tests.unit.loops import virtual_time
+from tests.unit.loops.agent.node import Node
+from tests.unit.loops.virtual_time import now
+
+STRANGER = Intruder("ns", "stranger", "uid-of-stranger")
+
+
+@asynccontextmanager
+async def evicting(node: Node) -> AsyncIterator[tuple[Evictions, list[None]]]:
+    done: list[None] = []
+    evictions = Evictions(node, on_evicted=lambda: done.append(None), clock=now)
+    task = asyncio.create_task(evictions.run())
+    try:
+        yield evictions, done
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def insist(evictions: Evictions, seconds: float) -> None:
+    """As the guard does: at each look again."""
+    end = now() + seconds
+    while now() < end:
+        evictions.want(STRANGER)
+        await asyncio.sleep(5)
+
+
+def test_a_pod_is_given_its_time_to_go() -> None:
+    """Before it is asked again."""
+
+    async def story() -> None:
+        node = Node()
+        async with evicting(node) as (evictions, done):
+            await insist(evictions, 55)
+            assert node.evicted == ["ns/stranger"]
+            await insist(evictions, 30)
+            assert node.evicted == ["ns/stranger"] * 2
+            assert len(done) == 2
+
+    virtual_time.run(story())
+
+
+def test_a_budget_that_forbids_is_asked_again_while_it_is_meant() -> None:
+    """And a pod that has stopped meanwhile is spared."""
+
+    async def story() -> None:
+        node = Node()
+        node.fail = lambda: Unavailable("the budget forbids")
+        async with evicting(node) as (evictions, done):
+            await insist(evictions, 60)
+            await asyncio.sleep(30)
+            node.fail = lambda: None
+            await asyncio.sleep(60)
+            assert node.evicted == done == []
+            await insist(evictions, 30)
+            assert node.evicted == ["ns/stranger"]
+
+    virtual_time.run(story())
+
+
+def test_a_pod_that_is_gone_is_no_failure() -> None:
+    """Nor counted."""
+
+    async def story() -> None:
+        node = Node()
+        node.fail = lambda: NotFound("gone")
+        async with evicting(node) as (evictions, done):
+            await insist(evictions, 20)
+            assert done == []
+
+    virtual_time.run(story())

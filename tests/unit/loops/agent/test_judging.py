@@ -1,0 +1,145 @@
+"""The judge: marks are read back first, made by what is told, and told to people."""
+
+from typing import Any
+
+import pytest
+
+from deviceshare.domain.hardware import Hardware, Part
+from deviceshare.domain.health import LOST, SILENT
+from deviceshare.loops.agent.judging import Judge
+from deviceshare.loops.agent.ports import Sight, Xid
+from tests.unit.loops.agent.node import NODE, Node, part, sight, uuid
+
+FELL_OFF = Xid(uuid(1), 79, "Xid 79: GPU has fallen off the bus")
+NOW = "2026-11-21T03:00:00Z"
+
+
+class Court(Node):
+    """A node and its judge."""
+
+    def __init__(self, **ledger: Any) -> None:
+        super().__init__()
+        self.counted: list[Xid] = []
+        self.judge = Judge(NODE, self.ledgers, self.recorder, now=lambda: NOW, on_xid=self.counted.append)
+        self.set_ledger(**ledger)
+        self.judge.remember(self.ledger.hardware)
+
+    def marks(self, seen: Sight) -> dict[int, str] | None:
+        """Why devices are unhealthy, by index; None while nothing is said."""
+        judged = self.judge.judge(seen)
+        return None if judged is None else {each.index: each.unhealthy for each in judged.devices if each.unhealthy}
+
+
+def test_what_is_seen_is_reported_as_it_is() -> None:
+    """With the driver, the boot and the links."""
+    court = Court()
+    judged = court.judge.judge(sight(0, 1))
+
+    assert judged == Hardware(driver="550", boot_id="boot-1", devices=[part(0), part(1)])
+    assert court.recorder.events == []
+
+
+def test_marks_of_an_earlier_agent_are_read_back_before_anything_is_said() -> None:
+    """Else the first report of a new agent would hand out what is broken."""
+    marked = part(1, unhealthy="Xid 48", since="then")
+    court = Court()
+    court.judge.known = None
+    assert court.marks(sight(0, 1)) is None
+
+    court.judge.remember(Hardware(boot_id="boot-1", devices=[part(0), marked]))
+    assert court.marks(sight(0, 1)) == {1: "Xid 48"}
+    assert court.recorder.events == [], "that is no news"
+
+
+def test_an_error_of_a_device_is_told_with_its_cure() -> None:
+    """To who describes the node."""
+    court = Court()
+    assert court.marks(sight(0, 1, xids=[FELL_OFF])) == {1: FELL_OFF.text}
+
+    [(kind, name, reason, message)] = court.recorder.events
+    assert (kind, name, reason) == ("Node", NODE, "DeviceUnhealthy")
+    assert FELL_OFF.text in message and f"deviceshare recover {NODE} 1" in message
+    assert court.marks(sight(0, 1)) == {1: FELL_OFF.text}
+    assert len(court.recorder.events) == 1
+
+
+def test_an_error_before_the_last_report_is_read_is_not_forgotten() -> None:
+    """The driver tells it once."""
+    court = Court()
+    court.judge.known = None
+    assert court.marks(sight(0, 1, xids=[FELL_OFF])) is None
+
+    court.judge.remember(Hardware())
+    assert court.marks(sight(0, 1)) == {1: FELL_OFF.text}
+
+
+def test_an_error_of_a_program_counts_and_marks_nothing() -> None:
+    """It ends with the program."""
+    court = Court()
+    fault = Xid(uuid(0), 31, "Xid 31: GPU memory page fault")
+
+    assert court.marks(sight(0, xids=[fault])) == {}
+    assert court.counted == [fault]
+
+
+def test_an_error_of_nobody_knows_which_device_marks_all() -> None:
+    """As NVIDIA's own plugin does."""
+    assert Court().marks(sight(0, 1, xids=[Xid("", 79, "Xid 79")])) == {0: "Xid 79", 1: "Xid 79"}
+
+
+def test_a_device_that_does_not_answer_is_lost_for_the_drivers_reason() -> None:
+    """Where the driver has one."""
+    court = Court(hardware=Hardware(devices=[part(0), part(1), part(2)]))
+
+    assert court.marks(sight(0, absent={1: "the GPU needs a reset"})) == {1: f"{LOST}: the GPU needs a reset", 2: LOST}
+
+
+def test_a_driver_that_is_just_restarting_gives_nothing_up() -> None:
+    """Nor is anything said meanwhile. Silence that lasts closes all."""
+    court = Court(hardware=Hardware(devices=[part(0), part(1)]))
+    silent = Sight(boot_id="boot-1", trouble="NVML doesn't start")
+
+    assert court.marks(silent) is None
+    assert court.marks(sight(0, 1)) == {}
+    assert court.marks(silent) is None
+    assert court.marks(silent) == {0: SILENT, 1: SILENT}
+    assert court.marks(sight(0, 1)) == {}
+    assert court.recorder.reasons(NODE) == ["DeviceUnhealthy", "DeviceUnhealthy", "DeviceRecovered", "DeviceRecovered"]
+
+
+def test_a_node_without_a_driver_reports_that_it_has_none() -> None:
+    """What the leader reads from the node's allocatable stands."""
+    court = Court()
+    silent = Sight(boot_id="boot-1", trouble="no library")
+    court.judge.judge(silent)
+
+    assert court.judge.judge(silent) == Hardware(boot_id="boot-1")
+
+
+def test_a_person_says_that_one_finding_is_dealt_with() -> None:
+    """By the annotation of the NodeDevices; in words, the event says so."""
+    court = Court()
+    court.marks(sight(0, 1, xids=[FELL_OFF]))
+    assert court.judge.known is not None
+    court.set_ledger(court.judge.known, recovered=f"{uuid(1)}@{NOW}")
+
+    assert court.marks(sight(0, 1)) == {}
+    assert court.recorder.reasons(NODE) == ["DeviceUnhealthy", "DeviceRecovered"]
+
+
+def test_a_lost_ledger_does_not_take_the_marks_along() -> None:
+    """They are written into the next one."""
+    court = Court()
+    court.marks(sight(0, 1, xids=[FELL_OFF]))
+    court.ledgers.set(NODE, None)
+
+    assert court.marks(sight(0, 1)) == {1: FELL_OFF.text}
+
+
+@pytest.mark.parametrize("parts", [[part(0)], []])
+def test_a_boot_id_that_cannot_be_read_does_not_wipe_the_one_that_was(parts: list[Part]) -> None:
+    """Or the next reboot would go unseen."""
+    court = Court(hardware=Hardware(boot_id="boot-1"))
+    judged = court.judge.judge(Sight(parts))
+
+    assert judged is not None and judged.boot_id == "boot-1"
