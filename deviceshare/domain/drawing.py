@@ -2,10 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 from deviceshare.domain import status
 from deviceshare.domain.devices import Device, selected
-from deviceshare.domain.explaining import group_message, node_obstacle, why_it_waits
+from deviceshare.domain.explaining import (
+    group_message,
+    node_obstacle,
+    pod_obstacle,
+    scheduler_said,
+    why_members_wait,
+)
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import PENDING, Group
 from deviceshare.domain.ledger import NodeDevices
@@ -32,6 +39,8 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
     for pod in pods:
         members.setdefault(pod.group, []).append(pod)
     messages = {name: group_message(fleet, group, members.get(name, [])) for name, group in by_name.items()}
+    # Of a hundred pods that wait, most wait for the same.
+    why = cache(lambda name, said: why_members_wait(fleet, by_name[name], said, messages[name]))
     nodes = [view_of(fleet, name) for name in fleet.names()]
     return Picture(
         nodes=nodes,
@@ -42,7 +51,7 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
                     pod.metadata.key,
                     pod.group,
                     pod.metadata.creation_timestamp or "",
-                    why_it_waits(fleet, pod, by_name.get(pod.group), messages.get(pod.group, "")),
+                    pod_obstacle(pod, by_name.get(pod.group)) or why(pod.group, scheduler_said(pod)),
                 )
                 for mine in members.values()
                 for pod in mine

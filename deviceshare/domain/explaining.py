@@ -40,7 +40,7 @@ def node_obstacle(fleet: Fleet, name: str) -> str:
 
 def group_message(fleet: Fleet, group: Group, pods: Collection[Pod]) -> str:
     """What the group's condition Bound says; `pods` are those that name the group."""
-    return conditions(fleet, group, pods, fleet.node(group.node))[status.IS_BOUND].message
+    return status.bound(group, fleet, pods).message
 
 
 def conditions(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node | None) -> dict[str, Condition]:
@@ -50,19 +50,24 @@ def conditions(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node | N
 
 
 def why_it_waits(fleet: Fleet, pod: Pod, group: Group | None, message: str) -> str:
-    """What a pending pod waits for; `message` is its group's (`group_message`).
-
-    Where devices are not what it lacks, kube-scheduler's own word is the best there is.
-    """
+    """What a pending pod waits for; `message` is its group's (`group_message`)."""
     obstacle = pod_obstacle(pod, group)
     if obstacle or group is None:
         return obstacle
+    return why_members_wait(fleet, group, scheduler_said(pod), message)
+
+
+def why_members_wait(fleet: Fleet, group: Group, said: str, message: str) -> str:
+    """What pods of the group wait for that nothing is wrong with, and of which kube-scheduler `said` this.
+
+    Where devices are not what they lack, its word is the best there is.
+    """
     home = fleet.home(group)
     if home:
         obstacle = fleet.joining_obstacle(group, home)
-        return obstacle or scheduler_said(pod) or f"kube-scheduler has not tried it yet; its group lives on node {home}"
+        return obstacle or said or f"kube-scheduler has not tried it yet; its group lives on node {home}"
     fits = fleet.filter(group, fleet.names()).fits
-    return scheduler_said(pod) or message if fits else message
+    return said or message if fits else message
 
 
 def scheduler_said(pod: Pod) -> str:

@@ -66,6 +66,13 @@ def desired_status(group: Group, fleet: Fleet, *, home: Node | None, pods: Colle
     )
 
 
+def bound(group: Group, fleet: Fleet, pods: Collection[Pod]) -> Finding:
+    """The group's condition Bound alone: what it holds, or what it waits for."""
+    ledger = fleet.ledger(group.node) if group.node else None
+    claim = ledger.claims.get(group.uid) if ledger else None
+    return _bound(group, fleet, pods, _selected(group, ledger.held(claim) if ledger and claim else None))
+
+
 def status_patch(old: GroupStatus, new: GroupStatus) -> Patch:
     """The merge patch of the status that turns `old` into `new`; empty when nothing differs."""
     before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
