@@ -1,14 +1,16 @@
 """Rebinds by a leading controller, over the model API server in virtual time."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from deviceshare.domain import contract, rebinding
-from deviceshare.domain.devices import Device
+from deviceshare.domain.devices import Device, devices_of
 from deviceshare.domain.hardware import Hardware, Part
 from deviceshare.domain.pods import Pod
+from deviceshare.loops import repairing
 from deviceshare.loops.claiming import BINDS_OVER_SECONDS
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
@@ -240,7 +242,7 @@ def test_a_group_deleted_in_the_middle_still_has_its_pods_told() -> None:
 
 
 def test_a_ledger_lost_after_a_rebind_comes_back_with_the_former_devices() -> None:
-    """From what the pods say."""
+    """From what the pods say, once nobody can be telling them anything else."""
 
     async def story() -> None:
         world = World()
@@ -251,8 +253,31 @@ def test_a_ledger_lost_after_a_rebind_comes_back_with_the_former_devices() -> No
             ask(world, "team")
             await soon(lambda: numbers(world.read_pod("a").devices) == [0, 2])
             world.cluster.remove(NODE_DEVICES, "n1")
+            lost = now()
             await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 3)
+            assert now() >= lost + BINDS_OVER_SECONDS
             assert (numbers(claim(world).devices), numbers(claim(world).former)) == ([0, 2], [1])
+
+    run(story())
+
+
+def test_a_ledger_is_opened_with_what_pods_had_before() -> None:
+    """Evidence may have been a moment old when the ledger was made again."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            report(world, 1)
+            ask(world, "team")
+            await soon(lambda: numbers(world.read_pod("a").devices) == [0, 2])
+        uid = world.read_group("team").uid
+        forgetful = {"spec": {"claims": {uid: {"former": None}}}, "status": {"devices": []}}
+        world.cluster.edit(NODE_DEVICES, "n1", forgetful)
+        gathered = partial(repairing.evidence, world.cluster)
+        await repairing.open_ledger(world.cluster, "n1", devices_of({GPU: 4}), gather=gathered)
+        assert (numbers(claim(world).devices), numbers(claim(world).former)) == ([0, 2], [1])
 
     run(story())
 
