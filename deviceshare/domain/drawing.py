@@ -112,10 +112,13 @@ def _devices(ledger: NodeDevices) -> Iterable[DeviceView]:
     named = {device.uuid for device in present if device.uuid}
     lost = [Device(part.resource, part.index, part.uuid) for part in ledger.hardware.devices if part.lost]
     named |= {device.uuid for device in lost}
-    gone = [device for device in uses if device not in present and device.uuid not in named]
+    # A claim from before the agent knows the lost device by its number only.
+    numbered = {Device(device.resource, device.index) for device in lost}
+    gone = [device for device in uses if device not in (*present, *numbered) and device.uuid not in named]
     by_uuid = {device.uuid: use for device, use in uses.items() if device.uuid}
     for device in (*present, *lost, *gone):
-        use, group, pod = uses.get(device) or by_uuid.get(device.uuid) or (FREE, "", "")
+        number = Device(device.resource, device.index)
+        use, group, pod = uses.get(device) or by_uuid.get(device.uuid) or uses.get(number) or (FREE, "", "")
         hardware = ledger.hardware
         part = hardware.named(device.uuid) if device.uuid else hardware.part(device.resource, device.index)
         yield DeviceView(

@@ -113,4 +113,4 @@ def _bounded(metrics: ServerMetrics, timeout: float) -> Middleware:
 def _verb(request: web.Request) -> str:
     # Any path may be asked for; only those that are served become labels, or strangers could fill the registry.
     resource = request.match_info.route.resource
-    return resource.canonical.strip("/") if resource is not None else "unknown"
+    return (resource.canonical.strip("/") or "root") if resource is not None else "unknown"

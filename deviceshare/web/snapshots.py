@@ -19,6 +19,8 @@ PAUSE: Final = 0.5
 """Seconds between two snapshots, at least."""
 SHARE: Final = 0.05
 """Of the event loop, at most, so that a picture of a huge cluster makes no scheduler wait."""
+LONGEST_PAUSE: Final = 3.0
+"""All the same: who asks is not kept waiting for longer."""
 TICK: Final = 5.0
 """Seconds until it is looked again without a change that anybody told: a watch may be lost in silence."""
 
@@ -104,7 +106,7 @@ class Snapshots:
             took = perf_counter() - began
             if body is not None:
                 await self._take(body)
-            await asyncio.sleep(max(self._pause, took / SHARE))
+            await asyncio.sleep(max(self._pause, min(took / SHARE, LONGEST_PAUSE)))
 
     def _try(self) -> bytes | None:
         try:

@@ -26,7 +26,8 @@ from deviceshare.web.snapshots import Snapshots
 
 MAX_BODY: Final = 1024
 """Nothing is posted."""
-TIMEOUT: Final = 10.0
+TIMEOUT: Final = 5.0
+"""Also how long a browser that doesn't take its answer may hold up a process that stops."""
 STREAM_SECONDS: Final = 600.0
 """A stream ends after this; the browser opens the next by itself."""
 KEEPALIVE_SECONDS: Final = 10.0

@@ -83,6 +83,17 @@ def test_a_lost_device_is_shown_once_with_its_holder() -> None:
     assert draw(fleet, [], []).total == [Count(GPU, total=1, allocated=0, free=1, unhealthy=2)]
 
 
+def test_a_lost_device_that_is_claimed_by_number_is_shown_once_too() -> None:
+    """The claim is older than the agent, which told the UUID."""
+    ledger = with_claim(a_ledger(devices={GPU: 2}), "uid-of-a", Claim("a", [Device(GPU, 0), Device(GPU, 1)]))
+    ledger = with_hardware(ledger, Hardware(devices=[Part(GPU, 0, "GPU-a"), Part(GPU, 1, "GPU-b", lost=True)]))
+    [node] = draw(a_fleet(a_node(), ledgers=(ledger,)), [], []).nodes
+    assert [(view.index, view.uuid, view.group, view.lost) for view in node.devices] == [
+        (0, "GPU-a", "a", False),
+        (1, "GPU-b", "a", True),
+    ]
+
+
 def test_a_trespass_is_shown_on_its_device() -> None:
     """Where a person looks for who uses it."""
     trespass = Trespass(GPU, 0, "python3", "ns/rogue")
