@@ -32,8 +32,12 @@ link set eth0 up
 """
 # No default route: what the node tries to reach elsewhere (the kubelet asks for a cloud's metadata) is refused at once;
 # with a route it would wait for an answer.
-# The API server calls webhooks by the address of their Service, which only the node's kube-proxy can lead further.
-_ROUTES = f"route add {SERVICES} via {NODE} dev {INTERFACE}"
+# The API server calls webhooks by the address of their Service, which only the node's kube-proxy can lead further, and
+# passes requests on to pods.
+_ROUTES = f"""
+route add {SERVICES} via {NODE} dev {INTERFACE}
+route add {PODS} via {NODE} dev {INTERFACE}
+"""
 
 
 def taken() -> bool:
@@ -56,7 +60,7 @@ def join(ip: str, pid: int) -> None:
 
 
 def route(ip: str) -> None:
-    """Leads this machine to the node's services, once the node's end of the wire is up. Raises SandboxError."""
+    """Leads to the node's services and pods, once the node's end of the wire is up. Raises SandboxError."""
     _batch(ip, _ROUTES)
 
 
