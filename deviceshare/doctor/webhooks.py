@@ -95,7 +95,8 @@ _SIGNS: Final = {  # Go's words for what happened to a connection; the first tha
     "no endpoints": "no replica is ready: kubectl -n {release} get pods",
     "not found": "the webhooks' Service is gone: helm upgrade the release",
     "connection refused": "no replica answers there: kubectl -n {release} get pods,endpoints",
-    "": "let the API server reach port 9443 of deviceshare's pods: firewall, network plugin, networkPolicy.enabled",
+    "": "kubectl -n {release} get pods; if they are ready, let the API server reach their port 9443: firewall, network "
+    "plugin, networkPolicy.enabled",
 }
 
 
