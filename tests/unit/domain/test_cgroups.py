@@ -21,7 +21,7 @@ ID = "0123456789abcdef" * 4
         f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{DASHED}.slice/crio-{ID}.scope/container",
         f"0::/kubepods.slice/kubepods-pod{DASHED}.slice/docker-{ID}.scope",
         f"0::/system.slice/containerd.service/kubepods-burstable-pod{DASHED}.slice:cri-containerd:{ID}",
-        f"0::/docker/{'f' * 64}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{DASHED}.slice/cri-containerd-{ID}.scope",
+        f"0::/docker/{'f' * 64}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{DASHED}.slice/cri-containerd-{ID}.scope",  # noqa: E501 it is one line in the file, too
         f"0::/docker/{'f' * 64}/kubepods/burstable/pod{UID}/{ID}",
         f"0::/../../kubepods-burstable-pod{DASHED}.slice/cri-containerd-{ID}.scope",
         f"0::/../../pod{UID}/{ID}",

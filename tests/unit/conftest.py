@@ -1,0 +1,19 @@
+"""What every unit test is given, and gives back as it was."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Logging is global to the process; each test gives it back as it found it."""
+    loggers = [logging.getLogger(name) for name in (None, "deviceshare", "aiohttp.access")]
+    before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers = handlers
+    structlog.reset_defaults()
