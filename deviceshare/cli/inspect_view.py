@@ -11,7 +11,18 @@ from rich.text import Text
 from deviceshare.cli.folding import SHOWN, counted, fold, more, natural
 from deviceshare.cli.output import group_name, table
 from deviceshare.cli.troubles import troubles
-from deviceshare.domain.picture import FORMER, FREE, PLUGIN, RELEASING, Count, DeviceView, NodeView, Picture, WaitingPod
+from deviceshare.domain.picture import (
+    FORMER,
+    FREE,
+    PLUGIN,
+    RELEASING,
+    SPLIT,
+    Count,
+    DeviceView,
+    NodeView,
+    Picture,
+    WaitingPod,
+)
 
 Section = list[RenderableType]
 
@@ -78,6 +89,8 @@ def _who(node: NodeView, resource: str, devices: list[DeviceView]) -> str:
 def _holder(device: DeviceView) -> str:
     if device.use == FREE:
         return "[dim]free[/]" if device.sound else "[red]unusable[/]"
+    if device.use == SPLIT:
+        return "[yellow]split by MIG[/]"
     if device.use == PLUGIN:
         return f"[yellow]pod {escape(device.pod)}[/]"
     mark = {RELEASING: " (releasing)", FORMER: " (former)"}.get(device.use, "")
@@ -103,7 +116,9 @@ def _devices(picture: Picture, *, wide: bool) -> Section:
 def _health(device: DeviceView) -> str:
     if device.unhealthy:
         return f"[red]{escape(device.unhealthy)}[/]"
-    return "[red]lost[/]" if device.lost else "[green]healthy[/]"
+    if device.lost:
+        return "[red]lost[/]"
+    return "[green]healthy[/]" if device.watched else "[dim]not watched[/]"
 
 
 def _models(devices: list[DeviceView]) -> str:

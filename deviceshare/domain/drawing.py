@@ -22,6 +22,7 @@ from deviceshare.domain.picture import (
     HELD,
     PLUGIN,
     RELEASING,
+    SPLIT,
     Count,
     DeviceView,
     GroupView,
@@ -96,7 +97,7 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
             Count(
                 resource,
                 total=sum(not view.lost for view in mine),
-                allocated=sum(not view.lost and view.use != FREE for view in mine),
+                allocated=sum(not view.lost and view.use not in (FREE, SPLIT) for view in mine),
                 free=0 if obstacle or resource in opaque else free[resource],
                 unhealthy=sum(not view.sound for view in mine),
             )
@@ -128,6 +129,7 @@ def _devices(ledger: NodeDevices) -> Iterable[DeviceView]:
             group,
             pod,
             uuid=device.uuid,
+            watched=part is not None,
             model=part.model if part else "",
             memory_mib=part.memory_mib if part else 0,
             unhealthy=part.unhealthy if part else "",
@@ -141,7 +143,8 @@ def _devices(ledger: NodeDevices) -> Iterable[DeviceView]:
 
 def _uses(ledger: NodeDevices) -> Mapping[Device, tuple[str, str, str]]:
     """Device → (use, group, pod) of every device that somebody has; a claim counts more than what is only left over."""
-    uses = {device: (PLUGIN, "", pod) for device, pod in ledger.allocated().items()}
+    uses = dict.fromkeys(ledger.split(), (SPLIT, "", ""))
+    uses |= {device: (PLUGIN, "", pod) for device, pod in ledger.allocated().items()}
     uses |= {
         ledger.present(device): (FORMER, claim.group, "") for claim in ledger.claims.values() for device in claim.former
     }

@@ -16,6 +16,8 @@ RELEASING: Final = "releasing"
 """Of a group that is gone, while its last pods still use it."""
 FORMER: Final = "former"
 """Replaced by a rebind, while pods that were given it may still use it."""
+SPLIT: Final = "split"
+"""By NVIDIA's MIG: its parts may be others', as another resource."""
 PLUGIN: Final = "plugin"
 """Given to a pod by the vendor's device plugin."""
 
@@ -32,6 +34,8 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     pod: str = ""
     """`namespace/name` of the pod that the device plugin gave it to."""
     uuid: str = ""
+    watched: bool = False
+    """Whether an agent looks after it: else nobody knows whether it is healthy."""
     model: str = ""
     memory_mib: int = 0
     unhealthy: str = ""

@@ -14,7 +14,7 @@ from deviceshare.domain.drawing import view_of
 from deviceshare.domain.explaining import node_obstacle
 from deviceshare.domain.fleet import TOO_FULL, Fleet
 from deviceshare.domain.groups import Group, spec_faults
-from deviceshare.domain.picture import FORMER, FREE, PLUGIN, RELEASING, DeviceView
+from deviceshare.domain.picture import FORMER, FREE, PLUGIN, RELEASING, SPLIT, DeviceView
 
 
 class DeviceVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -103,6 +103,8 @@ def _in_the_way(fleet: Fleet, node: str, device: DeviceView) -> tuple[str, str]:
         return "no longer on the node", "mend the node"
     if device.use == FREE:
         return "", ""
+    if device.use == SPLIT:
+        return "split by MIG", "unite it on its node with nvidia-smi -mig 0, if nobody has a part of it"
     if device.use == PLUGIN:
         return f"given to pod {device.pod} by the device plugin", f"pod {device.pod} ends"
     users = _users(fleet, node, device.group)

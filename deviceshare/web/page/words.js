@@ -14,6 +14,7 @@ export function label(device) {
   if (device.use === "held") return device.group;
   if (device.use === "releasing") return `${device.group} (leaving)`;
   if (device.use === "former") return `was ${device.group}`;
+  if (device.use === "split") return "split by MIG";
   if (device.use === "plugin") return `plugin: ${device.pod.slice(device.pod.indexOf("/") + 1)}`;
   return device.lost ? "lost" : device.unhealthy ? "unhealthy" : "free";
 }
@@ -24,6 +25,7 @@ export function sentence(device) {
     held: `held by group ${device.group}`,
     releasing: `still used by pods of group ${device.group}, which is gone`,
     former: `left behind by group ${device.group}, whose old pods may still use it`,
+    split: "split by MIG, so no group gets it",
     plugin: `given to pod ${device.pod} by the device plugin`,
     free: device.lost || device.unhealthy ? "held by nobody" : "free",
   }[device.use];

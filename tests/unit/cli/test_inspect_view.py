@@ -79,7 +79,8 @@ def test_three_hundred_nodes_fit_on_a_screen() -> None:
 def test_details_show_every_device() -> None:
     """Nothing folded: one line for each."""
     lines = text(a_large_picture(30), details=True).splitlines()
-    assert sum(f" {GPU} " in line and line.endswith("healthy") for line in lines) == 239
+    assert sum(f" {GPU} " in line and line.endswith(("healthy", "not watched")) for line in lines) == 239
+    assert sum(line.endswith("healthy") for line in lines) == 7  # of the one node with an agent
     assert [line for line in lines if line.endswith("Xid 79") and f"{GPU} 5" in line]
     assert not [line for line in lines if line.startswith("and ")]
 

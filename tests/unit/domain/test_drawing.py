@@ -49,6 +49,15 @@ def test_every_device_says_who_has_it() -> None:
     assert draw(fleet, [], []).total == [Count(GPU, total=6, allocated=5, free=1, unhealthy=0)]
 
 
+def test_a_device_split_by_mig_is_nobodys_and_not_free() -> None:
+    """Its parts are the device plugin's; without an agent nobody knows of them."""
+    hardware = Hardware(devices=[Part(GPU, 0, mig=True), Part(GPU, 1)])
+    fleet = a_fleet(a_node(), ledgers=(with_hardware(a_ledger(devices={GPU: 2}), hardware),))
+    assert [(view.use, view.watched) for view in devices(fleet).values()] == [("split", True), ("free", True)]
+    assert draw(fleet, [], []).total == [Count(GPU, total=2, allocated=0, free=1, unhealthy=0)]
+    assert not devices(a_fleet(a_node(), ledgers=(a_ledger(devices={GPU: 1}),)))[0].watched
+
+
 def test_a_broken_device_is_shown_but_not_free() -> None:
     """With what the agent says of it; it stays in its group's hands."""
     broken = Part(GPU, 1, "GPU-b", "H100", 81559, unhealthy="Xid 79", since="2026-11-21T03:00:00Z")
