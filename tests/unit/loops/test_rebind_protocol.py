@@ -15,6 +15,7 @@ from deviceshare.domain.ledger import Claim, NodeDevices
 from deviceshare.domain.pods import Pod
 from deviceshare.loops import rebinding as protocol
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.ports import Conflict
 from tests.unit.loops.model import Actor, Pause
 from tests.unit.loops.test_protocol import (
     BINDS_OVER,
@@ -200,3 +201,30 @@ def test_what_a_live_pod_ever_received_goes_to_nobody_else(schedule: bytes) -> N
 def test_nor_while_people_wipe_statuses_and_delete_ledgers(schedule: bytes) -> None:
     """The same, with the repairs of both."""
     RebindWorld(schedule, [*USUAL, *REBINDS, *CARELESS]).run()
+
+
+def test_an_old_leader_that_wakes_late_tells_nobody_of_a_device_given_up_since() -> None:
+    """It read the claim of one rebind; a second one has replaced that device, and it was given back."""
+    world = RebindWorld(bytes([1]), [])
+    world.begin_bind("p1", "n1", 0)
+    world.binds[0].finish()
+    uid = world.cluster.all(NODE_DEVICES)[0].claims.popitem()[0]
+
+    def rebind(broken: int) -> None:
+        world.sick["n1"].add(broken)
+        world.report("n1")
+        world.request("a")
+        world._finish(protocol.rebind(world.cluster, "a", opaque=lambda node: ()))
+
+    rebind(0)
+    old = Actor("old leader", protocol.tell(world.cluster, "n1", uid, world._pods("n1", uid)))
+    old.step()
+    old.step()  # has read the ledger, and sleeps before its patch
+    rebind(1)
+    world._finish(protocol.tell(world.cluster, "n1", uid, world._pods("n1", uid)))
+    world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
+    ledger = world.cluster.read(NODE_DEVICES, "n1")
+    assert ledger is not None
+    assert [device.index for device in ledger.claims[uid].former] == [0], "device 1 is nobody's again"
+    assert isinstance(old.finish(), Conflict)
+    world.check()
