@@ -27,6 +27,14 @@ async def deployment(api: "Api", namespace: str) -> Workload | None:
         return None
 
 
+async def agents(api: "Api", namespace: str) -> Workload | None:
+    """Those on the nodes; None where none are wanted. Raises ApiError."""
+    try:
+        return await api.get(DAEMON_SETS, contract.AGENT, namespace)
+    except NotFound:
+        return None
+
+
 async def examine(api: "Api", namespace: str) -> Check:
     """Leases are watched until they are renewed: clocks differ, and an old date alone tells nothing."""
     try:
@@ -38,7 +46,7 @@ async def examine(api: "Api", namespace: str) -> Check:
         for name in leases:
             renewed = await _renewed(api, name, namespace)
             findings += judge_lease(name, namespace, renewed=renewed, deployed=found is not None)
-        findings += judge_agents(await _agents(api, namespace), namespace)
+        findings += judge_agents(await agents(api, namespace), namespace)
     except ApiError as error:
         return check("replicas", "", [unread(f"what runs in {namespace}", error)])
     ready = f"{found.status.ready_replicas} ready, " if found else ""
@@ -76,13 +84,6 @@ def judge_agents(found: Workload | None, namespace: str) -> list[Finding]:
     text = f"{found.status.number_ready} of {found.status.desired_number_scheduled} agents are ready"
     cure = f"kubectl -n {namespace} get pods -o wide -l app.kubernetes.io/name={contract.AGENT}"
     return [Finding(WARNING, f"{text}: the other nodes' GPUs are known by number only, and not watched", cure)]
-
-
-async def _agents(api: "Api", namespace: str) -> Workload | None:
-    try:
-        return await api.get(DAEMON_SETS, contract.AGENT, namespace)
-    except NotFound:
-        return None
 
 
 async def _renewed(api: "Api", name: str, namespace: str) -> bool | None:

@@ -13,7 +13,7 @@ import yaml
 from cryptography import x509
 
 from deviceshare import assets, certificates
-from deviceshare.doctor import canary
+from deviceshare.doctor import canary, replicas
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
 from deviceshare.domain import contract
 from deviceshare.domain.pods import Pod
@@ -25,15 +25,19 @@ if TYPE_CHECKING:
 
 SOON: Final = timedelta(days=7)
 """A CA that ends within this time should have been replaced already."""
-OPTIONAL: Final = ("validate-node-devices.deviceshare.io",)
-"""Needed where agents run, and looked for by nobody else."""
+OF_AGENTS: Final = "validate-node-devices.deviceshare.io"
+"""Needed where agents run, and only there."""
 
 _APPLY = "helm upgrade the release, or kubectl apply -f {file} and let deviceshare fill in the caBundle (--ca-secret)"
 
 
-async def examine(api: "Api") -> Check:
+async def examine(api: "Api", release: str) -> Check:
     """The configurations, as they stand."""
     findings = []
+    try:
+        watched = await replicas.agents(api, release) is not None
+    except ApiError:  # the check of the replicas says so
+        watched = False
     for kind, names in zip(WEBHOOK_CONFIGURATIONS, _shipped(), strict=True):
         try:
             found = await api.get(kind, contract.NAME)
@@ -42,14 +46,15 @@ async def examine(api: "Api") -> Check:
         except ApiError as error:
             findings.append(unread(f"the {kind.kind} {contract.NAME}", error))
         else:
-            findings += judge(kind.kind, found, names, datetime.now(UTC))
+            wanted = [name for name in names if watched or name != OF_AGENTS]
+            findings += judge(kind.kind, found, wanted, datetime.now(UTC))
     return check("webhooks", "configured, with a CA that is valid", findings)
 
 
 def judge(kind: str, found: WebhookConfiguration, names: list[str], now: datetime) -> list[Finding]:
     """What is wrong with one configuration that should have the webhooks of these names."""
     present = {webhook.get("name", "") for webhook in found.webhooks}
-    missing = [name for name in names if name not in present and name not in OPTIONAL]
+    missing = [name for name in names if name not in present]
     findings = [_missing(f"{kind} {contract.NAME} lacks {listed(missing)}", missing)] if missing else []
     for webhook in found.webhooks:
         findings += _judge_bundle(kind, webhook, now)
@@ -108,9 +113,11 @@ def _shipped() -> list[list[str]]:
 
 
 def _missing(what: str, names: list[str]) -> Finding:
-    away = (
-        "pods of groups get no devices" if "mutate-pods.deviceshare.io" in names else "anybody may change their devices"
-    )
+    away = "anybody may change their devices"
+    if "mutate-pods.deviceshare.io" in names:
+        away = "pods of groups get no devices"
+    elif names == [OF_AGENTS]:
+        away = "an agent may write what other nodes have"
     return Finding(PROBLEM, f"{what}: {away}", _APPLY.format(file=assets.manifests() / "webhooks.yaml"))
 
 

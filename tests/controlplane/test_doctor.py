@@ -184,6 +184,35 @@ def test_a_webhook_that_trusts_nobody_is_found(sandbox: Sandbox) -> None:
     assert "x509" in told.texts["injection"] and "caBundle" in told.texts["injection"]
 
 
+def test_agents_that_nothing_keeps_to_their_nodes_are_found(sandbox: Sandbox) -> None:
+    """The webhook that does is looked for only where agents are wanted; these are wanted on no node there is."""
+    saved = kubectl(sandbox, "get", "validatingwebhookconfiguration", "deviceshare", "-o", "json")
+    names = [webhook["name"] for webhook in json.loads(saved)["webhooks"]]
+    patch = [{"op": "remove", "path": f"/webhooks/{names.index('validate-node-devices.deviceshare.io')}"}]
+    labels = {"app": "agent"}
+    spec = {"containers": [{"name": "agent", "image": "agent"}], "nodeSelector": {"no": "node"}}
+    agents = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "deviceshare-agent", "namespace": "deviceshare-system"},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}},
+    }
+    with deviceshare(sandbox):
+        kubectl(
+            sandbox, "patch", "validatingwebhookconfiguration", "deviceshare", "--type=json", "-p", json.dumps(patch)
+        )
+        try:
+            before = examine(sandbox, "--no-canary")
+            kubectl(sandbox, "create", "-f", "-", stdin=json.dumps(agents))
+            after = examine(sandbox, "--no-canary")
+        finally:
+            kubectl(sandbox, "-n", "deviceshare-system", "delete", "daemonset", "deviceshare-agent")
+            kubectl(sandbox, "replace", "--force", "-f", "-", stdin=saved)
+    assert before.marks["webhooks"] == OK
+    assert after.marks["webhooks"] == PROBLEM
+    assert "lacks validate-node-devices.deviceshare.io: an agent may write" in after.texts["webhooks"]
+
+
 def test_nodes_that_lost_their_label_are_found(sandbox: Sandbox) -> None:
     """And where no node is shared, no device is free, so the canary says that it knows nothing."""
     share = ("label", "node", "node-1", "node-2", "--overwrite")

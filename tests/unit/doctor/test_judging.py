@@ -178,11 +178,13 @@ def configuration(*names: str, until: datetime = NOW + timedelta(days=300)) -> W
 
 
 def test_a_webhook_that_is_missing_or_trusts_nobody_is_found() -> None:
-    """The agents' webhook is optional."""
-    wanted = ["a.deviceshare.io", *webhooks.OPTIONAL]
+    """Each lack with what it means."""
+    wanted = ["a.deviceshare.io"]
     whole = configuration("a.deviceshare.io")
     assert webhooks.judge("Kind", whole, wanted, NOW) == []
     assert "lacks a.deviceshare.io" in only(webhooks.judge("Kind", configuration(), wanted, NOW))
+    unguarded = webhooks.judge("Kind", whole, [*wanted, webhooks.OF_AGENTS], NOW)
+    assert "an agent may write what other nodes have" in only(unguarded)
     for bundle in ("", "bm9uZQ==", "not base64!"):
         blind = WebhookConfiguration(webhooks=[{"name": "a.deviceshare.io", "clientConfig": {"caBundle": bundle}}])
         assert "caBundle holds no certificate" in only(webhooks.judge("Kind", blind, wanted, NOW))
