@@ -84,6 +84,7 @@ class Agent:
             self._pods,
             lambda: self._judge.known.devices if self._judge.known else (),
             self._report,
+            settings.placeholders,
         )
         self._lookout = Lookout(
             node,

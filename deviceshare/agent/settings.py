@@ -21,6 +21,7 @@ class AgentSettings:
     proc_root: Path
     sys_root: Path
     pod_resources: str
+    placeholders: str
     enforce: str
     log_format: Any
     log_level: Any
@@ -39,6 +40,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("--proc-root", type=directory, default="/proc", help="Where the node's processes are shown."),
         flag("--sys-root", type=directory, default="/sys", help="Where the node's PCI devices are shown."),
         flag("--pod-resources", default="", help="The kubelet's socket that tells what device plugins gave away."),
+        flag(
+            "--placeholders",
+            metavar="NAMESPACE",
+            default="",
+            help=f"Groups get only devices that pods of this namespace have with the label {contract.PLACEHOLDER}.",
+        ),
         flag(
             "--enforce",
             type=click.Choice(["report", "evict"]),

@@ -14,6 +14,7 @@ from deviceshare.cli.troubles import troubles
 from deviceshare.domain.picture import (
     FORMER,
     FREE,
+    LEFT,
     PLUGIN,
     RELEASING,
     SPLIT,
@@ -91,6 +92,8 @@ def _holder(device: DeviceView) -> str:
         return "[dim]free[/]" if device.sound else "[red]unusable[/]"
     if device.use == SPLIT:
         return "[yellow]split by MIG[/]"
+    if device.use == LEFT:
+        return "[dim]device plugin's[/]" if device.sound else "[red]unusable[/]"
     if device.use == PLUGIN:
         return f"[yellow]pod {escape(device.pod)}[/]"
     mark = {RELEASING: " (releasing)", FORMER: " (former)"}.get(device.use, "")

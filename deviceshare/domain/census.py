@@ -10,7 +10,7 @@ from deviceshare.domain.groups import PENDING, Group
 from deviceshare.domain.ledger import NodeDevices
 
 FREE, HELD, RELEASING, LOST = "free", "held", "releasing", "lost"
-UNHEALTHY, ALLOCATED, FORMER, SPLIT = "unhealthy", "allocated", "former", "split"
+UNHEALTHY, ALLOCATED, FORMER, SPLIT, LEFT = "unhealthy", "allocated", "former", "split", "left"
 
 
 class DeviceCount(NamedTuple):
@@ -18,7 +18,7 @@ class DeviceCount(NamedTuple):
 
     `held` by a group, `releasing` while a deleted group's last pods still use them, `former` when they were replaced
     but pods may still hold them, `lost` when a claim names devices that the node no longer has, `allocated` by the
-    vendor's device plugin; those that nobody holds are `unhealthy`, `split` by MIG or `free`.
+    vendor's device plugin; those that nobody holds are `unhealthy`, `split` by MIG, `left` to the plugin or `free`.
     """
 
     node: str
@@ -42,6 +42,7 @@ def _states(ledger: NodeDevices) -> dict[Device, str]:
     """The state of each device that the node has or somebody holds; where several are true, the last one here."""
     present = set(ledger.devices)
     states = dict.fromkeys(ledger.devices, FREE)
+    states |= dict.fromkeys(ledger.left(), LEFT)
     states |= dict.fromkeys(ledger.split(), SPLIT)
     states |= dict.fromkeys(ledger.unhealthy(), UNHEALTHY)
     states |= dict.fromkeys(ledger.allocated(), ALLOCATED)

@@ -28,6 +28,9 @@ INVENTORY_ANNOTATION: Final = f"{PREFIX}devices"
 GROUP: Final = f"{PREFIX}group"
 """The annotation with which a pod joins a group; the webhook mirrors it as a label of the same name."""
 
+PLACEHOLDER: Final = f"{PREFIX}placeholder"
+"""The label, with any value, of pods that keep devices from the vendor's device plugin, so that groups get them."""
+
 # On pods: written by the Binding, in the same write that sets `spec.nodeName`.
 SELECTED_DEVICES: Final = f"{PREFIX}selected-devices"
 """JSON, the same shape as a group's `status.selectedDevices`; what repair reads back when an object was lost."""

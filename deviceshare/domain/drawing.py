@@ -20,6 +20,7 @@ from deviceshare.domain.picture import (
     FORMER,
     FREE,
     HELD,
+    LEFT,
     PLUGIN,
     RELEASING,
     SPLIT,
@@ -97,7 +98,7 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
             Count(
                 resource,
                 total=sum(not view.lost for view in mine),
-                allocated=sum(not view.lost and view.use not in (FREE, SPLIT) for view in mine),
+                allocated=sum(not view.lost and view.use not in (FREE, LEFT, SPLIT) for view in mine),
                 free=0 if obstacle or resource in opaque else free[resource],
                 unhealthy=sum(not view.sound for view in mine),
             )
@@ -143,7 +144,8 @@ def _devices(ledger: NodeDevices) -> Iterable[DeviceView]:
 
 def _uses(ledger: NodeDevices) -> Mapping[Device, tuple[str, str, str]]:
     """Device → (use, group, pod) of every device that somebody has; a claim counts more than what is only left over."""
-    uses = dict.fromkeys(ledger.split(), (SPLIT, "", ""))
+    uses = dict.fromkeys(ledger.left(), (LEFT, "", ""))
+    uses |= dict.fromkeys(ledger.split(), (SPLIT, "", ""))
     uses |= {device: (PLUGIN, "", pod) for device, pod in ledger.allocated().items()}
     uses |= {
         ledger.present(device): (FORMER, claim.group, "") for claim in ledger.claims.values() for device in claim.former

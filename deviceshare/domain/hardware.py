@@ -65,6 +65,8 @@ class Allocation(Struct, frozen=True, rename="camel", omit_defaults=True):
     uid: str
     resource: str
     indices: list[int] = field(default_factory=list)
+    placeholder: bool = False
+    """Whether the pod only keeps the devices from the plugin, for groups."""
 
 
 class Trespass(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -88,6 +90,8 @@ class Hardware(Struct, frozen=True, rename="camel", omit_defaults=True):
     links: list[Link] = field(default_factory=list)
     allocations: list[Allocation] | None = None
     """None where the kubelet's pod-resources socket can't be read: then nobody knows what plugins gave away."""
+    placeholders: bool = False
+    """Whether groups get only what placeholder pods have: all else is the device plugin's to give."""
     trespasses: list[Trespass] = field(default_factory=list)
 
     def part(self, resource: str, index: int) -> Part | None:

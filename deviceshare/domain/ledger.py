@@ -132,11 +132,27 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
             self.present(Device(allocation.resource, index)): allocation.pod
             for allocation in self.hardware.allocations or ()
             for index in allocation.indices
+            if not allocation.placeholder
         }
 
+    def left(self) -> set[Device]:
+        """What is left to the device plugin: it may give them away at any time, since no placeholder pod has them.
+
+        Nothing where placeholders aren't used. Where they are, and nobody knows what they have, everything.
+        """
+        if not self.hardware.placeholders:
+            return set()
+        kept = {
+            (allocation.resource, index)
+            for allocation in self.hardware.allocations or ()
+            for index in allocation.indices
+            if allocation.placeholder
+        }
+        return {part.device for part in self.hardware.devices if (part.resource, part.index) not in kept}
+
     def free(self) -> Devices:
-        """The devices that the node has, that are whole and healthy, and that nobody holds, sorted."""
-        taken = self.claimed() | self.unhealthy().keys() | self.allocated().keys() | self.split()
+        """The devices that the node has for groups, that are whole and healthy, and that nobody holds, sorted."""
+        taken = self.claimed() | self.unhealthy().keys() | self.allocated().keys() | self.left() | self.split()
         return tuple(device for device in self.devices if device not in taken)
 
 

@@ -18,6 +18,8 @@ FORMER: Final = "former"
 """Replaced by a rebind, while pods that were given it may still use it."""
 SPLIT: Final = "split"
 """By NVIDIA's MIG: its parts may be others', as another resource."""
+LEFT: Final = "left"
+"""To the vendor's device plugin: no placeholder pod keeps it for groups."""
 PLUGIN: Final = "plugin"
 """Given to a pod by the vendor's device plugin."""
 
@@ -28,7 +30,7 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     resource: str
     index: int
     use: str
-    """One of the five words above."""
+    """One of the words above."""
     group: str = ""
     """Who holds it, or held it."""
     pod: str = ""

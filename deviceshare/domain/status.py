@@ -26,7 +26,7 @@ CLAIMED, NO_PODS, WAITING, INVALID_SPEC, REPAIRING = "Claimed", "NoPods", "Waiti
 AS_CLAIMED, NOT_BOUND = "AsClaimed", "NotBound"
 NODE_GONE, NODE_NOT_SHARED, NODE_NOT_READY = "NodeGone", "NodeNotShared", "NodeNotReady"
 CLAIM_MISSING, DEVICES_LOST = "ClaimMissing", "DevicesLost"
-DEVICES_UNHEALTHY, DEVICES_GIVEN_AWAY = "DevicesUnhealthy", "DevicesGivenAway"
+DEVICES_UNHEALTHY, DEVICES_GIVEN_AWAY, DEVICES_NOT_KEPT = "DevicesUnhealthy", "DevicesGivenAway", "DevicesNotKept"
 
 _DECIDED_ELSEWHERE = ("nodeName", "fence")
 
@@ -154,10 +154,14 @@ def _claimed(group: Group, ledger: NodeDevices | None, claim: Claim | None, home
     if lost:
         named = " and ".join(f"{resource} {indices}" for resource, indices in lost.items())
         return Finding(FALSE, DEVICES_LOST, f"node {node} lost {named}: mend the node, or {again}")
-    allocated = ledger.allocated()
+    allocated, left = ledger.allocated(), ledger.left()
     if taken := [f"{device} to pod {allocated[device]}" for device in ledger.held(claim) if device in allocated]:
         text = f"the device plugin of node {node} also gave {', '.join(taken)}: delete that pod, and keep its kind off"
         return Finding(FALSE, DEVICES_GIVEN_AWAY, f"{text} shared nodes (deviceshare's documentation tells how)")
+    if loose := selected(device for device in ledger.held(claim) if device in left):
+        named = " and ".join(f"{resource} {indices}" for resource, indices in loose.items())
+        text = f"no placeholder pod on node {node} has {named}, so the device plugin may give it to another pod"
+        return Finding(FALSE, DEVICES_NOT_KEPT, f"{text}: see what became of the placeholder, or {again}")
     return Finding(TRUE, AS_CLAIMED, f"node {node} is Ready and has all its devices")
 
 

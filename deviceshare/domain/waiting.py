@@ -84,7 +84,8 @@ def _holding(ledger: NodeDevices, resource: str) -> Iterable[str]:
 
 def _withheld(ledger: NodeDevices, resource: str) -> Iterable[str]:
     """The devices that no group holds and yet nobody is given."""
-    reasons = {device: f"is pod {pod}'s" for device, pod in ledger.allocated().items()}
+    reasons = dict.fromkeys(ledger.left(), "is left to the device plugin")
+    reasons |= {device: f"is pod {pod}'s" for device, pod in ledger.allocated().items()}
     reasons |= dict.fromkeys(ledger.split(), "is split by MIG")
     reasons |= {device: f"is unhealthy: {reason}" for device, reason in ledger.unhealthy().items()}
     for device in sorted(reasons.keys() - ledger.claimed()):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from deviceshare.domain.contract import PLACEHOLDER
 from deviceshare.kubelet.pod_resources import Allocated, allocations
 from deviceshare.sandbox import Options, running
 from deviceshare.sandbox.ports import free_ports
@@ -33,8 +34,7 @@ def cluster() -> Iterator[Cluster]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def kubelet(cluster: Cluster) -> Path:
+def of_kubelet(cluster: Cluster) -> Path:
     """The kubelet's directory, /var/lib/kubelet to itself."""
     return cluster.sandbox.layout.data / "kubelet"
 
@@ -46,21 +46,23 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
 
 
 @pytest.fixture(scope="module")
-def uuids(cluster: Cluster, kubelet: Path, script: Script) -> Iterator[list[str]]:
+def uuids(cluster: Cluster, script: Script) -> Iterator[list[str]]:
     """Of the node's GPUs, by index; the device plugin offers them, and the node says so."""
     uuids = script.gpus(COUNT)
-    with process(cluster, "plugin", "tests.node.device_plugin", kubelet / "device-plugins", GPU, *uuids):
+    directory = of_kubelet(cluster) / "device-plugins"
+    with process(cluster, "plugin", "tests.node.device_plugin", directory, GPU, *uuids):
         cluster.eventually(lambda: cluster.get("node", "node-1")["status"]["allocatable"].get(GPU) == str(COUNT))
         yield uuids
 
 
-@pytest.fixture
-def agent(cluster: Cluster, kubelet: Path, script: Script, uuids: list[str], tmp_path: Path) -> Iterator[None]:
+@contextlib.contextmanager
+def running_agent(cluster: Cluster, gpus: Script, directory: Path, *more: str) -> Iterator[None]:
     """The node's agent, which has reported."""
-    flags = ["--node-name=node-1", f"--kubeconfig={cluster.sandbox.kubeconfig_of('deviceshare-agent')}"]
-    flags += [f"--pod-resources={socket(kubelet)}", f"--bind=127.0.0.1:{free_ports(1)[0]}"]
-    with process(cluster, "agent", "deviceshare", "agent", *flags, environment=script.environment(build(tmp_path))):
+    flags = ["--node-name=node-1", f"--kubeconfig={cluster.sandbox.kubeconfig_of('deviceshare-agent')}", *more]
+    flags += [f"--pod-resources={socket(of_kubelet(cluster))}", f"--bind=127.0.0.1:{free_ports(1)[0]}"]
+    with process(cluster, "agent", "deviceshare", "agent", *flags, environment=gpus.environment(build(directory))):
         cluster.eventually(lambda: len(hardware(cluster).get("devices", [])) == COUNT)
+        cluster.eventually(lambda: hardware(cluster).get("placeholders", False) == bool(more))
         yield
 
 
@@ -70,36 +72,69 @@ def _clear(cluster: Cluster) -> Iterator[None]:
     cluster.clear()
 
 
-def test_what_a_plugin_gave_to_a_pod_is_read_from_the_kubelet(
-    cluster: Cluster, kubelet: Path, uuids: list[str]
-) -> None:
+def test_what_a_plugin_gave_to_a_pod_is_read_from_the_kubelet(cluster: Cluster, uuids: list[str]) -> None:
     """The plugin tells the container, and the kubelet tells us the same device."""
-    assert ask(kubelet) == []
+    assert ask(of_kubelet(cluster)) == []
     cluster.apply(plain("plain", 1), plain("two", 2), pod("none", STAY))
     one, two = (cluster.tells(name).strip("[]").split(",") for name in ("plain", "two"))
 
     assert len(one) == 1 and len(two) == 2 and {*one, *two} < set(uuids)
-    assert ask(kubelet) == [
+    assert ask(of_kubelet(cluster)) == [
         Allocated("default", "plain", GPU, tuple(one)),
         Allocated("default", "two", GPU, tuple(sorted(two))),
     ]
 
 
-def test_a_group_gets_other_devices_than_a_plain_pod(cluster: Cluster, agent: None, uuids: list[str]) -> None:
+def test_a_group_gets_other_devices_than_a_plain_pod(
+    cluster: Cluster, script: Script, uuids: list[str], tmp_path: Path
+) -> None:
     """And the plain pod's once that is gone."""
-    cluster.apply(plain("plain", 1))
-    given = cluster.tells("plain").strip("[]")
-    cluster.eventually(lambda: known(cluster) == {"default/plain": [uuids.index(given)]})
+    with running_agent(cluster, script, tmp_path):
+        cluster.apply(plain("plain", 1))
+        given = cluster.tells("plain").strip("[]")
+        cluster.eventually(lambda: known(cluster) == {"default/plain": [uuids.index(given)]})
 
-    cluster.apply(group("three", 3), pod("a", STAY, "three"), pod("b", STAY, "three"))
-    told = cluster.tells("a")
+        cluster.apply(group("three", 3), pod("a", STAY, "three"), pod("b", STAY, "three"))
+        told = cluster.tells("a")
 
-    assert set(told.strip("[]").split(",")) == set(uuids) - {given}
-    assert cluster.tells("b") == told
-    cluster.apply(group("one", 1), pod("late", STAY, "one"))
-    cluster.eventually(lambda: "FailedScheduling" in cluster.kubectl("get", "events", "-o", "jsonpath={..reason}"))
-    cluster.kubectl("delete", "pod", "plain")
-    assert cluster.tells("late") == f"[{given}]"
+        assert set(told.strip("[]").split(",")) == set(uuids) - {given}
+        assert cluster.tells("b") == told
+        cluster.apply(group("one", 1), pod("late", STAY, "one"))
+        cluster.eventually(lambda: "FailedScheduling" in cluster.kubectl("get", "events", "-o", "jsonpath={..reason}"))
+        cluster.kubectl("delete", "pod", "plain")
+        assert cluster.tells("late") == f"[{given}]"
+
+
+def test_with_placeholders_no_plain_pod_gets_a_groups_device(
+    cluster: Cluster, script: Script, uuids: list[str], tmp_path: Path
+) -> None:
+    """Whoever comes first: the kubelet gives away what is left and no more. Without its placeholder a group says so."""
+    keeper = plain("keeper", 2)
+    keeper["metadata"]["labels"] = {PLACEHOLDER: "all"}
+    with running_agent(cluster, script, tmp_path, "--placeholders=default"):
+        cluster.apply(group("two", 2), pod("a", STAY, "two"))
+        cluster.eventually(lambda: "left to the device plugin" in condition(cluster, "Bound")["message"])
+
+        cluster.apply(keeper)
+        kept = set(cluster.tells("keeper").strip("[]").split(","))
+        assert set(cluster.tells("a").strip("[]").split(",")) == kept
+        cluster.eventually(lambda: condition(cluster, "Healthy")["reason"] == "AsClaimed")
+
+        cluster.apply(plain("one", 1), plain("other", 1), plain("toomany", 1))
+        cluster.eventually(lambda: len(known(cluster)) == 3)
+        assert {index for indices in known(cluster).values() for index in indices} == set(range(COUNT))
+        assert {uuids[index] for index in known(cluster)["default/keeper"]} == kept
+        cluster.eventually(lambda: "Insufficient" in cluster.kubectl("get", "events", "-o", "jsonpath={..message}"))
+
+        cluster.kubectl("delete", "pod", "toomany")
+        cluster.kubectl("delete", "pod", "keeper")
+        cluster.eventually(lambda: condition(cluster, "Healthy")["reason"] == "DevicesNotKept")
+
+
+def condition(cluster: Cluster, type_: str) -> Json:
+    """What the group says of itself."""
+    found = cluster.get("sdg", "two").get("status", {}).get("conditions", [])
+    return next((each for each in found if each["type"] == type_), {"reason": "", "message": ""})
 
 
 def plain(name: str, count: int) -> Json:

@@ -34,8 +34,14 @@ class Allocations:
         pods: Mirror[NodePod],
         parts: Callable[[], Iterable[Part]],
         changed: Callable[[], object],
+        placeholders: str = "",
     ) -> None:
-        """`kubelet` is None where its socket isn't to be read; `parts` tells the devices as they were seen last."""
+        """`kubelet` is None where its socket isn't to be read; `parts` tells the devices as they were seen last.
+
+        `placeholders` is the namespace of placeholder pods, empty where there are to be none.
+        """
+        self.placeholders = bool(placeholders)
+        self._namespace = placeholders
         self.known: list[Allocation] | None = None
         self.asked = kubelet is None
         """Whether `known` is more than nothing yet."""
@@ -79,7 +85,7 @@ class Allocations:
 
     def _join(self, answer: Iterable[Given]) -> list[Allocation]:
         numbers = _numbers(self._parts())
-        earlier = {allocation.pod: allocation.uid for allocation in self.known or ()}
+        earlier = {allocation.pod: allocation for allocation in self.known or ()}
         joined = []
         for given in answer:
             if contract.vendor_of(given.resource) is None:
@@ -88,13 +94,20 @@ class Allocations:
             pod = self._pods.get(key)
             if pod and pod.finished:
                 continue  # its containers are over, the kubelet lists it until it is deleted
+            placeholder = pod is not None and self._is_placeholder(pod)
+            if placeholder and pod and pod.metadata.deletion_timestamp:
+                continue  # it keeps nothing any more, and whoever looks at the node's pods doesn't know what it has
             # A pod that was deleted by force is in no mirror, while its containers may run on.
-            uid = pod.metadata.uid if pod else earlier.get(key)
+            uid = pod.metadata.uid if pod else earlier[key].uid if key in earlier else ""
             if not uid:
                 raise Incomplete(f"pod {key} is not known")
             indices = sorted({_number(numbers, given.resource, device) for device in given.device_ids})
-            joined.append(Allocation(key, uid, given.resource, indices))
+            joined.append(Allocation(key, uid, given.resource, indices, placeholder=placeholder))
         return joined
+
+    def _is_placeholder(self, pod: NodePod) -> bool:
+        """In its own namespace only: else anybody could say which devices groups get."""
+        return pod.metadata.namespace == self._namespace and contract.PLACEHOLDER in pod.metadata.labels
 
     def _say(self, trouble: str) -> None:
         if trouble != self._trouble:

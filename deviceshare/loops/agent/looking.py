@@ -84,7 +84,12 @@ class Lookout:
         """Has reported what is known by now: to be called when a part of it has changed."""
         if self.hardware is None or not self._allocations.asked:
             return
-        self.hardware = replace(self.hardware, allocations=self._allocations.known, trespasses=self._trespasses)
+        self.hardware = replace(
+            self.hardware,
+            allocations=self._allocations.known,
+            placeholders=self._allocations.placeholders,
+            trespasses=self._trespasses,
+        )
         self._reporter.want(self.hardware)
 
     def _look_at_processes(self, sight: Sight, parts: dict[str, Part]) -> None:

@@ -15,6 +15,7 @@ export function label(device) {
   if (device.use === "releasing") return `${device.group} (leaving)`;
   if (device.use === "former") return `was ${device.group}`;
   if (device.use === "split") return "split by MIG";
+  if (device.use === "left" && !inTrouble(device)) return "plugin's";
   if (device.use === "plugin") return `plugin: ${device.pod.slice(device.pod.indexOf("/") + 1)}`;
   return device.lost ? "lost" : device.unhealthy ? "unhealthy" : "free";
 }
@@ -26,6 +27,7 @@ export function sentence(device) {
     releasing: `still used by pods of group ${device.group}, which is gone`,
     former: `left behind by group ${device.group}, whose old pods may still use it`,
     split: "split by MIG, so no group gets it",
+    left: "left to the device plugin, so no group gets it",
     plugin: `given to pod ${device.pod} by the device plugin`,
     free: device.lost || device.unhealthy ? "held by nobody" : "free",
   }[device.use];

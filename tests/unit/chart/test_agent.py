@@ -94,6 +94,35 @@ def test_what_is_done_about_trespassers_is_told_to_the_agent() -> None:
     assert settings({"agent": {"enforce": "evict"}}).enforce == "evict"
 
 
+def test_without_placeholders_groups_may_get_every_device() -> None:
+    """The agent goes by its flag, not by what pods there are."""
+    assert settings({}).placeholders == ""
+    assert settings(PLACEHOLDERS).placeholders == helm.NAMESPACE
+
+
+PLACEHOLDERS = {"agent": {"placeholders": [{"name": "a", "devices": 3, "nodeSelector": {"size": "l"}}]}}
+
+
+def test_a_placeholder_is_a_pod_that_an_agent_takes_for_one_and_that_stays() -> None:
+    """Plain pods never drive it out, nor does an upgrade make it anew; it does nothing and may do nothing."""
+    found = named(helm.render(with_values(ENABLED, PLACEHOLDERS)), "DaemonSet", "deviceshare-placeholder-a")
+    template = found["spec"]["template"]
+    [only] = template["spec"]["containers"]
+
+    assert found["metadata"]["namespace"] == helm.NAMESPACE
+    assert template["metadata"]["labels"][contract.PLACEHOLDER] == "a"
+    assert template["metadata"]["labels"].items() >= found["spec"]["selector"]["matchLabels"].items()
+    assert found["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert template["spec"]["priorityClassName"] == "system-node-critical"
+    assert only["resources"]["limits"]["nvidia.com/gpu"] == 3
+    assert not template["spec"]["automountServiceAccountToken"]
+    assert template["spec"]["nodeSelector"] == {
+        "kubernetes.io/os": "linux",
+        contract.MODE_LABEL: contract.MODE_SHARED,
+        "size": "l",
+    }
+
+
 def test_an_agent_has_no_more_of_its_node_than_it_needs() -> None:
     """Its processes, and one directory to read; no capability, no way to write, no network of the node's."""
     spec = pod()

@@ -5,21 +5,23 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from charts import helm
 from deviceshare import certificates
-from deviceshare.doctor import canary, definitions, nodes, replicas, rights, runtime, webhooks
+from deviceshare.doctor import canary, definitions, nodes, plugin, replicas, rights, runtime, webhooks
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Finding, check, listed
 from deviceshare.doctor.kinds import Attributes, Crd, Machine, RuntimeClass, Workload
 from deviceshare.domain import contract
 from deviceshare.domain.groups import Group
+from deviceshare.domain.hardware import Hardware
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
 from deviceshare.loops.bundles import encode
 from deviceshare.loops.kinds import WebhookConfiguration
 from deviceshare.loops.ports import Forbidden, Unavailable
 from tests.controlplane.rights import granted
-from tests.unit.domain.objects import a_ledger, a_node, gpus
+from tests.unit.domain.objects import GPU, a_ledger, a_node, gpus
 
 RELEASE = contract.NAMESPACE
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -289,6 +291,15 @@ def test_shared_nodes_that_can_give_nothing_are_found() -> None:
         (PROBLEM, "unknown"),
         (PROBLEM, "nvidia.com/gpu wants a whole number, not 'many'"),
     }
+
+
+def test_a_device_plugin_that_may_give_a_groups_devices_away_is_found() -> None:
+    """On shared nodes, unless placeholder pods keep the groups' devices from it."""
+    kept = a_ledger("kept")
+    kept = replace(kept, status=replace(kept.status, hardware=Hardware(placeholders=True)))
+    every = [a_node("loose"), a_node("kept"), a_node("other", shared=False), a_node("bare", {GPU: 0})]
+    assert "to a plain pod: loose;" in only(plugin.judge(every, [a_ledger("loose"), kept]), WARNING)
+    assert plugin.judge(every[1:], [kept]) == []
 
 
 # The runtime

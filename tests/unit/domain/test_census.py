@@ -4,6 +4,7 @@ from deviceshare.domain.census import DeviceCount, count_devices, count_groups
 from deviceshare.domain.devices import Device, devices_of
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group, GroupStatus
+from deviceshare.domain.hardware import Allocation, Hardware, Part
 from deviceshare.domain.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.meta import ObjectMeta
 
@@ -25,6 +26,18 @@ def test_every_device_is_counted_once_by_what_is_done_with_it() -> None:
         DeviceCount("n1", GPU, "lost", 1),
         DeviceCount("n1", GPU, "releasing", 1),
     ]
+
+
+def test_what_nobody_may_have_is_not_counted_as_free() -> None:
+    """Split, broken, given to a plain pod, left to the device plugin."""
+    parts = [Part(GPU, 0, mig=True), Part(GPU, 1, unhealthy="Xid 79"), *(Part(GPU, index) for index in range(2, 5))]
+    given = [Allocation("ns/x", "x", GPU, [2]), Allocation("ns/keeper", "k", GPU, [0, 1, 3], placeholder=True)]
+    hardware = Hardware(devices=parts, allocations=given, placeholders=True)
+    status = LedgerStatus(list(devices_of({GPU: 5})), hardware=hardware)
+    fleet = Fleet()
+    fleet.set_ledger("n1", NodeDevices(ObjectMeta(name="n1"), status=status))
+    states = {count.state: count.number for count in count_devices(fleet)}
+    assert states == {"split": 1, "unhealthy": 1, "allocated": 1, "free": 1, "left": 1}
 
 
 def test_a_group_nobody_looked_at_yet_counts_as_pending() -> None:

@@ -49,6 +49,16 @@ def test_every_device_says_who_has_it() -> None:
     assert draw(fleet, [], []).total == [Count(GPU, total=6, allocated=5, free=1, unhealthy=0)]
 
 
+def test_a_device_that_is_left_to_the_device_plugin_is_nobodys_and_not_free() -> None:
+    """Unless a group has it all the same."""
+    keeper = Allocation("ns/keeper", "k", GPU, [0], placeholder=True)
+    hardware = Hardware(devices=[Part(GPU, n) for n in range(3)], allocations=[keeper], placeholders=True)
+    ledger = with_hardware(a_ledger(devices={GPU: 3}, a=gpus(1)), hardware)
+    fleet = a_fleet(a_node(), ledgers=(ledger,))
+    assert [view.use for view in devices(fleet).values()] == ["free", "held", "left"]
+    assert draw(fleet, [], []).total == [Count(GPU, total=3, allocated=1, free=1, unhealthy=0)]
+
+
 def test_a_device_split_by_mig_is_nobodys_and_not_free() -> None:
     """Its parts are the device plugin's; without an agent nobody knows of them."""
     hardware = Hardware(devices=[Part(GPU, 0, mig=True), Part(GPU, 1)])

@@ -68,6 +68,14 @@ def test_devices_that_no_group_has_say_it_too() -> None:
     ]
 
 
+def test_devices_left_to_the_plugin_say_how_groups_get_them() -> None:
+    """More of them have to be kept from it."""
+    hardware = Hardware(devices=[Part(GPU, 0)], allocations=[], placeholders=True)
+    ledger = with_hardware(a_ledger(devices={GPU: 1}), hardware)
+    ((device,),) = [verdict.devices for verdict in verdicts(a_fleet(a_node(), ledgers=(ledger,)), a_group())]
+    assert (device.reason, "placeholder pods" in device.cure) == ("left to the device plugin", True)
+
+
 def test_where_it_fits_it_says_where_it_would_go_and_with_what() -> None:
     """The best node by the group's strategy, and the devices that a bind would choose."""
     links = [Link(GPU, 2, 3, NVLINK, 4)]

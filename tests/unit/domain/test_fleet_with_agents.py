@@ -66,6 +66,29 @@ def test_a_group_hears_that_the_device_plugin_gave_its_device_away() -> None:
     assert "nvidia.com/gpu 0 to pod shop/web" in status.conditions[1].message
 
 
+def test_a_group_hears_that_nothing_keeps_its_device_from_the_device_plugin() -> None:
+    """Its placeholder is gone, or it was bound before there was one."""
+    keeper = Allocation("system/keeper", "k", GPU, [1], placeholder=True)
+    ledger = reported(a_ledger(team=(PARTS[0].device,)), allocations=[keeper], placeholders=True)
+    fleet = a_fleet(a_node(), ledgers=(ledger,))
+    status = desired_status(a_group(count=1, node="n1"), fleet, home=a_node(), pods=(), now="")
+    assert (status.phase, status.conditions[1].reason) == ("Degraded", "DevicesNotKept")
+    assert "no placeholder pod on node n1 has nvidia.com/gpu 0" in status.conditions[1].message
+    waits = explain(fleet, a_group("other", count=2))
+    assert "n1: 1 of 4 free (team holds 0; 2 is left to the device plugin; 3 is left to the device plugin)" in waits
+
+
+def test_a_group_whose_devices_a_placeholder_keeps_is_well() -> None:
+    """The placeholder is a pod that the device plugin gave them to, and nobody's rival."""
+    keeper = Allocation("system/keeper", "k", GPU, [0], placeholder=True)
+    ledger = reported(a_ledger(team=(PARTS[0].device,)), allocations=[keeper], placeholders=True)
+    fleet = a_fleet(a_node(), ledgers=(ledger,))
+    fleet.set_plugin_pods("n1", {"k": frozenset({GPU})})
+    group = a_group(count=1, node="n1")
+    assert desired_status(group, fleet, home=a_node(), pods=(), now="").phase == "Bound"
+    assert fleet.filter(group, ["n1"]).fits == ["n1"]
+
+
 def test_the_status_shows_present_numbers() -> None:
     """selectedDevices are numbers, and those change at a reboot."""
     turned = [replace(part, index=3 - part.index) for part in PARTS]

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from deviceshare.domain.devices import Device, Devices, visible, with_uuids
+from deviceshare.domain.devices import Device, Devices, devices_of, visible, with_uuids
 from deviceshare.domain.hardware import Allocation, Hardware, Part
 from deviceshare.domain.ledger import Claim, NodeDevices, devices_patch
-from tests.unit.domain.objects import GPU, a_ledger, gpus
+from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
 
 CARDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
 
@@ -87,6 +87,22 @@ def test_what_the_device_plugin_gave_away_is_not_free() -> None:
     """Groups and plain pods live on one node and never meet on a device."""
     hardware = replace(seen(*CARDS), allocations=[Allocation("shop/web", "u", GPU, [1, 2])])
     assert on(a_ledger(), hardware).free() == cards((0, "GPU-a"), (3, "GPU-d"))
+
+
+def test_where_placeholders_keep_devices_from_the_plugin_nothing_else_is_free() -> None:
+    """What a plain pod may be given next is no group's; nor is anything while nobody knows what placeholders have."""
+    kept = [Allocation("system/keeper", "k", GPU, [1, 2], placeholder=True), Allocation("shop/web", "u", GPU, [3])]
+    hardware = replace(seen(*CARDS), allocations=kept, placeholders=True)
+    ledger = on(a_ledger(a=cards((1, "GPU-b"))), hardware)
+    assert ledger.free() == cards((2, "GPU-c"))
+    assert ledger.left() == set(cards((0, "GPU-a"), (3, "GPU-d")))
+    assert on(a_ledger(), replace(hardware, allocations=None)).free() == ()
+
+
+def test_devices_that_no_agent_sees_are_not_left_to_its_plugin() -> None:
+    """Another vendor's beside them, say."""
+    hardware = replace(seen(*CARDS), allocations=[], placeholders=True)
+    assert on(a_ledger(devices={GPU: 4, AMD: 2}), hardware).free() == devices_of({AMD: 2})
 
 
 def test_former_devices_stay_reserved() -> None:

@@ -14,3 +14,18 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "deviceshare.agent.identity" -}}
 system:serviceaccount:{{ .Release.Namespace }}:{{ .Values.agent.serviceAccount.name }}
 {{- end }}
+
+{{/* include "deviceshare.placeholder.selector" (list $ PLACEHOLDER) */}}
+{{- define "deviceshare.placeholder.selector" -}}
+{{- $ := index . 0 -}}
+app.kubernetes.io/name: deviceshare-placeholder
+app.kubernetes.io/instance: {{ $.Release.Name }}
+deviceshare.io/placeholder: {{ (index . 1).name }}
+{{- end }}
+
+{{- define "deviceshare.placeholder.labels" -}}
+{{- $ := index . 0 -}}
+{{ include "deviceshare.placeholder.selector" . }}
+app.kubernetes.io/version: {{ $.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $.Release.Service }}
+{{- end }}

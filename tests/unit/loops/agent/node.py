@@ -64,8 +64,8 @@ class Node:
         devices = [{"resource": GPU, "index": index, "uuid": uuid(index)} for index in indices]
         self.set_ledger(self.ledger.hardware, {TEAM: {"group": "team", "devices": devices}})
 
-    def add_pod(self, name: str, *, group_uid: str = "", phase: str = "Running", static: str = "") -> None:
-        """A pod with one container, `main`, whose ID is its name's."""
+    def add_pod(self, name: str, *, group_uid: str = "", phase: str = "Running", static: str = "", **more: Any) -> None:
+        """A pod with one container, `main`, whose ID is its name's; `more` is metadata."""
         self.version += 1
         annotations = {contract.GROUP_UID: group_uid} if group_uid else {}
         if static:
@@ -73,7 +73,7 @@ class Node:
         meta = {"name": name, "namespace": "ns", "uid": f"uid-of-{name}", "resourceVersion": str(self.version)}
         statuses = [{"name": "main", "containerID": f"containerd://id-of-{name}"}]
         body = {
-            "metadata": {**meta, "annotations": annotations},
+            "metadata": {**meta, "annotations": annotations, **more},
             "status": {"phase": phase, "containerStatuses": statuses},
         }
         self.pods.set(f"ns/{name}", msgspec.convert(body, NodePod))

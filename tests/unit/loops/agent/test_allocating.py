@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
+from deviceshare.domain import contract
 from deviceshare.domain.hardware import Allocation
 from deviceshare.loops.agent.allocating import PATIENCE, Allocations
 from deviceshare.loops.agent.ports import Unreadable
@@ -22,11 +23,11 @@ class Given(Struct, frozen=True):
 class Kubelet(Node):
     """A node with two GPUs and a kubelet that says what the test has it say."""
 
-    def __init__(self) -> None:
+    def __init__(self, placeholders: str = "") -> None:
         super().__init__()
         self.answer: list[Given] | Unreadable = []
         self.changes = 0
-        self.allocations = Allocations(self.ask, self.pods, lambda: [part(0), part(1)], self.changed)
+        self.allocations = Allocations(self.ask, self.pods, lambda: [part(0), part(1)], self.changed, placeholders)
 
     async def ask(self) -> list[Any]:
         if isinstance(self.answer, Unreadable):
@@ -53,6 +54,27 @@ async def test_devices_are_named_by_their_numbers_and_pods_by_their_uids() -> No
         Allocation("ns/b", "uid-of-b", GPU, [0, 1]),
     ]
     assert kubelet.changes == 1
+
+
+KEEPER = {contract.PLACEHOLDER: "all"}
+
+
+async def test_a_placeholder_is_told_from_other_pods() -> None:
+    """By its label, and in the one namespace where not everybody may make one."""
+    for namespace, expected in (("ns", True), ("other", False), ("", False)):
+        kubelet = Kubelet(placeholders=namespace)
+        kubelet.add_pod("keeper", labels=KEEPER)
+        kubelet.add_pod("plain")
+        told = await kubelet.look(Given("keeper", (uuid(0),)), Given("plain", (uuid(1),)))
+        assert told is not None and [each.placeholder for each in told] == [expected, False]
+        assert kubelet.allocations.placeholders == bool(namespace)
+
+
+async def test_a_placeholder_that_goes_keeps_nothing() -> None:
+    """Its devices may be anybody's in a moment. Without a word of it, the leader sees a pod with unknown devices."""
+    kubelet = Kubelet(placeholders="ns")
+    kubelet.add_pod("keeper", labels=KEEPER, deletionTimestamp="2026-11-21T03:00:00Z")
+    assert await kubelet.look(Given("keeper", (uuid(0),))) == []
 
 
 async def test_who_has_ended_has_nothing_and_other_resources_are_nobodys_business() -> None:

@@ -23,11 +23,11 @@ NOW = "2026-11-21T03:00:00Z"
 class Tower(Node):
     """A node and its lookout; `reported` is what it wants to be written."""
 
-    def __init__(self, *, kubelet: Any = None) -> None:
+    def __init__(self, *, kubelet: Any = None, placeholders: str = "") -> None:
         super().__init__()
         self.time = 0.0
         self.judge = Judge(NODE, self.ledgers, self.recorder, now=lambda: NOW)
-        self.allocations = Allocations(kubelet, self.pods, list, self._report)
+        self.allocations = Allocations(kubelet, self.pods, list, self._report, placeholders)
         self.reporter = _Wishes(self, NODE, self.ledgers)
         self.lookout = Lookout(
             NODE,
@@ -141,6 +141,15 @@ async def test_the_first_report_waits_for_the_kubelets_first_word() -> None:
     await asking
     assert before is None
     assert tower.reported is not None and tower.reported.allocations == []
+
+
+async def test_the_report_says_whether_placeholders_decide_what_groups_get() -> None:
+    """The leader has no other way to know."""
+    for namespace in ("", "system"):
+        tower = Tower(placeholders=namespace)
+        tower.set_ledger(Hardware(devices=[part(0)]))
+        tower.lookout.take(sight(0))
+        assert tower.reported is not None and tower.reported.placeholders == bool(namespace)
 
 
 async def test_a_sight_of_a_driver_that_hangs_is_a_look_and_none_is_not() -> None:

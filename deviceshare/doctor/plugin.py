@@ -1,0 +1,41 @@
+"""The vendor's device plugin: on shared nodes it gives devices to plain pods, and asks nobody whose they are."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from deviceshare.doctor.findings import WARNING, Check, Finding, check, listed, unread
+from deviceshare.domain import contract
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.nodes import Node
+from deviceshare.loops.kinds import NODE_DEVICES, NODES
+from deviceshare.loops.ports import ApiError
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+
+async def examine(api: "Api") -> Check:
+    """The shared nodes that a plugin has devices on, and what their agents say of placeholders."""
+    try:
+        nodes, ledgers = await api.list(NODES), await api.list(NODE_DEVICES)
+    except ApiError as error:
+        return check("plugin", "", [unread("nodes and their ledgers (NodeDevices)", error)])
+    return check("plugin", "no device plugin may give a group's devices to a plain pod", judge(nodes, ledgers))
+
+
+def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices]) -> list[Finding]:
+    """Where a plain pod and a group could come to have one device."""
+    kept = {ledger.node for ledger in ledgers if ledger.hardware.placeholders}
+    loose = [node.metadata.name for node in nodes if node.shared and _plugged(node) and node.metadata.name not in kept]
+    if not loose:
+        return []
+    what = f"the device plugin may give a group's devices to a plain pod: {listed(loose)}"
+    cure = "keep it off shared nodes, or have placeholder pods hold the groups' devices (docs/agent.md)"
+    return [Finding(WARNING, what, cure)]
+
+
+def _plugged(node: Node) -> bool:
+    """Whether a plugin tells of devices; the kubelet takes back what a plugin that is gone told, as 0."""
+    return any(
+        contract.vendor_of(resource) and quantity != "0" for resource, quantity in node.status.allocatable.items()
+    )
