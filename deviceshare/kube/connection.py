@@ -80,11 +80,23 @@ class Connection:
             async with self._session.request(
                 method, url, data=body, headers=headers, timeout=timeout, **self._fixed
             ) as response:
-                if response.status >= 300:
-                    raise refusal(f"{method} {path}", response.status, response.headers, await response.read())
-                yield response
+                try:
+                    if response.status >= 300:
+                        raise refusal(f"{method} {path}", response.status, response.headers, await response.read())
+                    yield response
+                finally:
+                    _cut_off(response)
         except (aiohttp.ClientError, ConfigException, OSError) as error:  # TimeoutError is an OSError
             raise Unavailable(f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+
+def _cut_off(response: aiohttp.ClientResponse) -> None:
+    """Ends the connection of an answer that wasn't read to its end, such as a watch.
+
+    aiohttp would say TLS's goodbye and wait for the peer's: 30 s if that hangs, and beyond the end of the event loop.
+    """
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()
 
 
 def within(seconds: float) -> aiohttp.ClientTimeout:

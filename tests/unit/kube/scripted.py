@@ -57,14 +57,15 @@ async def serving(handle: Step, directory: Path) -> AsyncIterator[Connection]:
         await runner.cleanup()
 
 
-def kubeconfig(directory: Path, server: str) -> str:
+def kubeconfig(directory: Path, server: str, authority: Path | None = None) -> str:
     path = directory / "kubeconfig"
+    trusted = {"certificate-authority": str(authority)} if authority else {}
     path.write_text(
         json.dumps(
             {
                 "apiVersion": "v1",
                 "kind": "Config",
-                "clusters": [{"name": "c", "cluster": {"server": server}}],
+                "clusters": [{"name": "c", "cluster": {"server": server, **trusted}}],
                 "users": [{"name": "u", "user": {"token": "a-token"}}],
                 "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
                 "current-context": "x",

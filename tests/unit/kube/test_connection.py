@@ -1,16 +1,23 @@
 """How a connection finds the way to its server."""
 
+import asyncio
 import json
 import os
+import select
+import socket
+import ssl
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
+from deviceshare import certificates
 from deviceshare.kube.api import Api
-from deviceshare.kube.connection import connect
+from deviceshare.kube.connection import connect, within
 from deviceshare.loops.kinds import NODES
 from tests.unit.kube.scripted import Scripted, answer, kubeconfig, node, serving
 
@@ -48,6 +55,49 @@ async def test_no_proxy_excepts_the_server(tmp_path: Path, monkeypatch: pytest.M
     server = Scripted(answer(node("a", 1)))
     async with serving(server.handle, tmp_path) as connection:
         assert (await Api(connection).get(NODES, "a")).metadata.name == "a"
+
+
+async def test_a_stream_that_is_left_is_cut_off_whatever_the_server_does(tmp_path: Path) -> None:
+    """A server that hangs answers no goodbye; the connection must not outlive who opened it."""
+    authority, listener = write_certificates(tmp_path), socket.create_server(("127.0.0.1", 0))
+    server = f"https://127.0.0.1:{listener.getsockname()[1]}"
+    hanging = asyncio.create_task(asyncio.to_thread(stream_and_hang, listener, tmp_path))
+    async with connect(kubeconfig(tmp_path, server, authority)) as connection:
+        async with connection.request("GET", "/", timeout=within(10)) as answer:
+            assert await answer.content.read(3) == b"abc"
+        assert await hanging
+    listener.close()
+
+
+def write_certificates(directory: Path) -> Path:
+    """Those of a server at 127.0.0.1; returns where its CA's lies."""
+    now, hour, skew = datetime.now(UTC), timedelta(hours=1), timedelta(minutes=5)
+    authority = certificates.new_authority("test", now=now, lifetime=hour, skew=skew)
+    addresses = ["127.0.0.1"]
+    issued = certificates.issue(
+        authority, "server", dns_names=[], addresses=addresses, now=now, lifetime=hour, skew=skew
+    )
+    (directory / "tls.crt").write_text(issued.certificate)
+    (directory / "tls.key").write_text(issued.key)
+    (directory / "ca.crt").write_text(authority.certificate)
+    return directory / "ca.crt"
+
+
+def stream_and_hang(listener: socket.socket, directory: Path) -> bool:
+    """Begins an answer and then only looks on; whether the connection was ended by the other side, within 5 s."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
+    with context.wrap_socket(listener.accept()[0], server_side=True) as peer:
+        peer.recv(65536)
+        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nabc")
+        deadline = time.monotonic() + 5
+        while select.select([peer], [], [], max(deadline - time.monotonic(), 0))[0]:
+            try:
+                if os.read(peer.fileno(), 65536) == b"":
+                    return True
+            except ConnectionResetError:
+                return True
+        return False
 
 
 def test_a_connection_draws_in_no_second_client() -> None:
