@@ -25,7 +25,7 @@ ANSWER_SECONDS = 30.0
     short_help="Give a group other devices in place of broken ones.",
     epilog="""\b
 Examples:
-  deviceshare rebind team-a              replace what is unhealthy or lost
+  deviceshare rebind team-a              replace what is unhealthy, lost or given to plain pods
   deviceshare inspect -d                 see what is
   kubectl delete pod -n research train   have a pod see its new devices at once
 \b
@@ -35,7 +35,9 @@ Exit codes: 0 replaced, or nothing to replace; 1 failed, no such group, or no he
 @click.argument("group")
 @cluster.options
 def rebind(target: cluster.Target, group: str) -> None:
-    """Replace the unhealthy and lost devices of GROUP with healthy ones of the same node. The others stay.
+    """Replace devices of GROUP that are unhealthy or lost, or that the device plugin gave or may give to plain pods.
+
+    They are replaced by healthy ones of the same node. The others stay.
 
     Containers see their new devices when they restart. What a pod had before stays reserved until the pod has ended.
     """
@@ -127,8 +129,10 @@ def _told(after: _Seen, broken: Devices) -> str:
 
 
 def _mend(seen: _Seen, broken: Devices) -> str:
-    names = " ".join(device.uuid or str(device.index) for device in broken)
-    return f"free a device, or mend one and say so with deviceshare recover {seen.ledger.node} {names}"
+    unhealthy = seen.ledger.unhealthy()
+    names = " ".join(device.uuid or str(device.index) for device in broken if seen.ledger.present(device) in unhealthy)
+    recover = f", or mend one and say so with deviceshare recover {seen.ledger.node} {names}" if names else ""
+    return f"free a device{recover}"
 
 
 def _listed(devices: Iterable[Device]) -> str:

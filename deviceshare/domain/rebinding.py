@@ -22,7 +22,7 @@ class Verdict(NamedTuple):
     """What a rebind would do to a claim. Nothing when no device is broken, or when there is an obstacle."""
 
     broken: Devices
-    """The claim's devices that are unhealthy or that the node lost, as the claim names them."""
+    """The claim's devices that the group can't count on, as the claim names them; see `broken`."""
     replacements: Devices
     devices: Devices
     """What the claim would hold."""
@@ -36,8 +36,8 @@ def awaits(group: Group, ledger: NodeDevices, claim: Claim) -> bool:
 
 
 def broken(ledger: NodeDevices, claim: Claim) -> Devices:
-    """The claim's devices that are unhealthy or that the node lost, as the claim names them."""
-    usable = set(ledger.devices) - ledger.unhealthy().keys()
+    """The claim's devices that are unhealthy or lost, or that plain pods got or may get, as the claim names them."""
+    usable = set(ledger.devices) - ledger.unhealthy().keys() - ledger.allocated().keys() - ledger.left()
     return tuple(sorted(device for device in claim.devices if ledger.present(device) not in usable))
 
 

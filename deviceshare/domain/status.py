@@ -156,12 +156,13 @@ def _claimed(group: Group, ledger: NodeDevices | None, claim: Claim | None, home
         return Finding(FALSE, DEVICES_LOST, f"node {node} lost {named}: mend the node, or {again}")
     allocated, left = ledger.allocated(), ledger.left()
     if taken := [f"{device} to pod {allocated[device]}" for device in ledger.held(claim) if device in allocated]:
-        text = f"the device plugin of node {node} also gave {', '.join(taken)}: delete that pod, and keep its kind off"
-        return Finding(FALSE, DEVICES_GIVEN_AWAY, f"{text} shared nodes (deviceshare's documentation tells how)")
+        cure = f"delete that pod or take other devices with deviceshare rebind {group.name}, and keep its kind away"
+        text = f"the device plugin of node {node} also gave {', '.join(taken)}: {cure}"
+        return Finding(FALSE, DEVICES_GIVEN_AWAY, f"{text} (deviceshare's documentation tells how)")
     if loose := selected(device for device in ledger.held(claim) if device in left):
         named = " and ".join(f"{resource} {indices}" for resource, indices in loose.items())
         text = f"no placeholder pod on node {node} has {named}, so the device plugin may give it to another pod"
-        return Finding(FALSE, DEVICES_NOT_KEPT, f"{text}: see what became of the placeholder, or {again}")
+        return Finding(FALSE, DEVICES_NOT_KEPT, f"{text}: take others with deviceshare rebind {group.name}")
     return Finding(TRUE, AS_CLAIMED, f"node {node} is Ready and has all its devices")
 
 

@@ -114,7 +114,7 @@ def test_a_placeholder_is_a_pod_that_an_agent_takes_for_one_and_that_stays() -> 
     assert template["metadata"]["labels"].items() >= found["spec"]["selector"]["matchLabels"].items()
     assert found["spec"]["updateStrategy"] == {"type": "OnDelete"}
     assert template["spec"]["priorityClassName"] == "system-node-critical"
-    assert only["resources"]["limits"]["nvidia.com/gpu"] == 3
+    assert only["resources"]["limits"]["nvidia.com/gpu"] == "3"
     assert not template["spec"]["automountServiceAccountToken"]
     assert template["spec"]["nodeSelector"] == {
         "kubernetes.io/os": "linux",

@@ -1,14 +1,16 @@
 """Which devices replace which, and what pods are told of it."""
 
 import json
+from typing import Any
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deviceshare.domain import contract, rebinding
 from deviceshare.domain.devices import Device, Devices
-from deviceshare.domain.hardware import NVLINK, Hardware, Link, Part
+from deviceshare.domain.hardware import NVLINK, Allocation, Hardware, Link, Part
 from deviceshare.domain.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.meta import ObjectMeta
 from deviceshare.domain.pods import Pod, PodSpec
@@ -33,6 +35,11 @@ def a_node(
     )
 
 
+def reporting(ledger: NodeDevices, **more: Any) -> NodeDevices:
+    """The ledger after its agent reported this besides."""
+    return replace(ledger, status=replace(ledger.status, hardware=replace(ledger.hardware, **more)))
+
+
 def a_pod(devices: Devices, former: Devices = ()) -> Pod:
     annotations = rebinding.told(devices)
     if former:
@@ -54,6 +61,17 @@ def test_a_lost_device_is_broken_too() -> None:
     verdict = rebinding.judge(a_node(lost=(1,), a=claim), claim)
     assert verdict.broken == (Device(AMD, 5), gpu(1))
     assert verdict.devices == (Device(AMD, 0), gpu(0))
+
+
+def test_what_plain_pods_got_or_may_get_is_replaced_too() -> None:
+    """By what a placeholder keeps, where there are placeholders."""
+    claim = Claim("a", [gpu(0), gpu(1)])
+    ledger, web = a_node(a=claim), Allocation("shop/web", "w", GPU, [1])
+    given = reporting(ledger, allocations=[web])
+    assert rebinding.judge(given, claim).devices == (gpu(0), gpu(2))
+    keeper = Allocation("system/keeper", "k", GPU, [0, 3], placeholder=True)
+    kept = reporting(ledger, allocations=[keeper], placeholders=True)
+    assert rebinding.judge(kept, claim).devices == (gpu(0), gpu(3))
 
 
 def test_half_a_cure_is_none() -> None:
