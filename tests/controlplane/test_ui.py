@@ -232,13 +232,15 @@ def test_every_trouble_is_marked_by_more_than_colour(open_page: Open) -> None:
         {"use": "former", "group": "a"},
         {"use": "plugin", "pod": "ns/jupyter"},
         {"use": "releasing", "group": "gone"},
+        {"use": "left"},
     ]
     page = open_page(a_state(a_node("n1", *tiles)))
     shown = devices(page, "n1")
 
     signs = shown.evaluate_all("tiles => tiles.map(tile => getComputedStyle(tile, '::after').content)")
-    assert signs == ['"!"', '"×"', '"?"', "none", "none", "none"]
+    assert signs == ['"!"', '"×"', '"?"', "none", "none", "none", "none"]
     words = ["unhealthy: Xid 79, since 2026", "lost:", "process miner", "was a", "plugin: jupyter", "gone (leaving)"]
+    words.append("plugin's")
     for tile, said in zip(shown.all(), words, strict=True):
         expect(tile).to_contain_text(said)
 

@@ -7,7 +7,8 @@ import { byName, inTrouble, label, sentence, shortName } from "./words.js";
 // With more nodes than this on show the tiles shrink, and the names stand below them.
 const LARGE_TILES = 24;
 
-const used = (node) => (node.devices ?? []).filter((device) => device.use !== "free").length;
+const isUsed = (device) => !["free", "left", "split"].includes(device.use);
+const used = (node) => (node.devices ?? []).filter(isUsed).length;
 const size = (node) => (node.devices ?? []).length;
 const trouble = (node) => (node.obstacle || node.opaque ? 1 : 0) + (node.devices ?? []).filter(inTrouble).length;
 const ORDERS = {

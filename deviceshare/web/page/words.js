@@ -15,9 +15,9 @@ export function label(device) {
   if (device.use === "releasing") return `${device.group} (leaving)`;
   if (device.use === "former") return `was ${device.group}`;
   if (device.use === "split") return "split by MIG";
-  if (device.use === "left" && !inTrouble(device)) return "plugin's";
   if (device.use === "plugin") return `plugin: ${device.pod.slice(device.pod.indexOf("/") + 1)}`;
-  return device.lost ? "lost" : device.unhealthy ? "unhealthy" : "free";
+  if (device.lost || device.unhealthy) return device.lost ? "lost" : "unhealthy";
+  return device.use === "left" ? "plugin's" : "free";
 }
 
 // The whole of it.
