@@ -25,5 +25,9 @@ def agent(**flags: Any) -> None:
     The chart runs it as a DaemonSet. It sees processes of pods only in the node's own PID namespace.
     """
     chosen = settings.AgentSettings(**flags)
+    if chosen.placeholders and not chosen.pod_resources:
+        raise click.UsageError(
+            "--placeholders needs --pod-resources SOCKET: only the kubelet knows what such pods have."
+        )
     telemetry.configure(chosen.log_format, chosen.log_level)
     sys.exit(process.main(chosen))

@@ -55,3 +55,12 @@ def test_a_wrong_flag_is_named(told: list[AgentSettings], flag: str) -> None:
 
     assert (done.exit_code, told) == (2, [])
     assert flag.partition("=")[0] in done.output
+
+
+def test_placeholders_without_the_kubelets_word_are_refused(told: list[AgentSettings]) -> None:
+    """Nobody would know what they have, and groups would get nothing for ever."""
+    refused = invoke("--placeholders=system", NODE_NAME="n1")
+
+    assert (refused.exit_code, told) == (2, [])
+    assert "--placeholders needs --pod-resources SOCKET" in refused.output
+    assert invoke("--placeholders=system", "--pod-resources=/kubelet.sock", NODE_NAME="n1").exit_code == 0
