@@ -192,7 +192,10 @@ class _ClusterState(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         devices = GaugeMetricFamily(
-            "deviceshare_devices", "Devices of the shared nodes.", labels=["node", "resource", "state"]
+            "deviceshare_devices",
+            "Devices of the shared nodes: free, held, releasing, former, lost, allocated by the vendor's device plugin,"
+            " left to it, split by MIG, or unhealthy.",
+            labels=["node", "resource", "state"],
         )
         for each in self._devices():
             devices.add_metric([each.node, each.resource, each.state], each.number)

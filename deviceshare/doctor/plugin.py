@@ -25,8 +25,14 @@ async def examine(api: "Api") -> Check:
 
 def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices]) -> list[Finding]:
     """Where a plain pod and a group could come to have one device."""
-    kept = {ledger.node for ledger in ledgers if ledger.hardware.placeholders}
-    loose = [node.metadata.name for node in nodes if node.shared and _plugged(node) and node.metadata.name not in kept]
+    # Placeholders are an agent's, and keep what it sees; another vendor's plugin on the node goes on as it likes.
+    kept = {
+        ledger.node: {part.resource for part in ledger.hardware.devices}
+        for ledger in ledgers
+        if ledger.hardware.placeholders
+    }
+    shared = ((node.metadata.name, node) for node in nodes if node.shared)
+    loose = [name for name, node in shared if _plugged(node) - kept.get(name, set())]
     if not loose:
         return []
     what = f"the device plugin may give a group's devices to a plain pod: {listed(loose)}"
@@ -34,8 +40,7 @@ def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices]) -> list[Finding
     return [Finding(WARNING, what, cure)]
 
 
-def _plugged(node: Node) -> bool:
-    """Whether a plugin tells of devices; the kubelet takes back what a plugin that is gone told, as 0."""
-    return any(
-        contract.vendor_of(resource) and quantity != "0" for resource, quantity in node.status.allocatable.items()
-    )
+def _plugged(node: Node) -> set[str]:
+    """Resources that a plugin tells of; the kubelet takes back what a plugin that is gone told, as 0."""
+    told = node.status.allocatable.items()
+    return {resource for resource, quantity in told if contract.vendor_of(resource) and quantity != "0"}

@@ -14,14 +14,14 @@ from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Finding,
 from deviceshare.doctor.kinds import Attributes, Crd, Machine, RuntimeClass, Workload
 from deviceshare.domain import contract
 from deviceshare.domain.groups import Group
-from deviceshare.domain.hardware import Hardware
+from deviceshare.domain.hardware import Hardware, Part
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
 from deviceshare.loops.bundles import encode
 from deviceshare.loops.kinds import WebhookConfiguration
 from deviceshare.loops.ports import Forbidden, Unavailable
 from tests.controlplane.rights import granted
-from tests.unit.domain.objects import GPU, a_ledger, a_node, gpus
+from tests.unit.domain.objects import AMD, GPU, a_ledger, a_node, gpus
 
 RELEASE = contract.NAMESPACE
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -296,10 +296,12 @@ def test_shared_nodes_that_can_give_nothing_are_found() -> None:
 def test_a_device_plugin_that_may_give_a_groups_devices_away_is_found() -> None:
     """On shared nodes, unless placeholder pods keep the groups' devices from it."""
     kept = a_ledger("kept")
-    kept = replace(kept, status=replace(kept.status, hardware=Hardware(placeholders=True)))
+    hardware = Hardware(devices=[Part(GPU, 0)], placeholders=True)
+    kept = replace(kept, status=replace(kept.status, hardware=hardware))
     every = [a_node("loose"), a_node("kept"), a_node("other", shared=False), a_node("bare", {GPU: 0})]
     assert "to a plain pod: loose;" in only(plugin.judge(every, [a_ledger("loose"), kept]), WARNING)
     assert plugin.judge(every[1:], [kept]) == []
+    assert "kept;" in only(plugin.judge([a_node("kept", {GPU: 4, AMD: 2})], [kept]), WARNING)
 
 
 # The runtime
