@@ -12,8 +12,9 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import Device, Devices, selected
+from deviceshare.domain.devices import Device, Devices, identities, selected
 from deviceshare.domain.hardware import NO_HARDWARE, Hardware, Part
+from deviceshare.domain.inventory import Withheld
 from deviceshare.domain.meta import ObjectMeta
 from deviceshare.domain.nodes import Node
 
@@ -40,9 +41,14 @@ class LedgerSpec(Struct, frozen=True, rename="camel"):
 
 
 class LedgerStatus(Struct, frozen=True, rename="camel"):
-    """`hardware` is written by the node's agent, everything else by the leader."""
+    """`hardware` is written by the node's agent, everything else by the leader.
+
+    `devices` are for groups; those named by UUID are meant by it, whatever their number. `withheld` are not for groups.
+    """
 
     devices: list[Device] = field(default_factory=list)
+    withheld: list[Withheld] = field(default_factory=list)
+    reasons: str = ""
     total: str = ""
     free: str = ""
     held: str = ""
@@ -71,13 +77,27 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
 
     @property
     def devices(self) -> Devices:
-        """The devices that the node has, in its present numbering. What its agent doesn't see isn't there."""
+        """The node's devices for groups, in its present numbering. What its agent doesn't see isn't there."""
         parts = {(part.resource, part.index): part.device for part in self.hardware.devices if not part.lost}
         seen = {part.resource for part in self.hardware.devices}
-        numbers = [(device.resource, device.index) for device in self.status.devices]
-        return tuple(
-            sorted(parts.get(number, Device(*number)) for number in numbers if number in parts or number[0] not in seen)
-        )
+        named = set(parts.values())
+        numbers = [(d.resource, d.index) for d in self.status.devices if not d.uuid]
+        here = (parts.get(number, Device(*number)) for number in numbers if number in parts or number[0] not in seen)
+        by_uuid = (self.present(device) for device in self.status.devices if device.uuid)
+        return tuple(sorted({*here, *(device for device in by_uuid if device in named)}))
+
+    @property
+    def kept_out(self) -> dict[Device, str]:
+        """The devices that the node has, but not for groups, in its present numbering, and why."""
+        return {self.present(d): each.text for each in self.status.withheld for d in each.devices}
+
+    def has(self, device: Device) -> bool:
+        """Whether the device, in the present numbering, is there, for groups or not."""
+        return device.identity in identities((*self.devices, *self.kept_out))
+
+    def unknown(self, resource: str) -> str:
+        """Why nobody knows which devices of the resource are there, or ""."""
+        return next((w.text for w in self.status.withheld if w.resource == resource and not w.devices), "")
 
     def present(self, device: Device) -> Device:
         """The device in the node's present numbering: found by its UUID, or by its index if it was given without one.
@@ -129,7 +149,7 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
     def allocated(self) -> dict[Device, str]:
         """What the vendor's device plugin gave away past us: device → pod, as `namespace/name`."""
         return {
-            self.present(Device(allocation.resource, index)): allocation.pod
+            self.present(Device(contract.counted_as(allocation.resource), index)): allocation.pod
             for allocation in self.hardware.allocations or ()
             for index in allocation.indices
             if not allocation.placeholder
@@ -151,9 +171,13 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         return {part.device for part in self.hardware.devices if (part.resource, part.index) not in kept}
 
     def free(self) -> Devices:
-        """The devices that the node has for groups, that are whole and healthy, and that nobody holds, sorted."""
+        """The devices that the node has for groups, that are whole and healthy, and that nobody holds, sorted.
+
+        Under whatever name: who holds `huawei.com/Ascend910` 0 has `huawei.com/Ascend310P` 0, too.
+        """
         taken = self.claimed() | self.unhealthy().keys() | self.allocated().keys() | self.left() | self.split()
-        return tuple(device for device in self.devices if device not in taken)
+        unfree = identities(taken)
+        return tuple(device for device in self.devices if device.identity not in unfree)
 
 
 def claim_patch(
@@ -188,13 +212,16 @@ def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
     return _patch(ledger, uid, None)
 
 
-def devices_patch(ledger: NodeDevices, devices: Iterable[Device]) -> Patch:
-    """Writes what the node has, with the summaries that follow from it; for the status subresource."""
-    have = sorted(devices)
-    then = replace(ledger, status=replace(ledger.status, devices=have))
+def devices_patch(ledger: NodeDevices, devices: Iterable[Device], withheld: Iterable[Withheld] | None = None) -> Patch:
+    """Writes what the node has, with the summaries that follow from it; for the status subresource.
+
+    What is withheld stays as it is unless it is named.
+    """
+    have, kept = sorted(devices), ledger.status.withheld if withheld is None else list(withheld)
+    then = replace(ledger, status=replace(ledger.status, devices=have, withheld=kept))
     return {
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
-        "status": {"devices": as_json(have), **summary(then)},
+        "status": {"devices": as_json(have), "withheld": to_builtins(kept), **summary(then)},
     }
 
 
@@ -232,7 +259,7 @@ def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:
 
 
 def summary(ledger: NodeDevices) -> dict[str, str]:
-    """The one-line texts of `kubectl get nodedevices`: total, free and held."""
+    """The one-line texts of `kubectl get nodedevices`: total, free, held, and why devices are withheld."""
     have, unhealthy = ledger.devices, _counted(ledger.unhealthy())
     free, total = _counted(ledger.free()), _counted(have)
     return {
@@ -245,6 +272,7 @@ def summary(ledger: NodeDevices) -> dict[str, str]:
             f"{claim.group}{' (releasing)' if claim.releasing else ''}: {_listed(ledger.held(claim))}"
             for claim in sorted(ledger.claims.values(), key=lambda claim: claim.group)
         ),
+        "reasons": "; ".join(map(str, ledger.status.withheld)),
     }
 
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, topology
-from deviceshare.domain.devices import Device, Devices, selected, visible
+from deviceshare.domain.devices import Device, Devices, identities, selected, visible
 from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import Claim, NodeDevices, Patch, as_json, rebound_patch
 from deviceshare.domain.pods import Pod
@@ -108,16 +108,18 @@ def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
 
 def covers(ledger: NodeDevices, claim: Claim, devices: Iterable[Device]) -> bool:
     """Whether nobody else may have these devices, as some pod was told them, because of the claim."""
-    reserved = ledger.reserved(claim)
+    reserved = identities(ledger.reserved(claim))
     own = (*claim.devices, *claim.former)
-    return all(ledger.present(device) in reserved or any(same(device, each) for each in own) for device in devices)
+    return all(
+        ledger.present(device).identity in reserved or any(same(device, each) for each in own) for device in devices
+    )
 
 
 def same(a: Device, b: Device) -> bool:
     """Whether two names, given at different times, mean one device. Where one lacks the UUID the number must do."""
     if a.uuid and b.uuid:
         return a.uuid == b.uuid
-    return (a.resource, a.index) == (b.resource, b.index)
+    return Device(a.resource, a.index).identity == Device(b.resource, b.index).identity
 
 
 _TOLD = (*(vendor.annotation for vendor in contract.VENDORS), contract.SELECTED_DEVICES)

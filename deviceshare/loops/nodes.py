@@ -13,8 +13,9 @@ import structlog
 from deviceshare.domain import contract, ledger
 from deviceshare.domain.groups import Group
 from deviceshare.domain.hardware import NO_HARDWARE, Hardware
+from deviceshare.domain.inventory import KEPT_OUT, take
 from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node, inventory_faults, offered
+from deviceshare.domain.nodes import Node
 from deviceshare.loops import repairing
 from deviceshare.loops.claiming import BINDS_OVER_SECONDS
 from deviceshare.loops.covering import Covering
@@ -117,15 +118,17 @@ class Ledgers:
         log.info("Adopted ledger", node=seen.node)
 
     async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
-        name, devices = node.metadata.name, offered(node, seen.hardware)
-        if devices and not seen.status.devices:
+        name, (devices, withheld, _) = node.metadata.name, take(node, seen.hardware)
+        same_withheld = tuple(seen.status.withheld) == withheld
+        if devices and same_withheld and not seen.status.devices:
             disputed = await repairing.open_ledger(self._cluster, name, devices, gather=lambda: self._evidence(""))
             log.info("Opened ledger", node=name, devices=len(devices))
             self._covering.report_disputed(name, disputed)
             return
-        patch = ledger.devices_patch(seen, devices)
-        summary = {"total": seen.status.total, "free": seen.status.free, "held": seen.status.held}
-        same_devices = tuple(sorted(seen.status.devices)) == devices
+        # A closed ledger stays closed here: it is opened above, once it says what is withheld and why.
+        patch = ledger.devices_patch(seen, devices if seen.status.devices else (), withheld)
+        summary = {line: getattr(seen.status, line) for line in ledger.summary(seen)}
+        same_devices = same_withheld and tuple(sorted(seen.status.devices)) in (devices, ())
         if same_devices and all(patch["status"][line] == text for line, text in summary.items()):
             return
         rest = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._clock()
@@ -155,8 +158,10 @@ class Ledgers:
 
     def _report_faults(self, node: Node, hardware: Hardware) -> None:
         name = node.metadata.name
-        faults = inventory_faults(node)
-        if not offered(node, hardware) and not faults:
+        devices, withheld, of_annotation = take(node, hardware)
+        # What the annotation keeps out, it keeps out on purpose.
+        faults = [*of_annotation, *(str(w) for w in withheld if w.reason != KEPT_OUT and not of_annotation)]
+        if not devices and not withheld and not faults:
             annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
             cures = f"start its device plugin or deviceshare's agent there, or say what it has: {annotate}"
             faults = [f"the node is shared but has no devices: {cures}"]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from deviceshare.domain import contract, ledger
-from deviceshare.domain.devices import Device, Devices, parse_selected
+from deviceshare.domain.devices import Device, Devices, Identity, identities, parse_selected
 from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import Claim, NodeDevices
 from deviceshare.domain.nodes import Node
@@ -173,8 +173,9 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Dev
         return ()
     uid, group, devices, former = holdings[0]
     # What a pod had before need not be there any more: that may be why it was replaced.
-    there, taken = set(seen.devices), seen.claimed()
-    if not set(map(seen.present, devices)) <= there - taken or not taken.isdisjoint(map(seen.present, former)):
+    there, taken = identities((*seen.devices, *seen.kept_out)), identities(seen.claimed())
+    wanted, before = identities(map(seen.present, devices)), identities(map(seen.present, former))
+    if not wanted <= there - taken or not taken.isdisjoint(before):
         return ()
     await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, group, devices, former))
     return devices
@@ -192,10 +193,10 @@ def reconcile_holdings(
     `present` tells which device is meant (NodeDevices.present): a reboot may have changed the numbers since.
     """
     kept: dict[str, list[Holding]] = {}
-    owners: dict[Device, str] = {}
+    owners: dict[Identity, str] = {}
     disputed = []
     for holding in holdings:
-        meant = [present(device) for device in (*holding.devices, *holding.former)]
+        meant = identities(present(device) for device in (*holding.devices, *holding.former))
         if any(owners.get(device, holding.uid) != holding.uid for device in meant):
             disputed.append(holding)
             continue
