@@ -219,9 +219,10 @@ def devices_patch(ledger: NodeDevices, devices: Iterable[Device], withheld: Iter
     """
     have, kept = sorted(devices), ledger.status.withheld if withheld is None else list(withheld)
     then = replace(ledger, status=replace(ledger.status, devices=have, withheld=kept))
+    stored = [{**to_builtins(each), "devices": as_json(each.devices)} for each in kept]
     return {
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
-        "status": {"devices": as_json(have), "withheld": to_builtins(kept), **summary(then)},
+        "status": {"devices": as_json(have), "withheld": stored, **summary(then)},
     }
 
 

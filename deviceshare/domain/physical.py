@@ -109,7 +109,7 @@ def _registered(register: str) -> list[int]:
     if register.lstrip().startswith("["):
         try:
             entries: list[dict[str, Any]] = msgspec.json.decode(register, type=list[dict[str, Any]])
-        except ValueError:
+        except (ValueError, RecursionError):
             return []
         splits = [entry["count"] if type(entry.get("count")) is int else None for entry in entries]
         modes = [entry.get("mode") for entry in entries]

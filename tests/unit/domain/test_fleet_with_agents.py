@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from deviceshare.domain.devices import Device
 from deviceshare.domain.hardware import NVLINK, Allocation, Hardware, Link, Part
-from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.inventory import take
+from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.status import desired_status
 from deviceshare.domain.waiting import explain
@@ -105,7 +105,10 @@ def test_a_node_offers_what_its_agent_sees_where_nobody_else_tells() -> None:
     """The owner's annotation comes first, the device plugin's count last."""
     lost = [*PARTS[:3], replace(PARTS[3], lost=True)]
     assert take(a_node(devices={}), Hardware(devices=lost)).devices == gpus(0, 1, 2)
-    assert take(a_node(devices={GPU: 2, AMD: 1}), Hardware(devices=PARTS)).devices == (Device(AMD, 0), *gpus(0, 1, 2, 3))
+    assert take(a_node(devices={GPU: 2, AMD: 1}), Hardware(devices=PARTS)).devices == (
+        Device(AMD, 0),
+        *gpus(0, 1, 2, 3),
+    )
     owned = replace(
         a_node(devices={}), metadata=replace(a_node().metadata, annotations={"deviceshare.io/devices": f"{GPU}=1"})
     )
