@@ -8,15 +8,18 @@ A filter call may name thousands of nodes, most of them in the same situation. S
 interned `Shape`, up to date at each change, and a call reasons once per shape instead of once per node.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from deviceshare.domain import allocation
+from deviceshare.domain.blind_spots import BlindSpots, UnreadableObject, opaque_text
 from deviceshare.domain.devices import Device, Devices
 from deviceshare.domain.groups import Group
 from deviceshare.domain.hardware import Link
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node, rebooted
+from deviceshare.domain.pods import Pod
 from deviceshare.domain.selecting import Selections
 
 T = TypeVar("T")
@@ -66,6 +69,7 @@ class Fleet:
         self._assumed: dict[str, Assumption] = {}
         self._holders: dict[str, str] = {}
         self._living: dict[str, dict[str, str]] = {}
+        self._blind_spots = BlindSpots()
         self._shapes: dict[str, Shape] = {}
         self._interned: dict[Shape, Shape] = {}
 
@@ -93,20 +97,30 @@ class Fleet:
         _put(self._plugin_pods, name, pods or None)
         self._reshape(name)
 
+    def note_hidden(self, name: str, pod: Pod, *, hidden: bool) -> None:
+        """Takes in whether a pod of the node hides what it has from a device plugin; "" where its node is hidden."""
+        self._blind_spots.note(name, pod, hidden=hidden)
+        for each in (name,) if name else self.names():
+            self._reshape(each)
+
+    def unreadable(self) -> list[UnreadableObject]:
+        """The nodes, ledgers and pods outside of groups that can't be read."""
+        return self._blind_spots.every(self._nodes.values(), self._ledgers.values())
+
     def opaque(self, name: str) -> frozenset[str]:
         """Resources of which pods hold devices through a device plugin, unless the agent tells which devices."""
         ledger = self._ledgers.get(name)
         allocations = ledger.hardware.allocations if ledger else None
         known = {(allocation.uid, allocation.resource) for allocation in allocations or ()}
         pods = self._plugin_pods.get(name, {})
+        hidden = {device.resource for device in ledger.devices} if ledger and self._blind_spots.on(name) else set()
         return frozenset(
             resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known
-        )
+        ).union(hidden)
 
     def links(self, name: str) -> list[Link]:
         """How the devices of the node are joined, as far as its agent tells."""
-        ledger = self._ledgers.get(name)
-        return ledger.hardware.links if ledger else []
+        return self._ledgers[name].hardware.links if name in self._ledgers else []
 
     def set_living(self, uid: str, pod: str, node: str) -> None:
         """Takes in where a pod that received devices of the group `uid` lives; "" when it no longer does."""
@@ -235,12 +249,11 @@ class Fleet:
 
     def obstacle(self, name: str) -> str:
         """Why no group at all fits on the node, or ""."""
-        shape = self._shapes.get(name)
-        return shape.obstacle if shape else NOT_SHARED
+        return self._shapes[name].obstacle if name in self._shapes else NOT_SHARED
 
     def opacity(self, group: Group, name: str) -> str:
         """Why no device of the node can be told to be free for the group, or ""; see `opaque`."""
-        return _opaque_text(sorted(self.opaque(name) & group.spec.resources.keys()))
+        return opaque_text(sorted(self.opaque(name) & group.spec.resources.keys()))
 
     def prioritize(self, group: Group, names: Iterable[str]) -> dict[str, int]:
         """The score of each named node for the group, 0 to 10 (allocation.scores)."""
@@ -256,40 +269,27 @@ class Fleet:
         if node is None and ledger is None:
             self._shapes.pop(name, None)
             return
-        obstacle = "" if node is not None and node.shared else NOT_SHARED
+        obstacle = "" if node is not None and (node.shared or node.metadata.unreadable) else NOT_SHARED
+        obstacle = obstacle or self._blind_spots.obstacle(name, node, ledger)
         if not obstacle and ledger is None:
             obstacle = NO_LEDGER
         if not obstacle and node and ledger and rebooted(node, ledger.hardware):
             obstacle = REBOOTED
-        shape = Shape(
-            obstacle,
-            _counts(self.free(name)),
-            _counts(ledger.devices if ledger else ()),
-            self.opaque(name),
-        )
+        shape = Shape(obstacle, _counts(self.free(name)), _counts(ledger.devices if ledger else ()), self.opaque(name))
         self._shapes[name] = self._interned.setdefault(shape, shape)
 
 
 def _obstacle(group: Group, shape: Shape) -> str:
     if shape.obstacle:
         return shape.obstacle
-    if opaque := _opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
+    if opaque := opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
         return opaque
     lacks = allocation.shortage(group.spec.resources, dict(shape.free), dict(shape.total))
     return f"{TOO_FULL}: group {group.name} needs {lacks}" if lacks else ""
 
 
-def _opaque_text(resources: Collection[str]) -> str:
-    if not resources:
-        return ""
-    return f"pods on the node hold {' and '.join(resources)} through the device plugin, unknown which devices"
-
-
 def _counts(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
-    counts: dict[str, int] = {}
-    for device in devices:
-        counts[device.resource] = counts.get(device.resource, 0) + 1
-    return tuple(sorted(counts.items()))
+    return tuple(sorted(Counter(device.resource for device in devices).items()))
 
 
 def _put(table: dict[str, T], name: str, value: T | None) -> None:

@@ -151,7 +151,12 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         return {part.device for part in self.hardware.devices if (part.resource, part.index) not in kept}
 
     def free(self) -> Devices:
-        """The devices that the node has for groups, that are whole and healthy, and that nobody holds, sorted."""
+        """The devices that the node has for groups, that are whole and healthy, and that nobody holds, sorted.
+
+        None where something of the ledger can't be read: that may be a claim.
+        """
+        if self.metadata.unreadable:
+            return ()
         taken = self.claimed() | self.unhealthy().keys() | self.allocated().keys() | self.left() | self.split()
         return tuple(device for device in self.devices if device not in taken)
 
