@@ -22,7 +22,7 @@ from deviceshare.domain.fleet import Fleet
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.kube.events import Recorder
-from deviceshare.kube.mirror import Mirror
+from deviceshare.kube.mirror import Mirror, count_unreadable
 from deviceshare.kube.pulse import Pulse
 from deviceshare.loops.background import Background
 from deviceshare.loops.binding import Binder
@@ -103,7 +103,7 @@ class Process:
             PODS,
             label_selector=f"!{contract.GROUP}",
             field_selector="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
-            keep=lambda pod: bool(pod.plugin_resources()),
+            keep=lambda pod: pod.past_us,
         )
         self._mirrors: dict[str, Mirror[Any]] = {
             "groups": self._groups,
@@ -130,6 +130,7 @@ class Process:
         self._metrics.watch_cluster(
             lambda: census.count_devices(self._fleet), lambda: census.count_groups(self._groups.values())
         )
+        self._metrics.watch_unreadable(lambda: count_unreadable(self._mirrors.values()))
         self._certificates: dict[str, Certificate] = {}
         self._keeper: Keeper | None = None
         self._snapshots = Snapshots(self._draw)

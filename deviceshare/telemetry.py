@@ -149,6 +149,10 @@ class Metrics(ServerMetrics):
         """
         self.registry.register(_ClusterState(devices, groups))
 
+    def watch_unreadable(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """`counts` is asked at each scrape how many objects of each kind can't be read."""
+        self.registry.register(_UnreadableState(counts))
+
     def watch_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
         """Adds `deviceshare_certificate_expiry_timestamp_seconds` by certificate, asked for at each scrape."""
         self.registry.register(_CertificateState(expiries))
@@ -203,6 +207,21 @@ class _ClusterState(Collector):
         for phase, count in self._groups().items():
             groups.add_metric([phase], count)
         return devices, groups
+
+
+class _UnreadableState(Collector):
+    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        objects = GaugeMetricFamily(
+            "deviceshare_unreadable_objects",
+            "Objects that are not what their kind says: what they hide is taken for in use (deviceshare doctor).",
+            labels=["kind"],
+        )
+        for kind, count in self._counts().items():
+            objects.add_metric([kind], count)
+        return (objects,)
 
 
 class _CertificateState(Collector):

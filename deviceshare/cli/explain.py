@@ -87,11 +87,9 @@ def pod(target: cluster.Target, name: str, namespace: str, output: str, *, detai
         raise click.UsageError("Name the pod as NAMESPACE/NAME.")
 
     async def ask(api: "Api") -> Case | None:
-        try:
-            found = await api.get(PODS, name, namespace)
-        except NotFound:
-            return None
-        return (await _case(api, found.group))._replace(pod=found)
+        # By a list: what of a pod can't be read is told, and not refused as an answer.
+        found = await api.list(PODS, namespace=namespace, field_selector=f"metadata.name={name}")
+        return (await _case(api, found[0].group))._replace(pod=found[0]) if found else None
 
     case = target.ask(ask)
     if case is None or case.pod is None:

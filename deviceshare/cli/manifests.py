@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
+from deviceshare.domain.decoding import decoder_of
 from deviceshare.domain.groups import Group
 from deviceshare.domain.inventory import take
 from deviceshare.domain.ledger import LedgerStatus, NodeDevices
@@ -72,8 +73,8 @@ class _Document(NamedTuple):
 
     def read(self, type_: type[T]) -> T:
         try:
-            return msgspec.convert(self.body, type_)
-        except msgspec.ValidationError as error:
+            return decoder_of(type_).decode(msgspec.json.encode(self.body))
+        except (msgspec.MsgspecError, TypeError) as error:
             what, _, path = str(error).partition(" - at `$")
             raise Unreadable(f"{self}, {path.strip('.`') or 'as a whole'}: {what[:1].lower()}{what[1:]}") from error
 

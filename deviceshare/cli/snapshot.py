@@ -65,7 +65,7 @@ async def look(api: "Api") -> Snapshot:
     others: list[Pod] = []
     if untold:
         listed = await api.list(PODS, label_selector=f"!{contract.GROUP}", field_selector=LIVE_PODS)
-        others = [pod for pod in listed if pod.node in untold and pod.plugin_resources()]
+        others = [pod for pod in listed if pod.node in {"", *untold} and pod.past_us]
     return snapshot(nodes.result(), ledgers.result(), groups.result(), pods.result(), others)
 
 

@@ -15,10 +15,14 @@ class Trouble(NamedTuple):
 
 
 def troubles(picture: Picture) -> list[Trouble]:
-    """Broken devices, trespasses and what else groups ail from, in this order."""
+    """Objects that can't be read, broken devices, trespasses and what else groups ail from, in this order."""
     devices = [(node, device) for node in picture.nodes for device in node.devices]
     explained = {device.group for _, device in devices if not device.sound}
     return [
+        *(
+            Trouble(f"{each.kind} {each.name}", f"can't be read: {each.fault}", each.cure)
+            for each in picture.unreadable
+        ),
         *(_broken(node, device) for node, device in devices if not device.sound),
         *(trouble for node, device in devices for trouble in _trespasses(node, device)),
         *(

@@ -73,7 +73,7 @@ async def _mirrored(
         PODS,
         label_selector=f"!{contract.GROUP}",
         field_selector=LIVE_PODS,
-        keep=lambda pod: bool(pod.plugin_resources()),
+        keep=lambda pod: pod.past_us,
     )
     mirrors: tuple[Mirror[Any], ...] = (nodes, ledgers, groups, pods, others)
     Feed(fleet, nodes=nodes, ledgers=ledgers, pods=pods, others=others)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from deviceshare.doctor import definitions, flight, nodes, plugin, replicas, rights, runtime, webhooks
+from deviceshare.doctor import definitions, flight, nodes, plugin, replicas, rights, runtime, unreadable, webhooks
 from deviceshare.doctor.findings import PROBLEM, Check
 from deviceshare.loops.ports import ApiError
 
@@ -44,6 +44,7 @@ async def look(api: "Api", request: Request) -> AsyncIterator[Check]:
     yield await replicas.examine(api, request.release)
     yield await webhooks.examine(api, request.release)
     yield await webhooks.examine_injection(api, request.namespace, request.release)
+    yield await unreadable.examine(api)
     yield await nodes.examine(api, request.release)
     yield await plugin.examine(api)
     yield await runtime.examine(api, request.runtime_config)

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from deviceshare.domain import status
+from deviceshare.domain import contract, status
+from deviceshare.domain.blind_spots import unreadable
 from deviceshare.domain.devices import Device, selected
 from deviceshare.domain.explaining import (
     group_message,
@@ -37,7 +38,7 @@ from deviceshare.domain.pods import Pod
 
 def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
     """The whole picture; `pods` are those that name a group."""
-    by_name = {group.name: group for group in groups}
+    by_name, pods = {group.name: group for group in groups}, list(pods)
     members: dict[str, list[Pod]] = {}
     for pod in pods:
         members.setdefault(pod.group, []).append(pod)
@@ -63,6 +64,11 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
             key=lambda waiting: (waiting.since, waiting.pod),
         ),
         total=_sum(count for node in nodes for count in node.counts),
+        unreadable=[
+            *unreadable(contract.GROUP_KIND, (group.metadata for group in by_name.values())),
+            *fleet.unreadable(),
+            *unreadable("Pod", (pod.metadata for pod in pods)),
+        ],
     )
 
 

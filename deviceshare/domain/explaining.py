@@ -4,8 +4,9 @@ from collections.abc import Collection
 from typing import Final
 
 from deviceshare.domain import status
+from deviceshare.domain.blind_spots import pod_fault
 from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.groups import Group, spec_faults
+from deviceshare.domain.groups import Group, group_faults
 from deviceshare.domain.meta import Condition
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
@@ -19,10 +20,10 @@ NOT_INJECTED: Final = (
 def pod_obstacle(pod: Pod, group: Group | None) -> str:
     """Why the pod can't be bound to any node, whatever is free there, or ""."""
     if not pod.admitted:
-        return NOT_INJECTED
+        return f"the pod {pod_fault(pod)}" if pod.metadata.fault else NOT_INJECTED
     if group is None:
         return f"group {pod.group} does not exist: create it"
-    faults = spec_faults(group.spec)
+    faults = group_faults(group)
     return f"group {group.name} is invalid: {faults[0]}" if faults else ""
 
 

@@ -6,6 +6,7 @@ Its first text is the one that the group's condition says and that its event say
 from collections.abc import Collection, Iterable
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deviceshare.domain import contract, status, topology
 from deviceshare.domain.devices import Device, selected
@@ -18,6 +19,8 @@ from deviceshare.domain.verdicts import NodeVerdict, verdicts
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
 
+
+_HIDDEN = "can't be read"
 
 _SHARED_FACTS = ("would go to", "would get", "in vain", "health")
 """What is told of a pod's group, too, when the pod is asked about."""
@@ -39,13 +42,15 @@ def explain_group(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node 
     """
     said = conditions(fleet, group, pods, home)
     subject, message = f"group {group.name}", said[status.IS_BOUND].message
+    hidden = {_HIDDEN: group.metadata.fault} if group.metadata.fault else {}
     waiting = _waiting(pods)
     if not group.node:
         nodes = verdicts(fleet, group)
-        return Explanation(subject, message, {**_outlook(group, nodes), **_too_much(fleet, group), **waiting}, nodes)
+        facts = {**_outlook(group, nodes), **_too_much(fleet, group), **waiting, **hidden}
+        return Explanation(subject, message, facts, nodes)
     ledger = fleet.ledger(group.node)
     claim = ledger.claims.get(group.uid) if ledger else None
-    facts = {}
+    facts = dict(hidden)
     if ledger and claim:
         held = ledger.held(claim)
         facts["devices"] = _listed(held)
@@ -58,6 +63,12 @@ def explain_group(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node 
 
 def explain_pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
     """A pod: what it has and from which group, or what it waits for. `pods` and `home` are its group's."""
+    told = _told(fleet, pod, group, pods, home)
+    hidden = {_HIDDEN: pod.metadata.fault} if pod.metadata.fault else {}
+    return replace(told, facts={**hidden, **told.facts}) if hidden else told
+
+
+def _told(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
     subject = f"pod {pod.metadata.key}"
     if not pod.group:
         return Explanation(subject, _groupless(pod))

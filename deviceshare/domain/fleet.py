@@ -8,15 +8,18 @@ A filter call may name thousands of nodes, most of them in the same situation. S
 interned `Shape`, up to date at each change, and a call reasons once per shape instead of once per node.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from deviceshare.domain import allocation, contract
+from deviceshare.domain.blind_spots import BlindSpots, UnreadableObject, opaque_text
 from deviceshare.domain.devices import Device, Devices, identities
 from deviceshare.domain.groups import Group
 from deviceshare.domain.hardware import Link
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node, rebooted
+from deviceshare.domain.pods import Pod
 from deviceshare.domain.selecting import Selections
 
 T = TypeVar("T")
@@ -68,6 +71,7 @@ class Fleet:
         self._assumed: dict[str, Assumption] = {}
         self._holders: dict[str, str] = {}
         self._living: dict[str, dict[str, str]] = {}
+        self._blind_spots = BlindSpots()
         self._shapes: dict[str, Shape] = {}
         self._interned: dict[Shape, Shape] = {}
 
@@ -95,27 +99,37 @@ class Fleet:
         _put(self._plugin_pods, name, pods or None)
         self._reshape(name)
 
+    def note_hidden(self, name: str, pod: Pod, *, hidden: bool) -> None:
+        """Takes in whether a pod of the node hides what it has from a device plugin; "" where its node is hidden."""
+        self._blind_spots.note(name, pod, hidden=hidden)
+        for each in (name,) if name else self.names():
+            self._reshape(each)
+
+    def unreadable(self) -> list[UnreadableObject]:
+        """The nodes, ledgers and pods outside of groups that can't be read."""
+        return self._blind_spots.every(self._nodes.values(), self._ledgers.values())
+
     def opaque(self, name: str) -> frozenset[str]:
         """Resources of which pods hold devices through a device plugin, unless the agent tells which devices.
 
         A vendor's devices are the same under all its resources, whole, in turns or in parts, so all are named.
         """
+        ledger = self._ledgers.get(name) or _NO_LEDGER
+        hidden = {device.resource for device in ledger.devices} if self._blind_spots.on(name) else set()
         pods = self._plugin_pods.get(name)
         if not pods:
-            return frozenset()
-        ledger = self._ledgers.get(name) or _NO_LEDGER
+            return frozenset(hidden)
         known = {(allocation.uid, allocation.resource) for allocation in ledger.hardware.allocations or ()}
         held = {resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known}
         if ledger.split():
             held = {resource for resource in held if not resource.startswith(contract.MIG_PREFIX)}
         vendors = {contract.plugin_vendor_of(resource) for resource in held}
         mine = {*(d.resource for d in ledger.devices), *(d.resource for d in ledger.claimed())}
-        return frozenset(held | {resource for resource in mine if contract.vendor_of(resource) in vendors})
+        return frozenset(held | hidden | {resource for resource in mine if contract.vendor_of(resource) in vendors})
 
     def links(self, name: str) -> list[Link]:
         """How the devices of the node are joined, as far as its agent tells."""
-        ledger = self._ledgers.get(name)
-        return ledger.hardware.links if ledger else []
+        return self._ledgers[name].hardware.links if name in self._ledgers else []
 
     def set_living(self, uid: str, pod: str, node: str) -> None:
         """Takes in where a pod that received devices of the group `uid` lives; "" when it no longer does."""
@@ -248,12 +262,11 @@ class Fleet:
 
     def obstacle(self, name: str) -> str:
         """Why no group at all fits on the node, or ""."""
-        shape = self._shapes.get(name)
-        return shape.obstacle if shape else NOT_SHARED
+        return self._shapes[name].obstacle if name in self._shapes else NOT_SHARED
 
     def opacity(self, group: Group, name: str) -> str:
         """Why no device of the node can be told to be free for the group, or ""; see `opaque`."""
-        return _opaque_text(sorted(self.opaque(name) & group.spec.resources.keys()))
+        return opaque_text(sorted(self.opaque(name) & group.spec.resources.keys()))
 
     def prioritize(self, group: Group, names: Iterable[str]) -> dict[str, int]:
         """The score of each named node for the group, 0 to 10 (allocation.scores)."""
@@ -269,7 +282,8 @@ class Fleet:
         if node is None and ledger is None:
             self._shapes.pop(name, None)
             return
-        obstacle = "" if node is not None and node.shared else NOT_SHARED
+        obstacle = "" if node is not None and (node.shared or node.metadata.unreadable) else NOT_SHARED
+        obstacle = obstacle or self._blind_spots.obstacle(name, node, ledger)
         if not obstacle and ledger is None:
             obstacle = NO_LEDGER
         if not obstacle and node and ledger and rebooted(node, ledger.hardware):
@@ -287,7 +301,7 @@ class Fleet:
 def _obstacle(group: Group, shape: Shape) -> str:
     if shape.obstacle:
         return shape.obstacle
-    if opaque := _opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
+    if opaque := opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
         return opaque
     total = dict(shape.total)
     for resource, reason in shape.withheld:
@@ -301,17 +315,8 @@ def _withheld_text(resource: str, reason: str) -> str:
     return f"the node offers no {resource} to groups: {reason}"
 
 
-def _opaque_text(resources: Collection[str]) -> str:
-    if not resources:
-        return ""
-    return f"pods on the node hold {' and '.join(resources)} through the device plugin, unknown which devices"
-
-
 def _counts(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
-    counts: dict[str, int] = {}
-    for device in devices:
-        counts[device.resource] = counts.get(device.resource, 0) + 1
-    return tuple(sorted(counts.items()))
+    return tuple(sorted(Counter(device.resource for device in devices).items()))
 
 
 def _put(table: dict[str, T], name: str, value: T | None) -> None:

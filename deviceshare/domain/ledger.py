@@ -173,8 +173,11 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
     def free(self) -> Devices:
         """The devices that the node has for groups, that are whole and healthy, and that nobody holds, sorted.
 
-        Under whatever name: who holds `huawei.com/Ascend910` 0 has `huawei.com/Ascend310P` 0, too.
+        Under whatever name: who holds `huawei.com/Ascend910` 0 has `huawei.com/Ascend310P` 0, too. None where something
+        of the ledger can't be read: that may be a claim.
         """
+        if self.metadata.unreadable:
+            return ()
         taken = self.claimed() | self.unhealthy().keys() | self.allocated().keys() | self.left() | self.split()
         unfree = identities(taken)
         return tuple(device for device in self.devices if device.identity not in unfree)

@@ -30,19 +30,39 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
     owner_references: list[OwnerReference] = field(default_factory=list)
+    unreadable: dict[str, str] | None = field(default=None, name="deviceshare.io/unreadable")
+    """What of the object, by its path, isn't what its kind says, and why; written by `decoding`, under a name that no
+    API server keeps. Such fields have their defaults: ask `hides` before you decide something by one."""
 
     @property
     def key(self) -> str:
         """`namespace/name`, or the name alone for cluster-scoped objects."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
+    def hides(self, path: str) -> bool:
+        """Whether the field at `path`, such as `spec.nodeName`, or a part of it, could not be read."""
+        return any(not fault or _around(fault, path) or _around(path, fault) for fault in self.unreadable or ())
+
+    @property
+    def fault(self) -> str:
+        """What of the object can't be read and why, in a few words; "" when nothing is wrong with it."""
+        if not self.unreadable:
+            return ""
+        path, why = next(iter(self.unreadable.items()))
+        more = f" and {len(self.unreadable) - 1} more" if len(self.unreadable) > 1 else ""
+        return f"{path or 'the object'}: {why}{more}"
+
 
 class Condition(Struct, frozen=True, rename="camel", omit_defaults=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/condition-v1/ (times are RFC 3339)"""
 
-    type: str
-    status: str
+    type: str = ""
+    status: str = ""
     reason: str = ""
     message: str = ""
     last_transition_time: str = ""
     observed_generation: int = 0
+
+
+def _around(path: str, inner: str) -> bool:
+    return inner == path or inner.startswith((f"{path}.", f"{path}["))

@@ -8,6 +8,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from deviceshare.domain import contract
+from deviceshare.domain.blind_spots import UnreadableObject
 from deviceshare.domain.hardware import Trespass
 
 FREE: Final = "free"
@@ -121,6 +123,8 @@ class Picture(Struct, frozen=True, rename="camel"):
     groups: list[GroupView]
     waiting: list[WaitingPod]
     total: list[Count]
+    unreadable: list[UnreadableObject] = field(default_factory=list)
+    """Objects that are not what their kind says; nothing is decided by what they hide."""
 
     def of(self, node: str) -> "Picture | None":
         """One node with the groups that live there and the pods that wait to join them; None for an unknown node."""
@@ -128,4 +132,11 @@ class Picture(Struct, frozen=True, rename="camel"):
         groups = [group for group in self.groups if group.node == node]
         names = {group.name for group in groups}
         waiting = [pod for pod in self.waiting if pod.group in names]
-        return Picture(nodes, groups, waiting, nodes[0].counts) if nodes else None
+        hidden = [each for each in self.unreadable if each.name == node or (each.kind, each.name) in _named(groups)]
+        return Picture(nodes, groups, waiting, nodes[0].counts, hidden) if nodes else None
+
+
+def _named(groups: list[GroupView]) -> set[tuple[str, str]]:
+    """The groups and their pods, as they are called when they can't be read."""
+    pods = {("Pod", pod) for group in groups for pod in group.pods}
+    return pods | {(contract.GROUP_KIND, group.name) for group in groups}

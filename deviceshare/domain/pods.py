@@ -18,7 +18,7 @@ class EnvSource(Struct, frozen=True, rename="camel"):
 
 
 class EnvVar(Struct, frozen=True, rename="camel"):
-    name: str
+    name: str = ""
     value_from: EnvSource | None = None
 
     @property
@@ -69,7 +69,10 @@ class Pod(Struct, frozen=True, rename="camel"):
     @property
     def group(self) -> str:
         """The name of the group the pod asks to join, or ""."""
-        return self.metadata.annotations.get(contract.GROUP, "")
+        named = self.metadata.annotations.get(contract.GROUP, "")
+        if not named and self.metadata.hides("metadata.annotations"):
+            return self.metadata.labels.get(contract.GROUP, "")
+        return named
 
     @property
     def group_uid(self) -> str:
@@ -87,7 +90,16 @@ class Pod(Struct, frozen=True, rename="camel"):
     @property
     def lives(self) -> bool:
         """Whether the pod's containers may be using devices. A pod being deleted may, until it is gone."""
-        return bool(self.spec.node_name) and not self.finished
+        return (bool(self.spec.node_name) or self.metadata.hides("spec.nodeName")) and not self.finished
+
+    def lives_on(self, node: str) -> bool:
+        """Whether it may be using devices of the node; a pod whose node can't be read may be anywhere."""
+        return self.lives and self.spec.node_name in (node, "")
+
+    def holds(self, group_uid: str, node: str) -> bool:
+        """Whether the pod, which names a group, may have devices of the group with this UID on the node."""
+        known = bool(self.group_uid) or not self.metadata.hides("metadata.annotations")
+        return self.lives_on(node) and (self.group_uid == group_uid or not known)
 
     @property
     def pending(self) -> bool:
@@ -105,7 +117,8 @@ class Pod(Struct, frozen=True, rename="camel"):
 
         Old API servers don't compare the UID of a Binding (claims.md, bind, step 5).
         """
-        return self.metadata.annotations.get(contract.POD_UID, self.metadata.uid) != self.metadata.uid
+        meant = self.metadata.annotations.get(contract.POD_UID, self.metadata.uid)
+        return meant != self.metadata.uid and not self.metadata.hides("metadata.uid")
 
     @property
     def devices(self) -> Devices:
@@ -148,6 +161,16 @@ class Pod(Struct, frozen=True, rename="camel"):
         """
         containers = [*self.spec.init_containers, *self.spec.containers]
         return bool(containers) and all(_reads_annotations(container) for container in containers)
+
+    @property
+    def containers_hidden(self) -> bool:
+        """Whether nobody can tell what its containers ask for."""
+        return self.metadata.hides("spec.containers") or self.metadata.hides("spec.initContainers")
+
+    @property
+    def past_us(self) -> bool:
+        """Whether it may have devices from the vendor's device plugin, past deviceshare."""
+        return self.containers_hidden or bool(self.plugin_resources())
 
     def plugin_resources(self) -> set[str]:
         """Device resources the pod asks of the vendor's device plugin, past deviceshare; parts of devices, too."""

@@ -92,7 +92,7 @@ def telling(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str, str | None
     Empty when there is nothing to tell, or when the pod has devices that the claim doesn't reserve: those are others',
     and nobody knows how the pod came by them (covering.py reports it).
     """
-    if is_told(pod, claim) or not covers(ledger, claim, pod.received):
+    if pod.metadata.hides("metadata.annotations") or is_told(pod, claim) or not covers(ledger, claim, pod.received):
         return {}
     before = [device for device in pod.received if not any(same(device, now) for now in claim.devices)]
     wanted = told(claim.devices)

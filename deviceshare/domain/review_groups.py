@@ -5,7 +5,7 @@ A refusal names the field or the pods and the way out; an empty one allows.
 
 from collections.abc import Iterable
 
-from deviceshare.domain.groups import Group, name_fault, spec_faults
+from deviceshare.domain.groups import Group, group_faults, name_fault, spec_faults
 from deviceshare.domain.pods import Pod
 
 _LISTED = 10
@@ -20,11 +20,16 @@ def review_new_group(group: Group) -> str:
 
 def review_changed_group(old: Group, new: Group) -> str:
     """Why a group may not change in this way, or ""."""
+    before, now = old.metadata.hides("spec"), new.metadata.hides("spec")
+    if now and not before:
+        return f"spec can't be read ({new.metadata.fault})"
     if old.spec == new.spec:
         return ""
-    if old.node:
+    if before:  # whoever corrects it can't be told what it was
+        return "; ".join(group_faults(new) if now else spec_faults(new.spec))
+    if old.node or old.metadata.hides("status.nodeName"):
         return (
-            f"spec can't be changed while the group is bound to node {old.node}: "
+            f"spec can't be changed while the group is bound to node {old.node or '(unreadable)'}: "
             f"delete the group (kubectl delete sdg {old.name}) and create it again"
         )
     return "; ".join(spec_faults(new.spec))

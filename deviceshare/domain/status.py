@@ -10,9 +10,10 @@ from typing import NamedTuple
 import msgspec
 
 from deviceshare.domain import contract
+from deviceshare.domain.blind_spots import ledger_fault, node_fault
 from deviceshare.domain.devices import Device, Devices, identities, selected
 from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus, spec_faults
+from deviceshare.domain.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus, group_faults
 from deviceshare.domain.inventory import take
 from deviceshare.domain.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.meta import Condition
@@ -26,7 +27,7 @@ TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 CLAIMED, NO_PODS, WAITING, INVALID_SPEC, REPAIRING = "Claimed", "NoPods", "Waiting", "InvalidSpec", "Repairing"
 AS_CLAIMED, NOT_BOUND = "AsClaimed", "NotBound"
 NODE_GONE, NODE_NOT_SHARED, NODE_NOT_READY = "NodeGone", "NodeNotShared", "NodeNotReady"
-CLAIM_MISSING, DEVICES_LOST, DEVICES_UNKNOWN = "ClaimMissing", "DevicesLost", "DevicesUnknown"
+CLAIM_MISSING, DEVICES_LOST, DEVICES_UNKNOWN, UNREADABLE = "ClaimMissing", "DevicesLost", "DevicesUnknown", "Unreadable"
 DEVICES_UNHEALTHY, DEVICES_GIVEN_AWAY, DEVICES_NOT_KEPT = "DevicesUnhealthy", "DevicesGivenAway", "DevicesNotKept"
 
 _DECIDED_ELSEWHERE = ("nodeName", "fence")
@@ -103,7 +104,7 @@ def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], chosen: Mapping[st
         held = sorted(chosen.items())
         listed = " and ".join(f"{resource} {indices}" for resource, indices in held)
         return Finding(TRUE, CLAIMED, f"holds {listed or 'its devices'} on node {group.node}")
-    faults = spec_faults(group.spec)
+    faults = group_faults(group)
     if faults:
         return Finding(FALSE, INVALID_SPEC, "; ".join(faults))
     homes = sorted(set(fleet.pods(group.uid).values()))
@@ -132,6 +133,8 @@ def _home(group: Group, home: Node | None) -> Finding | None:
         return Finding(UNKNOWN, NOT_BOUND, "it holds no devices yet")
     if home is None:
         return Finding(FALSE, NODE_GONE, f"node {node} is gone: {again}, or bring the node back")
+    if home.metadata.fault:
+        return Finding(UNKNOWN, UNREADABLE, node_fault(home))
     if not home.shared:
         label = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
         text = f"node {node} is not shared any more, so no pod can join: kubectl label node {node} {label}, or {again}"
@@ -144,6 +147,8 @@ def _home(group: Group, home: Node | None) -> Finding | None:
 def _claimed(group: Group, ledger: NodeDevices | None, claim: Claim | None, home: Node | None) -> Finding:
     """Whether the devices of a group on a good node are well and its own."""
     node, again = group.node, _again(group)
+    if ledger is not None and ledger.metadata.fault:
+        return Finding(UNKNOWN, UNREADABLE, ledger_fault(ledger))
     if ledger is None or claim is None or home is None:
         text = f"its claim on node {node} is missing and made again from its pods; if this stays, {again}"
         return Finding(FALSE, CLAIM_MISSING, text)

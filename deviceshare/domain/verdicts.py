@@ -13,7 +13,7 @@ from deviceshare.domain.devices import selected
 from deviceshare.domain.drawing import view_of
 from deviceshare.domain.explaining import node_obstacle
 from deviceshare.domain.fleet import TOO_FULL, Fleet
-from deviceshare.domain.groups import Group, spec_faults
+from deviceshare.domain.groups import Group, group_faults
 from deviceshare.domain.picture import FORMER, FREE, LEFT, PLUGIN, RELEASING, SPLIT, WITHHELD, DeviceView
 
 
@@ -53,7 +53,7 @@ class Candidates(NamedTuple):
 def candidates(fleet: Fleet, group: Group) -> Candidates:
     """What filter and prioritize answer over all nodes, leaving out nodes that kube-scheduler would not use itself."""
     names = fleet.names()
-    if faults := spec_faults(group.spec):
+    if faults := group_faults(group):
         return Candidates({}, dict.fromkeys(names, f"group {group.name} is invalid: {faults[0]}"))
     fits, reasons = fleet.filter(group, names)
     reasons |= {name: obstacle for name in fits if (obstacle := node_obstacle(fleet, name))}

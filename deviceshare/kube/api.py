@@ -17,11 +17,12 @@ import aiohttp
 import msgspec
 from msgspec import Raw, Struct, field
 
+from deviceshare.domain.decoding import decoder_of
 from deviceshare.kube.backoff import delays
 from deviceshare.kube.connection import CONNECT_TIMEOUT, Connection, within
 from deviceshare.kube.refusals import Unserved
 from deviceshare.kube.stream import WatchEvent, events
-from deviceshare.loops.ports import Expired, Invalid, Kind, Unavailable
+from deviceshare.loops.ports import Expired, Invalid, Kind, Unavailable, Undecodable
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ class Api:
         self._timeout = timeout
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
-        return _decode(await self._read(_path(kind, name, namespace), {}), kind.type)
+        return _decode(await self._read(_path(kind, name, namespace), {}), kind.type, f"{kind.kind} {name}")
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "", *, dry_run: bool = False) -> T:
         """Makes the object; as a dry run it is admitted and answered, webhooks and all, but not kept.
@@ -80,14 +81,14 @@ class Api:
         """
         whole = {"apiVersion": kind.api_version, "kind": kind.kind, **body}
         query = {**MANAGER, "dryRun": "All"} if dry_run else MANAGER
-        return _decode(await self._write("POST", _path(kind, "", namespace), whole, query), kind.type)
+        return _decode(await self._write("POST", _path(kind, "", namespace), whole, query), kind.type, whole=False)
 
     async def patch(
         self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> T:
         path = _path(kind, name, namespace, subresource)
         answer = await self._write("PATCH", path, body, MANAGER, content_type="application/merge-patch+json")
-        return _decode(answer, kind.type)
+        return _decode(answer, kind.type, whole=False)
 
     async def apply(
         self,
@@ -110,7 +111,7 @@ class Api:
         path = _path(kind, name, namespace, subresource)
         # JSON is YAML, and older servers know the type by this name only.
         answer = await self._write("PATCH", path, whole, query, content_type="application/apply-patch+yaml")
-        return _decode(answer, kind.type)
+        return _decode(answer, kind.type, whole=False)
 
     async def delete(
         self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""
@@ -175,9 +176,9 @@ class Api:
         return int(version.major.rstrip("+")), int(version.minor.rstrip("+"))
 
     async def snapshot(
-        self, kind: Kind[T], namespace: str, selectors: Mapping[str, str], decode: Callable[[Raw], T | None]
+        self, kind: Kind[T], namespace: str, selectors: Mapping[str, str], decode: Callable[[Raw], T]
     ) -> tuple[list[T], str]:
-        """What `decode` makes of each object (None: nothing), and the resourceVersion that a watch continues from.
+        """What `decode` makes of each object, and the resourceVersion that a watch continues from.
 
         Read in pages. No resourceVersion is sent, so the first page is a quorum read; the others are of its snapshot.
         https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks
@@ -189,12 +190,12 @@ class Api:
             return await self._pages(path, selectors, decode, WHOLE_LIST_TIMEOUT)
 
     async def _pages(
-        self, path: str, query: Mapping[str, str], decode: Callable[[Raw], T | None], timeout: float
+        self, path: str, query: Mapping[str, str], decode: Callable[[Raw], T], timeout: float
     ) -> tuple[list[T], str]:
-        objects = []
+        objects: list[T] = []
         page = _decode(await self._read(path, query, timeout), Page)
         while True:
-            objects += [obj for obj in map(decode, page.items or ()) if obj is not None]
+            objects += map(decode, page.items or ())
             if not page.metadata.continue_:
                 return objects, page.metadata.resource_version
             page = _decode(await self._read(path, {**query, "continue": page.metadata.continue_}, timeout), Page)
@@ -262,10 +263,9 @@ class Api:
     async def list(
         self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
     ) -> list[T]:
-        """All objects, as of one moment after the call began. Raises Unavailable if one of them can't be decoded."""
+        """All objects, as of one moment after the call began; of one that can't be read, what can be."""
         selectors = _selectors(label_selector, field_selector)
-        objects, _ = await self.snapshot(kind, namespace, selectors, lambda raw: _decode(raw, kind.type))
-        return objects
+        return (await self.snapshot(kind, namespace, selectors, lambda raw: _decode(raw, kind.type, whole=False)))[0]
 
 
 def _path(kind: Kind[Any], name: str, namespace: str, subresource: str = "") -> str:
@@ -287,8 +287,10 @@ def _selectors(label: str, field: str) -> Mapping[str, str]:
     return {key: value for key, value in (("labelSelector", label), ("fieldSelector", field)) if value}
 
 
-def _decode(data: bytes | Raw, type_: type[T]) -> T:
+def _decode(data: bytes | Raw, type_: type[T], what: str = "", *, whole: bool = True) -> T:
+    """Unless `whole`, what of the object can be read."""
+    decoder = decoder_of(type_)
     try:
-        return msgspec.json.decode(data, type=type_)
+        return decoder.decode(data) if whole else decoder.salvage(data)
     except msgspec.DecodeError as error:
-        raise Unavailable(f"the API server's {type_.__name__} can't be read: {error}") from error
+        raise Undecodable(f"the API server's {what or type_.__name__} can't be read: {error}") from error

@@ -20,7 +20,7 @@ import msgspec
 import structlog
 from msgspec import Raw, Struct
 
-from deviceshare.domain.meta import ObjectMeta
+from deviceshare.domain.decoding import decoder_of
 from deviceshare.kube.api import Api
 from deviceshare.kube.backoff import delays
 from deviceshare.kube.cache import Cache, T
@@ -45,10 +45,6 @@ class Pace(Struct, frozen=True):
     first_pause: float = 0.2
     longest_pause: float = 5.0
     """All replicas wait for this after an outage, and the webhooks with them."""
-
-
-class _Identified(Struct, frozen=True):
-    metadata: ObjectMeta
 
 
 class Mirror(Generic[T]):
@@ -77,7 +73,7 @@ class Mirror(Generic[T]):
         self._selectors = {key: value for key, value in selectors.items() if value}
         self._pace = pace
         self._cache: Cache[T] = Cache(keep)
-        self._decoder = msgspec.json.Decoder(kind.type)
+        self._decoder = decoder_of(kind.type)
         self._listed = asyncio.Event()
         self._relist = True
         self._lost_at: float | None = None
@@ -85,6 +81,10 @@ class Mirror(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._cache)
+
+    @property
+    def kind(self) -> str:
+        return self._kind.kind
 
     @property
     def synced(self) -> bool:
@@ -148,7 +148,7 @@ class Mirror(Generic[T]):
         say("Lost the watch", kind=self._kind.plural, relist=self._relist, error=str(error))
 
     async def _list(self) -> None:
-        objects, version = await self._api.snapshot(self._kind, self._namespace, self._selectors, self._decode_listed)
+        objects, version = await self._api.snapshot(self._kind, self._namespace, self._selectors, self._decode)
         self._cache.replace(objects, version)
         self.lists += 1
         self._relist = False
@@ -172,42 +172,39 @@ class Mirror(Generic[T]):
                 self._last_event = time.monotonic()
 
     def _take(self, event: WatchEvent) -> None:
+        obj = self._decode(event.object)
         if event.type in ("ADDED", "MODIFIED"):
-            obj = self._decode(event.object)
-            if obj is not None:
-                self._cache.apply(obj)
-                return
-        metadata = _metadata(event.object)
-        if metadata is None:
-            raise Expired("an event of the watch has no metadata")
-        if event.type == "DELETED":
-            self._cache.remove(metadata.key, metadata.resource_version)
+            self._cache.apply(obj)
+        elif event.type == "DELETED":
+            self._cache.remove(obj.metadata.key, obj.metadata.resource_version)
         else:
-            self._cache.advance(metadata.resource_version)
+            self._cache.advance(obj.metadata.resource_version)
 
-    def _decode(self, raw: Raw) -> T | None:
+    def _decode(self, raw: Raw) -> T:
+        """The object with what of it can be read: it is there, so it must neither stay as it was nor be missing.
+
+        Raises Expired where nobody knows which object it is; every one that the API server tells about has a version.
+        """
         try:
-            obj = self._decoder.decode(raw)
+            obj = self._decoder.salvage(raw)
         except msgspec.DecodeError as error:
-            log.error("Skipped an object that can't be read", kind=self._kind.plural, error=str(error))
-            return None
-        return obj if obj.metadata.resource_version else None
-
-    def _decode_listed(self, raw: Raw) -> T | None:
-        """The object; or the one held before, if this one can't be read: it exists, so it must not look removed."""
-        obj = self._decode(raw)
-        if obj is None and (metadata := _metadata(raw)):
-            return self.get(metadata.key)
+            raise Expired(f"an object of the list or the watch is none: {error}") from error
+        meta = obj.metadata
+        if not meta.resource_version:
+            raise Expired("an object of the list or the watch has no version")
+        held = self.get(meta.key) if meta.unreadable else None
+        if meta.unreadable and (held is None or held.metadata.resource_version != meta.resource_version):
+            kind, version = self._kind.plural, meta.resource_version
+            log.error("Found an unreadable object", kind=kind, object=meta.key, version=version, fault=meta.fault)
         return obj
 
     def _pauses(self) -> Iterator[float]:
         return delays(self._pace.first_pause, self._pace.longest_pause)
 
 
-def _metadata(raw: Raw) -> ObjectMeta | None:
-    """The metadata of an object, if it has any; every object that the API server tells about has a version."""
-    try:
-        metadata = msgspec.json.decode(raw, type=_Identified).metadata
-    except msgspec.DecodeError:
-        return None
-    return metadata if metadata.resource_version else None
+def count_unreadable(mirrors: Iterable[Mirror[Any]]) -> dict[str, int]:
+    """How many objects that can't be read they hold, by kind."""
+    counts: dict[str, int] = {}
+    for mirror in mirrors:
+        counts[mirror.kind] = counts.get(mirror.kind, 0) + sum(bool(o.metadata.unreadable) for o in mirror.values())
+    return counts

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
+from deviceshare.domain.decoding import decoder_of
 from deviceshare.loops.ports import (
     AlreadyExists,
     ApiError,
@@ -53,7 +54,7 @@ _BY_CODE: dict[int, type[ApiError]] = {
 def refusal(request: str, code: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """The error for an HTTP status of 300 and above."""
     try:
-        status = msgspec.json.decode(body, type=Status)
+        status = decoder_of(Status).decode(body)
     except msgspec.DecodeError:  # not from the API server proper: a proxy, or a handler without a Status
         status = Status(message=body[:200].decode(errors="replace").strip())
     after = headers.get("Retry-After", "")

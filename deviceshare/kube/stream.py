@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 from msgspec import Raw, Struct
 
+from deviceshare.domain.decoding import decoder_of
 from deviceshare.kube.refusals import Status, refusal_of_status
 from deviceshare.loops.ports import ApiError, Expired
 
@@ -29,7 +30,7 @@ async def events(content: aiohttp.StreamReader) -> AsyncIterator[WatchEvent]:
     Raises the `ApiError` of an ERROR event, and Expired for a line that is no event: what it should have told us can
     only be learnt from a new list.
     """
-    decoder = msgspec.json.Decoder(WatchEvent)
+    decoder = decoder_of(WatchEvent)
     async for line in lines(content):
         try:
             event = decoder.decode(line)
@@ -63,7 +64,7 @@ async def lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 def _error(raw: Raw) -> ApiError:
     try:
-        status = msgspec.json.decode(raw, type=Status)
+        status = decoder_of(Status).decode(raw)
     except msgspec.DecodeError:
         return Expired("the watch ended with an error that can't be read")
     return refusal_of_status("watch", status, status.code or 500)

@@ -101,6 +101,8 @@ class Binder:
         group = self._groups.get(pod.group)
         if group is None:
             raise Refused(f"group {pod.group} does not exist")
+        if group.metadata.unreadable:
+            raise Refused(f"group {pod.group} can't be read ({group.metadata.fault})")
         # Of those who waited for a bind that failed, the first to wake begins another, for which the rest wait again.
         while not group.node and (settling := self._settling.get(group.uid)):
             # Shielded: others wait for the same bind, and one of them may give up.

@@ -60,7 +60,7 @@ async def collect(
     waited = False
     while True:
         pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={claim.group}")
-        if any(pod.lives and pod.group_uid == uid and pod.node == node for pod in pods):
+        if any(pod.holds(uid, node) for pod in pods):
             return Outcome.KEPT_IN_USE
         if waited or not any(pod.pending for pod in pods):
             break

@@ -136,7 +136,7 @@ class Controller:
             if pod.group_uid:
                 self._keeper.queue.add(pod.node, COVER_SECONDS)
                 self._rebinder.look_at_pod(pod)
-        if old and not (new and new.lives):
+        if old and (old.metadata.unreadable or not (new and new.lives)):
             self._releaser.look(old.group)
 
     def _on_ledger(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
@@ -179,5 +179,6 @@ _NO_LEDGER, _NO_GROUP, _NO_NODE = NodeDevices(), Group(), Node()
 
 def _facets(node: Node) -> tuple[object, ...]:
     """What of a node concerns us."""
-    listed = node.metadata.annotations.get(contract.INVENTORY_ANNOTATION)
-    return node.metadata.uid, node.metadata.labels, node.ready, listed, physical.count(node)
+    meta = node.metadata
+    listed = meta.annotations.get(contract.INVENTORY_ANNOTATION)
+    return meta.uid, meta.labels, meta.fault, node.ready, listed, physical.count(node)

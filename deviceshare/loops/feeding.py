@@ -38,6 +38,9 @@ class Feed:
             self._plugin_pods.get(old.node, {}).pop(old.metadata.uid, None)
         if new and new.lives:
             self._plugin_pods.setdefault(new.node, {})[new.metadata.uid] = frozenset(new.plugin_resources())
+        for pod in (old, new):
+            if pod and pod.containers_hidden:
+                self._fleet.note_hidden(pod.node, pod, hidden=pod is new and pod.lives)
         for node in {pod.node for pod in (old, new) if pod and pod.node}:
             self._fleet.set_plugin_pods(node, dict(self._plugin_pods.get(node, {})))
 

@@ -87,6 +87,8 @@ class Statuses:
             self._unsettled_since.pop(name, None)
             self._turns.over(name)
             return
+        if group.metadata.unreadable:
+            return
         if not group.node and self._fleet.pods(group.uid) and await self._readopt(group):
             return
         self._note_unsettled(group)
@@ -131,7 +133,7 @@ class Statuses:
 
     def _claimed(self, group: Group) -> bool:
         ledger = self._fleet.ledger(group.node)
-        return ledger is not None and group.uid in ledger.claims
+        return ledger is not None and (group.uid in ledger.claims or bool(ledger.metadata.unreadable))
 
     async def _home(self, group: Group) -> Node | None:
         """The node the group is bound to. The mirror holds shared nodes only; one that is missing there may exist."""

@@ -70,6 +70,8 @@ class Ledgers:
 
     async def _reconcile(self, name: str) -> None:
         node, seen = self._nodes.get(name), self._ledgers.get(name)
+        if any(each.metadata.unreadable for each in (node, seen) if each):
+            return  # What is in it is somebody's: nothing is written over it, nor concluded from the rest.
         if node is None or not node.shared:
             self._forget(name)
             await self._retire(name, seen)

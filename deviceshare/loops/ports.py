@@ -21,6 +21,7 @@ class ApiError(Exception):
     ├── Expired        410: the version to continue from is gone; list again
     ├── Forbidden      401, 403: not our right; retrying at once can't help
     ├── Invalid        400, 422: the request itself is wrong
+    ├── Undecodable    the answer came, but what it holds isn't what its kind says: somebody has to correct it
     └── Unavailable    429, 5xx, time-outs, broken connections: try again later; the write may have happened
     """
 
@@ -54,6 +55,10 @@ class Invalid(ApiError):
     """400 or 422"""
 
 
+class Undecodable(ApiError):
+    """An object has fields that aren't what its kind says, or an answer is none"""
+
+
 class Unavailable(ApiError):
     """429, 5xx, a time-out or a broken connection"""
 
@@ -85,6 +90,9 @@ class Cluster(Protocol):
 
     Reads are quorum reads ("fresh" in claims.md), never answered from a cache. A patch is a JSON merge patch
     (RFC 7386); one that carries `metadata.resourceVersion` is a compare-and-swap.
+
+    What of an object can't be read is told in its `metadata.unreadable`, in lists, answers to writes and mirrors. `get`
+    raises Undecodable for such an object, since who asks for one object decides by it.
     """
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T: ...
@@ -115,7 +123,10 @@ Watcher = Callable[[T | None, T | None], None]
 
 
 class Mirror(Protocol[T_co]):
-    """A local copy of a set of API objects, kept by list and watch; it may be stale."""
+    """A local copy of a set of API objects, kept by list and watch; it may be stale.
+
+    It holds objects that can't be read, too, with what can be and the rest in `metadata.unreadable`: they are in use.
+    """
 
     @property
     def synced(self) -> bool:

@@ -89,7 +89,7 @@ class Rebinder:
     async def _reconcile(self, key: ClaimKey) -> None:
         ledger = self._fleet.ledger(key.node)
         claim = ledger.claims.get(key.uid) if ledger else None
-        if ledger is None or claim is None:
+        if ledger is None or claim is None or ledger.metadata.unreadable:
             self._standing.pop(key, None)
             return
         self._note_standing(key, claim)

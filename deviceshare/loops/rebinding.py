@@ -102,7 +102,9 @@ async def release_former(
         return None
     await wait_out_binds(claim)
     pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={claim.group}")
-    mine = [pod for pod in pods if pod.lives and pod.group_uid == uid and pod.node == node]
+    mine = [pod for pod in pods if pod.holds(uid, node)]
+    if any(pod.metadata.hides("metadata.annotations") for pod in mine):
+        return None
     # While a pod is yet to be told, an old leader may be about to tell it of what was replaced since.
     if not all(rebinding.is_told(pod, claim) for pod in mine):
         return None

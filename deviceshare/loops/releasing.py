@@ -91,6 +91,8 @@ class Releaser:
         if ledger is None or claim is None:
             self._forget(key)
             return
+        if ledger.metadata.unreadable:
+            return
         if claim.releasing:
             self._stands(key, claim.releasing)
         if await self._suspect(key, claim):
@@ -99,6 +101,8 @@ class Releaser:
     async def _suspect(self, key: ClaimKey, claim: Claim) -> bool:
         """Whether to collect now; raises `Later` where only time can tell."""
         group = await self._holder(key, claim)
+        if group is not None and group.metadata.unreadable:
+            return False
         if group is not None and group.node == key.node:
             self._unbound_since.pop(key, None)
             return bool(claim.releasing)  # to have the mark taken away

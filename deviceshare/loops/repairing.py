@@ -15,7 +15,7 @@ from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
 from deviceshare.loops import claiming
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.ports import Cluster, NotFound
+from deviceshare.loops.ports import Cluster, NotFound, Undecodable
 
 
 class Holding(NamedTuple):
@@ -62,7 +62,8 @@ async def fenced_evidence(cluster: Cluster) -> Evidence:
     """
     groups = await cluster.list(GROUPS)
     for group in groups:
-        if not group.node:
+        # One that can't be read is bound by nobody, and a bind that read it before loses to who made it so.
+        if not group.node and not group.metadata.unreadable:
             await claiming.fence(cluster, group)
     return Evidence(groups, await cluster.list(PODS, label_selector=contract.GROUP))
 
@@ -89,6 +90,7 @@ async def recreate(
     if gone or any(group.rebind and group.node == name for group in groups):
         await wait_out_binds()
         pods = await cluster.list(PODS, label_selector=contract.GROUP)
+    _refuse_hidden(groups, pods, name)
     kept, disputed = reconcile_holdings(_spoken_for([], groups, pods, name))
     body = ledger.new_ledger(node, {h.uid: Claim(h.group, list(h.devices), former=list(h.former)) for h in kept})
     return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
@@ -111,6 +113,7 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
     """
     seen = await cluster.get(NODE_DEVICES, node)
     groups, pods = await gather()
+    _refuse_hidden(groups, pods, node)
     claims = [Holding(uid, c.group, tuple(c.devices), tuple(c.former)) for uid, c in seen.claims.items()]
     kept, disputed = reconcile_holdings(_spoken_for(claims, groups, pods, node), present=seen.present)
     for holding in kept:
@@ -141,9 +144,9 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
     if group.node:
         return None
     pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={name}")
-    mine = [pod for pod in pods if pod.lives and pod.group_uid == group.uid]
+    mine = [pod for pod in pods if pod.holds(group.uid, pod.node)]
     homes = {pod.node for pod in mine}
-    if len(homes) != 1:
+    if len(homes) != 1 or any(pod.metadata.hides("metadata.annotations") for pod in mine):
         return None
     node = homes.pop()
     try:
@@ -179,6 +182,18 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Dev
         return ()
     await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, group, devices, former))
     return devices
+
+
+def _refuse_hidden(groups: Iterable[Group], pods: Iterable[Pod], node: str) -> None:
+    """Raises Undecodable, naming the object, where what somebody holds on the node may be what can't be read."""
+    for group in groups:
+        meta = group.metadata
+        if meta.hides("status.nodeName") or (group.node == node and meta.hides("status.selectedDevices")):
+            raise Undecodable(f"group {group.name} may hold devices of node {node}, but can't be read ({meta.fault})")
+    for pod in pods:
+        meta = pod.metadata
+        if pod.lives_on(node) and (not pod.node or meta.hides("metadata.annotations")):
+            raise Undecodable(f"pod {meta.key} may hold devices of node {node}, but can't be read ({meta.fault})")
 
 
 _AS_TOLD = NodeDevices().present

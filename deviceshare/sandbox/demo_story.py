@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from deviceshare.domain import contract
+from deviceshare.domain.decoding import decoder_of
 from deviceshare.domain.groups import Group
 from deviceshare.sandbox.pod import ENV, Pod
 
@@ -103,7 +104,7 @@ def sights(pods_json: str) -> list[Sight]:
     """What every container of every pod of a group sees, from `kubectl get pods -A -o json`; those not started none."""
     seen = []
     for raw in msgspec.json.decode(pods_json, type=_List).items:
-        pod = msgspec.json.decode(raw, type=Pod)
+        pod = decoder_of(Pod).decode(raw)
         meta = pod.metadata
         group, record = meta.annotations.get(contract.GROUP), meta.annotations.get(ENV)
         if group is None or record is None:
@@ -117,7 +118,7 @@ def sights(pods_json: str) -> list[Sight]:
 
 def groups(groups_json: str) -> dict[str, Group]:
     """By name, from `kubectl get sdg -o json`."""
-    found = [msgspec.json.decode(raw, type=Group) for raw in msgspec.json.decode(groups_json, type=_List).items]
+    found = [decoder_of(Group).decode(raw) for raw in msgspec.json.decode(groups_json, type=_List).items]
     return {group.name: group for group in found}
 
 

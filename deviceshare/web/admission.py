@@ -7,12 +7,12 @@ because of webhooks that ask it again would stay so. Nothing is remembered eithe
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 import structlog
 from aiohttp import web
 from msgspec import Raw, Struct, field
 
 from deviceshare.domain import contract
+from deviceshare.domain.decoding import ObjectDecoder
 from deviceshare.domain.drafts import Draft, DraftMeta
 from deviceshare.domain.groups import Group
 from deviceshare.domain.injection import Injection, concerns, inject, inject_ephemeral
@@ -36,11 +36,11 @@ class _Concern(Struct, frozen=True):
     metadata: DraftMeta = field(default_factory=DraftMeta)
 
 
-_concerns = msgspec.json.Decoder(_Concern)
-_drafts = msgspec.json.Decoder(Draft)
-_pods = msgspec.json.Decoder(Pod)
-_groups = msgspec.json.Decoder(Group)
-_wholes = msgspec.json.Decoder(dict[str, Any])
+_concerns = ObjectDecoder(_Concern)
+_drafts = ObjectDecoder(Draft)
+_pods = ObjectDecoder(Pod)
+_groups = ObjectDecoder(Group)
+_wholes = ObjectDecoder(dict[str, Any])
 
 
 class Admission:
@@ -94,7 +94,10 @@ class Admission:
         if request.sub_resource == "ephemeralcontainers":
             pod = decode_object(_drafts, request.object)
             return Verdict(review_ephemeral_containers(pod, _ephemeral_names(request.old_object)))
-        old, new = decode_object(_pods, request.old_object), decode_object(_pods, request.object)
+        # Whose labels may change has nothing to do with what else of the pod can't be read.
+        old, new = (decode_object(_pods, raw, whole=False) for raw in (request.old_object, request.object))
+        if new.metadata.hides("metadata.labels") or new.metadata.hides("metadata.annotations"):
+            raise Unreadable(f"the pod can't be read ({new.metadata.fault})")
         return Verdict(review_changed_pod(old, new, by_deviceshare=request.user_info.username == self._identity))
 
     def _validate_group(self, request: Request) -> Verdict:
@@ -103,10 +106,10 @@ class Admission:
         if request.operation == "CREATE":
             return Verdict(review_new_group(decode_object(_groups, request.object)))
         if request.operation == "UPDATE":
-            old, new = decode_object(_groups, request.old_object), decode_object(_groups, request.object)
+            old, new = (decode_object(_groups, raw, whole=False) for raw in (request.old_object, request.object))
             return Verdict(review_changed_group(old, new))
         if request.operation == "DELETE":
-            group = decode_object(_groups, request.old_object)
+            group = decode_object(_groups, request.old_object, whole=False)
             if not self._pods.synced:
                 return Verdict(f"deviceshare doesn't know yet which pods use {group.name!r}: try again soon", code=503)
             return Verdict(review_deleted_group(group, self._pods.values()))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Raw, Struct, field
 
+from deviceshare.domain.decoding import ObjectDecoder
 from deviceshare.domain.pods import Pod
 
 
@@ -42,9 +43,9 @@ class _Named(Struct, frozen=True):
     metadata: Metadata
 
 
-_arguments = msgspec.json.Decoder(Arguments)
-_binding = msgspec.json.Decoder(Binding)
-_named = msgspec.json.Decoder(_Named)
+_arguments = ObjectDecoder(Arguments)
+_binding = ObjectDecoder(Binding)
+_named = ObjectDecoder(_Named)
 
 
 def decode_arguments(body: bytes) -> Arguments:

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct, field
 
+from deviceshare.domain.decoding import ObjectDecoder
+
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 
@@ -89,8 +91,8 @@ class _Answer(Struct, rename="camel"):
     response: _Response
 
 
-_envelopes = msgspec.json.Decoder(_Envelope)
-_requests = msgspec.json.Decoder(Request)
+_envelopes = ObjectDecoder(_Envelope)
+_requests = ObjectDecoder(Request)
 
 
 def decode(body: bytes, kind: str) -> Request:
@@ -120,10 +122,10 @@ class Unreadable(Exception):
     """The object under review has a field that is not what its schema says."""
 
 
-def decode_object(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
-    """An object of a request; raises Unreadable naming the field."""
+def decode_object(decoder: ObjectDecoder[T], raw: Raw, *, whole: bool = True) -> T:
+    """An object of a request, or unless `whole`, what of it can be read; raises Unreadable naming the field."""
     try:
-        return decoder.decode(raw)
+        return decoder.decode(raw) if whole else decoder.salvage(raw)
     except (ValueError, RecursionError, msgspec.DecodeError) as error:
         raise Unreadable(f"the object can't be read: {error}") from error
 

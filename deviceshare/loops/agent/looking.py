@@ -62,7 +62,8 @@ class Lookout:
 
     def take(self, sight: Sight) -> None:
         """Judges what was seen. Called on the event loop; waits for nobody."""
-        if self._judge.known is None and (ledger := self._ledgers.get(self._node)):
+        ledger = self._ledgers.get(self._node)
+        if self._judge.known is None and ledger and not ledger.metadata.hides("status.hardware"):
             self._remember(ledger.hardware)
         judged = self._judge.judge(sight)
         known = self._judge.known
@@ -100,8 +101,8 @@ class Lookout:
             if (part := parts.get(use.uuid))
         ]
         ledger = self._ledgers.get(self._node)
-        # While pods aren't known, their processes would all look like strangers.
-        if ledger is not None and self._pods.synced:
+        # While pods or claims aren't known, their processes would all look like strangers.
+        if ledger is not None and not ledger.metadata.unreadable and self._pods.synced:
             occupants = [_occupant(ledger, part, *each) for part, _, processes in seen for each in processes]
             self._trespasses = written(self._guard.look(ledger, occupants))
         devices = [

@@ -105,7 +105,7 @@ def test_nodes_may_be_what_kubectl_writes(tmp_path: Path) -> None:
     [
         (
             GROUP.replace("gpu: 2", "gpu: two"),
-            "document 1 (SharedDeviceGroup team), spec.resources[...]: expected `int`",
+            "document 1 (SharedDeviceGroup team), spec.resources[nvidia.com/gpu]: expected `int`",
         ),
         (GROUP + "---\nkind: Pod\nmetadata: {}\n", "0.yaml, document 2 (Pod ), metadata.name: it is missing"),
         ("a: [\n", "0.yaml is neither YAML nor JSON: "),

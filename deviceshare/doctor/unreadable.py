@@ -1,0 +1,40 @@
+"""Objects that can't be read: what they hide is taken for in use, so something waits until somebody corrects them."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from deviceshare.doctor.findings import PROBLEM, Check, Finding, check, unread
+from deviceshare.domain import contract
+from deviceshare.domain.blind_spots import UnreadableObject, unreadable
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.ports import ApiError, Kind
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+_SHARED: Final = {"label_selector": f"{contract.MODE_LABEL}={contract.MODE_SHARED}"}
+_UNFINISHED: Final = {"field_selector": "status.phase!=Succeeded,status.phase!=Failed"}
+_LOOKED_AT: Final[tuple[tuple[Kind[Any], dict[str, str]], ...]] = (
+    (GROUPS, {}),
+    (NODE_DEVICES, {}),
+    (NODES, _SHARED),
+    (PODS, _UNFINISHED),
+)
+
+
+async def examine(api: "Api") -> Check:
+    """Groups, ledgers, shared nodes, and the pods that haven't ended."""
+    findings: list[Finding] = []
+    for kind, selectors in _LOOKED_AT:
+        try:
+            objects = await api.list(kind, **selectors)
+        except ApiError as error:
+            findings.append(unread(kind.plural, error))
+            continue
+        findings += judge(unreadable(kind.kind, (each.metadata for each in objects)))
+    return check("objects", "groups, ledgers, shared nodes and pods can all be read", findings)
+
+
+def judge(found: Iterable[UnreadableObject]) -> list[Finding]:
+    """One finding for each."""
+    return [Finding(PROBLEM, f"{each.kind} {each.name} can't be read: {each.fault}", each.cure) for each in found]
