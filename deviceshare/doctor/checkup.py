@@ -5,7 +5,19 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from deviceshare.doctor import definitions, flight, nodes, plugin, replicas, rights, runtime, unreadable, webhooks
+from deviceshare.doctor import (
+    definitions,
+    flight,
+    nodes,
+    plugin,
+    replicas,
+    rights,
+    runtime,
+    scheduler,
+    unreadable,
+    waiting,
+    webhooks,
+)
 from deviceshare.doctor.findings import PROBLEM, Check
 from deviceshare.loops.ports import ApiError
 
@@ -42,10 +54,12 @@ async def look(api: "Api", request: Request) -> AsyncIterator[Check]:
         deployment = None
     yield await rights.examine_own(api, request.release, deployment)
     yield await replicas.examine(api, request.release)
+    yield await scheduler.examine(api, request.release, deployment)
     yield await webhooks.examine(api, request.release)
     yield await webhooks.examine_injection(api, request.namespace, request.release)
     yield await unreadable.examine(api)
     yield await nodes.examine(api, request.release)
+    yield await waiting.examine(api)
     yield await plugin.examine(api)
     yield await runtime.examine(api, request.runtime_config)
     if request.canary:

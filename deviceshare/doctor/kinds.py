@@ -108,6 +108,71 @@ class Workload(Struct, frozen=True):
         return next((each.removeprefix(start) for each in own.args if each.startswith(start)), None) if own else None
 
 
+class ConfigMap(Struct, frozen=True):
+    """https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/config-map-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    data: dict[str, str] | None = None
+
+
+class Mount(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    mount_path: str = ""
+
+
+class Volume(Struct, frozen=True, rename="camel"):
+    class Source(Struct, frozen=True):
+        name: str = ""
+
+    name: str = ""
+    config_map: Source | None = None
+
+
+class SchedulerContainer(Struct, frozen=True, rename="camel"):
+    command: list[str] | None = None
+    args: list[str] | None = None
+    volume_mounts: list[Mount] | None = None
+
+    @property
+    def config(self) -> str:
+        """The file of its flag `--config`, or ""."""
+        words = [*(self.command or ()), *(self.args or ())]
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            flag, equals, value = word.partition("=")
+            if flag == "--config":
+                return value if equals else following
+        return ""
+
+
+class SchedulerPodSpec(Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+    containers: list[SchedulerContainer] | None = None
+    volumes: list[Volume] | None = None
+
+
+class SchedulerPod(Struct, frozen=True):
+    """A pod that runs a kube-scheduler."""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: SchedulerPodSpec = SchedulerPodSpec()
+
+    @property
+    def config(self) -> str:
+        """The file with its configuration, as the container names it, or ""."""
+        return next((each.config for each in self.spec.containers or () if each.config), "")
+
+    @property
+    def config_map(self) -> tuple[str, str] | None:
+        """The ConfigMap that the file comes from, and the key in it; None where it comes from elsewhere."""
+        directory, _, file = self.config.rpartition("/")
+        maps = {each.name: each.config_map.name for each in self.spec.volumes or () if each.config_map}
+        for container in self.spec.containers or ():
+            for mount in container.volume_mounts or ():
+                if mount.name in maps and mount.mount_path.rstrip("/") == directory:
+                    return maps[mount.name], file
+        return None
+
+
 class RuntimeClass(Struct, frozen=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/runtime-class-v1/"""
 
@@ -159,5 +224,7 @@ OWN_ACCESS: Final = Kind(
 ACCESS: Final = Kind(_AUTHORIZATION, "SubjectAccessReview", "subjectaccessreviews", AccessReview, namespaced=False)
 DEPLOYMENTS: Final = Kind(_APPS, "Deployment", "deployments", Workload, namespaced=True)
 DAEMON_SETS: Final = Kind(_APPS, "DaemonSet", "daemonsets", Workload, namespaced=True)
+CONFIG_MAPS: Final = Kind("v1", "ConfigMap", "configmaps", ConfigMap, namespaced=True)
+SCHEDULER_PODS: Final = Kind("v1", "Pod", "pods", SchedulerPod, namespaced=True)
 RUNTIME_CLASSES: Final = Kind("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", RuntimeClass, namespaced=False)
 MACHINES: Final = Kind("v1", "Node", "nodes", Machine, namespaced=False)

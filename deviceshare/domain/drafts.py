@@ -1,7 +1,7 @@
 """A pod as an admission webhook receives it: before the API server has checked, completed or stored it.
 
-Lists and maps may be null there, and what the webhook rewrites (variables, node affinity) must be kept whole, down to
-fields that did not exist when this was written. So those stay plain JSON; the rest of the pod is not even decoded.
+Lists and maps may be null there, and the variables that the webhook rewrites must be kept whole, down to fields that
+did not exist when this was written. So those stay plain JSON; the rest of the pod is not even decoded.
 """
 
 from typing import Any
@@ -34,32 +34,8 @@ class DraftContainer(Struct, frozen=True, rename="camel"):
         return self.security_context is not None and self.security_context.privileged is True
 
 
-class Term(Struct, frozen=True, rename="camel"):
-    """Requirements that hold together. A term without any matches no node."""
-
-    match_expressions: list[Json] | None = None
-    match_fields: list[Json] | None = None
-
-
-class NodeSelector(Struct, frozen=True, rename="camel"):
-    """Terms of which one must match."""
-
-    node_selector_terms: list[Term] | None = None
-
-
-class NodeAffinity(Struct, frozen=True, rename="camel"):
-    required: NodeSelector | None = field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
-
-
-class Affinity(Struct, frozen=True, rename="camel"):
-    """https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#node-affinity"""
-
-    node_affinity: NodeAffinity | None = None
-
-
 class DraftSpec(Struct, frozen=True, rename="camel"):
     scheduler_name: str | None = None
-    affinity: Affinity | None = None
     containers: list[DraftContainer] | None = None
     init_containers: list[DraftContainer] | None = None
     ephemeral_containers: list[DraftContainer] | None = None

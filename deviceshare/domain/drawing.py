@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from deviceshare.domain import contract, status
+from deviceshare.domain.barred import barred
 from deviceshare.domain.blind_spots import unreadable
 from deviceshare.domain.devices import Device, selected
 from deviceshare.domain.explaining import (
@@ -45,6 +46,11 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
     messages = {name: group_message(fleet, group, members.get(name, [])) for name, group in by_name.items()}
     # Of a hundred pods that wait, most wait for the same.
     why = cache(lambda name, said: why_members_wait(fleet, by_name[name], said, messages[name]))
+    vain = {
+        each.pod.metadata.key: each.text
+        for name, group in by_name.items()
+        for each in barred(fleet, group, members.get(name, []))
+    }
     nodes = [view_of(fleet, name) for name in fleet.names()]
     return Picture(
         nodes=nodes,
@@ -55,7 +61,9 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
                     pod.metadata.key,
                     pod.group,
                     pod.metadata.creation_timestamp or "",
-                    pod_obstacle(pod, by_name.get(pod.group)) or why(pod.group, scheduler_said(pod)),
+                    pod_obstacle(pod, by_name.get(pod.group))
+                    or vain.get(pod.metadata.key)
+                    or why(pod.group, scheduler_said(pod)),
                 )
                 for mine in members.values()
                 for pod in mine

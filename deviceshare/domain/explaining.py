@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Final
 
 from deviceshare.domain import status
+from deviceshare.domain.barred import barred
 from deviceshare.domain.blind_spots import pod_fault
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group, group_faults
@@ -55,6 +56,8 @@ def why_it_waits(fleet: Fleet, pod: Pod, group: Group | None, message: str) -> s
     obstacle = pod_obstacle(pod, group)
     if obstacle or group is None:
         return obstacle
+    if found := barred(fleet, group, [pod]):
+        return found[0].text
     return why_members_wait(fleet, group, scheduler_said(pod), message)
 
 
@@ -65,7 +68,7 @@ def why_members_wait(fleet: Fleet, group: Group, said: str, message: str) -> str
     """
     home = fleet.home(group)
     if home:
-        obstacle = fleet.joining_obstacle(group, home)
+        obstacle = fleet.joining_obstacle(group, home) or node_obstacle(fleet, home)
         return obstacle or said or f"kube-scheduler has not tried it yet; its group lives on node {home}"
     fits = fleet.filter(group, fleet.names()).fits
     return said or message if fits else message

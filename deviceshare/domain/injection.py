@@ -1,15 +1,17 @@
 """What the mutating webhook makes of a pod that names a group.
 
 A pod's environment is fixed at its admission, when nobody knows its devices yet. So each container gets references to
-annotations that the Binding will write (the downward API). Everything here is idempotent: API servers may send a pod
-through the webhooks twice, and people copy pods from `kubectl get -o yaml`.
+annotations that the Binding will write (the downward API). Where the pod may run isn't written into it: a pod outlives
+what is so when it is admitted, and filter decides by what is so when it is scheduled (decision 10).
+
+Everything here is idempotent: API servers may send a pod through the webhooks twice, and people copy pods from
+`kubectl get -o yaml`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from deviceshare.domain import contract
-from deviceshare.domain.affinity import require
 from deviceshare.domain.drafts import Draft, DraftContainer, DraftSpec, Json, add
 from deviceshare.domain.groups import Group, name_fault
 
@@ -69,7 +71,6 @@ def inject(pod: Draft, group: Group | None, *, group_known: bool = True) -> Inje
         patch.append(_label(pod, name))
     if pod.spec.scheduler_name in (None, "", contract.DEFAULT_SCHEDULER_NAME):
         patch.append(add("/spec/schedulerName", contract.SCHEDULER_NAME))
-    patch += require(pod.spec.affinity, group)
     for path, containers in _container_lists(pod.spec):
         _inject_all(path, containers, patch, warnings)
     if group is None and group_known:

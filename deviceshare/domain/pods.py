@@ -6,6 +6,7 @@ from msgspec import Struct, field
 from deviceshare.domain import contract
 from deviceshare.domain.devices import Device, Devices, parse_selected, with_uuids
 from deviceshare.domain.meta import Condition, ObjectMeta
+from deviceshare.domain.node_affinity import Affinity
 from deviceshare.domain.quantities import Quantity, is_some
 
 
@@ -48,6 +49,8 @@ class Container(Struct, frozen=True, rename="camel"):
 class PodSpec(Struct, frozen=True, rename="camel"):
     node_name: str = ""
     scheduler_name: str = ""
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
     containers: list[Container] = field(default_factory=list)
     init_containers: list[Container] = field(default_factory=list)
     resources: Requirements = field(default_factory=Requirements)

@@ -4,12 +4,13 @@ Of a status only `nodeName` decides anything, and it is never touched here: bind
 Conditions follow https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from deviceshare.domain import contract
+from deviceshare.domain.barred import barred
 from deviceshare.domain.blind_spots import ledger_fault, node_fault
 from deviceshare.domain.devices import Device, Devices, identities, selected
 from deviceshare.domain.fleet import Fleet
@@ -53,7 +54,7 @@ def desired_status(group: Group, fleet: Fleet, *, home: Node | None, pods: Colle
     claim = ledger.claims.get(group.uid) if ledger else None
     devices = ledger.held(claim) if ledger and claim else None
     chosen = _selected(group, devices)
-    bound = _bound(group, fleet, pods, chosen)
+    bound = _with_barred(_bound(group, fleet, pods, chosen), group, fleet, pods)
     healthy = _home(group, home) or _claimed(group, ledger, claim, home)
     users = sorted(fleet.pods(group.uid))
     findings = {IS_BOUND: bound, IS_HEALTHY: healthy}
@@ -72,7 +73,8 @@ def bound(group: Group, fleet: Fleet, pods: Collection[Pod]) -> Finding:
     """The group's condition Bound alone: what it holds, or what it waits for."""
     ledger = fleet.ledger(group.node) if group.node else None
     claim = ledger.claims.get(group.uid) if ledger else None
-    return _bound(group, fleet, pods, _selected(group, ledger.held(claim) if ledger and claim else None))
+    finding = _bound(group, fleet, pods, _selected(group, ledger.held(claim) if ledger and claim else None))
+    return _with_barred(finding, group, fleet, pods)
 
 
 def status_patch(old: GroupStatus, new: GroupStatus) -> Patch:
@@ -118,6 +120,16 @@ def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], chosen: Mapping[st
         text = "its pods were admitted while deviceshare's webhook was away, so none can be bound: recreate them"
         return Finding(FALSE, WAITING, text)
     return Finding(FALSE, WAITING, explain(fleet, group))
+
+
+def _with_barred(finding: Finding, group: Group, fleet: Fleet, pods: Iterable[Pod]) -> Finding:
+    """Names the pods that wait in vain, whatever the group itself does."""
+    found = barred(fleet, group, pods)
+    if not found:
+        return finding
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    text = f"{finding.message}; pod {found[0].pod.metadata.key}{more} can't join it: {found[0].text}"
+    return finding._replace(message=text)
 
 
 def _repair_text(homes: list[str]) -> str:

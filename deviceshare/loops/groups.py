@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 import structlog
 
 from deviceshare.domain import status
+from deviceshare.domain.barred import barred
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group, GroupStatus
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.meta import Condition
 from deviceshare.domain.nodes import Node
 from deviceshare.loops import repairing
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.members import Members
 from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
 from deviceshare.loops.queue import Later, Queue
@@ -64,6 +65,8 @@ class Statuses:
         self._clock = clock
         self._written: dict[str, float] = {}
         self._unsettled_since: dict[str, float] = {}
+        self._barred: dict[str, set[str]] = {}
+        """By group, the UIDs of the pods that were told that they wait in vain."""
         self._turns: Turns[str] = Turns(PODS_WRITES_A_SECOND)
 
     def look_at_waiting(self) -> None:
@@ -85,6 +88,7 @@ class Statuses:
         if group is None:
             self._written.pop(name, None)
             self._unsettled_since.pop(name, None)
+            self._barred.pop(name, None)
             self._turns.over(name)
             return
         if group.metadata.unreadable:
@@ -92,6 +96,7 @@ class Statuses:
         if not group.node and self._fleet.pods(group.uid) and await self._readopt(group):
             return
         self._note_unsettled(group)
+        self._tell_barred(group)
         wanted = await self._desired(group)
         patch = status.status_patch(group.status, wanted)
         if not patch:
@@ -165,6 +170,18 @@ class Statuses:
             self._unsettled_since.setdefault(group.name, self._clock())
         else:
             self._unsettled_since.pop(group.name, None)
+
+    def _tell_barred(self, group: Group) -> None:
+        """An event for each pod that waits in vain, once."""
+        found = barred(self._fleet, group, self._members.pending(group.name))
+        told = self._barred.pop(group.name, set())
+        for pod, text in ((each.pod.metadata, each.text) for each in found):
+            if pod.uid not in told:
+                self._recorder.event(
+                    PODS, pod.name, pod.namespace, pod.uid, type_="Warning", reason="NodesRuledOut", message=text
+                )
+        if found:
+            self._barred[group.name] = {each.pod.metadata.uid for each in found}
 
     def _tell(self, group: Group, now: Condition) -> None:
         """The event for a transition, where it is one that somebody should know of."""

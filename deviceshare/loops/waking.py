@@ -16,6 +16,7 @@ import structlog
 from msgspec import Struct, field
 
 from deviceshare.domain import contract
+from deviceshare.domain.barred import barred
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.pods import Pod
@@ -84,6 +85,10 @@ class Waker:
             return
         group = self._groups.get(name)
         pods = _refused(self._members.pending(name))
+        if group is not None:
+            # One that waits in vain would stand in front of those that don't.
+            vain = {each.pod.metadata.uid for each in barred(self._fleet, group, pods)}
+            pods = [pod for pod in pods if pod.metadata.uid not in vain]
         if group is None or group.metadata.unreadable or not pods:
             self._woken.pop(name, None)
             return

@@ -220,6 +220,7 @@ class Components:
             "urlPrefix": f"http://127.0.0.1:{self._ports.extender}",
             "filterVerb": "filter",
             "prioritizeVerb": "prioritize",
+            "preemptVerb": "preempt",
             "bindVerb": "bind",
             "weight": 100,
             "enableHTTPS": False,

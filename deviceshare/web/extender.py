@@ -1,4 +1,4 @@
-"""The scheduler extender: filter, prioritize and bind.
+"""The scheduler extender: filter, prioritize, preempt and bind.
 
 https://github.com/kubernetes/design-proposals-archive/blob/main/scheduling/scheduler_extender.md
 
@@ -22,9 +22,11 @@ from deviceshare.loops.ports import ApiError, Mirror
 from deviceshare.web.extender_api import (
     decode_arguments,
     decode_binding,
+    decode_preemption,
     error_result,
     filter_result,
     named_nodes,
+    preemption_result,
     scores_result,
 )
 from deviceshare.web.server import RESULT
@@ -63,6 +65,7 @@ class Extender:
         return [
             web.post("/filter", _decoded(self._filter)),
             web.post("/prioritize", _decoded(self._prioritize)),
+            web.post("/preempt", _decoded(self._preempt)),
             web.post("/bind", _decoded(self._bind)),
         ]
 
@@ -91,6 +94,18 @@ class Extender:
         group = self._groups.get(arguments.pod.group) if arguments.pod.group else None
         scores = self._fleet.prioritize(group, names) if group else dict.fromkeys(names, 0)
         return _json(scores_result(scores))
+
+    async def _preempt(self, body: bytes) -> web.Response:
+        """Lets pods be evicted only where that gives the pod what it waits for: evicting frees no device of a claim."""
+        asked = decode_preemption(body)
+        victims = asked.victims
+        if not asked.pod.group:
+            return _json(preemption_result(victims))
+        if not self._ready():
+            # This answer has no `Error`. Any status but 200 is one, and then nobody is evicted.
+            return _json(error_result(STARTING), "not-ready", status=503)
+        fits = self._place(asked.pod, list(victims)).fits
+        return _json(preemption_result({node: victims[node] for node in fits}), "ok" if fits else "no-fit")
 
     async def _bind(self, body: bytes) -> web.Response:
         asked = decode_binding(body)

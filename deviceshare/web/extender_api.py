@@ -36,6 +36,52 @@ class Binding(Struct, frozen=True):
     node: str = field(name="Node")
 
 
+class MetaPod(Struct, frozen=True):
+    """A pod that would be evicted, by its UID."""
+
+    uid: str = field(name="UID")
+
+
+class MetaVictims(Struct, frozen=True):
+    """What would be evicted on one node. Passed on as it came, but for the pods."""
+
+    pods: list[MetaPod] | None = field(default=None, name="Pods")
+    disruptions: int = field(default=0, name="NumPDBViolations")
+
+
+class Victim(Struct, frozen=True):
+    """As much of a whole pod as its name for `MetaPod` takes."""
+
+    class Metadata(Struct, frozen=True):
+        uid: str
+
+    metadata: Metadata
+
+
+class Victims(Struct, frozen=True):
+    pods: list[Victim] | None = field(default=None, name="Pods")
+    disruptions: int = field(default=0, name="NumPDBViolations")
+
+    @property
+    def meta(self) -> MetaVictims:
+        return MetaVictims([MetaPod(victim.metadata.uid) for victim in self.pods or ()], self.disruptions)
+
+
+class Preemption(Struct, frozen=True, rename="pascal"):
+    """What preempt is asked: the nodes where kube-scheduler would evict pods to make room for this one."""
+
+    pod: Pod
+    node_name_to_victims: dict[str, Victims] | None = None
+    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+    @property
+    def victims(self) -> dict[str, MetaVictims]:
+        """By node; whole pods come where `nodeCacheCapable` is false."""
+        if self.node_name_to_meta_victims is not None:
+            return self.node_name_to_meta_victims
+        return {node: victims.meta for node, victims in (self.node_name_to_victims or {}).items()}
+
+
 class _Named(Struct, frozen=True):
     class Metadata(Struct, frozen=True):
         name: str
@@ -45,6 +91,7 @@ class _Named(Struct, frozen=True):
 
 _arguments = ObjectDecoder(Arguments)
 _binding = ObjectDecoder(Binding)
+_preemption = ObjectDecoder(Preemption)
 _named = ObjectDecoder(_Named)
 
 
@@ -56,6 +103,11 @@ def decode_arguments(body: bytes) -> Arguments:
 def decode_binding(body: bytes) -> Binding:
     """Raises msgspec.DecodeError, whose text names the place in the JSON."""
     return _binding.decode(body)
+
+
+def decode_preemption(body: bytes) -> Preemption:
+    """Raises msgspec.DecodeError, whose text names the place in the JSON."""
+    return _preemption.decode(body)
 
 
 def named_nodes(arguments: Arguments) -> tuple[Sequence[str], dict[str, Raw] | None]:
@@ -89,6 +141,11 @@ def filter_result(fits: Sequence[str], reasons: Mapping[str, str], whole: Mappin
 def scores_result(scores: Mapping[str, int]) -> bytes:
     """The answer to prioritize."""
     return msgspec.json.encode([{"Host": node, "Score": score} for node, score in scores.items()])
+
+
+def preemption_result(victims: Mapping[str, MetaVictims]) -> bytes:
+    """The answer to preempt: on these nodes alone pods may be evicted; on none, and none is."""
+    return msgspec.json.encode({"NodeNameToMetaVictims": victims})
 
 
 def error_result(message: str) -> bytes:

@@ -88,7 +88,7 @@ def test_a_bind_is_idempotent(pool: Pool) -> None:
     assert pool.get("pod", "bound") == bound
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
 def test_what_is_no_request_is_refused_and_harms_nobody(sandbox: Sandbox, verb: str) -> None:
     """A person's curl, or a scheduler of another age."""
     for body in (b"", b"{", b"null", b'{"Pod": []}', b"\x00" * 100):

@@ -86,6 +86,7 @@ async def test_a_scheduler_with_a_certificate_is_served_and_a_stranger_is_not(tm
             "urlPrefix": url,
             "filterVerb": "filter",
             "prioritizeVerb": "prioritize",
+            "preemptVerb": "preempt",
             "bindVerb": "bind",
             "weight": 100,
             "nodeCacheCapable": True,

@@ -103,7 +103,7 @@ def read(pod: Json) -> Pod:
 
 
 def test_every_container_of_a_pod_is_made_ready(cluster: Cluster, group: str) -> None:
-    """As the extender demands it, with the label, the scheduler and the nodes that come into question."""
+    """As the extender demands it, with the label and the scheduler; nothing says where it may run."""
     cluster.create(a_pod(group, initContainers=[{"name": "init", "image": "busybox"}]))
 
     pod = cluster.pod()
@@ -111,25 +111,7 @@ def test_every_container_of_a_pod_is_made_ready(cluster: Cluster, group: str) ->
     assert read(pod).injected
     assert pod["metadata"]["labels"]["deviceshare.io/group"] == group
     assert pod["spec"]["schedulerName"] == "deviceshare-scheduler"
-    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    [term] = required["nodeSelectorTerms"]
-    assert {"key": "deviceshare.io/mode", "operator": "In", "values": ["shared"]} in term["matchExpressions"]
-
-
-def test_a_pod_of_a_bound_group_asks_for_its_node(cluster: Cluster, group: str, eventually: Eventually) -> None:
-    """The scheduler then looks at no other."""
-    cluster.create(a_pod(group, "first"))
-    node = eventually(lambda: cluster.run("get", "sdg", group, "-o", "jsonpath={.status.nodeName}")[1])
-
-    def asked() -> bool:
-        _, said = cluster.run("create", "--dry-run=server", "-o", "json", "-f", "-", manifest=a_pod(group, "second"))
-        required = json.loads(said)["spec"]["affinity"]["nodeAffinity"][
-            "requiredDuringSchedulingIgnoredDuringExecution"
-        ]
-        fields: list[Json] = required["nodeSelectorTerms"][0].get("matchFields", [])
-        return fields == [{"key": "metadata.name", "operator": "In", "values": [node]}]
-
-    eventually(asked)
+    assert "affinity" not in pod["spec"]
 
 
 def test_a_copied_pod_is_a_pod_like_any_other(cluster: Cluster, group: str, environment: Environment) -> None:

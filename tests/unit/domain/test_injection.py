@@ -155,31 +155,12 @@ def test_nothing_is_said_about_a_group_that_may_merely_not_be_known_yet() -> Non
     assert inject(msgspec.convert(a_pod(), Draft), None, group_known=False).warnings == []
 
 
-def test_a_pod_asks_for_shared_nodes_its_groups_selector_and_its_groups_node() -> None:
-    """Otherwise the scheduler's sample of nodes may miss the one that counts."""
-    [term] = injected(a_pod(), a_group("node-7", zone="a"))["spec"]["affinity"]["nodeAffinity"][REQUIRED][
-        "nodeSelectorTerms"
-    ]
+def test_where_a_pod_may_run_is_not_frozen_into_it() -> None:
+    """The pod outlives what is so when it is admitted: its group may be recreated elsewhere, its selector changed."""
+    own = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": []}]}}}
 
-    assert term == {
-        "matchExpressions": [
-            {"key": "deviceshare.io/mode", "operator": "In", "values": ["shared"]},
-            {"key": "zone", "operator": "In", "values": ["a"]},
-        ],
-        "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-7"]}],
-    }
-
-
-def test_a_term_that_matches_no_node_goes_on_matching_none() -> None:
-    """An empty term means nothing; with our requirements in it, it would mean every shared node."""
-    own = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}
-    pod = a_pod(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}, own]}}})
-
-    empty, narrowed = injected(pod)["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
-
-    assert empty == {}
-    assert narrowed["matchFields"] == own["matchFields"]
-    assert narrowed["matchExpressions"] == [{"key": "deviceshare.io/mode", "operator": "In", "values": ["shared"]}]
+    assert "affinity" not in injected(a_pod(), a_group("node-7", zone="a"))["spec"]
+    assert injected(a_pod(affinity=own), a_group("node-7", zone="a"))["spec"]["affinity"] == own
 
 
 def test_a_pod_without_a_group_is_left_alone() -> None:
@@ -350,7 +331,7 @@ def test_injection_changes_nothing_else(pod: Json, group: Group | None) -> None:
 
 
 def users_part(pod: Json) -> Json:
-    """The pod without what belongs to deviceshare; node affinity has a test of its own."""
+    """The pod without what belongs to deviceshare."""
     pod = copy.deepcopy(pod)
     metadata, spec = pod["metadata"], pod["spec"]
     for field in ("annotations", "labels"):
@@ -362,42 +343,4 @@ def users_part(pod: Json) -> Json:
             container["env"] = [entry for entry in container.get("env") or [] if entry["name"] not in ours]
     if spec.pop("schedulerName", "") == "other":
         spec["schedulerName"] = "other"
-    spec["affinity"] = spec.get("affinity") or {}
-    spec["affinity"]["nodeAffinity"] = spec["affinity"].get("nodeAffinity") or {}
-    spec["affinity"]["nodeAffinity"].pop(REQUIRED, None)
     return pod
-
-
-@settings(deadline=None)
-@given(pods, groups, node_names, labels)
-def test_exactly_the_nodes_that_suit_both_pod_and_group_remain(
-    pod: Json, group: Group | None, node: str, node_labels: dict[str, str]
-) -> None:
-    """The pod's own requirements hold still, in each of its alternatives, and the group's hold on top."""
-    suits_group = node_labels.get("deviceshare.io/mode") == "shared" and (
-        group is None
-        or (
-            group.node in ("", node)
-            and all(node_labels.get(key) == value for key, value in group.spec.node_selector.items())
-        )
-    )
-
-    assert admits(injected(pod, group), node, node_labels) == (admits(pod, node, node_labels) and suits_group)
-
-
-def admits(pod: Json, node: str, node_labels: dict[str, str]) -> bool:
-    """Whether the pod's required node affinity admits a node, as Kubernetes documents it."""
-    required = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED)
-    if required is None:
-        return True
-    return any(
-        bool(term.get("matchExpressions") or term.get("matchFields"))
-        and all(holds(each, node_labels) for each in term.get("matchExpressions") or [])
-        and all(holds(each, {"metadata.name": node}) for each in term.get("matchFields") or [])
-        for term in required["nodeSelectorTerms"]
-    )
-
-
-def holds(requirement: Json, values: dict[str, str]) -> bool:
-    """One In or NotIn."""
-    return bool((values.get(requirement["key"]) in requirement["values"]) == (requirement["operator"] == "In"))

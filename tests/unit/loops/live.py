@@ -238,9 +238,9 @@ class World:
         self.cluster.put(GROUPS, {"metadata": {"name": name}, "spec": {"resources": {GPU: count}, **spec}})
         return self.read_group(name)
 
-    def pod(self, name: str, group: str, *, refused: bool = False) -> Pod:
+    def pod(self, name: str, group: str, *, refused: bool = False, **more: Any) -> Pod:
         named = {contract.GROUP: group}
-        spec = {"containers": [{"name": "main", "env": INJECTED}]}
+        spec = {"containers": [{"name": "main", "env": INJECTED}], **more}
         meta = {"name": name, "labels": named, "annotations": named}
         self.cluster.put(PODS, {"metadata": meta, "spec": spec}, "ns")
         if refused:

@@ -356,3 +356,26 @@ def test_no_status_write_ever_names_a_node() -> None:
         assert all(body["metadata"]["resourceVersion"] for body in bodies)
 
     run(story())
+
+
+def test_a_pod_that_waits_in_vain_has_one_event_and_the_groups_condition_names_it() -> None:
+    """The group was deleted and created again; it lives elsewhere than the pod's own selector lets the pod go."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        world.group("team")
+        world.pod("a", "team")
+        async with world.leading():
+            await soon(lambda: world.open("n1"))
+            await world.bind("a", "n1")
+            await soon(lambda: world.condition("team", "Bound") == ("True", "Claimed"))
+            world.pod("stuck", "team", nodeSelector={"zone": "nowhere"})
+            await soon(lambda: "pod ns/stuck can't join it" in world.message("team"), 5)
+            world.pod("b", "team")
+            await asyncio.sleep(60)
+        assert world.recorder.reasons("stuck") == ["NodesRuledOut"]
+        assert world.condition("team", "Bound") == ("True", "Claimed")
+        assert world.recorder.reasons("b") == []
+
+    run(story())

@@ -279,3 +279,22 @@ def test_who_waits_for_other_devices_is_not_woken() -> None:
             assert world.fleet.free("n1")[0].resource == GPU
 
     run(story())
+
+
+def test_a_pod_that_waits_in_vain_stands_in_nobodys_way() -> None:
+    """Of an unbound group the oldest pod goes ahead; were it one that can go nowhere, the others would wait on."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1", 2)
+        async with world.leading():
+            await a_full_node(world)
+            world.group("team")
+            world.pod("a", "team", refused=True, nodeSelector={"zone": "nowhere"})
+            world.pod("b", "team", refused=True)
+            free_it(world)
+            await soon(lambda: woken(world) == ["b"], 0.5)
+            await asyncio.sleep(600)
+            assert "a" not in woken(world)
+
+    run(story())

@@ -235,6 +235,61 @@ async def test_prioritize_has_no_opinion_on_other_pods() -> None:
         assert await post(client, "prioritize", asked) == [{"Host": "a", "Score": 0}, {"Host": "z", "Score": 0}]
 
 
+# preempt
+
+
+def victims(*nodes: str) -> dict[str, Any]:
+    """What kube-scheduler would evict there: a pod on each."""
+    return {node: {"Pods": [{"UID": f"uid-on-{node}"}], "NumPDBViolations": 1} for node in nodes}
+
+
+async def test_pods_are_evicted_only_where_the_group_fits() -> None:
+    """To evict one doesn't free a device of a claim; the pod would die in vain."""
+    asked = {"Pod": pod(), "NodeNameToVictims": None, "NodeNameToMetaVictims": victims("full", "free", "unknown")}
+    async with asking(fleet({"full": 0, "free": 2}), group()) as client:
+        assert await post(client, "preempt", asked) == {"NodeNameToMetaVictims": victims("free")}
+    async with asking(fleet({"full": 0, "free": 2}), group(3)) as client:
+        assert await post(client, "preempt", asked) == {"NodeNameToMetaVictims": {}}
+
+
+async def test_for_a_bound_group_pods_are_evicted_on_its_own_node_only() -> None:
+    """Though others have devices free, and its own has none left."""
+    asked = {"Pod": pod(), "NodeNameToMetaVictims": victims("home", "other")}
+    async with asking(fleet({"home": 0, "other": 4}), group(node="home")) as client:
+        assert await post(client, "preempt", asked) == {"NodeNameToMetaVictims": victims("home")}
+
+
+async def test_for_a_pod_that_could_not_be_bound_anyway_nobody_is_evicted() -> None:
+    """It slipped past the webhook, or its group isn't there."""
+    async with asking(fleet({"a": 4}), group()) as client:
+        for bad in (pod(injected=False), pod(joins="taem")):
+            asked = {"Pod": bad, "NodeNameToMetaVictims": victims("a")}
+            assert await post(client, "preempt", asked) == {"NodeNameToMetaVictims": {}}
+
+
+async def test_whole_victims_are_answered_by_their_uids() -> None:
+    """With `nodeCacheCapable: false` the question has whole pods; the answer never has."""
+    whole = {"a": {"Pods": [{"metadata": {"name": "v", "uid": "uid-on-a"}, "spec": {}}], "NumPDBViolations": 1}}
+    asked = {"Pod": pod(), "NodeNameToVictims": whole, "NodeNameToMetaVictims": None}
+    async with asking(fleet({"a": 4}), group()) as client:
+        assert await post(client, "preempt", asked) == {"NodeNameToMetaVictims": victims("a")}
+
+
+async def test_victims_of_a_pod_without_a_group_are_none_of_our_business() -> None:
+    """Ready or not."""
+    asked = {"Pod": pod(joins=""), "NodeNameToMetaVictims": victims("a", "b")}
+    async with asking(Fleet(), ready=False) as client:
+        assert await post(client, "preempt", asked) == {"NodeNameToMetaVictims": victims("a", "b")}
+
+
+async def test_nobody_is_evicted_before_we_are_ready() -> None:
+    """The answer to preempt has no field for an error: any status but 200 is one."""
+    asked = {"Pod": pod(), "NodeNameToMetaVictims": victims("a")}
+    async with asking(fleet({"a": 4}), group(), ready=False) as client, client.post("/preempt", json=asked) as response:
+        assert response.status == 503
+        assert (await response.json())["Error"] == STARTING
+
+
 # bind
 
 BINDING = {"PodName": "p", "PodNamespace": "ns", "PodUID": "uid-p", "Node": "a"}
@@ -258,7 +313,7 @@ async def test_a_bind_that_fails_is_answered_with_the_reason(failure: Exception)
 # What is no request.
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"Pod": 3, "PodName": 3}', b"{}"])
 async def test_malformed_json_is_answered_400_with_the_fault(verb: str, body: bytes) -> None:
     """A status other than 200 is an error to kube-scheduler; the text is for whoever looks."""

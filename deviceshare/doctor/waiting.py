@@ -1,0 +1,49 @@
+"""Waiting pods that no change of nodes or devices will help: their own node affinity is in the way."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from deviceshare.doctor.findings import WARNING, Check, Finding, check, listed, unread
+from deviceshare.domain import contract
+from deviceshare.domain.barred import Barred, barred
+from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.nodes import Node
+from deviceshare.domain.pods import Pod
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.ports import ApiError
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+
+async def examine(api: "Api") -> Check:
+    """The groups' pods, and where they could go."""
+    try:
+        nodes, ledgers = await api.list(NODES), await api.list(NODE_DEVICES)
+        groups, pods = await api.list(GROUPS), await api.list(PODS, label_selector=contract.GROUP)
+    except ApiError as error:
+        return check("waiting pods", "", [unread("nodes, ledgers, groups and their pods", error)])
+    waiting = sum(pod.pending for pod in pods)
+    said = f"{waiting} waiting, none of them barred by its own node affinity"
+    return check("waiting pods", said, judge(nodes, ledgers, groups, pods))
+
+
+def judge(
+    nodes: Iterable[Node], ledgers: Iterable[NodeDevices], groups: Iterable[Group], pods: Sequence[Pod]
+) -> list[Finding]:
+    """One finding for each reason and cure."""
+    fleet = Fleet()
+    for node in nodes:
+        fleet.set_node(node.metadata.name, node)
+    for ledger in ledgers:
+        fleet.set_ledger(ledger.node, ledger)
+    alike: dict[tuple[str, str], list[Barred]] = {}
+    for group in groups:
+        for each in barred(fleet, group, [pod for pod in pods if pod.group == group.name]):
+            alike.setdefault((each.why, each.cure), []).append(each)
+    return [
+        Finding(WARNING, f"{listed([each.pod.metadata.key for each in found])} can't be bound: {why}", cure)
+        for (why, cure), found in alike.items()
+    ]

@@ -1,0 +1,108 @@
+"""Pods whose own node affinity rules out every node where their group can be had, and the cure that is named."""
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceshare.domain import contract, status
+from deviceshare.domain.barred import barred
+from deviceshare.domain.drawing import draw
+from deviceshare.domain.explanation import explain_pod
+from deviceshare.domain.node_affinity import Affinity
+from deviceshare.domain.nodes import Node
+from deviceshare.domain.pods import Pod
+from tests.unit.domain.objects import a_fleet, a_group, a_ledger, a_node, a_pod, gpus
+
+RECREATE = "delete and recreate the pod"
+
+
+def frozen(name: str = "p", *, node: str = "", zone: str = "") -> Pod:
+    """A pod as an earlier deviceshare admitted it, with its group's node and selector."""
+    labels = [{"key": contract.MODE_LABEL, "operator": "In", "values": [contract.MODE_SHARED]}]
+    labels += [{"key": "zone", "operator": "In", "values": [zone]}] if zone else []
+    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}] if node else []
+    terms = [{"matchExpressions": labels, "matchFields": fields}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return _with(a_pod(name), affinity=msgspec.convert({"nodeAffinity": required}, Affinity))
+
+
+def _with(pod: Pod, **spec: Any) -> Pod:
+    return replace(pod, spec=replace(pod.spec, **spec))
+
+
+def cordoned(name: str) -> Node:
+    node = a_node(name)
+    return replace(node, spec=replace(node.spec, unschedulable=True))
+
+
+TWO = (a_node("n1", zone="a"), a_node("n2", zone="b"))
+FREE = (a_ledger("n1"), a_ledger("n2"))
+
+
+def test_a_pod_that_was_frozen_to_a_node_where_its_group_is_no_longer_is_named() -> None:
+    """The group was deleted and created again, and lives elsewhere now."""
+    fleet = a_fleet(*TWO, ledgers=(a_ledger("n1"), a_ledger("n2", team=gpus(0, 1))))
+    [found] = barred(fleet, a_group(node="n2"), [frozen(node="n1"), frozen("q", node="n2"), frozen("r"), a_pod("s")])
+    assert found.pod.metadata.name == "p"
+    assert "an earlier deviceshare" in found.why and "node n2, where group team lives" in found.why
+    assert RECREATE in found.text
+
+
+def test_a_pod_that_was_frozen_to_a_node_that_cannot_be_used_now_is_named_where_others_fit() -> None:
+    """Recreated, it goes there; nobody has to wait for the node. With no other node, it waits as any pod does."""
+    pod = frozen(node="n1")
+    assert barred(a_fleet(cordoned("n1"), a_node("n2"), ledgers=FREE), a_group(), [pod])
+    assert not barred(a_fleet(cordoned("n1"), ledgers=FREE[:1]), a_group(), [pod])
+    assert not barred(a_fleet(*TWO, ledgers=FREE), a_group(), [pod])
+
+
+def test_a_pod_that_was_frozen_to_a_selector_that_changed_is_named() -> None:
+    """No node has the group and the labels of before."""
+    fleet, group = a_fleet(*TWO, ledgers=FREE), a_group(nodeSelector={"zone": "b"})
+    assert RECREATE in barred(fleet, group, [frozen(zone="a")])[0].cure
+    assert not barred(fleet, group, [frozen(zone="b")])
+
+
+def test_a_users_own_selector_that_rules_out_the_groups_node_is_named_with_another_cure() -> None:
+    """To recreate the pod as it is would change nothing."""
+    pods = [_with(a_pod(), node_selector={"zone": "a"})]
+    bound = a_fleet(*TWO, ledgers=(a_ledger("n1"), a_ledger("n2", team=gpus(0, 1))))
+    [found] = barred(bound, a_group(node="n2"), pods)
+    assert "the pod's own nodeSelector" in found.why and "change these in what creates the pod" in found.cure
+    assert barred(a_fleet(*TWO, ledgers=FREE), a_group(nodeSelector={"zone": "b"}), pods)
+
+
+def test_a_users_own_selector_of_a_node_that_is_merely_full_is_no_trap() -> None:
+    """Devices may come free there."""
+    fleet = a_fleet(*TWO, ledgers=(a_ledger("n1", other=gpus(0, 1, 2, 3)), a_ledger("n2")))
+    assert not barred(fleet, a_group(), [_with(a_pod(), node_selector={"zone": "a"})])
+
+
+def test_nothing_is_said_where_nothing_is_known_or_nothing_waits() -> None:
+    """A node that is gone or no longer shared has a condition of its own; a pod that runs got where it is."""
+    pod = frozen(node="n1")
+    assert not barred(a_fleet(ledgers=FREE), a_group(node="n2"), [pod])
+    assert not barred(a_fleet(a_node("n2", shared=False)), a_group(node="n2"), [pod])
+    assert not barred(a_fleet(*TWO, ledgers=FREE), a_group(node="n2"), [_with(pod, node_name="n1")])
+
+
+def test_condition_explain_and_picture_say_the_same_of_such_a_pod() -> None:
+    """One text, wherever somebody looks. The group itself is well."""
+    fleet = a_fleet(*TWO, ledgers=(a_ledger("n1"), a_ledger("n2", team=gpus(0, 1))))
+    group, pods = a_group(node="n2"), [frozen("p", node="n1"), frozen("q", node="n1")]
+    [text, _] = [each.text for each in barred(fleet, group, pods)]
+    bound = status.bound(group, fleet, pods)
+    assert (bound.status, bound.reason) == ("True", "Claimed")
+    assert f"pod ns/p and 1 more can't join it: {text}" in bound.message
+    wanted = status.desired_status(group, fleet, home=fleet.node("n2"), pods=pods, now="")
+    assert wanted.conditions[0].message == bound.message and wanted.phase == "Bound"
+    assert explain_pod(fleet, pods[0], group, pods, fleet.node("n2")).message == text
+    assert {each.reason for each in draw(fleet, [group], pods).waiting} == {text}
+
+
+def test_a_pod_whose_groups_node_is_cordoned_is_told_so() -> None:
+    """And how to have it back; kube-scheduler says only that some node is unschedulable."""
+    fleet = a_fleet(cordoned("n1"), ledgers=(a_ledger("n1", team=gpus(0, 1)),))
+    group = a_group(node="n1")
+    assert "kubectl uncordon n1" in explain_pod(fleet, a_pod(), group, [a_pod()], fleet.node("n1")).message
