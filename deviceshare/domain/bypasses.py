@@ -146,7 +146,7 @@ def _opens_node(path: str) -> bool:
 
 
 def _within(path: str, directory: str) -> bool:
-    return directory == "/" or path == directory or path.startswith(f"{directory}/")
+    return directory in ("/", path) or path.startswith(f"{directory}/")
 
 
 _ANNOTATED: Final = "has the container runtime add devices or mounts"

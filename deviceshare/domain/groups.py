@@ -104,7 +104,9 @@ def spec_faults(spec: GroupSpec) -> list[str]:
         faults.append(f"spec.schedulingStrategy: {quoted(spec.scheduling_strategy)} is neither binpack nor spread")
     for key, value in sorted(spec.node_selector.items()):
         if not _is_label_key(key):
-            faults.append(f"spec.nodeSelector: {quoted(key)} can't be a label's key; see `kubectl get nodes --show-labels`")
+            faults.append(
+                f"spec.nodeSelector: {quoted(key)} can't be a label's key; see kubectl get nodes --show-labels"
+            )
         if not _LABEL_VALUE.fullmatch(value):
             faults.append(f"spec.nodeSelector[{printable(key)}]: {quoted(value)} can't be a label's value")
     return faults

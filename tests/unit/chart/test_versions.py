@@ -182,9 +182,11 @@ def test_rules_about_names_are_left_out_where_api_servers_know_none() -> None:
         *[(name, False) for name in ("A.com/gpu", "a..b/gpu", "a/-b", "a/b\x1b", "a/b\n", "/b", "a/")],
     ],
 )
-def test_the_rule_about_names_takes_qualified_names_only(name: str, good: bool) -> None:  # noqa: FBT001
+def test_the_rule_about_names_takes_qualified_names_only(name: str, good: bool) -> None:
     """Its pattern is of the kind that Go, which the API server judges it with, and Python read alike."""
     [validation] = _resources(helm.CURRENT)["x-kubernetes-validations"]
-    found = re.fullmatch(r"self\.all\(name, name\.size\(\) <= (\d+) && name\.matches\('\^(.*)\$'\)\)", validation["rule"])
+    found = re.fullmatch(
+        r"self\.all\(name, name\.size\(\) <= (\d+) && name\.matches\('\^(.*)\$'\)\)", validation["rule"]
+    )
     assert found
     assert (len(name) <= int(found[1]) and re.fullmatch(found[2], name) is not None) is good

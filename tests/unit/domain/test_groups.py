@@ -93,6 +93,6 @@ def test_a_name_that_no_pod_can_carry_is_refused(name: str, says: str) -> None:
         ("huawei.com/Ascend\u202e", False),
     ],
 )
-def test_a_vendor_is_known_by_valid_names_only(name: str, known: bool) -> None:  # noqa: FBT001
+def test_a_vendor_is_known_by_valid_names_only(name: str, known: bool) -> None:
     """Names reach variables, annotations, metrics and terminals."""
     assert (contract.vendor_of(name) is contract.ASCEND) is known

@@ -1,5 +1,7 @@
 """Processes on devices of groups they don't belong to."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -13,7 +15,7 @@ from tests.unit.domain.objects import GPU, a_ledger, gpus
 TEAM = "uid-of-team"
 
 
-def occupant(index: int, name: str = "python", **who: str) -> Occupant:
+def occupant(index: int, name: str = "python", **who: Any) -> Occupant:
     return Occupant(Device(GPU, index), 1234, name, **who)
 
 

@@ -71,7 +71,12 @@ class Node:
         if group_uid:
             group = group_uid.removeprefix("uid-of-")
             annotations, labels = {contract.GROUP: group, contract.GROUP_UID: group_uid}, {contract.GROUP: group}
-        meta: dict[str, Any] = {"name": name, "namespace": "ns", "uid": f"uid-of-{name}", "resourceVersion": str(self.version)}
+        meta: dict[str, Any] = {
+            "name": name,
+            "namespace": "ns",
+            "uid": f"uid-of-{name}",
+            "resourceVersion": str(self.version),
+        }
         if static:
             annotations = {"kubernetes.io/config.hash": static, "kubernetes.io/config.mirror": static}
             meta["ownerReferences"] = [{"kind": "Node", "name": NODE, "uid": "uid-of-n1", "controller": True}]

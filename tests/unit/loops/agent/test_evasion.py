@@ -96,6 +96,7 @@ async def test_a_process_that_renames_itself_is_one_finding() -> None:
     node = Watched()
     node.add_pod("member", **labelled({}))
     node.add_pod("intruder")
+    rows: list[Trespass] = []
     for look in range(4):
         rows = node.look(name=f"kworker/{look}")
 

@@ -81,6 +81,7 @@ def test_who_pauses_between_two_looks_stays_known_and_is_told_of_once() -> None:
 def test_another_name_is_no_news_and_no_second_finding() -> None:
     """Of a process of the node, and of a pod that starts new processes instead."""
     post = Post()
+    rows: list[Trespass] = []
     for look in range(5):
         renamed = replace(HOST, name=f"miner-{look}")
         again = replace(STRANGER, name=f"python-{look}", pid=100 + look, started=1000 + look)
