@@ -218,7 +218,8 @@ class Process:
             at, limit = settings.extender_bind, extender.MAX_BODY
             servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=extender.TIMEOUT, tls=tls))
         if "webhook" in settings.roles:
-            routes = Admission(self._groups, self._pods, settings.identity, settings.agent_identity).routes()
+            names = settings.identity, settings.agent_identity
+            routes = Admission(self._groups, self._pods, *names, settings.bypasses).routes()
             if settings.webhook_tls:
                 tls = self._certificate_of("webhook", settings.webhook_tls)
             else:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from deviceshare.domain import contract
+from deviceshare.domain import bypasses, contract
 from deviceshare.loops import leadership
 
 ROLES: Final = ("controller", "extender", "webhook")
@@ -50,6 +50,7 @@ class Settings:
     webhook_bind: Address
     webhook_service: str
     webhook_config: str
+    bypasses: str
     ca_secret: str
     tls_cert: Path | None
     tls_key: Path | None
@@ -188,6 +189,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("--webhook-bind", type=AddressType(), default=":9443", help="HTTPS, for the API server."),
         flag("--webhook-service", default=contract.NAME, help="The Service by which the API server reaches it."),
         flag("--webhook-config", default=contract.NAME, help="The webhook configurations whose CA bundle is kept."),
+        flag(
+            "--bypasses",
+            type=click.Choice(bypasses.MODES),
+            default=bypasses.WARN,
+            help="What is done about pods of groups that go around the hand-over, as by a hostPath of /dev.",
+        ),
         flag("--ca-secret", default="", help="Make the webhooks' certificates; this Secret keeps the CA."),
         flag("--tls-cert", type=file, help="Or bring them: a certificate, PEM; read again when it changes."),
         flag("--tls-key", type=file, help="Its private key, PEM."),

@@ -10,6 +10,7 @@ import logging
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from io import StringIO
 from time import perf_counter
 from types import TracebackType
 from typing import Literal, Self, TextIO
@@ -19,10 +20,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
-from structlog.typing import Processor
+from structlog.typing import EventDict, ExcInfo, Processor
 
 from deviceshare import __version__
 from deviceshare.domain.census import DeviceCount
+from deviceshare.domain.printable import printable_lines
 
 LogFormat = Literal["json", "console", "auto"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -79,7 +81,18 @@ _JSON: list[Processor] = [
 
 def _console(*, colors: bool) -> list[Processor]:
     # Rich's boxes around tracebacks take a screen each; a log is better served by Python's own.
-    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
+    return [_printable, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_plain_traceback)]
+
+
+def _printable(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """A log on a terminal holds names and errors of others; JSON has escapes of its own."""
+    return {key: printable_lines(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _plain_traceback(stream: TextIO, exc_info: ExcInfo) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, exc_info)
+    stream.write(printable_lines(text.getvalue()))
 
 
 class ServerMetrics:

@@ -137,9 +137,10 @@ class Eyes:
         try:
             name = (directory / "comm").read_text(errors="replace").strip()
             owner = owner_of((directory / "cgroup").read_text(errors="replace"))
+            started = _started((directory / "stat").read_text(errors="replace"))
         except OSError:
             return None  # it has ended
-        return Running(process.pid, name, process.memory_mib or 0, owner)
+        return Running(process.pid, name, process.memory_mib or 0, owner, started)
 
     def _send(self, loop: asyncio.AbstractEventLoop, sight: Sight) -> None:
         self._told = time.monotonic()
@@ -154,6 +155,14 @@ class Eyes:
         except OSError as error:
             log.warning("Failed to read the boot ID: marks of unhealthy devices outlive restarts", error=str(error))
             return ""
+
+
+def _started(stat: str) -> int:
+    """When the process of this /proc/PID/stat started: its field 22 (proc_pid_stat(5)).
+
+    The second field is the process's name in parentheses, and may hold blanks and parentheses of its own.
+    """
+    return int(stat.rpartition(")")[2].split()[19])
 
 
 def _ears() -> nvidia.Watch | None:

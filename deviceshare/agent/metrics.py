@@ -71,7 +71,9 @@ class _Devices(Collector):
     def _health(self) -> Iterable[GaugeMetricFamily]:
         hardware = self._hardware() or Hardware()
         healthy = _family("healthy", "1 while the device may be handed out, 0 while it is unhealthy or lost.")
-        trespasses = _family("trespasses", "Processes, by name and pod, on a group's device that are not of the group.")
+        trespasses = _family(
+            "trespasses", "Pods, and processes of no pod, on a group's device that are not of the group."
+        )
         for part in hardware.devices:
             labels = [part.resource, str(part.index), part.uuid]
             healthy.add_metric(labels, float(not part.unhealthy))

@@ -6,10 +6,9 @@ import sys
 from typing import IO, TYPE_CHECKING
 
 import click
-from rich.text import Text
 
 from deviceshare.cli import cluster
-from deviceshare.cli.output import JSON, TABLE, encoded, show
+from deviceshare.cli.output import JSON, TABLE, Cell, joined, print_answer, show, styled
 from deviceshare.doctor.checkup import Checkup, Request, conclude, look
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Check
 from deviceshare.domain import contract
@@ -66,7 +65,7 @@ def doctor(
     except asyncio.CancelledError:
         sys.exit(_TERMINATED)
     if output == JSON:
-        click.echo(encoded(checkup, JSON))
+        print_answer(checkup, JSON)
     sys.exit(0 if checkup.healthy else 1)
 
 
@@ -83,15 +82,15 @@ async def _examine(api: "Api", request: Request, *, aloud: bool) -> Checkup:
     return conclude(checks)
 
 
-def _lines(check: Check) -> list[Text]:
+def _lines(check: Check) -> list[Cell]:
     """One line where all is well; else one for each finding, and its cure beneath."""
     lines = [_line(check.mark, check.name, check.said)] if check.mark == OK else []
     for finding in check.findings:
         lines.append(_line(finding.mark, check.name, finding.what))
         if finding.cure:
-            lines.append(Text(" " * (_MARK + _NAME) + "cure: " + finding.cure, style="dim"))
+            lines.append(styled(" " * (_MARK + _NAME) + "cure: " + finding.cure, "dim"))
     return lines
 
 
-def _line(mark: str, name: str, said: str) -> Text:
-    return Text.assemble((mark.ljust(_MARK), _COLOURS[mark]), (name.ljust(_NAME), "bold"), said)
+def _line(mark: str, name: str, said: str) -> Cell:
+    return joined(styled(mark.ljust(_MARK), _COLOURS[mark]), styled(name.ljust(_NAME), "bold"), said)

@@ -7,7 +7,7 @@ import click
 
 from deviceshare.cli import cluster
 from deviceshare.cli.explain_view import view
-from deviceshare.cli.output import JSON, TABLE, YAML, encoded, show
+from deviceshare.cli.output import JSON, TABLE, YAML, print_answer, show
 from deviceshare.cli.snapshot import Snapshot, look
 from deviceshare.domain.explanation import Explanation, explain_group, explain_pod
 from deviceshare.domain.groups import Group
@@ -115,4 +115,4 @@ def _tell(explanation: Explanation, output: str, *, details: bool) -> None:
     if output == TABLE:
         show(*view(explanation, details=details))
     else:
-        click.echo(encoded(explanation, output))
+        print_answer(explanation, output)

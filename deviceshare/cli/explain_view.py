@@ -2,12 +2,8 @@
 
 from typing import Final
 
-from rich.console import RenderableType
-from rich.markup import escape
-from rich.table import Table
-
 from deviceshare.cli.folding import fold, more
-from deviceshare.cli.output import table
+from deviceshare.cli.output import Cell, Grid, Part, joined, styled, table
 from deviceshare.domain.explanation import Explanation
 from deviceshare.domain.fleet import TOO_FULL
 from deviceshare.domain.verdicts import NodeVerdict
@@ -16,14 +12,14 @@ SHOWN: Final = 5
 """Nodes, each with all its devices, before the rest is counted; as many as a condition names."""
 
 
-def view(explanation: Explanation, *, details: bool) -> list[RenderableType]:
+def view(explanation: Explanation, *, details: bool) -> list[Part]:
     """The message, the facts, the nodes; `details` folds nothing."""
-    parts: list[RenderableType] = [escape(explanation.message)]
+    parts: list[Part] = [explanation.message]
     if explanation.facts:
         facts = table("", "")
         facts.show_header = False
         for name, fact in explanation.facts.items():
-            facts.add_row(f"[bold]{escape(name)}[/]", escape(fact))
+            facts.add_row(styled(name, "bold"), fact)
         parts += ["", facts]
     if explanation.nodes:
         shown, rest = fold(explanation.nodes, None if details else SHOWN)
@@ -34,23 +30,24 @@ def view(explanation: Explanation, *, details: bool) -> list[RenderableType]:
     return parts
 
 
-def _add(made: Table, node: NodeVerdict, *, details: bool) -> None:
-    made.add_row(escape(node.node), "", _verdict(node), "")
+def _add(made: Grid, node: NodeVerdict, *, details: bool) -> None:
+    made.add_row(node.node, "", _verdict(node), "")
     if not details and not node.reason.startswith(TOO_FULL):
         return  # where something else than devices is in the way, or nothing is, the devices tell nobody more
     alike: dict[tuple[str, str, str], list[int]] = {}
     for device in node.devices:
         alike.setdefault((device.resource, device.reason, device.cure), []).append(device.index)
     for (resource, reason, cure), indices in alike.items():
-        made.add_row("", f"{resource} {','.join(map(str, indices))}", escape(reason) or "[green]free[/]", escape(cure))
+        made.add_row("", f"{resource} {','.join(map(str, indices))}", reason or styled("free", "green"), cure)
 
 
-def _verdict(node: NodeVerdict) -> str:
+def _verdict(node: NodeVerdict) -> Cell:
     if not node.fits:
-        return f"[yellow]{escape(node.reason)}[/]"
+        return styled(node.reason, "yellow")
     held = " and ".join(f"{resource} {indices}" for resource, indices in node.would_get.items())
     why = f", {node.why_these}" if node.why_these else ""
-    return f"[green]fits, scores {node.score} of 10[/]" + (f"; would get {escape(held + why)}" if held else "")
+    fits = styled(f"fits, scores {node.score} of 10", "green")
+    return joined(fits, f"; would get {held}{why}" if held else "")
 
 
 def _summary(rest: list[NodeVerdict]) -> str:

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
+from deviceshare.cli.output import Cell, styled
+
 T = TypeVar("T")
 
 SHOWN: Final = 20
@@ -21,11 +23,11 @@ def fold(
     return by_urgency[:shown], by_urgency[shown:]
 
 
-def more(rest: Sequence[Any], noun: str, detail: str = "") -> list[str]:
+def more(rest: Sequence[Any], noun: str, detail: str = "") -> list[Cell]:
     """The line that counts what was folded away."""
     if not rest:
         return []
-    return [f"[dim]and {counted(len(rest), f'more {noun}')}{f' ({detail})' if detail else ''}; all: -d[/]"]
+    return [styled(f"and {counted(len(rest), f'more {noun}')}{f' ({detail})' if detail else ''}; all: -d", "dim")]
 
 
 def counted(number: int, noun: str) -> str:

@@ -4,11 +4,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 import click
-from rich.console import RenderableType
 
 from deviceshare.cli import cluster
 from deviceshare.cli.inspect_view import view
-from deviceshare.cli.output import FORMATS, TABLE, WIDE, encoded, show
+from deviceshare.cli.output import FORMATS, TABLE, WIDE, Part, print_answer, show
 from deviceshare.cli.snapshot import Snapshot, look
 from deviceshare.domain import contract
 from deviceshare.domain.drawing import draw
@@ -40,7 +39,7 @@ def inspect(target: cluster.Target, node: str | None, output: str, *, details: b
     def picture(seen: Snapshot) -> Picture:
         return _picture(seen, node)
 
-    def parts(shown: Picture) -> list[RenderableType]:
+    def parts(shown: Picture) -> list[Part]:
         return view(shown, now=datetime.now(UTC), details=details or node is not None, wide=output == WIDE)
 
     if watch:
@@ -51,7 +50,7 @@ def inspect(target: cluster.Target, node: str | None, output: str, *, details: b
     elif output in (TABLE, WIDE):
         show(*parts(picture(target.ask(look))))
     else:
-        click.echo(encoded(picture(target.ask(look)), output))
+        print_answer(picture(target.ask(look)), output)
 
 
 def _picture(seen: Snapshot, node: str | None) -> Picture:

@@ -4,12 +4,8 @@ from collections import Counter
 from datetime import datetime
 from typing import Final
 
-from rich.console import RenderableType
-from rich.markup import escape
-from rich.text import Text
-
 from deviceshare.cli.folding import SHOWN, counted, fold, more, natural
-from deviceshare.cli.output import group_name, table
+from deviceshare.cli.output import Cell, Part, group_name, joined, styled, table
 from deviceshare.cli.troubles import troubles
 from deviceshare.domain.picture import (
     FORMER,
@@ -26,14 +22,14 @@ from deviceshare.domain.picture import (
     WaitingPod,
 )
 
-Section = list[RenderableType]
+Section = list[Part]
 
 FULL, PARTLY, IDLE, TROUBLED = "full", "partly used", "free", "in trouble"
 _URGENCY: Final = (TROUBLED, PARTLY, FULL, IDLE)
 _PHASES: Final = {"Bound": "green", "Pending": "yellow", "Degraded": "red"}
 
 
-def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[RenderableType]:
+def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[Part]:
     """The sections, with an empty line between; `details` shows every device and folds nothing."""
     shown = None if details else SHOWN
     sections = [
@@ -45,7 +41,7 @@ def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[
     parts: Section = []
     for section in sections:
         parts += [*section, ""] if section else []
-    return [*parts, total(picture)]
+    return [*parts, *total(picture)]
 
 
 def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
@@ -56,10 +52,10 @@ def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
     lines, rest = fold(every, shown, urgency=lambda node: _URGENCY.index(_state(node)))
     made = table("NODE", "RESOURCE", "USED", *(("MODEL", "MEMORY", "DRIVER") if wide else ()), "DEVICES")
     for node in lines:
-        name = escape(node.name)
+        name = node.name
         for count in node.counts or [Count("")]:
             mine = [device for device in node.devices if device.resource == count.resource]
-            hardware = (_models(mine), _memories(mine), escape(node.driver)) if wide else ()
+            hardware = (_models(mine), _memories(mine), node.driver) if wide else ()
             used = f"{count.allocated}/{count.total}" if count.resource else ""
             made.add_row(name, count.resource, used, *hardware, _who(node, count.resource, mine))
             name = ""
@@ -80,33 +76,37 @@ def _state(node: NodeView) -> str:
     return FULL if all(count.free == 0 for count in node.counts) else PARTLY
 
 
-def _who(node: NodeView, resource: str, devices: list[DeviceView]) -> str:
+def _who(node: NodeView, resource: str, devices: list[DeviceView]) -> Cell:
     """Who has which devices, as `notebooks 0,1  free 2,3`; a device with a `!` is broken or lost."""
-    held: dict[str, list[str]] = {}
+    held: dict[tuple[str, str], list[DeviceView]] = {}
     for device in devices:
-        held.setdefault(_holder(device), []).append(f"{device.index}" if device.sound else f"[red]{device.index}![/]")
-    words = [f"{holder} {','.join(indices)}" for holder, indices in held.items()]
+        held.setdefault((device.group, str(_holder(device))), []).append(device)
+    words = [joined(_holder(mine[0]), " ", joined(*map(_index, mine), between=",")) for mine in held.values()]
     if node.obstacle:
-        words.append(f"[yellow]({escape(node.obstacle)})[/]")
+        words.append(styled(f"({node.obstacle})", "yellow"))
     elif resource in node.opaque:
-        words.append("[yellow](none given out: pods have some through the device plugin, unknown which)[/]")
-    words += [f"[yellow]({escape(reason)})[/]" for reason in node.withheld if not node.counts]
-    return "  ".join(words) or "[yellow]no devices[/]"
+        words.append(styled("(none given out: pods have some through the device plugin, unknown which)", "yellow"))
+    words += [styled(f"({reason})", "yellow") for reason in node.withheld if not node.counts]
+    return joined(*words, between="  ") if words else styled("no devices", "yellow")
 
 
-def _holder(device: DeviceView) -> str:
+def _index(device: DeviceView) -> Cell:
+    return str(device.index) if device.sound else styled(f"{device.index}!", "red")
+
+
+def _holder(device: DeviceView) -> Cell:
     if device.use == FREE:
-        return "[dim]free[/]" if device.sound else "[red]unusable[/]"
+        return styled("free", "dim") if device.sound else styled("unusable", "red")
     if device.use == SPLIT:
-        return "[yellow]split by MIG[/]"
+        return styled("split by MIG", "yellow")
     if device.use == LEFT:
-        return "[dim]device plugin's[/]" if device.sound else "[red]unusable[/]"
+        return styled("device plugin's", "dim") if device.sound else styled("unusable", "red")
     if device.use == WITHHELD:
-        return "[dim]withheld[/]" if device.sound else "[red]unusable[/]"
+        return styled("withheld", "dim") if device.sound else styled("unusable", "red")
     if device.use == PLUGIN:
-        return f"[yellow]pod {escape(device.pod)}[/]"
+        return styled(f"pod {device.pod}", "yellow")
     mark = {RELEASING: " (releasing)", FORMER: " (former)"}.get(device.use, "")
-    return f"{group_name(device.group)}{mark}"
+    return joined(group_name(device.group), mark)
 
 
 def _devices(picture: Picture, *, wide: bool) -> Section:
@@ -114,29 +114,29 @@ def _devices(picture: Picture, *, wide: bool) -> Section:
         return []
     made = table("NODE", "DEVICE", "USE", "BY", "HEALTH", *(("MODEL", "MEMORY", "UUID") if wide else ()))
     for node in sorted(picture.nodes, key=lambda node: natural(node.name)):
-        name = escape(node.name)
+        name = node.name
         for device in node.devices:
-            hardware = (escape(device.model), _memory(device), device.uuid) if wide else ()
-            by = group_name(device.group) if device.group else escape(device.pod)
-            use = f"{device.use}: {escape(device.withheld)}" if device.use == WITHHELD else device.use
+            hardware = (device.model, _memory(device), device.uuid) if wide else ()
+            by = group_name(device.group) if device.group else device.pod
+            use = f"{device.use}: {device.withheld}" if device.use == WITHHELD else device.use
             made.add_row(name, f"{device.resource} {device.index}", use, by, _health(device), *hardware)
             name = ""
         if node.obstacle or node.withheld or not node.devices:
             why = node.obstacle or "; ".join(node.withheld) or "no devices"
-            made.add_row(name, "", "", "", f"[yellow]{escape(why)}[/]")
+            made.add_row(name, "", "", "", styled(why, "yellow"))
     return [made]
 
 
-def _health(device: DeviceView) -> str:
+def _health(device: DeviceView) -> Cell:
     if device.unhealthy:
-        return f"[red]{escape(device.unhealthy)}[/]"
+        return styled(device.unhealthy, "red")
     if device.lost:
-        return "[red]lost[/]"
-    return "[green]healthy[/]" if device.watched else "[dim]not watched[/]"
+        return styled("lost", "red")
+    return styled("healthy", "green") if device.watched else styled("not watched", "dim")
 
 
 def _models(devices: list[DeviceView]) -> str:
-    return escape(", ".join(sorted({device.model for device in devices if device.model})))
+    return ", ".join(sorted({device.model for device in devices if device.model}))
 
 
 def _memories(devices: list[DeviceView]) -> str:
@@ -155,13 +155,13 @@ def _groups(picture: Picture, shown: int | None, *, names: bool) -> Section:
     for group in lines:
         held = " ".join(f"{resource} {indices}" for resource, indices in sorted(group.devices.items()))
         wants = " ".join(f"{count} {resource}" for resource, count in sorted(group.wants.items()))
-        pods = escape(", ".join(group.pods)) if names and group.pods else str(len(group.pods))
+        pods = ", ".join(group.pods) if names and group.pods else str(len(group.pods))
         made.add_row(
             group_name(group.name),
-            f"[{_PHASES.get(group.phase, 'default')}]{group.phase}[/]",
-            escape(group.node) or "[dim]-[/]",
-            held or f"[dim]wants {wants}[/]",
-            pods + (f" [yellow]+ {group.waiting} waiting[/]" if group.waiting else ""),
+            styled(group.phase, _PHASES.get(group.phase, "")),
+            group.node or styled("-", "dim"),
+            held or styled(f"wants {wants}", "dim"),
+            joined(pods, styled(f" + {group.waiting} waiting" if group.waiting else "", "yellow")),
         )
     return [made, *more(rest, "group")]
 
@@ -172,7 +172,7 @@ def _troubles(picture: Picture, shown: int | None) -> Section:
         return []
     made = table("TROUBLE", "WHAT", "WHAT TO DO")
     for line in lines:
-        made.add_row(f"[red]{escape(line.where)}[/]", escape(line.what), escape(line.cure))
+        made.add_row(styled(line.where, "red"), line.what, line.cure)
     return [made, *more(rest, "trouble")]
 
 
@@ -186,15 +186,15 @@ def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
     made = table("WAITING", "GROUP", "FOR", "REASON")
     for (group, reason), pods in lines:
         others = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
-        first = f"[yellow]{escape(pods[0].pod)}{others}[/]"
-        made.add_row(first, group_name(group), _age(pods[0].since, now), escape(reason))
+        first = styled(f"{pods[0].pod}{others}", "yellow")
+        made.add_row(first, group_name(group), _age(pods[0].since, now), reason)
     return [made, *more(rest, "line", counted(sum(len(pods) for _, pods in rest), "pod"))]
 
 
-def total(picture: Picture) -> RenderableType:
+def total(picture: Picture) -> list[Cell]:
     """How much of each resource is given out in the whole cluster."""
     if not picture.nodes:
-        return Text("No node is shared yet. Share one: kubectl label node NODE deviceshare.io/mode=shared")
+        return ["No node is shared yet. Share one: kubectl label node NODE deviceshare.io/mode=shared"]
     on = f"on {counted(len(picture.nodes), 'node')}"
     lines = [
         f"{count.resource}: {count.allocated}/{count.total} allocated, {count.free} free"
@@ -202,7 +202,7 @@ def total(picture: Picture) -> RenderableType:
         + f", {on}"
         for count in picture.total
     ]
-    return Text("\n".join(lines or [f"No devices {on}"]), style="bold")
+    return [styled(line, "bold") for line in lines or [f"No devices {on}"]]
 
 
 def _age(since: str, now: datetime) -> str:

@@ -5,10 +5,12 @@ Shell completion is click's: `eval "$(_DEVICESHARE_COMPLETE=bash_source devicesh
 """
 
 from importlib import import_module
+from typing import Any
 
 import click
 
 from deviceshare import __version__
+from deviceshare.domain.printable import printable_lines
 
 
 class LazyGroup(click.Group):
@@ -29,6 +31,14 @@ class LazyGroup(click.Group):
         command = getattr(import_module(f"deviceshare.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Errors reach the terminal as answers do: with nothing in them that commands it (cli/output.py)."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            vars(error)["message"] = printable_lines(error.message)
+            raise
 
 
 @click.group(

@@ -1,16 +1,37 @@
-"""How an answer is printed: tables for people, JSON and YAML for programs."""
+"""How an answer is printed: the one place from which texts reach a terminal, and the filter that all of them pass.
 
+Most of what a command shows was chosen by others: names, messages of the API server, programs' names. So nothing in a
+text is a command: neither to the terminal (control characters are shown as escapes), nor to rich (there is no markup;
+colours are given with `styled`). A test refuses every other module of the command line that prints or imports rich.
+
+Tables are for people. JSON and YAML are for programs: their values are exact, with escapes of their own.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 from zlib import crc32
 
 import click
 import msgspec
-from rich.console import Console, RenderableType
-from rich.markup import escape
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Group as _Stack
+from rich.live import Live
+from rich.segment import Segment
+from rich.style import Style
 from rich.table import Table
+from rich.text import Text
+
+from deviceshare.domain.printable import printable, printable_lines
 
 TABLE, WIDE, JSON, YAML = "table", "wide", "json", "yaml"
 FORMATS: Final = (TABLE, WIDE, JSON, YAML)
+
+Cell = str | Text
+"""A text as it is, or with colours."""
+Grid = Table
+Part = Cell | Grid
+"""What is shown below one another."""
 
 _GROUP_COLOURS: Final = ("cyan", "magenta", "blue", "bright_cyan", "bright_magenta", "bright_blue")
 """Red, yellow and green say something already."""
@@ -19,33 +40,105 @@ _UNBROKEN: Final = 100_000
 """Columns where nobody looks at a screen: a line broken for a width that a pipe doesn't have can't be searched."""
 
 
-def encoded(answer: Any, format: str) -> str:
-    """A Struct, or a list of them, as JSON or YAML."""
-    if format == YAML:
-        return msgspec.yaml.encode(answer).decode().rstrip("\n")
-    return msgspec.json.format(msgspec.json.encode(answer)).decode()
+class FilteringConsole(Console):
+    """A console on which texts are nothing but texts."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, markup=False, emoji=False, highlight=False)
+
+    def render_str(self, text: str, *, style: str | Style = "", **_: Any) -> Text:
+        """Every plain string comes through here, before it is measured."""
+        return Text(printable(text), style=style)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """And everything, whatever it was made of, through here."""
+        for segment in super().render(renderable, options):
+            sound = segment.control or segment.text.isprintable() or segment.text == "\n"
+            yield segment if sound else Segment(printable_lines(segment.text), segment.style)
 
 
-def show(*parts: RenderableType) -> None:
-    """Prints what people read: with colours and as wide as the terminal, or plain and unbroken where there is none."""
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(*parts, sep="\n")
-        return
-    wide = Console(highlight=False, width=_UNBROKEN)
-    with wide.capture() as captured:
-        wide.print(*parts, sep="\n")
-    click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+def styled(text: str, style: str = "") -> Text:
+    """A text with a colour."""
+    return Text(printable(text), style=style)
 
 
-def table(*columns: str) -> Table:
+def joined(*parts: Cell, between: str = "") -> Text:
+    """Texts in one line, each with its own colour."""
+    return Text(between).join(part if isinstance(part, Text) else styled(part) for part in parts)
+
+
+def table(*columns: str) -> Grid:
     """A table as kubectl prints them: no lines, names of columns in capitals."""
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    made = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         made.add_column(column, overflow="fold", no_wrap=False)
     return made
 
 
-def group_name(name: str) -> str:
-    """A group's name, in markup that gives it the same colour each time."""
-    return f"[{_GROUP_COLOURS[crc32(name.encode()) % len(_GROUP_COLOURS)]}]{escape(name)}[/]"
+def group_name(name: str) -> Text:
+    """A group's name, in the same colour each time."""
+    return styled(name, _GROUP_COLOURS[crc32(name.encode(errors="replace")) % len(_GROUP_COLOURS)])
+
+
+def show(*parts: Part) -> None:
+    """Prints what people read: with colours and as wide as the terminal, or plain and unbroken where there is none."""
+    console = FilteringConsole()
+    if console.is_terminal:
+        console.print(*parts, sep="\n")
+        return
+    wide = FilteringConsole(width=_UNBROKEN)
+    with wide.capture() as captured:
+        wide.print(*parts, sep="\n")
+    click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+
+
+def say(text: str = "", *, err: bool = False) -> None:
+    """Prints sentences, unbroken."""
+    click.echo(printable_lines(text), err=err)
+
+
+def print_answer(answer: Any, format: str) -> None:
+    """Prints a Struct, or a list of them, for programs."""
+    click.echo(encoded(answer, format))
+
+
+def encoded(answer: Any, format: str) -> str:
+    """A Struct, or a list of them, as JSON or YAML that means the same and commands nothing."""
+    if format == YAML:
+        text = msgspec.yaml.encode(answer).decode().rstrip("\n")
+        if printable_lines(text) == text:
+            return text
+        import yaml  # noqa: PLC0415 - rarely needed, as msgspec knows
+
+        return yaml.safe_dump(msgspec.to_builtins(answer), allow_unicode=False, sort_keys=False).rstrip("\n")
+    text = msgspec.json.format(msgspec.json.encode(answer)).decode()
+    # Outside of its strings JSON has nothing to escape but the line breaks that were just made.
+    return "".join(sign if sign.isprintable() or sign == "\n" else _json_escape(sign) for sign in text)
+
+
+def _json_escape(sign: str) -> str:
+    units = sign.encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def on_terminal() -> bool:
+    """Whether somebody looks at a screen."""
+    return FilteringConsole().is_terminal
+
+
+@contextmanager
+def screen() -> Iterator[Callable[[Iterable[Part]], None]]:
+    """What draws: on a terminal over what was there, elsewhere below it."""
+    console = FilteringConsole()
+    if not console.is_terminal:
+        yield lambda parts: show(*parts, "")
+        return
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda parts: live.update(_Stack(*parts), refresh=True)
+
+
+@contextmanager
+def waiting(doing: str) -> Iterator[None]:
+    """Shows on a terminal what the block waits for."""
+    with FilteringConsole(stderr=True).status(styled(doing)):
+        yield

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import click
-from rich.console import Console
 
+from deviceshare.cli.output import waiting
 from deviceshare.loops.ports import Conflict
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ async def insist(attempt: Callable[[], Awaitable[T]]) -> T:
 
 async def wait_for(look: Callable[[], Awaitable[T | None]], *, doing: str, seconds: float) -> T | None:
     """What `look` returns as soon as it isn't None; None when `seconds` have passed. A terminal shows `doing`."""
-    with Console(stderr=True).status(doing):
+    with waiting(doing):
         try:
             async with asyncio.timeout(seconds):
                 while True:

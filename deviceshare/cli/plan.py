@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from deviceshare.cli import cluster
 from deviceshare.cli.manifests import Given, Wanted, given, wanted
-from deviceshare.cli.output import JSON, TABLE, YAML, encoded, show
+from deviceshare.cli.output import JSON, TABLE, YAML, print_answer, show
 from deviceshare.cli.plan_view import view
 from deviceshare.cli.snapshot import Snapshot, look, snapshot
 from deviceshare.domain.planning import Plan, Planner
@@ -53,7 +53,7 @@ def plan(target: cluster.Target, files: tuple[Path, ...], nodes: Path | None, ou
     if output == TABLE:
         show(*view(answer, details=details))
     else:
-        click.echo(encoded(answer, output))
+        print_answer(answer, output)
     sys.exit(0 if answer.complete else WAITS)
 
 

@@ -1,25 +1,22 @@
 """A plan as text: where each group lands, who waits and for what, and what is left then."""
 
-from rich.console import RenderableType
-from rich.markup import escape
-
 from deviceshare.cli.folding import SHOWN, counted, fold, more
 from deviceshare.cli.inspect_view import nodes, total
-from deviceshare.cli.output import group_name, table
+from deviceshare.cli.output import Part, group_name, styled, table
 from deviceshare.domain.planning import Placement, Plan
 
 
-def view(plan: Plan, *, details: bool) -> list[RenderableType]:
+def view(plan: Plan, *, details: bool) -> list[Part]:
     """The sections, with an empty line between; `details` adds the nodes and folds nothing."""
     shown = None if details else SHOWN
     sections = [_placed(plan, shown), _waiting(plan, shown), nodes(plan.after, None, wide=False) if details else []]
-    parts: list[RenderableType] = []
+    parts: list[Part] = []
     for section in sections:
         parts += [*section, ""] if section else []
-    return [*parts, "[bold]Then[/]", total(plan.after)]
+    return [*parts, styled("Then", "bold"), *total(plan.after)]
 
 
-def _placed(plan: Plan, shown: int | None) -> list[RenderableType]:
+def _placed(plan: Plan, shown: int | None) -> list[Part]:
     lines, rest = fold((placement for placement in plan.groups if placement.node), shown)
     if not lines:
         return []
@@ -27,9 +24,7 @@ def _placed(plan: Plan, shown: int | None) -> list[RenderableType]:
     for placement in lines:
         held = " ".join(f"{resource} {indices}" for resource, indices in placement.devices.items())
         pods = str(len(placement.pods))
-        made.add_row(
-            group_name(placement.group), f"[green]{escape(placement.node)}[/]", held, pods, escape(_why(placement))
-        )
+        made.add_row(group_name(placement.group), styled(placement.node, "green"), held, pods, _why(placement))
     return [made, *more(rest, "group")]
 
 
@@ -41,7 +36,7 @@ def _why(placement: Placement) -> str:
     return f"{where}; {placement.why_these}" if placement.why_these else where
 
 
-def _waiting(plan: Plan, shown: int | None) -> list[RenderableType]:
+def _waiting(plan: Plan, shown: int | None) -> list[Part]:
     alike: dict[tuple[str, str], list[str]] = {}
     for waits in plan.waiting:
         alike.setdefault((waits.group, waits.reason), []).append(waits.pod)
@@ -55,5 +50,5 @@ def _waiting(plan: Plan, shown: int | None) -> list[RenderableType]:
     made = table("WAITING", "PODS", "REASON")
     for (group, reason), pods in lines:
         others = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
-        made.add_row(group_name(group), escape(f"{pods[0]}{others}") if pods else "-", f"[yellow]{escape(reason)}[/]")
+        made.add_row(group_name(group), f"{pods[0]}{others}" if pods else "-", styled(reason, "yellow"))
     return [made, *more(rest, "group")]

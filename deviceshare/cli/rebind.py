@@ -8,6 +8,7 @@ from typing import NamedTuple
 import click
 
 from deviceshare.cli import cluster
+from deviceshare.cli.output import say
 from deviceshare.cli.patience import insist, wait_for
 from deviceshare.domain import contract, rebinding
 from deviceshare.domain.devices import Device, Devices, selected
@@ -41,7 +42,7 @@ def rebind(target: cluster.Target, group: str) -> None:
 
     Containers see their new devices when they restart. What a pod had before stays reserved until the pod has ended.
     """
-    click.echo(target.ask(lambda api: ask(api, group)))
+    say(target.ask(lambda api: ask(api, group)))
 
 
 async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> str:

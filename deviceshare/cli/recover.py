@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import click
 
 from deviceshare.cli import cluster
+from deviceshare.cli.output import say
 from deviceshare.cli.patience import insist, wait_for
 from deviceshare.domain import contract
 from deviceshare.domain.hardware import Hardware, Part
@@ -36,7 +37,7 @@ def recover(target: cluster.Target, node: str, devices: tuple[str, ...]) -> None
     It says that the errors found so far are dealt with. An error that comes again marks the device again.
     """
     for line in target.ask(lambda api: lift(api, node, devices)):
-        click.echo(line)
+        say(line)
 
 
 async def lift(api: Cluster, node: str, names: Iterable[str], *, seconds: float = ANSWER_SECONDS) -> list[str]:

@@ -8,10 +8,8 @@ import threading
 from pathlib import Path
 
 import click
-import msgspec
-from rich.console import Console
-from rich.table import Table
 
+from deviceshare.cli.output import JSON, TABLE, FilteringConsole, print_answer, say, show, styled, table
 from deviceshare.sandbox import (
     Layout,
     Options,
@@ -116,7 +114,7 @@ def demo() -> None:
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Leave as at Ctrl-C: everything is taken down.
     try:
-        sys.exit(0 if tell(Console(highlight=False), Progress()) else 1)
+        sys.exit(0 if tell(FilteringConsole(), Progress()) else 1)
     except SandboxError as error:
         raise _Failed(str(error)) from error
 
@@ -145,17 +143,17 @@ def down(directory: Path) -> None:
             ran = stop(directory)
     except SandboxError as error:
         raise _Failed(str(error)) from error
-    click.echo(f"The sandbox in {directory} has ended." if ran else f"No sandbox runs in {directory}.")
+    say(f"The sandbox in {directory} has ended." if ran else f"No sandbox runs in {directory}.")
 
 
 @sandbox.command("status")
 @_directory
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="For people or programs.")
+@click.option("-o", "--output", type=click.Choice([TABLE, JSON]), default=TABLE, help="For people or programs.")
 def show_status(directory: Path, output: str) -> None:
     """Show each process. The exit status is 0 when all are healthy."""
     answer = status(directory)
-    if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(answer)))
+    if output == JSON:
+        print_answer(answer, JSON)
     else:
         _print(answer)
     sys.exit(0 if answer.ready else 1)
@@ -163,33 +161,32 @@ def show_status(directory: Path, output: str) -> None:
 
 def _print(answer: Status) -> None:
     if answer.processes:
-        table = Table("NAME", "PID", "HEALTHY", "RESTARTS", "LAST EXIT", box=None, pad_edge=False)
+        made = table("NAME", "PID", "HEALTHY", "RESTARTS", "LAST EXIT")
         for process in answer.processes:
-            colour = "green" if process.healthy else "red"
-            healthy = f"[{colour}]{'yes' if process.healthy else 'no'}[/]"
-            table.add_row(process.name, str(process.pid), healthy, str(process.restarts), process.message)
-        Console().print(table)
+            healthy = styled("yes", "green") if process.healthy else styled("no", "red")
+            made.add_row(process.name, str(process.pid), healthy, str(process.restarts), process.message)
+        show(made)
     if answer.message:
-        click.echo(answer.message, err=True)
+        say(answer.message, err=True)
 
 
 def _welcome(started: Sandbox, *, detached: bool) -> None:
     options, directory = started.plan.options, started.layout.directory
     nodes = "one real node" if options.real_node else f"{options.nodes} simulated nodes"
-    click.echo(f"Kubernetes {started.plan.binaries.version} with {nodes} is ready.\n")
-    click.echo(f"  export KUBECONFIG={started.kubeconfig}")
-    click.echo("  kubectl get nodes" if options.bare else "  kubectl get nodes,sdg,ndev")
+    say(f"Kubernetes {started.plan.binaries.version} with {nodes} is ready.\n")
+    say(f"  export KUBECONFIG={started.kubeconfig}")
+    say("  kubectl get nodes" if options.bare else "  kubectl get nodes,sdg,ndev")
     if options.deviceshare:
-        click.echo(f"\nThe cluster as a picture: {started.ui_url}")
+        say(f"\nThe cluster as a picture: {started.ui_url}")
     if not options.deviceshare and not options.bare:
-        click.echo("\nTo run deviceshare yourself:\n")
-        click.echo(f"  {shlex.join(started.deviceshare_command)}")
-        click.echo(f"  kubectl apply -f {started.layout.config / 'webhooks.yaml'}")
-    click.echo(f"\n  deviceshare sandbox status --dir {directory}")
+        say("\nTo run deviceshare yourself:\n")
+        say(f"  {shlex.join(started.deviceshare_command)}")
+        say(f"  kubectl apply -f {started.layout.config / 'webhooks.yaml'}")
+    say(f"\n  deviceshare sandbox status --dir {directory}")
     if detached:
-        click.echo(f"  deviceshare sandbox down --dir {directory}")
+        say(f"  deviceshare sandbox down --dir {directory}")
     else:
-        click.echo("\nCtrl-C ends everything.")
+        say("\nCtrl-C ends everything.")
 
 
 def _await_end(started: Sandbox) -> None:
@@ -200,4 +197,4 @@ def _await_end(started: Sandbox) -> None:
     while not ended.wait(1.0):
         if not started.layout.running():
             raise SandboxError(f"The sandbox has ended; see {started.layout.logs}")
-    click.echo("\nEnding everything.")
+    say("\nEnding everything.")

@@ -2,18 +2,14 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
-from rich.text import Text
 
 from deviceshare.cli import agents, cluster
 from deviceshare.cli.agents import NodeNow
-from deviceshare.cli.output import JSON, TABLE, encoded, show
+from deviceshare.cli.output import JSON, TABLE, Part, print_answer, screen, show, styled
 from deviceshare.cli.usage_table import cluster_table
 from deviceshare.domain import contract
 from deviceshare.loops.ports import Unavailable
@@ -52,9 +48,9 @@ def top(node: str, output: str, namespace: str, *, watch: bool, target: cluster.
         return
     nodes = target.ask(lambda api: _look(api, namespace, node))
     if output == JSON:
-        click.echo(encoded({"nodes": nodes}, JSON))
+        print_answer({"nodes": nodes}, JSON)
     else:
-        show(_drawn(nodes))
+        show(*_drawn(nodes))
     sys.exit(1 if all(each.silent for each in nodes) else 0)
 
 
@@ -71,7 +67,7 @@ async def _look(api: "Api", namespace: str, node: str) -> list[NodeNow]:
 
 async def _watch(api: "Api", namespace: str, node: str) -> None:
     nodes, trouble = await _look(api, namespace, node), ""
-    with _screen() as draw:
+    with screen() as draw:
         while True:
             draw(_drawn(nodes, trouble))
             await asyncio.sleep(WATCH_SECONDS)
@@ -81,22 +77,11 @@ async def _watch(api: "Api", namespace: str, node: str) -> None:
                 trouble = f"The cluster does not answer; this is how it was. Trying again. ({error})"
 
 
-@contextmanager
-def _screen() -> Iterator[Callable[[Group], None]]:
-    """What draws: on a terminal over what was there, elsewhere below it."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        yield lambda parts: show(parts, "")
-        return
-    with Live(console=console, auto_refresh=False) as live:
-        yield lambda parts: live.update(parts, refresh=True)
-
-
-def _drawn(nodes: list[NodeNow], trouble: str = "") -> Group:
+def _drawn(nodes: list[NodeNow], trouble: str = "") -> list[Part]:
     answered = [each for each in nodes if not each.silent]
-    lines = [Text(f"{each.node}: {each.silent}", style="yellow") for each in nodes if each.silent]
+    lines = [styled(f"{each.node}: {each.silent}", "yellow") for each in nodes if each.silent]
     if not answered:
-        lines.append(Text("See how agents are installed, and how they are reached: docs/agent.md"))
+        lines.append(styled("See how agents are installed, and how they are reached: docs/agent.md"))
     if trouble:
-        lines.append(Text(trouble, style="red"))
-    return Group(*([cluster_table(answered)] if answered else []), *lines)
+        lines.append(styled(trouble, "red"))
+    return [*([cluster_table(answered)] if answered else []), *lines]

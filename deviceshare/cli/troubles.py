@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from deviceshare.domain.picture import HELD, DeviceView, NodeView, Picture
+from deviceshare.domain.printable import quoted
 
 
 class Trouble(NamedTuple):
@@ -47,7 +48,7 @@ def _trespasses(node: NodeView, device: DeviceView) -> Iterable[Trouble]:
         whose = f"of pod {each.pod}" if each.pod else "outside of any pod"
         cure = f"kubectl delete pod -n {each.pod.replace('/', ' ')}" if each.pod else f"end it on {node.name}"
         whom = f"; group {device.group} holds it" if device.group else ""
-        yield Trouble(_name(node, device), f"process {each.process} {whose} uses it{whom}", cure)
+        yield Trouble(_name(node, device), f"process {quoted(each.process)} {whose} uses it{whom}", cure)
 
 
 def _name(node: NodeView, device: DeviceView) -> str:

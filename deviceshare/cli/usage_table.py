@@ -2,39 +2,35 @@
 
 from collections.abc import Iterator
 
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
-
 from deviceshare.cli.agents import DeviceNow, NodeNow
-from deviceshare.cli.output import group_name, table
+from deviceshare.cli.output import Cell, Grid, group_name, joined, styled, table
 from deviceshare.domain.usage import DeviceUsage, Process
 
 NONE = "-"
 
 
-def cluster_table(nodes: list[NodeNow]) -> Table:
+def cluster_table(nodes: list[NodeNow]) -> Grid:
     """Of nodes whose agents answered."""
     made = table("NODE", "DEVICE", "UTIL", "MEMORY (MiB)", "GROUP / POD", "CONTAINER", "MODEL / PROCESS", "PID", "")
     for node in nodes:
         for position, device in enumerate(node.devices):
-            name = Text("" if position else node.node, style="bold")
-            holders = ", ".join(map(group_name, device.groups)) or NONE
-            made.add_row(name, *_numbers(device), holders, "", escape(device.model), "", _ailment(device))
+            name = styled("" if position else node.node, "bold")
+            holders: Cell = joined(*map(group_name, device.groups), between=", ") if device.groups else NONE
+            made.add_row(name, *_numbers(device), holders, "", device.model, "", _ailment(device))
             for memory, process in _processes(device):
-                whose = Text(process.pod or "no pod", style="" if process.pod else "dim")
-                row = (whose, process.container, _name(process), str(process.pid), _trespass(process))
+                whose = styled(process.pod or "no pod", "" if process.pod else "dim")
+                row = (whose, process.container, process.name or NONE, str(process.pid), _trespass(process))
                 made.add_row("", "", "", memory, *row)
     return made
 
 
-def pod_table(devices: list[DeviceUsage]) -> Table:
+def pod_table(devices: list[DeviceUsage]) -> Grid:
     """Of one pod's devices; whose they are goes without saying."""
     made = table("DEVICE", "UTIL", "MEMORY (MiB)", "MODEL / PROCESS", "PID")
     for device in devices:
-        made.add_row(*_numbers(device), escape(device.model), "")
+        made.add_row(*_numbers(device), device.model, "")
         for memory, process in _processes(device):
-            made.add_row("", "", memory, _name(process), str(process.pid))
+            made.add_row("", "", memory, process.name or NONE, str(process.pid))
     return made
 
 
@@ -50,14 +46,9 @@ def _processes(device: DeviceUsage) -> Iterator[tuple[str, Process]]:
         yield str(process.memory_mib) if process.memory_mib else NONE, process
 
 
-def _name(process: Process) -> str:
-    """Anybody may give a program a name that would be a command to this table, or to the terminal."""
-    return escape("".join(sign if sign.isprintable() else "?" for sign in process.name)) or NONE
+def _ailment(device: DeviceNow) -> Cell:
+    return styled(device.unhealthy, "red")
 
 
-def _ailment(device: DeviceNow) -> Text:
-    return Text(device.unhealthy, style="red")
-
-
-def _trespass(process: Process) -> Text:
-    return Text("trespass" if process.trespass else "", style="red")
+def _trespass(process: Process) -> Cell:
+    return styled("trespass" if process.trespass else "", "red")

@@ -5,11 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-
 from deviceshare.cli.cluster import ANSWER_SECONDS
-from deviceshare.cli.output import show
+from deviceshare.cli.output import Part, on_terminal, screen, styled
 from deviceshare.cli.snapshot import LIVE_PODS, SHARED_NODES, Snapshot, look
 from deviceshare.domain import contract
 from deviceshare.domain.fleet import Fleet
@@ -23,9 +20,9 @@ PAUSE_SECONDS = 0.5
 """Between two pictures: changes come in bursts, and nobody reads faster."""
 TICK_SECONDS = 10.0
 """A screen is drawn again after this long without a change, since it says for how long pods wait."""
-LOST = "[red]The cluster does not answer; this is how it was. Trying again.[/]"
+LOST = "The cluster does not answer; this is how it was. Trying again."
 
-Render = Callable[[Picture], list[RenderableType]]
+Render = Callable[[Picture], list[Part]]
 
 
 async def follow(api: Api, draw: Callable[[Snapshot], Picture], render: Render) -> None:
@@ -37,19 +34,14 @@ async def follow(api: Api, draw: Callable[[Snapshot], Picture], render: Render) 
     draw(await look(api))  # what is wrong with the question or our rights comes out here; mirrors try again for ever
     changed = asyncio.Event()
     async with _mirrored(api, changed) as (seen, synced):
-        if Console().is_terminal:
-            with Live(console=Console(highlight=False), auto_refresh=False) as live:
-                while True:
-                    parts = render(draw(seen()))
-                    live.update(Group(*parts, *([] if synced() else [LOST])), refresh=True)
-                    await _next(changed, TICK_SECONDS)
-        last = None
-        while True:
-            picture = draw(seen())
-            if picture != last:
-                show(*render(picture), "")
-            last = picture
-            await _next(changed, None)
+        looked_at, last = on_terminal(), None
+        with screen() as put:
+            while True:
+                picture = draw(seen())
+                if looked_at or picture != last:
+                    put([*render(picture), *([styled(LOST, "red")] if looked_at and not synced() else [])])
+                last = picture
+                await _next(changed, TICK_SECONDS if looked_at else None)
 
 
 async def _next(changed: asyncio.Event, longest: float | None) -> None:

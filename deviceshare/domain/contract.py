@@ -1,5 +1,6 @@
 """The names that users, manifests and other programs rely on. Changing one breaks somebody's cluster."""
 
+import re
 from typing import Final
 
 API_GROUP: Final = "deviceshare.io"
@@ -81,6 +82,8 @@ ASCEND: Final = Vendor("ascend", "ASCEND_VISIBLE_DEVICES")
 VENDORS: Final = (NVIDIA, AMD, ASCEND)
 
 ASCEND_RESOURCE_PREFIX: Final = "huawei.com/Ascend"
+_ASCEND: Final = re.compile(r"huawei\.com/(?=.{1,63}\Z)Ascend(?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+"""A qualified name: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
 KNOWN_RESOURCES_TEXT: Final = "nvidia.com/gpu, amd.com/gpu, huawei.com/Ascend…"
 
 
@@ -90,7 +93,7 @@ def vendor_of(resource: str) -> Vendor | None:
         return NVIDIA
     if resource == "amd.com/gpu":
         return AMD
-    if resource.startswith(ASCEND_RESOURCE_PREFIX):
+    if resource.startswith(ASCEND_RESOURCE_PREFIX) and _ASCEND.fullmatch(resource):
         return ASCEND
     return None
 

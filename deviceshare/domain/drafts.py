@@ -18,8 +18,21 @@ class DraftMeta(Struct, frozen=True, rename="camel"):
     annotations: dict[str, str] | None = None
 
 
+class Capabilities(Struct, frozen=True):
+    add: list[str | None] | None = None
+
+
 class SecurityContext(Struct, frozen=True):
     privileged: bool | None = None
+    capabilities: Capabilities | None = None
+
+
+class Mount(Struct, frozen=True, rename="camel"):
+    mount_path: str | None = None
+
+
+class DraftResources(Struct, frozen=True):
+    limits: Json | None = None
 
 
 class DraftContainer(Struct, frozen=True, rename="camel"):
@@ -28,10 +41,30 @@ class DraftContainer(Struct, frozen=True, rename="camel"):
     name: str = ""
     env: list[Json] | None = None
     security_context: SecurityContext | None = None
+    volume_mounts: list[Mount] | None = None
+    resources: DraftResources | None = None
 
     @property
     def privileged(self) -> bool:
         return self.security_context is not None and self.security_context.privileged is True
+
+    @property
+    def capabilities(self) -> set[str]:
+        """Those that it has besides the runtime's usual ones."""
+        wanted = self.security_context and self.security_context.capabilities
+        return {name.upper() for name in (wanted and wanted.add) or () if name}
+
+    @property
+    def limits(self) -> Json:
+        return (self.resources and self.resources.limits) or {}
+
+
+class HostPath(Struct, frozen=True):
+    path: str | None = None
+
+
+class Volume(Struct, frozen=True, rename="camel"):
+    host_path: HostPath | None = None
 
 
 class DraftSpec(Struct, frozen=True, rename="camel"):
@@ -39,6 +72,17 @@ class DraftSpec(Struct, frozen=True, rename="camel"):
     containers: list[DraftContainer] | None = None
     init_containers: list[DraftContainer] | None = None
     ephemeral_containers: list[DraftContainer] | None = None
+    host_pid: bool | None = field(default=None, name="hostPID")
+    volumes: list[Volume] | None = None
+    resource_claims: list[Json] | None = None
+
+    def lists(self) -> tuple[tuple[str, list[DraftContainer] | None], ...]:
+        """The three lists of containers, by the names of their fields."""
+        return (
+            ("containers", self.containers),
+            ("initContainers", self.init_containers),
+            ("ephemeralContainers", self.ephemeral_containers),
+        )
 
 
 class Draft(Struct, frozen=True, rename="camel"):

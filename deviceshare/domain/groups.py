@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from deviceshare.domain import contract
 from deviceshare.domain.meta import Condition, ObjectMeta
+from deviceshare.domain.printable import printable, quoted
 
 MAX_COUNT = 1024
 """Devices of one resource in a group; the CRD's schema says the same. No node comes near it."""
@@ -97,26 +98,32 @@ def spec_faults(spec: GroupSpec) -> list[str]:
     for resource, count in sorted(spec.resources.items()):
         vendor = contract.vendor_of(resource)
         if vendor is None:
-            faults.append(f"spec.resources: unknown resource {resource!r}; known are {contract.KNOWN_RESOURCES_TEXT}")
+            what = "unknown resource" if _is_label_key(resource) else "no resource can be called"
+            faults.append(f"spec.resources: {what} {quoted(resource)}; known are {contract.KNOWN_RESOURCES_TEXT}")
         elif vendor.env in speakers:
             other = speakers[vendor.env]
             faults.append(f"spec.resources: {other} and {resource} both speak through {vendor.env}; use two groups")
         else:
             speakers[vendor.env] = resource
         if not 1 <= count <= MAX_COUNT:
-            faults.append(f"spec.resources[{resource}]: {count} is not between 1 and {MAX_COUNT}")
+            faults.append(f"spec.resources[{printable(resource)}]: {count} is not between 1 and {MAX_COUNT}")
     if spec.scheduling_strategy not in ("binpack", "spread"):
-        faults.append(f"spec.schedulingStrategy: {spec.scheduling_strategy!r} is neither binpack nor spread")
+        faults.append(f"spec.schedulingStrategy: {quoted(spec.scheduling_strategy)} is neither binpack nor spread")
     for key, value in sorted(spec.node_selector.items()):
         if not _is_label_key(key):
-            faults.append(f"spec.nodeSelector: {key!r} can't be a label's key; see `kubectl get nodes --show-labels`")
+            faults.append(
+                f"spec.nodeSelector: {quoted(key)} can't be a label's key; see kubectl get nodes --show-labels"
+            )
         if not _LABEL_VALUE.fullmatch(value):
-            faults.append(f"spec.nodeSelector[{key}]: {value!r} can't be a label's value")
+            faults.append(f"spec.nodeSelector[{printable(key)}]: {quoted(value)} can't be a label's value")
     return faults
 
 
 def _is_label_key(key: str) -> bool:
-    """https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
+    """Whether it is a qualified name, as labels' keys and resources have them.
+
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+    """
     prefix, slash, name = key.rpartition("/")
     if slash and not (len(prefix) <= 253 and _DNS_SUBDOMAIN.fullmatch(prefix)):
         return False

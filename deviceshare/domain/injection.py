@@ -8,18 +8,16 @@ Everything here is idempotent: API servers may send a pod through the webhooks t
 `kubectl get -o yaml`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from deviceshare.domain import contract
-from deviceshare.domain.drafts import Draft, DraftContainer, DraftSpec, Json, add
+from deviceshare.domain.drafts import Draft, DraftContainer, Json, add
 from deviceshare.domain.groups import Group, name_fault
 
 CUDA_ORDER = "CUDA_DEVICE_ORDER"
 """CUDA numbers the fastest device 0 unless told to count as everybody else does, by PCI bus."""
 
-_CONTAINERS = "/spec/containers"
-_INIT_CONTAINERS = "/spec/initContainers"
 _EPHEMERAL_CONTAINERS = "/spec/ephemeralContainers"
 
 
@@ -71,8 +69,8 @@ def inject(pod: Draft, group: Group | None, *, group_known: bool = True) -> Inje
         patch.append(_label(pod, name))
     if pod.spec.scheduler_name in (None, "", contract.DEFAULT_SCHEDULER_NAME):
         patch.append(add("/spec/schedulerName", contract.SCHEDULER_NAME))
-    for path, containers in _container_lists(pod.spec):
-        _inject_all(path, containers, patch, warnings)
+    for field, containers in pod.spec.lists():
+        _inject_all(f"/spec/{field}", containers, patch, warnings)
     if group is None and group_known:
         warnings.append(f"SharedDeviceGroup {name!r} doesn't exist yet; the pod waits for it (kubectl get sdg)")
     return Injection(patch, warnings)
@@ -106,14 +104,6 @@ def _strip(annotations: dict[str, str]) -> tuple[list[Json], list[str]]:
 # Containers.
 
 
-def _container_lists(spec: DraftSpec) -> Iterable[tuple[str, list[DraftContainer] | None]]:
-    return (
-        (_CONTAINERS, spec.containers),
-        (_INIT_CONTAINERS, spec.init_containers),
-        (_EPHEMERAL_CONTAINERS, spec.ephemeral_containers),
-    )
-
-
 def _inject_all(
     path: str,
     containers: list[DraftContainer] | None,
@@ -132,8 +122,6 @@ def _inject_all(
         warnings += [
             f"{where}: env {name} is replaced: deviceshare sets it for every pod of a group" for name in overridden
         ]
-        if container.privileged:
-            warnings.append(f"{where} is privileged: it sees every device of its node, not only the group's")
 
 
 def _environment(env: list[Json]) -> tuple[list[Json], list[str]]:

@@ -80,7 +80,7 @@ class Pod(Struct, frozen=True, rename="camel"):
     @property
     def group_uid(self) -> str:
         """The UID of the group whose devices the pod was given at its binding, or "" before."""
-        return self.metadata.annotations.get(contract.GROUP_UID, "")
+        return group_uid_of(self.metadata)
 
     @property
     def node(self) -> str:
@@ -120,8 +120,7 @@ class Pod(Struct, frozen=True, rename="camel"):
 
         Old API servers don't compare the UID of a Binding (claims.md, bind, step 5).
         """
-        meant = self.metadata.annotations.get(contract.POD_UID, self.metadata.uid)
-        return meant != self.metadata.uid and not self.metadata.hides("metadata.uid")
+        return is_impostor(self.metadata)
 
     @property
     def devices(self) -> Devices:
@@ -179,6 +178,19 @@ class Pod(Struct, frozen=True, rename="camel"):
         """Device resources the pod asks of the vendor's device plugin, past deviceshare; parts of devices, too."""
         containers = [*self.spec.init_containers, *self.spec.containers]
         return self.spec.resources.devices.union(*(container.resources.devices for container in containers))
+
+
+def group_uid_of(meta: ObjectMeta) -> str:
+    """The UID of the group whose devices a pod with this metadata was given, or "".
+
+    Believed beside the label only that the webhook guards: without it, anybody writes what they like there.
+    """
+    return meta.annotations.get(contract.GROUP_UID, "") if contract.GROUP in meta.labels else ""
+
+
+def is_impostor(meta: ObjectMeta) -> bool:
+    """See `Pod.impostor`."""
+    return meta.annotations.get(contract.POD_UID, meta.uid) != meta.uid and not meta.hides("metadata.uid")
 
 
 _PATHS = {vendor.env: f"metadata.annotations['{vendor.annotation}']" for vendor in contract.VENDORS}

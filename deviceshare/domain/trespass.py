@@ -1,7 +1,8 @@
 """Who uses a device that is somebody else's.
 
 The environment that deviceshare sets is a runtime's convention: a privileged container, or a program on the node, sees
-every device. What can't be prevented is found out.
+every device. What can't be prevented is found out, by what its subject can't choose: the kernel's control groups,
+PIDs and start times, and the UIDs of the API server. Names are for people only.
 """
 
 from collections.abc import Iterable
@@ -13,6 +14,18 @@ from deviceshare.domain.hardware import MAX_TRESPASSES, Trespass
 from deviceshare.domain.ledger import NodeDevices
 
 
+class Suspect(Struct, frozen=True):
+    """Who somebody is, whatever it calls itself: a pod as a whole, or one process outside of any pod.
+
+    A pod may start its processes again under other names and PIDs as often as it likes; it stays the same pod.
+    """
+
+    pod_uid: str = ""
+    """As its control group names it."""
+    pid: int = 0
+    started: int = 0
+
+
 class Occupant(Struct, frozen=True):
     """A process with memory on a device, in the node's present numbering."""
 
@@ -22,8 +35,17 @@ class Occupant(Struct, frozen=True):
     pod: str = ""
     """`namespace/name`; empty for a process outside of any pod."""
     pod_uid: str = ""
+    """The API server's; empty where it shows no such pod."""
     group_uid: str = ""
     """Of the group whose devices the pod was given; empty for any other pod."""
+    cgroup_uid: str = ""
+    """The pod's as its control group names it; empty for a process outside of any pod."""
+    started: int = 0
+    """When the process started, in ticks since the node did; with the PID it names one process for ever."""
+
+    @property
+    def suspect(self) -> Suspect:
+        return Suspect(self.cgroup_uid) if self.cgroup_uid else Suspect("", self.pid, self.started)
 
 
 def trespassers(ledger: NodeDevices, occupants: Iterable[Occupant]) -> list[Occupant]:
@@ -43,7 +65,7 @@ def as_trespass(occupant: Occupant) -> Trespass:
     return Trespass(occupant.device.resource, occupant.device.index, process=occupant.name, pod=occupant.pod)
 
 
-def written(found: Iterable[Occupant]) -> list[Trespass]:
-    """As they are reported: alike processes once, in an order that doesn't change by itself, no more than are read."""
-    rows = sorted(set(map(as_trespass, found)), key=lambda row: (row.resource, row.index, row.pod, row.process))
+def written(found: Iterable[Trespass]) -> list[Trespass]:
+    """As they are reported: alike ones once, in an order that is always the same, no more than are read."""
+    rows = sorted(set(found), key=lambda row: (row.resource, row.index, row.pod, row.process))
     return rows[:MAX_TRESPASSES]

@@ -41,7 +41,8 @@ def tell(console: Console, progress: Progress) -> bool:
         raise
     if fault is None:
         shutil.rmtree(directory, ignore_errors=True)
-        console.print(f"\nEvery step held. Everything has ended, {time.monotonic() - began:.0f} s after it began.")
+        console.print()
+        console.print(f"Every step held. Everything has ended, {time.monotonic() - began:.0f} s after it began.")
         console.print("To try it yourself: deviceshare sandbox up")
         return True
     for label, text in (("expected", fault.expected), ("seen", fault.seen), ("logs", str(directory / "logs"))):

@@ -12,6 +12,7 @@ from aiohttp import web
 from msgspec import Raw, Struct, field
 
 from deviceshare.domain import contract
+from deviceshare.domain.bypasses import WARN, bypasses, new_bypasses, told
 from deviceshare.domain.decoding import ObjectDecoder
 from deviceshare.domain.drafts import Draft, DraftMeta
 from deviceshare.domain.groups import Group
@@ -47,7 +48,8 @@ class Admission:
     """`/mutate-pods`, `/validate-pods`, `/validate-groups` and `/validate-node-devices`.
 
     `identity` is the user name deviceshare acts under, who alone may write its annotations; `agent` the one of its
-    agents on nodes, who may write nothing but their reports.
+    agents on nodes, who may write nothing but their reports. `bypasses` says whether ways around the hand-over are
+    warned of or refused (domain/bypasses.py); they are judged in the validation, which sees the pod as it is stored.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class Admission:
         pods: Mirror[Pod],
         identity: str = contract.IDENTITY,
         agent: str = contract.AGENT_IDENTITY,
+        bypasses: str = WARN,
     ) -> None:
         self._groups = groups
         self._pods = pods
         self._identity = identity
         self._agent = agent
+        self._bypasses = bypasses
 
     def routes(self) -> list[web.RouteDef]:
         """What a Server of `MAX_BODY` bytes serves."""
@@ -88,17 +92,27 @@ class Admission:
         if not (_concerns_us(request.object) or _concerns_us(request.old_object)):
             return ALLOWED
         if request.operation == "CREATE":
-            return Verdict(review_new_pod(decode_object(_pods, request.object)))
+            return self._told(
+                review_new_pod(decode_object(_pods, request.object)), bypasses(decode_object(_drafts, request.object))
+            )
         if request.operation != "UPDATE":
             return ALLOWED
         if request.sub_resource == "ephemeralcontainers":
-            pod = decode_object(_drafts, request.object)
-            return Verdict(review_ephemeral_containers(pod, _ephemeral_names(request.old_object)))
+            pod, before = decode_object(_drafts, request.object), decode_object(_drafts, request.old_object)
+            existing = _ephemeral_names(request.old_object)
+            added = [way for way in bypasses(pod, existing) if way not in bypasses(before, existing)]
+            return self._told(review_ephemeral_containers(pod, existing), added)
         # Whose labels may change has nothing to do with what else of the pod can't be read.
         old, new = (decode_object(_pods, raw, whole=False) for raw in (request.old_object, request.object))
         if new.metadata.hides("metadata.labels") or new.metadata.hides("metadata.annotations"):
             raise Unreadable(f"the pod can't be read ({new.metadata.fault})")
-        return Verdict(review_changed_pod(old, new, by_deviceshare=request.user_info.username == self._identity))
+        ours = request.user_info.username == self._identity
+        around = [] if ours else new_bypasses(old.metadata.annotations, new.metadata.annotations)
+        return self._told(review_changed_pod(old, new, by_deviceshare=ours), around)
+
+    def _told(self, refusal: str, around: list[str]) -> Verdict:
+        refused, warnings = told(around, self._bypasses)
+        return Verdict(refusal or refused, warnings=warnings)
 
     def _validate_group(self, request: Request) -> Verdict:
         if request.sub_resource:

@@ -55,6 +55,7 @@ class NodeAgent:
         directory.mkdir()
         (directory / "comm").write_text(f"{name}\n")
         (directory / "cgroup").write_text(f"0::{cgroup}\n")
+        (directory / "stat").write_text(f"{pid} ({name}) S {' '.join(map(str, range(4, 53)))}\n")
 
     def start(self) -> None:
         """Begins a new life, and waits until it has reported."""

@@ -29,6 +29,7 @@ capabilities:
     {{- end }}
     {{- if has "webhook" .Values.roles }}
     - --webhook-bind=:9443
+    - --bypasses={{ .Values.webhooks.bypasses }}
     {{- if .Values.certManager.enabled }}
     - --tls-cert=/etc/deviceshare/webhook/tls.crt
     - --tls-key=/etc/deviceshare/webhook/tls.key

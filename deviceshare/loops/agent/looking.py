@@ -12,7 +12,7 @@ from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.trespass import Occupant, written
 from deviceshare.domain.usage import DeviceUsage, Process, Usage
 from deviceshare.loops.agent.allocating import Allocations
-from deviceshare.loops.agent.guarding import Guard
+from deviceshare.loops.agent.guarding import Finding, Guard
 from deviceshare.loops.agent.judging import Judge
 from deviceshare.loops.agent.pods import Tenant, Tenants
 from deviceshare.loops.agent.ports import NodePod, Running, Sight, Use
@@ -54,6 +54,7 @@ class Lookout:
         self._clock = clock
         self._looked = clock()
         self._trespasses: list[Trespass] = []
+        self._accused: set[Finding] = set()
 
     def fault(self) -> str:
         """Why the agent doesn't do its work, or ""."""
@@ -94,32 +95,36 @@ class Lookout:
         self._reporter.want(self.hardware)
 
     def _look_at_processes(self, sight: Sight, parts: dict[str, Part]) -> None:
-        tenants = Tenants(self._pods)
+        tenants = Tenants(self._node, self._pods)
         seen = [
             (part, use, [(process, tenants.of(process.owner)) for process in use.processes])
             for use in sight.uses
             if (part := parts.get(use.uuid))
         ]
-        ledger = self._ledgers.get(self._node)
+        ledger = self._ledgers.get(self._node) or NodeDevices()
+        on = [(part, use, [(_occupant(ledger, part, *each), *each) for each in who]) for part, use, who in seen]
         # While pods or claims aren't known, their processes would all look like strangers.
-        if ledger is not None and not ledger.metadata.unreadable and self._pods.synced:
-            occupants = [_occupant(ledger, part, *each) for part, _, processes in seen for each in processes]
-            self._trespasses = written(self._guard.look(ledger, occupants))
-        devices = [
-            _device(part, use, [_process(part, *each, self._trespasses) for each in who]) for part, use, who in seen
-        ]
+        if self._pods.synced and ledger.node and not ledger.metadata.unreadable:
+            stayed = self._guard.look(ledger, [occupant for _, _, who in on for occupant, *_ in who])
+            self._trespasses, self._accused = written(stayed.values()), set(stayed)
+        devices = [_device(part, use, [self._process(*each) for each in who]) for part, use, who in on]
         self.usage = Usage(self._node, self._now(), devices)
+
+    def _process(self, occupant: Occupant, process: Running, tenant: Tenant) -> Process:
+        accused = (occupant.device, occupant.suspect) in self._accused
+        return Process(process.pid, process.name, process.memory_mib, tenant.pod, tenant.container, trespass=accused)
 
 
 def _occupant(ledger: NodeDevices, part: Part, process: Running, tenant: Tenant) -> Occupant:
-    device = ledger.present(Device(part.resource, part.index, part.uuid))
-    return Occupant(device, process.pid, process.name, tenant.pod, tenant.uid, tenant.group_uid)
-
-
-def _process(part: Part, process: Running, tenant: Tenant, trespasses: list[Trespass]) -> Process:
-    row = Trespass(part.resource, part.index, process=process.name, pod=tenant.pod)
-    return Process(
-        process.pid, process.name, process.memory_mib, tenant.pod, tenant.container, trespass=row in trespasses
+    return Occupant(
+        ledger.present(Device(part.resource, part.index, part.uuid)),
+        process.pid,
+        process.name,
+        tenant.pod,
+        tenant.uid,
+        tenant.group_uid,
+        cgroup_uid=process.owner.pod_uid if process.owner else "",
+        started=process.started,
     )
 
 

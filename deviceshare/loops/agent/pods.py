@@ -1,16 +1,22 @@
-"""The node's pods: whose a process is."""
+"""The node's pods: whose a process is.
+
+A pod's owner writes its annotations, and may know the UIDs of others. So a pod is what its own UID says; an annotation
+never stands in for another pod's UID, and never makes a member of a group by itself.
+"""
 
 from typing import Final
 
 from msgspec import Struct
 
-from deviceshare.domain import contract
 from deviceshare.domain.cgroups import Owner
+from deviceshare.domain.pods import group_uid_of, is_impostor
 from deviceshare.loops.agent.ports import NodePod
 from deviceshare.loops.ports import Mirror
 
-_STATIC: Final = "kubernetes.io/config.hash"
-"""The UID by which the kubelet counts a static pod; the one that the API server shows is another."""
+_HASH: Final = "kubernetes.io/config.hash"
+"""The UID by which the kubelet counts a static pod; the one that the API server shows is its mirror pod's."""
+_MIRROR: Final = "kubernetes.io/config.mirror"
+"""With the same value, on mirror pods only: a kubelet runs no containers for a pod that has it."""
 
 
 class Tenant(Struct, frozen=True):
@@ -24,21 +30,32 @@ class Tenant(Struct, frozen=True):
 
 
 class Tenants:
-    """The pods of one moment, by the UIDs of their control groups."""
+    """The pods of one moment on this node, by the UIDs of their control groups."""
 
-    def __init__(self, pods: Mirror[NodePod]) -> None:
-        self._pods = {_counted_uid(pod): pod for pod in pods.values()}
+    def __init__(self, node: str, pods: Mirror[NodePod]) -> None:
+        every = list(pods.values())
+        self._pods = {pod.metadata.uid: pod for pod in every}
+        self._static = {found: pod for pod in every if (found := _static_uid(pod, node))}
 
     def of(self, owner: Owner | None) -> Tenant:
         if owner is None:
             return Tenant()
-        pod = self._pods.get(owner.pod_uid)
-        if pod is None:
-            return Tenant(pod=owner.pod_uid)
-        meta = pod.metadata
-        group_uid = meta.annotations.get(contract.GROUP_UID, "")
-        return Tenant(meta.key, meta.uid, pod.container(owner.container), group_uid)
+        if pod := self._pods.get(owner.pod_uid):
+            meta = pod.metadata
+            group_uid = "" if is_impostor(meta) else group_uid_of(meta)
+            return Tenant(meta.key, meta.uid, pod.container(owner.container), group_uid)
+        if pod := self._static.get(owner.pod_uid):
+            # Nobody binds a static pod, so none has a group, whatever its mirror says.
+            return Tenant(pod.metadata.key, pod.metadata.uid, pod.container(owner.container))
+        return Tenant(pod=owner.pod_uid)
 
 
-def _counted_uid(pod: NodePod) -> str:
-    return pod.metadata.annotations.get(_STATIC, pod.metadata.uid)
+def _static_uid(pod: NodePod, node: str) -> str:
+    """The UID under which the kubelet runs the static pod that this one mirrors, or "".
+
+    https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-config-mirror
+    """
+    meta = pod.metadata
+    static = meta.annotations.get(_HASH, "")
+    owned = any(owner.kind == "Node" and owner.name == node and owner.controller for owner in meta.owner_references)
+    return static if owned and meta.annotations.get(_MIRROR) == static else ""

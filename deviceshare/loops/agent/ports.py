@@ -21,6 +21,8 @@ class Running(Struct, frozen=True):
     memory_mib: int
     owner: Owner | None
     """None for a process outside of any pod."""
+    started: int = 0
+    """In clock ticks since the node did: a PID is given to other processes in time."""
 
 
 class Use(Struct, frozen=True):

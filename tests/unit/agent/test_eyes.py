@@ -11,7 +11,7 @@ from deviceshare import nvidia
 from deviceshare.agent import eyes
 from deviceshare.agent.eyes import HUNG, Eyes
 from deviceshare.domain.cgroups import Owner
-from deviceshare.loops.agent.ports import Sight
+from deviceshare.loops.agent.ports import Running, Sight
 from tests.nvml import Script, build, load
 from tests.unit.kube.scripted import until
 
@@ -68,8 +68,9 @@ async def test_devices_and_who_is_on_them_are_seen(script: Script, tmp_path: Pat
     script.processes(first, {100: 2048, 101: None, 102: 1})
     for pid, path in ((100, f"/kubepods/pod{POD}/{'0a' * 32}"), (101, "/user.slice")):
         (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "comm").write_text("python\n")
+        (tmp_path / str(pid) / "comm").write_text("a) S 1 (b\n")
         (tmp_path / str(pid) / "cgroup").write_text(f"0::{path}\n")
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) S 1 (b) S {' '.join(map(str, range(4, 53)))}\n")
 
     async with looking(tmp_path) as (sights, _):
         sight = await seen(sights, uuids)
@@ -78,9 +79,9 @@ async def test_devices_and_who_is_on_them_are_seen(script: Script, tmp_path: Pat
     assert (sight.driver, sight.boot_id, sight.trouble) == ("550.54.15", "boot-1", "")
     assert [(link.a, link.b, link.kind) for link in sight.links] == [(0, 1, "nvlink")]
     assert (use.memory_used_mib, use.utilization) == (4096, 37)
-    assert [(each.pid, each.name, each.memory_mib, each.owner) for each in use.processes] == [
-        (100, "python", 2048, Owner(POD, "0a" * 32)),
-        (101, "python", 0, None),
+    assert use.processes == [
+        Running(100, "a) S 1 (b", 2048, Owner(POD, "0a" * 32), started=22),
+        Running(101, "a) S 1 (b", 0, None, started=22),
     ]
 
 

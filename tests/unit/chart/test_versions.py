@@ -1,5 +1,7 @@
 """What follows the version of the cluster."""
 
+import re
+
 import pytest
 import yaml
 
@@ -155,3 +157,36 @@ def test_the_notes_tell_the_next_three_commands() -> None:
     assert f"{contract.MODE_LABEL}={contract.MODE_SHARED}" in notes
     assert pod["metadata"]["annotations"] == {contract.GROUP: group["metadata"]["name"]}
     assert pod["spec"]["schedulerName"] == contract.SCHEDULER_NAME
+
+
+def _resources(version: str) -> Json:
+    crd = named(helm.render({}, version), "CustomResourceDefinition", "shareddevicegroups.deviceshare.io")
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    resources: Json = spec["properties"]["resources"]
+    return resources
+
+
+def test_rules_about_names_are_left_out_where_api_servers_know_none() -> None:
+    """kubectl and Helm refuse fields that the API server's own schema doesn't have."""
+    assert [version for version in VERSIONS if "x-kubernetes-validations" in _resources(version)] == [
+        version for version in VERSIONS if int(version.split(".")[1]) >= 26
+    ]
+    assert 0 < sum("x-kubernetes-validations" in _resources(version) for version in VERSIONS) < len(VERSIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "good"),
+    [
+        *[(name, True) for name in ("nvidia.com/gpu", "huawei.com/Ascend910", "a/" + "b" * 63, "d" * 253 + "/b")],
+        *[(name, False) for name in ("huawei.com/Ascend[/x]", "gpu", "a/" + "b" * 64, "d" * 254 + "/" + "b" * 63)],
+        *[(name, False) for name in ("A.com/gpu", "a..b/gpu", "a/-b", "a/b\x1b", "a/b\n", "/b", "a/")],
+    ],
+)
+def test_the_rule_about_names_takes_qualified_names_only(name: str, good: bool) -> None:
+    """Its pattern is of the kind that Go, which the API server judges it with, and Python read alike."""
+    [validation] = _resources(helm.CURRENT)["x-kubernetes-validations"]
+    found = re.fullmatch(
+        r"self\.all\(name, name\.size\(\) <= (\d+) && name\.matches\('\^(.*)\$'\)\)", validation["rule"]
+    )
+    assert found
+    assert (len(name) <= int(found[1]) and re.fullmatch(found[2], name) is not None) is good

@@ -5,10 +5,9 @@ from datetime import UTC, datetime
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
-from rich.console import Console
 
 from deviceshare.cli.inspect_view import view
-from deviceshare.cli.output import show
+from deviceshare.cli.output import FilteringConsole, show
 from deviceshare.domain.drawing import draw
 from deviceshare.domain.groups import Group
 from deviceshare.domain.hardware import Hardware, Part, Trespass
@@ -103,7 +102,7 @@ def test_trouble_says_what_to_do() -> None:
     assert "Xid 79 (since 2026-11-21T01:00:00Z)" in lines[0]
     assert lines[0].endswith("deviceshare rebind a; mend it, then deviceshare recover n1 0")
     assert lines[1].endswith("kubectl delete pod -n ns rogue")
-    assert "process nvtop outside of any pod uses it  " in lines[2]
+    assert "process 'nvtop' outside of any pod uses it  " in lines[2]
 
 
 def test_wide_shows_model_and_memory_where_an_agent_tells_them() -> None:
@@ -131,7 +130,7 @@ def test_names_are_never_taken_for_markup() -> None:
 @pytest.mark.parametrize("width", [60, 100, 200])
 def test_on_a_terminal_no_line_is_wider_than_it(width: int) -> None:
     """Long reasons are wrapped in their column."""
-    console = Console(width=width, force_terminal=True, color_system=None, highlight=False)
+    console = FilteringConsole(width=width, force_terminal=True, color_system=None)
     with console.capture() as captured:
         console.print(*view(a_large_picture(), now=NOW, details=False, wide=True), sep="\n")
     assert max(map(len, captured.get().splitlines())) <= width

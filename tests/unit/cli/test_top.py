@@ -142,7 +142,7 @@ def test_a_trespass_and_a_broken_device_are_marked(cluster: Cluster, tmp_path: P
     first, second = rows(top(tmp_path))
 
     assert " ".join(first).endswith("Xid 79: GPU has fallen off the bus")
-    assert second == ["50", "no", "pod", "[odd]?[2J", "9", "trespass"]
+    assert second == ["50", "no", "pod", "[odd]\\x1b[2J", "9", "trespass"]
 
 
 def test_nodes_that_can_not_be_asked_are_named_with_the_reason(cluster: Cluster, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from deviceshare.domain import contract
 from deviceshare.domain.groups import MAX_COUNT, GroupSpec, name_fault, spec_faults
 
 GPU = "nvidia.com/gpu"
@@ -34,6 +35,10 @@ def test_what_is_possible_has_no_fault(fields: dict[str, object]) -> None:
         ({"resources": {GPU: 0}}, "spec.resources[nvidia.com/gpu]: 0 is not between 1 and 1024"),
         ({"resources": {GPU: -3}}, "-3 is not between"),
         ({"resources": {GPU: 10**12}}, "is not between"),
+        ({"resources": {"huawei.com/Ascend[/x]": 1}}, "no resource can be called 'huawei.com/Ascend[/x]'; known"),
+        ({"resources": {"huawei.com/Ascend\x1b]0;": 1}}, "no resource can be called 'huawei.com/Ascend\\x1b]0;'"),
+        ({"resources": {"huawei.com/Ascend" + "x" * 58: 1}}, "no resource can be called 'huawei.com/Ascendxxx"),
+        ({"resources": {"y" * 254 + "/x": 1}}, "…'; known are nvidia.com/gpu"),
         ({"resources": {GPU: 1, "cpu": 1}}, "unknown resource 'cpu'; known are nvidia.com/gpu"),
         (
             {"resources": {"huawei.com/Ascend310": 1, "huawei.com/Ascend910": 1}},
@@ -72,3 +77,22 @@ def test_a_name_that_pods_can_carry_is_fine(name: str) -> None:
 def test_a_name_that_no_pod_can_carry_is_refused(name: str, says: str) -> None:
     """With what to do about it."""
     assert says in name_fault(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("huawei.com/Ascend910", True),
+        ("huawei.com/Ascend310P-1c.x_y", True),
+        ("huawei.com/Ascend" + "x" * 57, True),
+        ("huawei.com/Ascend" + "x" * 58, False),
+        ("huawei.com/Ascend[/x]", False),
+        ("huawei.com/Ascend910-", False),
+        ("huawei.com/Ascend/910", False),
+        ("huawei.com/Ascend910\n", False),
+        ("huawei.com/Ascend\u202e", False),
+    ],
+)
+def test_a_vendor_is_known_by_valid_names_only(name: str, known: bool) -> None:
+    """Names reach variables, annotations, metrics and terminals."""
+    assert (contract.vendor_of(name) is contract.ASCEND) is known

@@ -136,13 +136,6 @@ def test_what_only_deviceshare_may_write_is_taken_out_of_a_copied_pod() -> None:
     ]
 
 
-def test_a_privileged_container_is_warned_about() -> None:
-    """It sees every device whatever its environment says."""
-    pod = a_pod(containers=[{"name": "main", "securityContext": {"privileged": True}}])
-
-    assert ["privileged" in warning for warning in injection(pod, a_group()).warnings] == [True]
-
-
 def test_a_group_that_does_not_exist_yet_is_warned_about() -> None:
     """A typing error shows at once, and order of creation doesn't matter."""
     [warning] = injection(a_pod()).warnings

@@ -15,7 +15,8 @@ def a_group(name: str = "team", node: str = "", **resources: int) -> Group:
 
 def a_pod(name: str, *, node: str = "node-1", phase: str = "Running", group: str = "team", group_uid: str = "") -> Pod:
     annotations = {"deviceshare.io/group": group} | ({"deviceshare.io/group-uid": group_uid} if group_uid else {})
-    metadata = ObjectMeta(name=name, namespace="default", annotations=annotations)
+    labels = {"deviceshare.io/group": group}
+    metadata = ObjectMeta(name=name, namespace="default", labels=labels, annotations=annotations)
     return Pod(metadata, PodSpec(node_name=node), PodStatus(phase))
 
 

@@ -1,5 +1,7 @@
 """Processes on devices of groups they don't belong to."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -7,13 +9,13 @@ from msgspec.structs import replace
 from deviceshare.domain.devices import Device
 from deviceshare.domain.hardware import MAX_TRESPASSES, Hardware, Part, Trespass
 from deviceshare.domain.ledger import Claim, LedgerStatus, NodeDevices
-from deviceshare.domain.trespass import Occupant, trespassers, written
+from deviceshare.domain.trespass import Occupant, as_trespass, trespassers, written
 from tests.unit.domain.objects import GPU, a_ledger, gpus
 
 TEAM = "uid-of-team"
 
 
-def occupant(index: int, name: str = "python", **who: str) -> Occupant:
+def occupant(index: int, name: str = "python", **who: Any) -> Occupant:
     return Occupant(Device(GPU, index), 1234, name, **who)
 
 
@@ -54,7 +56,8 @@ def test_a_claim_is_found_by_uuid_after_a_renumbering() -> None:
 
 def test_alike_processes_are_written_once_and_in_order() -> None:
     """Else each look would be a write."""
-    found = [occupant(1, "b", pod="ns/p"), occupant(0, "c"), occupant(1, "a", pod="ns/p"), occupant(1, "b", pod="ns/p")]
+    who = [occupant(1, "b", pod="ns/p"), occupant(0, "c"), occupant(1, "a", pod="ns/p"), occupant(1, "b", pod="ns/p")]
+    found = list(map(as_trespass, who))
 
     assert written(found) == written(found[::-1])
     assert written(found) == [
@@ -66,7 +69,7 @@ def test_alike_processes_are_written_once_and_in_order() -> None:
 
 def test_no_crowd_fills_the_object() -> None:
     """etcd takes 1.5 MiB."""
-    crowd = written([occupant(0, f"program-{number}") for number in range(10 * MAX_TRESPASSES)])
+    crowd = written([as_trespass(occupant(0, f"program-{number}")) for number in range(10 * MAX_TRESPASSES)])
 
     assert len(crowd) == MAX_TRESPASSES
     assert len(msgspec.json.encode(crowd)) < 10_000

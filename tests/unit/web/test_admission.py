@@ -6,10 +6,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import ClientSession
 
+from deviceshare.domain.drafts import Draft
 from deviceshare.domain.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.injection import inject
 from deviceshare.domain.meta import ObjectMeta
 from deviceshare.domain.pods import Pod, PodSpec
 from deviceshare.telemetry import Metrics
@@ -27,11 +30,11 @@ USER = Pod(ObjectMeta(name="user", namespace="a", annotations={"deviceshare.io/g
 class Webhooks:
     """The three webhooks, served, with the mirrors they look at."""
 
-    def __init__(self) -> None:
+    def __init__(self, bypasses: str = "warn") -> None:
         self.groups = FixedMirror(GROUP)
         self.pods = FixedMirror(USER)
         self.metrics = Metrics()
-        routes = Admission(self.groups, self.pods, IDENTITY).routes()
+        routes = Admission(self.groups, self.pods, IDENTITY, bypasses=bypasses).routes()
         self.server = Server("webhook", "127.0.0.1", 0, routes, self.metrics, max_body=MAX_BODY, timeout=2)
         self.session: ClientSession
 
@@ -67,8 +70,9 @@ class Webhooks:
 
 
 @pytest.fixture
-async def webhooks() -> AsyncIterator[Webhooks]:
-    webhooks = Webhooks()
+async def webhooks(request: pytest.FixtureRequest) -> AsyncIterator[Webhooks]:
+    """What is done about ways around the hand-over may be given by an indirect parameter."""
+    webhooks = Webhooks(getattr(request, "param", "warn"))
     await webhooks.server.start()
     async with ClientSession() as webhooks.session:
         yield webhooks
@@ -91,6 +95,62 @@ def patched(pod: Json, response: Json) -> Json:
     assert response["patchType"] == "JSONPatch"
     result: Json = applied(pod, json.loads(base64.b64decode(response["patch"])))
     return result
+
+
+def ready(pod: Json) -> Json:
+    """The pod as the mutating webhook leaves it."""
+    draft = msgspec.convert(pod, Draft)
+    result: Json = applied(pod, inject(draft, GROUP).patch)
+    return result
+
+
+# Ways around.
+
+
+AROUND = {"hostPID": True, "containers": [{"name": "main"}]}
+
+
+@pytest.mark.parametrize("webhooks", ["warn", "refuse"], indirect=True)
+async def test_a_way_around_is_warned_of_or_refused_as_set(webhooks: Webhooks, request: pytest.FixtureRequest) -> None:
+    """Of pods of groups only, and of each container that comes later."""
+    refuses = request.node.callspec.params["webhooks"] == "refuse"
+    pod = ready(a_pod() | {"spec": AROUND})
+    debugged = ready(a_pod())
+    privileged = {"name": "debug", "securityContext": {"privileged": True}}
+    debugging = ready(debugged | {"spec": {**debugged["spec"], "ephemeralContainers": [privileged]}})
+    annotated = {**debugged, "metadata": {**debugged["metadata"]}}
+    annotated["metadata"]["annotations"] = {**debugged["metadata"]["annotations"], "nvidia.cdi.k8s.io/pod": "x=all"}
+    later: Json = {"operation": "UPDATE", "oldObject": debugged}
+
+    answers = [
+        await webhooks.ask("/validate-pods", object=pod),
+        await webhooks.ask("/validate-pods", object=debugging, subResource="ephemeralcontainers", **later),
+        await webhooks.ask("/validate-pods", object=annotated, **later),
+    ]
+    for answer, word in zip(answers, ("spec.hostPID", "'debug' is privileged", "nvidia.cdi.k8s.io"), strict=True):
+        assert answer["allowed"] is not refuses
+        assert word in (answer["status"]["message"] if refuses else " ".join(answer["warnings"]))
+        assert ("warnings" in answer) is not refuses
+    plain = a_pod(group=None) | {"spec": AROUND}
+    assert await webhooks.ask("/validate-pods", object=plain) == {"uid": "42", "allowed": True}
+
+
+@pytest.mark.parametrize("webhooks", ["refuse"], indirect=True)
+async def test_what_was_let_in_before_may_be_changed(webhooks: Webhooks) -> None:
+    """A stricter setting must not keep a running pod from being labelled, debugged or given devices."""
+    old = ready(a_pod() | {"spec": AROUND})
+    old["metadata"]["annotations"]["cdi.k8s.io/x"] = "1"
+    new = {**old, "metadata": {**old["metadata"], "labels": {**old["metadata"]["labels"], "tier": "web"}}}
+    debugging = ready(old | {"spec": {**old["spec"], "ephemeralContainers": [{"name": "debug"}]}})
+    around = {"nvidia.cdi.k8s.io/pod": "x=1"}
+    given = {**old, "metadata": {**old["metadata"], "annotations": {**old["metadata"]["annotations"], **around}}}
+
+    for request in (
+        {"object": new},
+        {"object": debugging, "subResource": "ephemeralcontainers"},
+        {"object": given, "user": IDENTITY},
+    ):
+        assert (await webhooks.ask("/validate-pods", operation="UPDATE", oldObject=old, **request))["allowed"]
 
 
 # Mutation.

@@ -67,13 +67,22 @@ class Node:
     def add_pod(self, name: str, *, group_uid: str = "", phase: str = "Running", static: str = "", **more: Any) -> None:
         """A pod with one container, `main`, whose ID is its name's; `more` is metadata."""
         self.version += 1
-        annotations = {contract.GROUP_UID: group_uid} if group_uid else {}
+        annotations, labels = {}, {}
+        if group_uid:
+            group = group_uid.removeprefix("uid-of-")
+            annotations, labels = {contract.GROUP: group, contract.GROUP_UID: group_uid}, {contract.GROUP: group}
+        meta: dict[str, Any] = {
+            "name": name,
+            "namespace": "ns",
+            "uid": f"uid-of-{name}",
+            "resourceVersion": str(self.version),
+        }
         if static:
-            annotations["kubernetes.io/config.hash"] = static
-        meta = {"name": name, "namespace": "ns", "uid": f"uid-of-{name}", "resourceVersion": str(self.version)}
+            annotations = {"kubernetes.io/config.hash": static, "kubernetes.io/config.mirror": static}
+            meta["ownerReferences"] = [{"kind": "Node", "name": NODE, "uid": "uid-of-n1", "controller": True}]
         statuses = [{"name": "main", "containerID": f"containerd://id-of-{name}"}]
         body = {
-            "metadata": {**meta, "annotations": annotations, **more},
+            "metadata": {**meta, "annotations": annotations, "labels": labels, **more},
             "status": {"phase": phase, "containerStatuses": statuses},
         }
         self.pods.set(f"ns/{name}", msgspec.convert(body, NodePod))

@@ -1,10 +1,12 @@
 """The guard: strangers on a group's device are told of once they stayed, and evicted only where that is asked for."""
 
+from msgspec.structs import replace
+
 from deviceshare.domain.devices import Device
 from deviceshare.domain.hardware import Hardware, Trespass
 from deviceshare.domain.trespass import Occupant
 from deviceshare.loops.agent.evicting import Intruder
-from deviceshare.loops.agent.guarding import Guard
+from deviceshare.loops.agent.guarding import MEMORY, Guard
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.agent.node import NODE, TEAM, Node, part, uuid
 
@@ -12,7 +14,7 @@ from tests.unit.loops.agent.node import NODE, TEAM, Node, part, uuid
 def on(index: int, name: str, pod: str = "", group_uid: str = "") -> Occupant:
     """A process; its pod's UID is made of its name."""
     uid = f"uid-of-{pod.rpartition('/')[2]}" if pod else ""
-    return Occupant(Device(GPU, index, uuid(index)), 1, name, pod, uid, group_uid)
+    return Occupant(Device(GPU, index, uuid(index)), 1, name, pod, uid, group_uid, uid, started=100)
 
 
 STRANGER = on(0, "python", "ns/stranger")
@@ -31,16 +33,17 @@ class Post(Node):
         self.wanted: list[Intruder] = []
         self.guard = Guard(NODE, self.recorder, self.wanted.append if evicts else None)
 
-    def look(self, *occupants: Occupant) -> list[Occupant]:
-        return self.guard.look(self.ledger, occupants)
+    def look(self, *occupants: Occupant) -> list[Trespass]:
+        return list(self.guard.look(self.ledger, occupants).values())
 
 
 def test_who_stays_is_told_of_once() -> None:
     """On the pod, or on the node for a process of none."""
     post = Post()
     assert post.look(STRANGER, HOST, MEMBER) == []
-    assert post.look(STRANGER, HOST, MEMBER) == [STRANGER, HOST]
-    assert post.look(STRANGER, HOST) == [STRANGER, HOST]
+    rows = [Trespass(GPU, 0, "python", "ns/stranger"), Trespass(GPU, 0, "miner")]
+    assert post.look(STRANGER, HOST, MEMBER) == rows
+    assert post.look(STRANGER, HOST) == rows
 
     assert [(kind, name, reason) for kind, name, reason, _ in post.recorder.events] == [
         ("Pod", "stranger", "Trespass"),
@@ -51,18 +54,61 @@ def test_who_stays_is_told_of_once() -> None:
 
 
 def test_who_is_just_going_is_not() -> None:
-    """Nor who comes and goes."""
+    """Nor who comes again after a long while."""
     post = Post()
     for _ in range(3):
         assert post.look(STRANGER) == []
-        assert post.look() == []
+        for _ in range(MEMORY):
+            assert post.look() == []
     assert post.recorder.events == []
+
+
+def test_who_pauses_between_two_looks_stays_known_and_is_told_of_once() -> None:
+    """When the agent looks is no secret, and a device more or less makes nobody a stranger."""
+    post = Post()
+    post.hold(0, 1)
+    assert post.look(STRANGER) == []
+    assert post.look() == []
+    assert post.look(replace(STRANGER, device=Device(GPU, 1, uuid(1)))) == [Trespass(GPU, 1, "python", "ns/stranger")]
+    for occupants in ([], [STRANGER], [], [STRANGER]):
+        post.look(*occupants)
+    assert [message[:42] for *_, message in post.recorder.events] == [
+        "process 'python' (PID 1) uses nvidia.com/gpu 1"[:42],
+        "process 'python' (PID 1) uses nvidia.com/gpu 0"[:42],
+    ]
+
+
+def test_another_name_is_no_news_and_no_second_finding() -> None:
+    """Of a process of the node, and of a pod that starts new processes instead."""
+    post = Post()
+    rows: list[Trespass] = []
+    for look in range(5):
+        renamed = replace(HOST, name=f"miner-{look}")
+        again = replace(STRANGER, name=f"python-{look}", pid=100 + look, started=1000 + look)
+        rows = post.look(renamed, again)
+    assert rows == [Trespass(GPU, 0, "miner-0"), Trespass(GPU, 0, "python-0", "ns/stranger")]
+    assert len(post.recorder.events) == 2
+
+
+def test_a_pid_that_another_process_has_now_accuses_nobody() -> None:
+    """Start times tell the two apart."""
+    post = Post()
+    post.look(HOST)
+    assert post.look(replace(HOST, started=HOST.started + 1)) == []
+
+
+def test_a_name_is_told_in_quotes_and_without_commands() -> None:
+    """kubectl shows events as they are."""
+    post = Post()
+    for _ in range(2):
+        post.look(replace(HOST, name="\x1b]0;mine\x07\u202e"))
+    assert "process '\\x1b]0;mine\\x07\\u202e' (PID 1)" in post.recorder.events[0][3]
 
 
 def test_who_comes_back_after_a_while_is_told_of_again() -> None:
     """Equal events are counted."""
     post = Post()
-    for occupants in ([HOST], [HOST], [], [HOST], [HOST]):
+    for occupants in ([HOST], [HOST], *[[]] * MEMORY, [HOST], [HOST]):
         post.look(*occupants)
     assert post.recorder.reasons(NODE) == ["Trespass", "Trespass"]
 
@@ -72,8 +118,19 @@ def test_what_an_earlier_agent_reported_is_known_and_no_news() -> None:
     post = Post()
     post.guard.remember([Trespass(GPU, 0, "miner")])
 
-    assert post.look(HOST) == [HOST]
+    assert post.look(HOST) == [Trespass(GPU, 0, "miner")]
     assert post.recorder.events == []
+
+
+def test_a_report_by_name_alone_evicts_nobody() -> None:
+    """Another pod may have the name by now; this agent looks twice itself."""
+    post = Post(evicts=True)
+    post.guard.remember([Trespass(GPU, 0, "python", "ns/stranger")])
+
+    assert post.look(STRANGER) == [Trespass(GPU, 0, "python", "ns/stranger")]
+    assert post.wanted == []
+    post.look(STRANGER)
+    assert post.wanted == [Intruder("ns", "stranger", "uid-of-stranger")]
 
 
 def test_pods_are_to_go_where_that_is_asked_for() -> None:
