@@ -48,6 +48,7 @@ def metrics() -> str:
     with all_of_them.request("filter"):
         pass
     all_of_them.watch_cluster(lambda: [DeviceCount("node", "resource", FREE, 1)], lambda: {"Bound": 1})
+    all_of_them.watch_unreadable(lambda: {"Pod": 0})
     all_of_them.watch_certificates(lambda: {"serving": 0.0})
     of_all = {family.name for family in ServerMetrics().registry.collect()}
     agents = _families(_agents_metrics(), but=of_all)

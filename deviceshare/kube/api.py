@@ -292,5 +292,7 @@ def _decode(data: bytes | Raw, type_: type[T], what: str = "", *, whole: bool = 
     decoder = decoder_of(type_)
     try:
         return decoder.decode(data) if whole else decoder.salvage(data)
-    except msgspec.DecodeError as error:
+    except msgspec.ValidationError as error:
         raise Undecodable(f"the API server's {what or type_.__name__} can't be read: {error}") from error
+    except msgspec.DecodeError as error:  # a proxy's page
+        raise Unavailable(f"the API server's {what or type_.__name__} is no JSON: {error}") from error

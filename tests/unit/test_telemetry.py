@@ -199,3 +199,15 @@ def test_a_scrape_gets_the_format_it_asks_for() -> None:
     body, content_type = metrics.exposition("application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
+
+
+def test_objects_that_cannot_be_read_are_counted_by_kind() -> None:
+    """At each scrape; a kind of which all can be read is a 0, so that an alert has something to compare."""
+    metrics = Metrics()
+    counts = {"Pod": 1, "Node": 0}
+    metrics.watch_unreadable(lambda: counts)
+    text = metrics.exposition()[0].decode()
+    assert 'deviceshare_unreadable_objects{kind="Pod"} 1.0' in text
+    assert 'deviceshare_unreadable_objects{kind="Node"} 0.0' in text
+    counts["Pod"] = 0
+    assert 'deviceshare_unreadable_objects{kind="Pod"} 0.0' in metrics.exposition()[0].decode()

@@ -21,6 +21,7 @@ from deviceshare.loops.ports import (
     Invalid,
     NotFound,
     Unavailable,
+    Undecodable,
 )
 from tests.unit.kube.scripted import (
     Scripted,
@@ -121,11 +122,18 @@ async def test_a_write_is_never_repeated(start: Start) -> None:
     assert len(server.seen) == 1
 
 
-@pytest.mark.parametrize("step", [hang(), answer("<html>", 200), answer({"metadata": {"name": 1}}, 200)])
-async def test_an_answer_that_is_none_is_an_api_error(start: Start, step: Step) -> None:
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (hang(), Unavailable),
+        (answer("<html>", 200), Unavailable),
+        (answer({"metadata": {"name": 1}}, 200), Undecodable),
+    ],
+)
+async def test_an_answer_that_is_none_is_an_api_error(start: Start, step: Step, error: type[ApiError]) -> None:
     """A hung server, a proxy's page, an object of another shape: nobody has to know aiohttp's or msgspec's errors."""
     async with start(step, timeout=0.2) as (api, _):
-        with pytest.raises(Unavailable):
+        with pytest.raises(error):
             await api.get(NODES, "a")
 
 
@@ -167,11 +175,24 @@ async def test_a_list_whose_snapshot_expired_is_read_in_one(start: Start) -> Non
     assert server.seen[-1].query == {}
 
 
-async def test_a_list_with_an_object_that_cannot_be_read_fails(start: Start) -> None:
-    """The collector lists pods to prove that none lives; a skipped one would prove it wrongly."""
-    async with start(page(5, node("a", 1), {"metadata": {"name": 3}})) as (api, _):
-        with pytest.raises(Unavailable, match="Node can't be read"):
-            await api.list(NODES)
+async def test_a_list_with_an_object_that_cannot_be_read_shows_what_can(start: Start) -> None:
+    """The collector lists pods to prove that none lives: one left out would prove it wrongly, and so would none."""
+    odd = {**node("b", 2, zone="z"), "spec": {"unschedulable": "no"}}
+    async with start(page(5, node("a", 1), odd)) as (api, _):
+        first, second = await api.list(NODES)
+    assert first.metadata.unreadable is None
+    assert (second.metadata.name, second.metadata.labels) == ("b", {"zone": "z"})
+    assert second.metadata.fault == "spec.unschedulable: Expected `bool`, got `str`"
+
+
+async def test_one_object_that_cannot_be_read_is_refused_and_named(start: Start) -> None:
+    """Who asks for one object decides by it; a write that happened is told with what can be read."""
+    odd = {**node("b", 2), "spec": 3}
+    async with start(answer(odd), answer(odd)) as (api, _):
+        with pytest.raises(Undecodable, match=r"Node b can't be read: Expected `object`, got `int` - at `\$.spec`"):
+            await api.get(NODES, "b")
+        written = await api.patch(NODES, "b", {})
+    assert written.metadata.hides("spec")
 
 
 async def test_a_patch_is_a_merge_patch(start: Start) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog
 
 from deviceshare.domain.nodes import Node
 from deviceshare.kube.api import Api
-from deviceshare.kube.mirror import Mirror, Pace
+from deviceshare.kube.mirror import Mirror, Pace, count_unreadable
 from deviceshare.loops.kinds import NODES
 from tests.unit.kube.scripted import (
     Scripted,
@@ -172,7 +173,7 @@ async def test_a_mirror_whose_watch_is_lost_for_long_says_so(start: Start) -> No
 
 
 async def test_an_object_that_cannot_be_read_costs_only_itself(start: Start) -> None:
-    """One odd object must not blind us for the rest; what was known of it stays, for it still exists."""
+    """One odd object must not blind us for the rest, and neither stays as it was nor is missing: it is there."""
     odd = {**node("a", 6), "spec": 3}
     steps = (
         page(5, {**node("o", 1), "spec": 3}, node("a", 2)),
@@ -182,10 +183,29 @@ async def test_an_object_that_cannot_be_read_costs_only_itself(start: Start) -> 
         stream(event("DELETED", {**odd, **node("a", 10)})),
     )
     async with start(*steps) as (mirror, server):
-        await until(holds(mirror, a=2, b=7))
+        await until(holds(mirror, o=1, a=6, b=7))
+        assert count_unreadable([mirror]) == {"Node": 2}
+        seen = mirror.get("a")
+        assert seen is not None
+        assert seen.metadata.fault == "spec: Expected `object`, got `int`"
         await until(holds(mirror, b=7))
+        assert count_unreadable([mirror]) == {"Node": 0}
         assert server.seen[2].query["resourceVersion"] == "8"
         assert mirror.lists == 2
+
+
+async def test_an_object_that_cannot_be_read_is_logged_once_a_version(
+    start: Start,
+) -> None:
+    """A list after each lost watch would else say it for ever."""
+    odd, newer = ({**node("a", version), "spec": 3} for version in (6, 9))
+    steps = page(6, odd), refuse(410), page(8, odd), refuse(410), page(9, newer), stream(event("ADDED", node("b", 10)))
+    with structlog.testing.capture_logs() as logs:
+        async with start(*steps) as (mirror, _):
+            await until(holds(mirror, a=9, b=10))
+    told = [log for log in logs if log["event"] == "Found an unreadable object"]
+    assert [(log["object"], log["version"]) for log in told] == [("a", "6"), ("a", "9")]
+    assert told[0]["fault"] == "spec: Expected `object`, got `int`"
 
 
 async def test_a_line_of_megabytes_in_small_pieces_is_read(start: Start) -> None:

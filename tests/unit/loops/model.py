@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from deviceshare.domain.decoding import decoder_of
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.ports import AlreadyExists, ApiError, Conflict, Kind, NotFound
+from deviceshare.loops.ports import AlreadyExists, ApiError, Conflict, Kind, NotFound, Undecodable
 
 T = TypeVar("T")
 Raw = dict[str, Any]
@@ -89,10 +90,10 @@ class ModelCluster:
 
     def read(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
         raw = self._table(kind).get(self._key(name, namespace))
-        return None if raw is None else msgspec.convert(raw, kind.type)
+        return None if raw is None else decoded(raw, kind)
 
     def all(self, kind: Kind[T]) -> list[T]:
-        return [msgspec.convert(raw, kind.type) for raw in self._table(kind).values()]
+        return [decoded(raw, kind) for raw in self._table(kind).values()]
 
     def edit(self, kind: Kind[Any], name: str, patch: Mapping[str, Any], namespace: str = "") -> None:
         raw = self._table(kind)[self._key(name, namespace)]
@@ -106,6 +107,9 @@ class ModelCluster:
         found = self.read(kind, name, namespace)
         if found is None:
             raise NotFound(f"{kind.plural} {name}")
+        meta: Any = getattr(found, "metadata", None)
+        if meta.unreadable:
+            raise Undecodable(f"{kind.plural} {name}: {meta.fault}")
         return found
 
     async def list(
@@ -115,7 +119,7 @@ class ModelCluster:
         await Pause()
         key, equals, value = label_selector.partition("=")
         return [
-            msgspec.convert(raw, kind.type)
+            decoded(raw, kind)
             for raw in self._table(kind).values()
             if not key or (raw["metadata"].get("labels", {}).get(key, None) in ((value,) if equals else _Anything()))
         ]
@@ -170,6 +174,14 @@ class ModelCluster:
 class _Anything:
     def __contains__(self, value: object) -> bool:
         return value is not None
+
+
+def decoded(raw: Raw, kind: Kind[T]) -> T:
+    """As the API client does it: of an object that can't be read, what can be."""
+    try:
+        return msgspec.convert(raw, kind.type)
+    except msgspec.ValidationError:
+        return decoder_of(kind.type).salvage(msgspec.json.encode(raw))
 
 
 def _merge(target: Raw, patch: Mapping[str, Any]) -> None:

@@ -30,9 +30,9 @@ USER = Pod(ObjectMeta(name="user", namespace="a", annotations={"deviceshare.io/g
 class Webhooks:
     """The three webhooks, served, with the mirrors they look at."""
 
-    def __init__(self, bypasses: str = "warn") -> None:
+    def __init__(self, *pods: Pod, bypasses: str = "warn") -> None:
         self.groups = FixedMirror(GROUP)
-        self.pods = FixedMirror(USER)
+        self.pods = FixedMirror(*(pods or (USER,)))
         self.metrics = Metrics()
         routes = Admission(self.groups, self.pods, IDENTITY, bypasses=bypasses).routes()
         self.server = Server("webhook", "127.0.0.1", 0, routes, self.metrics, max_body=MAX_BODY, timeout=2)
