@@ -95,6 +95,7 @@ class Agent:
             allocations=self._allocations,
             reporter=self._reporter,
             now=_now,
+            left_out=settings.excluded_namespaces.split(","),
         )
         self._eyes = Eyes(self._take, proc=settings.proc_root, sysfs=settings.sys_root)
         self._metrics.watch_devices(

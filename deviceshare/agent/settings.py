@@ -22,6 +22,7 @@ class AgentSettings:
     sys_root: Path
     pod_resources: str
     placeholders: str
+    excluded_namespaces: str
     enforce: str
     log_format: Any
     log_level: Any
@@ -45,6 +46,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="NAMESPACE",
             default="",
             help=f"Groups get only devices that pods of this namespace have with the label {contract.PLACEHOLDER}.",
+        ),
+        flag(
+            "--excluded-namespaces",
+            metavar="NAMESPACE[,NAMESPACE…]",
+            default=f"kube-system,{contract.NAMESPACE}",
+            help="Those that the webhooks leave out: pods there may say what they like, and are of no group.",
         ),
         flag(
             "--enforce",

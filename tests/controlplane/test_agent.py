@@ -164,7 +164,7 @@ def test_who_uses_a_groups_device_without_being_of_it_is_told_and_evicted(pool: 
     assert shown["stranger"]["trespass"] is shown["miner"]["trespass"] is True
 
     pool.eventually(lambda: events(pool, "Trespass", "stranger", pool.name), refers(group))
-    pool.eventually(lambda: events(pool, "Trespass", node), refers("process miner"))
+    pool.eventually(lambda: events(pool, "Trespass", node), refers("process 'miner'"))
     pool.eventually(lambda: [each["metadata"]["name"] for each in pool.get("pods")], lambda names: names == ["member"])
 
 

@@ -62,6 +62,7 @@ def leave_nothing_behind(sandbox: Sandbox) -> Iterator[None]:
         ({"resources": {"nvidia.com/gpu": 10**12}}, "spec.resources.nvidia.com/gpu"),
         ({"resources": {"nvidia.com/gpu": 2, "amd.com/gpu": 0}}, "spec.resources.amd.com/gpu"),
         ({"resources": {}}, "spec.resources"),
+        ({"resources": {f"example.com/{number}": 1 for number in range(9)}}, "spec.resources"),
         ({"resources": None}, "spec.resources"),
         ({"schedulingStrategy": "random"}, "spec.schedulingStrategy"),
         ({"schedulingStrategy": ""}, "spec.schedulingStrategy"),

@@ -111,6 +111,24 @@ def test_an_exception_is_logged_with_its_traceback(log_format: telemetry.LogForm
     assert "OSError: disk full" in text
 
 
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_what_others_named_commands_no_terminal(log_format: telemetry.LogFormat) -> None:
+    """In fields, in messages of libraries, and in the errors of a traceback."""
+    stream = io.StringIO()
+    telemetry.configure(log_format, stream=stream)
+    hostile = "a\x1b]0;t\x07\x9b2J\u202e"
+    structlog.get_logger("deviceshare").info("Found", pod=hostile, pods=[hostile])
+    logging.getLogger("aiohttp.server").warning("Slow %s", hostile)
+    try:
+        raise OSError(hostile)
+    except OSError:
+        structlog.get_logger("deviceshare").exception("Failed")
+    text = stream.getvalue()
+
+    assert text.count("u202e") >= 4
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
 def test_configuring_again_replaces_the_former_output() -> None:
     """No event is written twice."""
     first, second = io.StringIO(), io.StringIO()

@@ -1,7 +1,7 @@
 """One look at the node's devices after another: from what is seen to what is reported and shown."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from msgspec.structs import replace
@@ -37,8 +37,10 @@ class Lookout:
         allocations: Allocations,
         reporter: Reporter,
         now: Callable[[], str],
+        left_out: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`left_out` are the namespaces whose pods' words nobody guards."""
         self.usage = Usage(node)
         """The last look's."""
         self.hardware: Hardware | None = None
@@ -51,6 +53,7 @@ class Lookout:
         self._allocations = allocations
         self._reporter = reporter
         self._now = now
+        self._left_out = frozenset(left_out)
         self._clock = clock
         self._looked = clock()
         self._trespasses: list[Trespass] = []
@@ -95,7 +98,7 @@ class Lookout:
         self._reporter.want(self.hardware)
 
     def _look_at_processes(self, sight: Sight, parts: dict[str, Part]) -> None:
-        tenants = Tenants(self._node, self._pods)
+        tenants = Tenants(self._node, self._pods, self._left_out)
         seen = [
             (part, use, [(process, tenants.of(process.owner)) for process in use.processes])
             for use in sight.uses

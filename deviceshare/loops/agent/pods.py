@@ -4,6 +4,7 @@ A pod's owner writes its annotations, and may know the UIDs of others. So a pod 
 never stands in for another pod's UID, and never makes a member of a group by itself.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from msgspec import Struct
@@ -32,7 +33,9 @@ class Tenant(Struct, frozen=True):
 class Tenants:
     """The pods of one moment on this node, by the UIDs of their control groups."""
 
-    def __init__(self, node: str, pods: Mirror[NodePod]) -> None:
+    def __init__(self, node: str, pods: Mirror[NodePod], left_out: Collection[str] = ()) -> None:
+        """Pods of the namespaces `left_out` are of no group: the webhooks don't look at them."""
+        self._left_out = left_out
         every = list(pods.values())
         self._pods = {pod.metadata.uid: pod for pod in every}
         self._static = {found: pod for pod in every if (found := _static_uid(pod, node))}
@@ -42,7 +45,8 @@ class Tenants:
             return Tenant()
         if pod := self._pods.get(owner.pod_uid):
             meta = pod.metadata
-            group_uid = "" if is_impostor(meta) else group_uid_of(meta)
+            believed = meta.namespace not in self._left_out and not is_impostor(meta)
+            group_uid = group_uid_of(meta) if believed else ""
             return Tenant(meta.key, meta.uid, pod.container(owner.container), group_uid)
         if pod := self._static.get(owner.pod_uid):
             # Nobody binds a static pod, so none has a group, whatever its mirror says.

@@ -190,7 +190,7 @@ def test_only_output_prints() -> None:
     """A new view can't forget the filter: nothing else of the command line reaches a terminal."""
     folder = Path(deviceshare.cli.__file__).parent
     found = [
-        f"{file.name}:{node.lineno}"
+        f"{file.name}: {ast.unparse(node)}"
         for file in folder.glob("*.py")
         if file.name != "output.py"
         for node in ast.walk(ast.parse(file.read_text()))

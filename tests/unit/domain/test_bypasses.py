@@ -11,7 +11,7 @@ from deviceshare.domain.drafts import Draft
 Json = dict[str, Any]
 
 
-def found(spec: Json | None = None, container: Json | None = None, **annotations: Any) -> list[str]:
+def found(spec: Json | None = None, container: Json | None = None, annotations: Json | None = None) -> list[str]:
     body = {"name": "main", **(container or {})}
     pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [body], **(spec or {})}}
     return bypasses(msgspec.convert(pod, Draft))
@@ -32,7 +32,10 @@ EXAMPLES: list[tuple[Json, str]] = [
         {"container": {"volumeMounts": [{"mountPath": "/var/run//nvidia-container-devices/all"}]}},
         "spec.containers[0] 'main': the mount '/var/run//nvidia-container-devices/all' is a list",
     ),
-    ({"cdi.k8s.io/x": "nvidia.com/gpu=all"}, "metadata.annotations['cdi.k8s.io/x'] has the container runtime add"),
+    (
+        {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}},
+        "metadata.annotations['cdi.k8s.io/x'] has the container runtime add",
+    ),
     ({"spec": a_volume("/dev")}, "spec.volumes[0]: '/dev' of the node opens"),
     ({"spec": {"resourceClaims": [{"name": "gpu"}]}}, "spec.resourceClaims[0] may bring devices"),
     (
@@ -86,14 +89,17 @@ def test_what_has_nothing_to_do_with_devices_is_not(path: str) -> None:
 )
 def test_annotations_that_runtimes_take_for_devices_are_seen(key: str) -> None:
     """When the pod is made, and when they are added or changed; not when something else is."""
-    assert len(found(**{key: "x"})) == 1
+    assert len(found(annotations={key: "x"})) == 1
     assert len(new_bypasses({}, {key: "x"})) == len(new_bypasses({key: "x"}, {key: "y"})) == 1
     assert new_bypasses({key: "x"}, {key: "x", "note": "mine"}) == new_bypasses({key: "x"}, {}) == []
 
 
 def test_other_annotations_are_not() -> None:
     """Names that only look alike."""
-    assert found(**{"notcdi.k8s.io/x": "1", "cdi.k8s.io.example.com/x": "1", "example.com/cdi.k8s.io": "1"}) == []
+    assert (
+        found(annotations={"notcdi.k8s.io/x": "1", "cdi.k8s.io.example.com/x": "1", "example.com/cdi.k8s.io": "1"})
+        == []
+    )
 
 
 def test_limits_of_none_and_of_other_things_are_not() -> None:
@@ -152,7 +158,7 @@ def test_a_crowd_is_a_handful_of_sentences() -> None:
         "volumes": [{"hostPath": {"path": "/dev/" + "d" * 5000}}] * 50,
         "resourceClaims": [{}] * 50,
     }
-    sentences = found(spec, **{f"cdi.k8s.io/{number}": "x" for number in range(50)})
+    sentences = found(spec, annotations={f"cdi.k8s.io/{number}": "x" for number in range(50)})
     refusal, warnings = *told(sentences, REFUSE)[:1], told(sentences, WARN)[1]
 
     assert len(sentences) == len(WAYS)

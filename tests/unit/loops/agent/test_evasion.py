@@ -81,6 +81,16 @@ async def test_no_annotation_hides_an_intruder(member: dict[str, str], intruder:
     assert node.wanted == [Intruder("ns", "intruder", "uid-of-intruder")]
 
 
+async def test_a_namespace_that_the_webhooks_leave_out_is_believed_nothing() -> None:
+    """There, anybody may write a member's label and annotations."""
+    node = Watched()
+    node.lookout._left_out = frozenset({"ns"})
+    node.add_pod("member", **labelled({}))
+    node.look()
+
+    assert [row.pod for row in node.look()] == ["ns/member", "uid-of-intruder"]
+
+
 async def test_a_member_that_claims_to_be_a_mirror_pod_hides_nobody() -> None:
     """Not even a pod that the API server has forgotten, whose UID is in no pod's metadata any more."""
     node = Watched()
