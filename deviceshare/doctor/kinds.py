@@ -136,7 +136,7 @@ class SchedulerContainer(Struct, frozen=True, rename="camel"):
     @property
     def config(self) -> str:
         """The file of its flag `--config`, or ""."""
-        words = [*(self.command or ()), *(self.args or ())]
+        words: list[str] = [*(self.command or ()), *(self.args or ())]
         for word, following in zip(words, [*words[1:], ""], strict=True):
             flag, equals, value = word.partition("=")
             if flag == "--config":

@@ -4,6 +4,7 @@ Flags are those of the components' reference pages (https://kubernetes.io/docs/r
 Client-side rate limits are raised: measured with the defaults, a test measures the limiter.
 """
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,9 @@ class Components:
         # A pod that waits for devices must be tried again soon after it was woken, however often it failed before.
         config["podInitialBackoffSeconds"] = 1
         config["podMaxBackoffSeconds"] = 1
+        if not asks_before_evicting(self._binaries.version):
+            # Else it would evict pods that stand in nobody's way but the devices'.
+            config["profiles"][0]["plugins"] = {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}}
         config["extenders"] = [self._options.extender or self._extender()]
         return self._scheduler("deviceshare-scheduler", config, self._ports.deviceshare_scheduler)
 
@@ -236,3 +240,13 @@ def scheduler_config_version(minor: int) -> str:
         if minor >= since:
             return version
     return "v1beta1"
+
+
+def asks_before_evicting(version: str) -> bool:
+    """Whether this kube-scheduler asks extenders before it evicts pods: from 1.20.10, 1.21.4 and 1.22 on.
+
+    https://github.com/kubernetes/kubernetes/pull/103019
+    """
+    major, minor, patch = (int(part) for part in re.findall(r"\d+", f"{version}.0")[:3])
+    fixed = {20: 10, 21: 4}
+    return (major, minor) >= (1, 22) or (minor in fixed and patch >= fixed[minor])

@@ -8,7 +8,7 @@ import yaml
 from charts import helm
 from deviceshare import assets
 from deviceshare.domain import contract
-from deviceshare.sandbox.components import scheduler_config_version
+from deviceshare.sandbox.components import asks_before_evicting, scheduler_config_version
 from deviceshare.sandbox.install import narrow
 from tests.unit.chart.objects import VERSIONS, Json, containers, named
 
@@ -48,13 +48,26 @@ def test_kube_scheduler_sees_all_nodes_and_asks_over_loopback(version: str) -> N
     config = scheduler_config(version)
     [extender] = config["extenders"]
 
-    assert config["profiles"] == [{"schedulerName": contract.SCHEDULER_NAME}]
+    [profile] = config["profiles"]
+    assert profile["schedulerName"] == contract.SCHEDULER_NAME
     assert config["percentageOfNodesToScore"] == 100
     assert config["podMaxBackoffSeconds"] == 1
     assert extender["urlPrefix"] == "http://127.0.0.1:8888"
     assert extender["httpTimeout"] == "15s"
     assert not extender["ignorable"]
     assert "--extender-bind=127.0.0.1:8888" in containers(helm.render({}, version))["deviceshare"]["args"]
+
+
+@pytest.mark.parametrize(
+    "version", ["1.20.2", "1.20.10", "1.20.15-gke.100", "1.21.3", "1.21.4", "1.22.0", "1.34.1+k3s1"]
+)
+def test_kube_scheduler_is_asked_before_it_evicts_or_evicts_nobody(version: str) -> None:
+    """As in the sandbox: old releases don't ask, and pods would die in vain."""
+    config = scheduler_config(version)
+    off = {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}}
+
+    assert config["extenders"][0]["preemptVerb"] == "preempt"
+    assert config["profiles"][0].get("plugins") == (None if asks_before_evicting(version) else off)
 
 
 @pytest.mark.parametrize("version", ["1.20.2", "1.22.17"])

@@ -150,7 +150,7 @@ def test_nothing_is_said_about_a_group_that_may_merely_not_be_known_yet() -> Non
 
 def test_where_a_pod_may_run_is_not_frozen_into_it() -> None:
     """The pod outlives what is so when it is admitted: its group may be recreated elsewhere, its selector changed."""
-    own = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": []}]}}}
+    own: Json = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": []}]}}}
 
     assert "affinity" not in injected(a_pod(), a_group("node-7", zone="a"))["spec"]
     assert injected(a_pod(affinity=own), a_group("node-7", zone="a"))["spec"]["affinity"] == own

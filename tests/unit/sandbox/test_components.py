@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from deviceshare.sandbox.binaries import Binaries
-from deviceshare.sandbox.components import Components, choose_ports, scheduler_config_version
+from deviceshare.sandbox.components import Components, asks_before_evicting, choose_ports, scheduler_config_version
 from deviceshare.sandbox.state import Layout, Options, Plan
 
 
@@ -45,6 +45,30 @@ def test_our_scheduler_shows_every_node_to_the_extender_on_loopback(tmp_path: Pa
     (extender,) = config["extenders"]
     bound_to = parts.deviceshare.command[parts.deviceshare.command.index("--extender-bind") + 1]
     assert extender["urlPrefix"] == f"http://{bound_to}"
+
+
+@pytest.mark.parametrize(
+    ("version", "asks"),
+    [
+        ("v1.20.2", False),
+        ("v1.20.10", True),
+        ("v1.21", False),
+        ("v1.21.3-gke.1", False),
+        ("v1.21.14", True),
+        ("v1.22.0", True),
+        ("v1.34.1+k3s1", True),
+        ("v2.0.0", True),
+    ],
+)
+def test_a_scheduler_that_does_not_ask_before_it_evicts_evicts_nobody(
+    tmp_path: Path, version: str, asks: bool
+) -> None:
+    """kubernetes#103019: pods would die for devices that aren't free. The chart does the same."""
+    assert asks_before_evicting(version) is asks
+    assert components(tmp_path, version).deviceshare_scheduler.name == "deviceshare-scheduler"
+    config = scheduler_config(tmp_path)
+    assert config["extenders"][0]["preemptVerb"] == "preempt"
+    assert ("plugins" in config["profiles"][0]) is not asks
 
 
 def test_the_plain_scheduler_has_no_extender(tmp_path: Path) -> None:
