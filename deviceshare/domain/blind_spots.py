@@ -1,6 +1,6 @@
 """Objects that can't be read: what that keeps from being decided, and what a person does about it."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -52,13 +52,6 @@ def ledger_fault(ledger: NodeDevices) -> str:
 def pod_fault(pod: Pod) -> str:
     """What can't be read of the pod, or ""."""
     return f"can't be read ({pod.metadata.fault})" if pod.metadata.unreadable else ""
-
-
-def opaque_text(resources: Collection[str]) -> str:
-    """Why none of these resources is given out on a node, or "" where there is none."""
-    if not resources:
-        return ""
-    return f"pods on the node hold {' and '.join(resources)} through the device plugin, unknown which devices"
 
 
 class BlindSpots:

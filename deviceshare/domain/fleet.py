@@ -12,13 +12,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from deviceshare.domain import allocation, contract
-from deviceshare.domain.blind_spots import BlindSpots, UnreadableObject, opaque_text
+from deviceshare.domain import allocation
+from deviceshare.domain.blind_spots import BlindSpots, UnreadableObject
 from deviceshare.domain.devices import Device, Devices, identities
 from deviceshare.domain.groups import Group
 from deviceshare.domain.hardware import Link
+from deviceshare.domain.joining import joining_obstacle, withheld_text
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node, rebooted
+from deviceshare.domain.opacity import opaque, opaque_text
 from deviceshare.domain.pods import Pod
 from deviceshare.domain.selecting import Selections
 
@@ -110,22 +112,10 @@ class Fleet:
         return self._blind_spots.every(self._nodes.values(), self._ledgers.values())
 
     def opaque(self, name: str) -> frozenset[str]:
-        """Resources of which pods hold devices through a device plugin, unless the agent tells which devices.
-
-        A vendor's devices are the same under all its resources, whole, in turns or in parts, so all are named.
-        """
-        ledger = self._ledgers.get(name) or _NO_LEDGER
+        """Resources of which pods hold devices through a device plugin, unless the agent tells which devices."""
+        ledger, pods = self._ledgers.get(name) or _NO_LEDGER, self._plugin_pods.get(name)
         hidden = {device.resource for device in ledger.devices} if self._blind_spots.on(name) else set()
-        pods = self._plugin_pods.get(name)
-        if not pods:
-            return frozenset(hidden)
-        known = {(allocation.uid, allocation.resource) for allocation in ledger.hardware.allocations or ()}
-        held = {resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known}
-        if ledger.split():
-            held = {resource for resource in held if not resource.startswith(contract.MIG_PREFIX)}
-        vendors = {contract.plugin_vendor_of(resource) for resource in held}
-        mine = {*(d.resource for d in ledger.devices), *(d.resource for d in ledger.claimed())}
-        return frozenset(held | hidden | {resource for resource in mine if contract.vendor_of(resource) in vendors})
+        return (opaque(ledger, pods) if pods else frozenset()) | hidden
 
     def links(self, name: str) -> list[Link]:
         """How the devices of the node are joined, as far as its agent tells."""
@@ -241,24 +231,9 @@ class Fleet:
             return f"group {group.name} lives on node {home}, which is gone: delete the group and make it again"
         if shape.obstacle:
             return shape.obstacle
-        if opaque := self.opacity(group, home):
-            return opaque
-        ledger = self._ledgers[home]
-        claim = ledger.claims.get(group.uid)
-        if claim is None:
-            return ""
-        if claim.releasing:
-            return f"the devices of group {group.name} are being released"
-        if broken := ledger.ailing(claim):
-            return f"{broken} of group {group.name}: deviceshare rebind {group.name}"
-        gone = [device for device in ledger.held(claim) if not ledger.has(device)]
-        if unknown := next((reason for device in gone if (reason := ledger.unknown(device.resource))), ""):
-            return _withheld_text(gone[0].resource, unknown)
-        if gone:
-            return (
-                f"the node lost {', '.join(map(str, gone))} of group {group.name}: delete the group and make it again"
-            )
-        return ""
+        if opacity := self.opacity(group, home):
+            return opacity
+        return joining_obstacle(self._ledgers[home], group)
 
     def obstacle(self, name: str) -> str:
         """Why no group at all fits on the node, or ""."""
@@ -301,18 +276,14 @@ class Fleet:
 def _obstacle(group: Group, shape: Shape) -> str:
     if shape.obstacle:
         return shape.obstacle
-    if opaque := opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
-        return opaque
+    if opacity := opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
+        return opacity
     total = dict(shape.total)
     for resource, reason in shape.withheld:
         if resource in group.spec.resources and resource not in total:
-            return _withheld_text(resource, reason)
+            return withheld_text(resource, reason)
     lacks = allocation.shortage(group.spec.resources, dict(shape.free), total)
     return f"{TOO_FULL}: group {group.name} needs {lacks}" if lacks else ""
-
-
-def _withheld_text(resource: str, reason: str) -> str:
-    return f"the node offers no {resource} to groups: {reason}"
 
 
 def _counts(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:

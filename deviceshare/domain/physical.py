@@ -85,9 +85,9 @@ def _shared(node: Node, capacity: int, healthy: int) -> Counted:
             )
         replicas, found = capacity // number, f"shared, {capacity // number} replicas"
     if capacity % replicas or (number is not None and number * replicas != capacity):
-        contradiction = (
-            f"its labels ({', '.join(f'{key}={text}' for key, text in said.items())}) contradict {capacity} allocatable"
-        )
+        labelled = ", ".join(f"{key}={text}" for key, text in said.items())
+        # Which they do, too, where GPUs are of several models: these labels are then of one of them.
+        contradiction = f"its labels ({labelled}) contradict {capacity} allocatable"
         return Counted(None, contradiction, _how_many(GPU), contradiction)
     return _healthy(GPU, capacity // replicas, healthy // replicas, found)
 

@@ -72,7 +72,7 @@ class Webhooks:
 @pytest.fixture
 async def webhooks(request: pytest.FixtureRequest) -> AsyncIterator[Webhooks]:
     """What is done about ways around the hand-over may be given by an indirect parameter."""
-    webhooks = Webhooks(getattr(request, "param", "warn"))
+    webhooks = Webhooks(bypasses=getattr(request, "param", "warn"))
     await webhooks.server.start()
     async with ClientSession() as webhooks.session:
         yield webhooks
