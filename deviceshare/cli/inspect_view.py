@@ -150,7 +150,9 @@ def _groups(picture: Picture, shown: int | None, *, names: bool) -> Section:
             f"[{_PHASES.get(group.phase, 'default')}]{group.phase}[/]",
             escape(group.node) or "[dim]-[/]",
             held or f"[dim]wants {wants}[/]",
-            pods + (f" [yellow]+ {group.waiting} waiting[/]" if group.waiting else ""),
+            pods
+            + (f" [yellow]+ {group.waiting} waiting[/]" if group.waiting else "")
+            + (f" [dim]+ {group.gated} gated[/]" if group.gated else ""),
         )
     return [made, *more(rest, "group")]
 

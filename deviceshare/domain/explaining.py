@@ -9,6 +9,7 @@ from deviceshare.domain.groups import Group, spec_faults
 from deviceshare.domain.meta import Condition
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
+from deviceshare.domain.waiting import behind_gates
 
 NOT_INJECTED: Final = (
     "the pod was admitted while deviceshare's webhook was away, so its containers would not see the group's devices:"
@@ -22,8 +23,9 @@ def pod_obstacle(pod: Pod, group: Group | None) -> str:
         return NOT_INJECTED
     if group is None:
         return f"group {pod.group} does not exist: create it"
-    faults = spec_faults(group.spec)
-    return f"group {group.name} is invalid: {faults[0]}" if faults else ""
+    if faults := spec_faults(group.spec):
+        return f"group {group.name} is invalid: {faults[0]}"
+    return f"the pod {behind_gates([pod])}" if pod.gates else ""
 
 
 def node_obstacle(fleet: Fleet, name: str) -> str:
@@ -72,4 +74,4 @@ def why_members_wait(fleet: Fleet, group: Group, said: str, message: str) -> str
 
 def scheduler_said(pod: Pod) -> str:
     """Why kube-scheduler found no node when it last tried the pod, or ""."""
-    return next((c.message for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")
+    return pod.refusal.message if pod.refusal else ""

@@ -130,7 +130,7 @@ class Controller:
         self._members.change(old, new)
         for pod in filter(None, (old, new)):
             self._statuses.look_at_pods(pod.group)
-            if pod.refused:
+            if pod.refusal:
                 self._waker.queue.add(pod.group)
             if pod.group_uid:
                 self._keeper.queue.add(pod.node, COVER_SECONDS)

@@ -157,8 +157,8 @@ class Statuses:
 
     def _note_unsettled(self, group: Group) -> None:
         """Remembers since when a bind or a repair is probably taking the group."""
-        pending = self._members.pending(group.name)
-        untried = bool(pending) and not any(pod.refused for pod in pending)
+        triable = [pod for pod in self._members.pending(group.name) if not pod.gates]
+        untried = bool(triable) and not any(pod.refusal for pod in triable)
         if not group.node and (untried or self._fleet.assumed(group.uid) or self._fleet.pods(group.uid)):
             self._unsettled_since.setdefault(group.name, self._clock())
         else:
@@ -167,7 +167,7 @@ class Statuses:
     def _tell(self, group: Group, now: Condition) -> None:
         """The event for a transition, where it is one that somebody should know of."""
         if now.type == status.IS_BOUND:
-            if now.reason != status.NO_PODS:
+            if now.reason not in (status.NO_PODS, status.GATED):
                 reason = "Bound" if now.status == status.TRUE else now.reason
                 self._event(group, "Normal" if now.status == status.TRUE else "Warning", reason, now.message)
             return

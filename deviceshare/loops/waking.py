@@ -129,5 +129,5 @@ class Waker:
 
 def _refused(pods: list[Pod]) -> list[Pod]:
     """The pods that the scheduler has tried in vain, the longest waiting first."""
-    refused = [pod for pod in pods if pod.refused and not pod.metadata.deletion_timestamp]
+    refused = [pod for pod in pods if pod.refusal and not pod.metadata.deletion_timestamp]
     return sorted(refused, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key))
