@@ -33,6 +33,8 @@ PODS_WRITES_A_SECOND = 20
 """Of such writes, over all groups: each costs the API server as much as a third of a pod."""
 WORDS_SECONDS = 5.0
 """Between two writes that only tell in other words what an unbound group waits for."""
+GATHER_SECONDS = 0.05
+"""Between a change of an unbound group's pods and the look at all of them: a thousand may come at once."""
 UNSETTLED_SECONDS = 2.0
 """How long an unbound group is left alone that a bind or a repair is probably taking just now."""
 
@@ -71,10 +73,11 @@ class Statuses:
         self.queue.add(WAITING_GROUPS, PODS_SECONDS)
 
     def look_at_pods(self, name: str) -> None:
-        """Has the group looked at, one of whose pods changed: if it is bound, not before that may be written."""
+        """Has the group looked at soon, one of whose pods changed: if it is bound, not before that may be written."""
         group = self._groups.get(name)
         bound = group is not None and group.node and name in self._written
-        self.queue.add(name, max(self._written[name] + PODS_SECONDS - self._clock(), 0.0) if bound else 0.0)
+        rest = self._written[name] + PODS_SECONDS - self._clock() if bound else 0.0
+        self.queue.add(name, max(rest, GATHER_SECONDS))
 
     async def _reconcile(self, name: str) -> None:
         if name == WAITING_GROUPS:
