@@ -8,7 +8,7 @@ import click
 from deviceshare.cli import cluster
 from deviceshare.cli.explain_view import view
 from deviceshare.cli.output import JSON, TABLE, YAML, encoded, show
-from deviceshare.cli.snapshot import Snapshot, look
+from deviceshare.cli.snapshot import Snapshot, guard_of, look
 from deviceshare.domain.explanation import Explanation, explain_group, explain_pod
 from deviceshare.domain.groups import Group
 from deviceshare.domain.nodes import Node
@@ -88,7 +88,7 @@ def pod(target: cluster.Target, name: str, namespace: str, output: str, *, detai
 
     async def ask(api: "Api") -> Case | None:
         try:
-            found = await api.get(PODS, name, namespace)
+            found = (await guard_of(api))(await api.get(PODS, name, namespace))
         except NotFound:
             return None
         return (await _case(api, found.group))._replace(pod=found)

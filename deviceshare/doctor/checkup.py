@@ -42,7 +42,7 @@ async def look(api: "Api", request: Request) -> AsyncIterator[Check]:
         deployment = None
     yield await rights.examine_own(api, request.release, deployment)
     yield await replicas.examine(api, request.release)
-    yield await webhooks.examine(api, request.release)
+    yield await webhooks.examine(api, request.release, deployment)
     yield await webhooks.examine_injection(api, request.namespace, request.release)
     yield await nodes.examine(api, request.release)
     yield await plugin.examine(api)

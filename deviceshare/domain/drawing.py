@@ -51,7 +51,7 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
             (
                 WaitingPod(
                     pod.metadata.key,
-                    pod.group,
+                    pod.group or pod.left_out,
                     pod.metadata.creation_timestamp or "",
                     pod_obstacle(pod, by_name.get(pod.group)) or why(pod.group, scheduler_said(pod)),
                 )

@@ -19,6 +19,8 @@ NOT_INJECTED: Final = (
 
 def pod_obstacle(pod: Pod, group: Group | None) -> str:
     """Why the pod can't be bound to any node, whatever is free there, or ""."""
+    if pod.left_out:
+        return left_out_text(pod)
     if not pod.admitted:
         return NOT_INJECTED
     if group is None:
@@ -26,6 +28,16 @@ def pod_obstacle(pod: Pod, group: Group | None) -> str:
     if faults := spec_faults(group.spec):
         return f"group {group.name} is invalid: {faults[0]}"
     return f"the pod {behind_gates([pod])}" if pod.gates else ""
+
+
+def left_out_text(pod: Pod) -> str:
+    """Why a pod can't join the group that it names: its namespace is left out (guard.py)."""
+    namespace = pod.metadata.namespace
+    return (
+        f"deviceshare's webhooks leave namespace {namespace} out, so none of its pods can join group {pod.left_out}:"
+        " create it in another one, or take this one out of webhooks.excludedNamespaces in the chart's values"
+        " (--excluded-namespaces)"
+    )
 
 
 def node_obstacle(fleet: Fleet, name: str) -> str:

@@ -9,7 +9,14 @@ from msgspec import Struct, field
 
 from deviceshare.domain import contract, status, topology
 from deviceshare.domain.devices import Device, selected
-from deviceshare.domain.explaining import conditions, group_message, pod_obstacle, scheduler_said, why_it_waits
+from deviceshare.domain.explaining import (
+    conditions,
+    group_message,
+    left_out_text,
+    pod_obstacle,
+    scheduler_said,
+    why_it_waits,
+)
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.nodes import Node
@@ -60,6 +67,8 @@ def explain_group(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node 
 def explain_pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
     """A pod: what it has and from which group, or what it waits for. `pods` and `home` are its group's."""
     subject = f"pod {pod.metadata.key}"
+    if pod.left_out:
+        return Explanation(subject, left_out_text(pod))
     if not pod.group:
         return Explanation(subject, _groupless(pod))
     if pod.finished:

@@ -62,6 +62,8 @@ class Pod(Struct, frozen=True, rename="camel"):
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: PodSpec = field(default_factory=PodSpec)
     status: PodStatus = field(default_factory=PodStatus)
+    left_out: str = ""
+    """The group that the pod names in vain: nothing is believed of it (guard.py). No API server sends this field."""
 
     @property
     def group(self) -> str:

@@ -129,7 +129,7 @@ class Controller:
         # Hundreds of pods may come in a second. Only those that make a difference have somebody look at once.
         self._members.change(old, new)
         self._waker.change(old, new)
-        for pod in filter(None, (old, new)):
+        for pod in (pod for pod in (old, new) if pod and pod.group):
             self._statuses.look_at_pods(pod.group)
             if pod.group_uid:
                 self._keeper.queue.add(pod.node, COVER_SECONDS)

@@ -31,7 +31,7 @@ WORKERS = 8
 AGAIN_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
 """After a touch that changed nothing; the last for ever."""
 GATHER_SECONDS = 0.05
-"""Between a change and the look at who waits: changes come in bursts, and a look at a thousand pods takes a millisecond."""
+"""Between a change and the look at who waits: changes come in bursts, and a thousand pods take a millisecond."""
 
 WAITING_GROUPS = ""
 """The key that stands for every group that pods wait for; no object has this name."""
@@ -89,7 +89,7 @@ class Waker:
         if old and not (new and new.pending):
             self._window.leave(old)
             self._go_on(old.metadata.namespace)
-        for pod in filter(None, (old, new)):
+        for pod in (pod for pod in (old, new) if pod and pod.group):
             if pod.refusal:
                 self.queue.add(pod.group, GATHER_SECONDS)
 
@@ -129,7 +129,7 @@ class Waker:
         self.queue.add(name, woken.again_at - self._clock())
 
     async def _touch_in_turn(self, woken: _Woken, pods: list[Pod]) -> set[str]:
-        """Touches those of one group's pods whose turn it is; returns the namespaces in whose lines the group stands."""
+        """Touches those of a group's pods whose turn it is; returns the namespaces in whose lines the group stands."""
         closed: set[str] = set()
         for pod in pods:
             namespace = pod.metadata.namespace

@@ -1,9 +1,9 @@
 """The window of touches under way: how many pods of one namespace stand in kube-scheduler's line because of us.
 
-kube-scheduler tries one pod after the other, the longest waiting first. A thousand pods touched at once would stand in front
-of everybody else's for many seconds. So each namespace has a few places; a touched pod keeps its place until it is bound or
-gone, or, since a second refusal in the same words is written nowhere, until it must have been tried. Namespaces don't wait
-for each other; the groups of one take turns, pod by pod.
+kube-scheduler tries one pod after the other, the longest waiting first. A thousand pods touched at once would stand in
+front of everybody else's for many seconds. So each namespace has a few places; a touched pod keeps its place until it
+is bound or gone, or, since a second refusal in the same words is written nowhere, until it must have been tried.
+Namespaces don't wait for each other; the groups of one take turns, pod by pod.
 """
 
 import itertools
@@ -26,14 +26,14 @@ class Window:
 
     def __init__(self) -> None:
         self._until: dict[str, tuple[str, float]] = {}
-        """By the UID of a pod that has a place: its namespace, and until when it has it at most. The first ends first."""
+        """By the UID of a pod that has a place: its namespace, and until when at most. The first ends first."""
         self._taken: Counter[str] = Counter()
         """By namespace."""
         self._line: dict[str, dict[str, None]] = {}
         """By namespace, the groups that wait for a place, the first first."""
 
     def enter(self, pod: Pod, now: float) -> bool:
-        """Takes a place for the pod. If there is none, or it is another group's turn, the pod's group stands in line."""
+        """Takes a place for the pod. If there is none, or it is another group's turn, its group stands in line."""
         namespace = pod.metadata.namespace
         self.leave(pod)
         for uid in list(itertools.takewhile(lambda uid: self._until[uid][1] <= now, self._until)):

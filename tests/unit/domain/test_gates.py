@@ -1,4 +1,4 @@
-"""Pods behind scheduling gates, such as Kueue's: they wait for somebody else than deviceshare, and everybody says so."""
+"""Pods behind scheduling gates, such as Kueue's: they wait for somebody else than deviceshare, and all say so."""
 
 import msgspec
 import pytest
@@ -56,7 +56,9 @@ def test_a_group_says_that_all_its_pods_are_gated() -> None:
 def test_explain_tells_gated_pods_from_those_that_wait_for_devices() -> None:
     """In two lines, and not in the scheduler's words for a pod that it never tried."""
     fleet = a_fleet(a_node(), ledgers=(a_ledger(team=gpus(0, 1)),))
-    pods = [gated(a_pod(f"p{number}")) for number in range(5)] + [tried(a_pod("q"), "Unschedulable", message="0/1 nodes")]
+    pods = [gated(a_pod(f"p{number}")) for number in range(5)] + [
+        tried(a_pod("q"), "Unschedulable", message="0/1 nodes")
+    ]
     facts = explain_group(fleet, a_group(node="n1"), pods, a_node()).facts
     assert facts["pods that wait"] == "ns/q"
     assert facts["kube-scheduler"] == "0/1 nodes"

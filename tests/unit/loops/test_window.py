@@ -1,4 +1,4 @@
-"""A thousand waiting pods of one namespace don't hold up others: of each namespace a few are touched at a time, in turns."""
+"""A thousand waiting pods of one namespace don't hold up others: of each a few are touched at a time, in turns."""
 
 import asyncio
 from collections.abc import Callable
@@ -130,7 +130,9 @@ def test_a_group_that_can_not_be_touched_keeps_nobody_waiting() -> None:
         crowd(world, "a", "crowd")
         await asyncio.sleep(1)
         crowd(world, "b", "crowd", PLACES * 2)
-        await soon(lambda: len({name for name in woken(world) if name.startswith("b-")}) == PLACES * 2, TRIED_SECONDS * 3)
+        await soon(
+            lambda: len({name for name in woken(world) if name.startswith("b-")}) == PLACES * 2, TRIED_SECONDS * 3
+        )
 
     story_of(("a", "b"), story)
 
