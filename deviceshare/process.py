@@ -19,6 +19,7 @@ from deviceshare import __version__
 from deviceshare.domain import census, contract
 from deviceshare.domain.drawing import draw
 from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.guard import Guard
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.kube.events import Recorder
@@ -28,6 +29,7 @@ from deviceshare.loops.background import Background
 from deviceshare.loops.binding import Binder
 from deviceshare.loops.controller import Controller
 from deviceshare.loops.feeding import Feed
+from deviceshare.loops.guarded import GuardedCluster
 from deviceshare.loops.impostors import ImpostorWatch
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leadership import Elector
@@ -95,7 +97,9 @@ class Process:
         self._groups = Mirror(api, GROUPS)
         self._ledgers = Mirror(api, NODE_DEVICES)
         self._nodes = Mirror(api, NODES, label_selector=f"{contract.MODE_LABEL}={contract.MODE_SHARED}")
-        self._pods = Mirror(api, PODS, label_selector=contract.GROUP)
+        guard = self._guard = Guard(settings.left_out)
+        self._cluster = cluster = GuardedCluster(api, guard)
+        self._pods = Mirror(api, PODS, label_selector=contract.GROUP, see=guard)
         # Pods that got devices from a vendor's device plugin. In a large cluster that is a long stream of which nearly
         # nothing is kept; the two selectors spare the API server from sending every pod twice.
         self._others = Mirror(
@@ -115,7 +119,7 @@ class Process:
         self._fleet = Fleet()
         Feed(self._fleet, nodes=self._nodes, ledgers=self._ledgers, pods=self._pods, others=self._others)
         self._binder = Binder(
-            api,
+            cluster,
             self._fleet,
             groups=self._groups,
             ledgers=self._ledgers,
@@ -125,7 +129,7 @@ class Process:
         # A process that restarts within its predecessor's lease must not be taken for it.
         identity = f"{settings.instance}_{uuid4().hex[:8]}"
         self._elector = Elector(api, identity, namespace=settings.namespace, timing=settings.lease)
-        self._impostors = ImpostorWatch(api, self._pods, self._recorder)
+        self._impostors = ImpostorWatch(cluster, self._pods, self._recorder)
         self._metrics.leader.set_function(lambda: float(self._elector.leading))
         self._metrics.watch_cluster(
             lambda: census.count_devices(self._fleet), lambda: census.count_groups(self._groups.values())
@@ -183,7 +187,7 @@ class Process:
     async def _reconcile(self) -> None:
         """One term as the leader."""
         self._controller = Controller(
-            self._api,
+            self._cluster,
             self._fleet,
             groups=self._groups,
             ledgers=self._ledgers,
@@ -213,7 +217,7 @@ class Process:
         probes = probe_routes(live, checks, metrics)
         servers = [Server("probe", *settings.probe_bind, probes, metrics, max_body=65536, timeout=5)]
         if "extender" in settings.roles:
-            routes = Extender(self._fleet, self._groups, self._binder, self._synced).routes()
+            routes = Extender(self._fleet, self._groups, self._binder, self._synced, self._guard).routes()
             tls = self._certificate_of("extender", settings.extender_tls) if settings.extender_tls else None
             at, limit = settings.extender_bind, extender.MAX_BODY
             servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=extender.TIMEOUT, tls=tls))

@@ -4,6 +4,7 @@ Each flag `--some-name` may also be set as `DEVICESHARE_SOME_NAME`; the flag win
 """
 
 import ipaddress
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import click
 from deviceshare.domain import bypasses, contract
 from deviceshare.loops import leadership
 
+_NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 ROLES: Final = ("controller", "extender", "webhook")
 
 
@@ -51,6 +53,7 @@ class Settings:
     webhook_service: str
     webhook_config: str
     bypasses: str
+    excluded_namespaces: frozenset[str]
     ca_secret: str
     tls_cert: Path | None
     tls_key: Path | None
@@ -80,6 +83,11 @@ class Settings:
         if self.extender_tls_cert and self.extender_tls_key and self.extender_client_ca:
             return Tls(self.extender_tls_cert, self.extender_tls_key, self.extender_client_ca)
         return None
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The namespaces that the webhooks leave out."""
+        return self.excluded_namespaces | {self.namespace}
 
     @property
     def webhook_names(self) -> tuple[str, ...]:
@@ -151,6 +159,18 @@ class _Roles(click.ParamType[frozenset[str]]):
         return roles
 
 
+class _Namespaces(click.ParamType[frozenset[str]]):
+    name = "NAMESPACE[,NAMESPACE…]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
+        if isinstance(value, frozenset):
+            return value
+        names = frozenset(part.strip() for part in str(value).split(",") if part.strip())
+        if wrong := sorted(name for name in names if not _NAMESPACE.fullmatch(name)):
+            self.fail(f"{', '.join(map(repr, wrong))}: not a namespace's name, such as kube-system", param, ctx)
+        return names
+
+
 class AddressType(click.ParamType[Address]):
     """`HOST:PORT`, or `:PORT` for every address of the machine."""
 
@@ -194,6 +214,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(bypasses.MODES),
             default=bypasses.WARN,
             help="What is done about pods of groups that go around the hand-over, as by a hostPath of /dev.",
+        ),
+        flag(
+            "--excluded-namespaces",
+            type=_Namespaces(),
+            default="kube-system",
+            help="Those that the webhooks leave out, besides --namespace: no pod there joins a group or is believed.",
         ),
         flag("--ca-secret", default="", help="Make the webhooks' certificates; this Secret keeps the CA."),
         flag("--tls-cert", type=file, help="Or bring them: a certificate, PEM; read again when it changes."),

@@ -8,7 +8,7 @@ import click
 from deviceshare.cli import cluster
 from deviceshare.cli.explain_view import view
 from deviceshare.cli.output import JSON, TABLE, YAML, print_answer, show
-from deviceshare.cli.snapshot import Snapshot, look
+from deviceshare.cli.snapshot import Snapshot, guard_of, look
 from deviceshare.domain.explanation import Explanation, explain_group, explain_pod
 from deviceshare.domain.groups import Group
 from deviceshare.domain.nodes import Node
@@ -89,7 +89,10 @@ def pod(target: cluster.Target, name: str, namespace: str, output: str, *, detai
     async def ask(api: "Api") -> Case | None:
         # By a list: what of a pod can't be read is told, and not refused as an answer.
         found = await api.list(PODS, namespace=namespace, field_selector=f"metadata.name={name}")
-        return (await _case(api, found[0].group))._replace(pod=found[0]) if found else None
+        if not found:
+            return None
+        seen = (await guard_of(api))(found[0])
+        return (await _case(api, seen.group))._replace(pod=seen)
 
     case = target.ask(ask)
     if case is None or case.pod is None:

@@ -161,7 +161,11 @@ def _groups(picture: Picture, shown: int | None, *, names: bool) -> Section:
             styled(group.phase, _PHASES.get(group.phase, "")),
             group.node or styled("-", "dim"),
             held or styled(f"wants {wants}", "dim"),
-            joined(pods, styled(f" + {group.waiting} waiting" if group.waiting else "", "yellow")),
+            joined(
+                pods,
+                styled(f" + {group.waiting} waiting" if group.waiting else "", "yellow"),
+                styled(f" + {group.gated} gated" if group.gated else "", "dim"),
+            ),
         )
     return [made, *more(rest, "group")]
 

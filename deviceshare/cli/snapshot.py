@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from deviceshare.domain import contract
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
+from deviceshare.domain.guard import GUARDING, Guard, left_out
 from deviceshare.domain.pods import Pod
 from deviceshare.kube.cache import Cache, Object
 from deviceshare.loops.feeding import Feed
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS, WEBHOOK_CONFIGURATIONS
+from deviceshare.loops.ports import Forbidden, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,6 +60,7 @@ async def look(api: "Api") -> Snapshot:
             ledgers = group.create_task(api.list(NODE_DEVICES), name="list ledgers")
             groups = group.create_task(api.list(GROUPS), name="list groups")
             pods = group.create_task(api.list(PODS, label_selector=contract.GROUP), name="list pods")
+            guard = group.create_task(guard_of(api), name="get webhooks")
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from failed
     told = {ledger.node for ledger in ledgers.result() if ledger.hardware.allocations is not None}
@@ -66,7 +69,18 @@ async def look(api: "Api") -> Snapshot:
     if untold:
         listed = await api.list(PODS, label_selector=f"!{contract.GROUP}", field_selector=LIVE_PODS)
         others = [pod for pod in listed if pod.node in {"", *untold} and pod.past_us]
-    return snapshot(nodes.result(), ledgers.result(), groups.result(), pods.result(), others)
+    seen = map(guard.result(), pods.result())
+    return snapshot(nodes.result(), ledgers.result(), groups.result(), seen, others)
+
+
+async def guard_of(api: "Api") -> Guard:
+    """The guard as the webhooks' configuration has it; the usual one where that can't be read."""
+    try:
+        found = await api.get(WEBHOOK_CONFIGURATIONS[1], contract.NAME)
+    except (Forbidden, NotFound):
+        return Guard()
+    webhooks = {webhook.get("name", ""): webhook for webhook in found.webhooks}
+    return Guard(left_out(webhooks.get(GUARDING, {})))
 
 
 def snapshot(

@@ -7,9 +7,10 @@ from typing import Any
 
 from deviceshare.cli.cluster import ANSWER_SECONDS
 from deviceshare.cli.output import Part, on_terminal, screen, styled
-from deviceshare.cli.snapshot import LIVE_PODS, SHARED_NODES, Snapshot, look
+from deviceshare.cli.snapshot import LIVE_PODS, SHARED_NODES, Snapshot, guard_of, look
 from deviceshare.domain import contract
 from deviceshare.domain.fleet import Fleet
+from deviceshare.domain.guard import Guard
 from deviceshare.domain.picture import Picture
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import Mirror
@@ -31,9 +32,10 @@ async def follow(api: Api, draw: Callable[[Snapshot], Picture], render: Render) 
     Raises:
         ApiError: the cluster can't be read at all. Once it could, losses are waited out and told.
     """
+    guard = await guard_of(api)
     draw(await look(api))  # what is wrong with the question or our rights comes out here; mirrors try again for ever
     changed = asyncio.Event()
-    async with _mirrored(api, changed) as (seen, synced):
+    async with _mirrored(api, changed, guard) as (seen, synced):
         looked_at, last = on_terminal(), None
         with screen() as put:
             while True:
@@ -54,12 +56,12 @@ async def _next(changed: asyncio.Event, longest: float | None) -> None:
 
 @asynccontextmanager
 async def _mirrored(
-    api: Api, changed: asyncio.Event
+    api: Api, changed: asyncio.Event, guard: Guard
 ) -> AsyncIterator[tuple[Callable[[], Snapshot], Callable[[], bool]]]:
     """Keeps mirrors; yields what they show, and whether they are up to date. Sets `changed` at each change."""
     fleet = Fleet()
     nodes, ledgers = Mirror(api, NODES, label_selector=SHARED_NODES), Mirror(api, NODE_DEVICES)
-    groups, pods = Mirror(api, GROUPS), Mirror(api, PODS, label_selector=contract.GROUP)
+    groups, pods = Mirror(api, GROUPS), Mirror(api, PODS, label_selector=contract.GROUP, see=guard)
     others = Mirror(
         api,
         PODS,

@@ -6,12 +6,13 @@ Its pod runs nothing: its image is never pulled.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from deviceshare.doctor.findings import PROBLEM, WARNING, Finding, listed, logs
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, listed, logs
 from deviceshare.domain import contract
 from deviceshare.domain.groups import BOUND, Group
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
+from deviceshare.domain.waiting import behind_gates
 
 LABEL: Final = ("app.kubernetes.io/name", "deviceshare-canary")
 SELECTOR: Final = "=".join(LABEL)
@@ -68,6 +69,9 @@ def judge_pod(seen: Pod, release: str) -> list[Finding]:
         what = f"something other than deviceshare's extender bound the canary to {seen.node}, without devices"
         cure = f"give the profile {contract.SCHEDULER_NAME} of kube-scheduler the extender: docs/installation.md"
         return [Finding(PROBLEM, what, cure)]
+    if seen.gates:
+        what = f"something in {seen.metadata.namespace} holds pods back: the canary {behind_gates([seen])}"
+        return [Finding(UNTESTED, what, "name a namespace where nothing does: --namespace NAME")]
     tried = next((each for each in seen.status.conditions if each.type == "PodScheduled"), None)
     scheduler = logs(release, "kube-scheduler")
     if tried is None:

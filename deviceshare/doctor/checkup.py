@@ -55,7 +55,7 @@ async def look(api: "Api", request: Request) -> AsyncIterator[Check]:
     yield await rights.examine_own(api, request.release, deployment)
     yield await replicas.examine(api, request.release)
     yield await scheduler.examine(api, request.release, deployment)
-    yield await webhooks.examine(api, request.release)
+    yield await webhooks.examine(api, request.release, deployment)
     yield await webhooks.examine_injection(api, request.namespace, request.release)
     yield await unreadable.examine(api)
     yield await nodes.examine(api, request.release)

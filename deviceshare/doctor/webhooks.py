@@ -15,7 +15,9 @@ from cryptography import x509
 from deviceshare import assets, certificates
 from deviceshare.doctor import canary, replicas
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
+from deviceshare.doctor.kinds import Workload
 from deviceshare.domain import contract
+from deviceshare.domain.guard import GUARDING, left_out
 from deviceshare.domain.pods import Pod
 from deviceshare.loops.kinds import PODS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from deviceshare.loops.ports import ApiError, NotFound
@@ -25,15 +27,17 @@ if TYPE_CHECKING:
 
 SOON: Final = timedelta(days=7)
 """A CA that ends within this time should have been replaced already."""
+_OF_PODS: Final = ("mutate-pods.deviceshare.io", GUARDING)
 OF_AGENTS: Final = "validate-node-devices.deviceshare.io"
 """Needed where agents run, and only there."""
 
 _APPLY = "helm upgrade the release, or kubectl apply -f {file} and let deviceshare fill in the caBundle (--ca-secret)"
 
 
-async def examine(api: "Api", release: str) -> Check:
+async def examine(api: "Api", release: str, deployment: Workload | None) -> Check:
     """The configurations, as they stand."""
     findings = []
+    setting = deployment.flag("excluded-namespaces") if deployment else None
     try:
         watched = await replicas.agents(api, release) is not None
     except ApiError:  # the check of the replicas says so
@@ -48,6 +52,8 @@ async def examine(api: "Api", release: str) -> Check:
         else:
             wanted = [name for name in names if watched or name != OF_AGENTS]
             findings += judge(kind.kind, found, wanted, datetime.now(UTC))
+            if setting is not None:
+                findings += judge_left_out(found, {*filter(None, setting.split(",")), release})
     return check("webhooks", "configured, with a CA that is valid", findings)
 
 
@@ -58,6 +64,26 @@ def judge(kind: str, found: WebhookConfiguration, names: list[str], now: datetim
     findings = [_missing(f"{kind} {contract.NAME} lacks {listed(missing)}", missing)] if missing else []
     for webhook in found.webhooks:
         findings += _judge_bundle(kind, webhook, now)
+    return findings
+
+
+def judge_left_out(found: WebhookConfiguration, setting: set[str]) -> list[Finding]:
+    """Whether the webhooks leave out just the namespaces whose pods deviceshare doesn't believe either (guard.py)."""
+    findings = []
+    for webhook in found.webhooks:
+        if webhook.get("name") not in _OF_PODS:
+            continue
+        names = left_out(webhook)
+        flag = f"--excluded-namespaces={','.join(sorted(names))}"
+        cure = f"helm upgrade the release: webhooks.excludedNamespaces sets both; or give deviceshare run {flag}"
+        if loose := sorted(names - setting):
+            what = f"{webhook['name']} leaves out {listed(loose)}, but deviceshare believes what pods there say"
+            findings.append(Finding(PROBLEM, f"{what}: they can take devices by their annotations", cure))
+        if vain := sorted(setting - names):
+            what = (
+                f"deviceshare takes no pod of {listed(vain)} into a group, but {webhook['name']} doesn't leave it out"
+            )
+            findings.append(Finding(WARNING, what, cure))
     return findings
 
 

@@ -59,7 +59,7 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
             (
                 WaitingPod(
                     pod.metadata.key,
-                    pod.group,
+                    pod.group or pod.left_out,
                     pod.metadata.creation_timestamp or "",
                     pod_obstacle(pod, by_name.get(pod.group))
                     or vain.get(pod.metadata.key)
@@ -92,7 +92,8 @@ def _group(fleet: Fleet, group: Group, pods: list[Pod], message: str) -> GroupVi
         wants=group.spec.resources,
         devices=selected(ledger.held(claim)) if ledger and claim else group.status.selected_devices,
         pods=sorted(fleet.pods(group.uid)),
-        waiting=sum(pod.pending for pod in pods),
+        waiting=sum(pod.pending and not pod.gates for pod in pods),
+        gated=sum(bool(pod.gates) for pod in pods),
         message=message,
         ailment=healthy.message if healthy and healthy.status == status.FALSE else "",
     )

@@ -11,6 +11,7 @@ from deviceshare.domain.groups import Group, group_faults
 from deviceshare.domain.meta import Condition
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
+from deviceshare.domain.waiting import behind_gates
 
 NOT_INJECTED: Final = (
     "the pod was admitted while deviceshare's webhook was away, so its containers would not see the group's devices:"
@@ -20,12 +21,25 @@ NOT_INJECTED: Final = (
 
 def pod_obstacle(pod: Pod, group: Group | None) -> str:
     """Why the pod can't be bound to any node, whatever is free there, or ""."""
+    if pod.left_out:
+        return left_out_text(pod)
     if not pod.admitted:
         return f"the pod {pod_fault(pod)}" if pod.metadata.fault else NOT_INJECTED
     if group is None:
         return f"group {pod.group} does not exist: create it"
-    faults = group_faults(group)
-    return f"group {group.name} is invalid: {faults[0]}" if faults else ""
+    if faults := group_faults(group):
+        return f"group {group.name} is invalid: {faults[0]}"
+    return f"the pod {behind_gates([pod])}" if pod.gates else ""
+
+
+def left_out_text(pod: Pod) -> str:
+    """Why a pod can't join the group that it names: its namespace is left out (guard.py)."""
+    namespace = pod.metadata.namespace
+    return (
+        f"deviceshare's webhooks leave namespace {namespace} out, so none of its pods can join group {pod.left_out}:"
+        " create it in another one, or take this one out of webhooks.excludedNamespaces in the chart's values"
+        " (--excluded-namespaces)"
+    )
 
 
 def node_obstacle(fleet: Fleet, name: str) -> str:
@@ -76,4 +90,4 @@ def why_members_wait(fleet: Fleet, group: Group, said: str, message: str) -> str
 
 def scheduler_said(pod: Pod) -> str:
     """Why kube-scheduler found no node when it last tried the pod, or ""."""
-    return next((c.message for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False"), "")
+    return pod.refusal.message if pod.refusal else ""

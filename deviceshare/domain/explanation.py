@@ -10,12 +10,20 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, status, topology
 from deviceshare.domain.devices import Device, selected
-from deviceshare.domain.explaining import conditions, group_message, pod_obstacle, scheduler_said, why_it_waits
+from deviceshare.domain.explaining import (
+    conditions,
+    group_message,
+    left_out_text,
+    pod_obstacle,
+    scheduler_said,
+    why_it_waits,
+)
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
 from deviceshare.domain.verdicts import NodeVerdict, verdicts
+from deviceshare.domain.waiting import behind_gates
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
 
@@ -70,6 +78,8 @@ def explain_pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Po
 
 def _told(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
     subject = f"pod {pod.metadata.key}"
+    if pod.left_out:
+        return Explanation(subject, left_out_text(pod))
     if not pod.group:
         return Explanation(subject, _groupless(pod))
     if pod.finished:
@@ -119,13 +129,20 @@ def _too_much(fleet: Fleet, group: Group) -> dict[str, str]:
 
 
 def _waiting(pods: Collection[Pod]) -> dict[str, str]:
-    pending = sorted((pod for pod in pods if pod.pending), key=lambda pod: pod.metadata.key)
-    if not pending:
-        return {}
+    gated = [pod for pod in pods if pod.gates]
+    pending = [pod for pod in pods if pod.pending and not pod.gates]
     said = next((text for pod in pending if (text := scheduler_said(pod))), "")
-    names = ", ".join(pod.metadata.key for pod in pending[:3])
-    more = f" and {len(pending) - 3} more" if len(pending) > 3 else ""
-    return {"pods that wait": names + more} | ({"kube-scheduler": said} if said else {})
+    facts = {
+        "pods that wait": _named(pending),
+        "kube-scheduler": said,
+        "gated pods": f"{_named(gated)}: each {behind_gates(gated)}" if gated else "",
+    }
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _named(pods: Collection[Pod]) -> str:
+    keys = sorted(pod.metadata.key for pod in pods)
+    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
 def _groupless(pod: Pod) -> str:

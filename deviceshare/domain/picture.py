@@ -102,12 +102,14 @@ class GroupView(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Those that have the devices, as `namespace/name`."""
     waiting: int = 0
     """How many more pods wait to join."""
+    gated: int = 0
+    """How many more are behind scheduling gates, so that no scheduler tries them yet."""
     message: str = ""
     ailment: str = ""
 
 
 class WaitingPod(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A pod of a group that has no node yet."""
+    """A pod of a group that has no node yet, those behind scheduling gates among them."""
 
     pod: str
     group: str

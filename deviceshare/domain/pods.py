@@ -46,11 +46,18 @@ class Container(Struct, frozen=True, rename="camel"):
     resources: Requirements = field(default_factory=Requirements)
 
 
+class SchedulingGate(Struct, frozen=True):
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/"""
+
+    name: str = ""
+
+
 class PodSpec(Struct, frozen=True, rename="camel"):
     node_name: str = ""
     scheduler_name: str = ""
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
+    scheduling_gates: list[SchedulingGate] = field(default_factory=list)
     containers: list[Container] = field(default_factory=list)
     init_containers: list[Container] = field(default_factory=list)
     resources: Requirements = field(default_factory=Requirements)
@@ -68,6 +75,8 @@ class Pod(Struct, frozen=True, rename="camel"):
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: PodSpec = field(default_factory=PodSpec)
     status: PodStatus = field(default_factory=PodStatus)
+    left_out: str = ""
+    """The group that the pod names in vain: nothing is believed of it (guard.py). No API server sends this field."""
 
     @property
     def group(self) -> str:
@@ -110,9 +119,17 @@ class Pod(Struct, frozen=True, rename="camel"):
         return not self.spec.node_name and not self.finished
 
     @property
-    def refused(self) -> bool:
-        """Whether the scheduler tried the pod and found no node."""
-        return any(c.type == "PodScheduled" and c.status == "False" for c in self.status.conditions)
+    def gates(self) -> list[str]:
+        """The scheduling gates that somebody has yet to remove; until then no scheduler tries the pod."""
+        return [gate.name for gate in self.spec.scheduling_gates] if self.pending else []
+
+    @property
+    def refusal(self) -> Condition | None:
+        """What the scheduler said when it tried the pod in vain; None where it didn't, as behind a scheduling gate."""
+        if not self.pending or self.gates:
+            return None
+        said = (c for c in self.status.conditions if c.type == "PodScheduled" and c.status == "False")
+        return next((c for c in said if c.reason in _REFUSALS), None)
 
     @property
     def impostor(self) -> bool:
@@ -192,6 +209,9 @@ def is_impostor(meta: ObjectMeta) -> bool:
     """See `Pod.impostor`."""
     return meta.annotations.get(contract.POD_UID, meta.uid) != meta.uid and not meta.hides("metadata.uid")
 
+
+_REFUSALS = ("Unschedulable", "SchedulerError")
+"""The reasons of `PodScheduled=False` after a try; `SchedulingGated` says that there was none (k8s.io/api/core/v1)."""
 
 _PATHS = {vendor.env: f"metadata.annotations['{vendor.annotation}']" for vendor in contract.VENDORS}
 

@@ -20,12 +20,13 @@ from deviceshare.domain.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.meta import Condition
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
-from deviceshare.domain.waiting import explain
+from deviceshare.domain.waiting import behind_gates, explain
 
 IS_BOUND, IS_HEALTHY = "Bound", "Healthy"
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
 CLAIMED, NO_PODS, WAITING, INVALID_SPEC, REPAIRING = "Claimed", "NoPods", "Waiting", "InvalidSpec", "Repairing"
+GATED = "SchedulingGated"
 AS_CLAIMED, NOT_BOUND = "AsClaimed", "NotBound"
 NODE_GONE, NODE_NOT_SHARED, NODE_NOT_READY = "NodeGone", "NodeNotShared", "NodeNotReady"
 CLAIM_MISSING, DEVICES_LOST, DEVICES_UNKNOWN, UNREADABLE = "ClaimMissing", "DevicesLost", "DevicesUnknown", "Unreadable"
@@ -119,6 +120,8 @@ def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], chosen: Mapping[st
     if not any(pod.injected for pod in pending):
         text = "its pods were admitted while deviceshare's webhook was away, so none can be bound: recreate them"
         return Finding(FALSE, WAITING, text)
+    if all(pod.gates for pod in pending):
+        return Finding(FALSE, GATED, f"none of its pods is to be scheduled yet: each {behind_gates(pending)}")
     return Finding(FALSE, WAITING, explain(fleet, group))
 
 

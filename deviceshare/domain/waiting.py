@@ -13,8 +13,10 @@ from deviceshare.domain.fleet import TOO_FULL, Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.inventory import KEPT_OUT
 from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.pods import Pod
 
 SHOWN_NODES = 5
+SHOWN_GATES = 3
 
 
 def explain(fleet: Fleet, group: Group) -> str:
@@ -48,6 +50,14 @@ def explain(fleet: Fleet, group: Group) -> str:
         lines.append("and 1 more node" if rest == 1 else f"and {rest} more nodes")
     where = "which no shared node that matches its nodeSelector" if group.spec.node_selector else "which no shared node"
     return f"waiting for {wants}, {where} has free; " + "; ".join(lines)
+
+
+def behind_gates(pods: Iterable[Pod]) -> str:
+    """What pods wait for that somebody else holds back, as Kueue does: the end of a sentence about one of them."""
+    names = sorted({gate for pod in pods for gate in pod.gates})
+    more = f" and {len(names) - SHOWN_GATES} more" if len(names) > SHOWN_GATES else ""
+    gates = "scheduling gate" if len(names) == 1 else "scheduling gates"
+    return f"waits for its {gates} {', '.join(names[:SHOWN_GATES])}{more} to be removed"
 
 
 def _shared(fleet: Fleet, name: str) -> bool:

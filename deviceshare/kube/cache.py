@@ -30,10 +30,12 @@ T = TypeVar("T", bound=Object)
 class Cache(Generic[T]):
     """A set of objects by key. `keep` says which are worth holding; the others are treated as if they weren't there."""
 
-    def __init__(self, keep: Callable[[T], bool] | None = None) -> None:
+    def __init__(self, keep: Callable[[T], bool] | None = None, see: Callable[[T], T] | None = None) -> None:
+        """`see` tells what is believed of an object (guard.py)."""
         self.version = ""
         """The resourceVersion up to which list and watch have told us everything."""
         self._keep = keep
+        self._see = see
         self._objects: dict[str, T] = {}
         self._ahead: dict[str, int] = {}
         self._watchers: list[Callable[[Any, Any], None]] = []
@@ -105,6 +107,8 @@ class Cache(Generic[T]):
         self._set(key, obj)
 
     def _set(self, key: str, new: T | None) -> None:
+        if new is not None and self._see is not None:
+            new = self._see(new)
         if new is not None and self._keep is not None and not self._keep(new):
             new = None
         old = self._objects.get(key)

@@ -59,9 +59,10 @@ class Mirror(Generic[T]):
         label_selector: str = "",
         field_selector: str = "",
         keep: Callable[[T], bool] | None = None,
+        see: Callable[[T], T] | None = None,
         pace: Pace = Pace(),  # noqa: B008 it is frozen
     ) -> None:
-        """`keep` drops at once what isn't worth holding and can't be told by a selector."""
+        """`keep` drops at once what isn't worth holding and can't be told by a selector; `see` as in Cache."""
         self.events = 0
         """Watch events so far, bookmarks included."""
         self.lists = 0
@@ -72,7 +73,7 @@ class Mirror(Generic[T]):
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         self._selectors = {key: value for key, value in selectors.items() if value}
         self._pace = pace
-        self._cache: Cache[T] = Cache(keep)
+        self._cache: Cache[T] = Cache(keep, see)
         self._decoder = decoder_of(kind.type)
         self._listed = asyncio.Event()
         self._relist = True

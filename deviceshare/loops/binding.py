@@ -13,7 +13,7 @@ from collections.abc import Callable
 import structlog
 
 from deviceshare.domain import allocation
-from deviceshare.domain.explaining import NOT_INJECTED
+from deviceshare.domain.explaining import NOT_INJECTED, left_out_text
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import NodeDevices
@@ -61,7 +61,7 @@ class Binder:
     def groupless(self, uid: str) -> bool:
         """Whether this is known to be a pod without a group, whose bind needs nothing of what is mirrored."""
         pod = self._seen.get(uid)
-        return pod is not None and not pod.group
+        return pod is not None and not (pod.group or pod.left_out)
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
         """Binds the pod to the node, with its group's devices.
@@ -73,6 +73,8 @@ class Binder:
         try:
             async with asyncio.timeout(BIND_SECONDS):
                 pod = self._seen.get(uid) or await self._read_pod(namespace, name, uid)
+                if pod.left_out:
+                    raise Refused(left_out_text(pod))
                 if not pod.group:
                     await claiming.post_binding(self._cluster, pod, node, {}, timeout=BINDING_SECONDS)
                 else:

@@ -129,10 +129,9 @@ class Controller:
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         # Hundreds of pods may come in a second. Only those that make a difference have somebody look at once.
         self._members.change(old, new)
-        for pod in filter(None, (old, new)):
+        self._waker.change(old, new)
+        for pod in (pod for pod in (old, new) if pod and pod.group):
             self._statuses.look_at_pods(pod.group)
-            if pod.refused:
-                self._waker.queue.add(pod.group)
             if pod.group_uid:
                 self._keeper.queue.add(pod.node, COVER_SECONDS)
                 self._rebinder.look_at_pod(pod)

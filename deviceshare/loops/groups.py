@@ -34,6 +34,8 @@ PODS_WRITES_A_SECOND = 20
 """Of such writes, over all groups: each costs the API server as much as a third of a pod."""
 WORDS_SECONDS = 5.0
 """Between two writes that only tell in other words what an unbound group waits for."""
+GATHER_SECONDS = 0.05
+"""Between a change of an unbound group's pods and the look at all of them: a thousand may come at once."""
 UNSETTLED_SECONDS = 2.0
 """How long an unbound group is left alone that a bind or a repair is probably taking just now."""
 
@@ -74,10 +76,11 @@ class Statuses:
         self.queue.add(WAITING_GROUPS, PODS_SECONDS)
 
     def look_at_pods(self, name: str) -> None:
-        """Has the group looked at, one of whose pods changed: if it is bound, not before that may be written."""
+        """Has the group looked at soon, one of whose pods changed: if it is bound, not before that may be written."""
         group = self._groups.get(name)
         bound = group is not None and group.node and name in self._written
-        self.queue.add(name, max(self._written[name] + PODS_SECONDS - self._clock(), 0.0) if bound else 0.0)
+        rest = self._written[name] + PODS_SECONDS - self._clock() if bound else 0.0
+        self.queue.add(name, max(rest, GATHER_SECONDS))
 
     async def _reconcile(self, name: str) -> None:
         if name == WAITING_GROUPS:
@@ -164,8 +167,8 @@ class Statuses:
 
     def _note_unsettled(self, group: Group) -> None:
         """Remembers since when a bind or a repair is probably taking the group."""
-        pending = self._members.pending(group.name)
-        untried = bool(pending) and not any(pod.refused for pod in pending)
+        triable = [pod for pod in self._members.pending(group.name) if not pod.gates]
+        untried = bool(triable) and not any(pod.refusal for pod in triable)
         if not group.node and (untried or self._fleet.assumed(group.uid) or self._fleet.pods(group.uid)):
             self._unsettled_since.setdefault(group.name, self._clock())
         else:
@@ -186,7 +189,7 @@ class Statuses:
     def _tell(self, group: Group, now: Condition) -> None:
         """The event for a transition, where it is one that somebody should know of."""
         if now.type == status.IS_BOUND:
-            if now.reason != status.NO_PODS:
+            if now.reason not in (status.NO_PODS, status.GATED):
                 reason = "Bound" if now.status == status.TRUE else now.reason
                 self._event(group, "Normal" if now.status == status.TRUE else "Warning", reason, now.message)
             return

@@ -16,6 +16,7 @@ from aiohttp import web
 from deviceshare.domain.explaining import pod_obstacle
 from deviceshare.domain.fleet import Filtered, Fleet
 from deviceshare.domain.groups import Group
+from deviceshare.domain.guard import Guard
 from deviceshare.domain.pods import Pod
 from deviceshare.loops.claiming import Refused
 from deviceshare.loops.ports import ApiError, Mirror
@@ -54,7 +55,15 @@ class Binds(Protocol):
 class Extender:
     """Answers kube-scheduler from the fleet; `ready` says whether the mirrors behind it are synced."""
 
-    def __init__(self, fleet: Fleet, groups: Mirror[Group], binder: Binds, ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        groups: Mirror[Group],
+        binder: Binds,
+        ready: Callable[[], bool],
+        guard: Guard = Guard(),  # noqa: B008 it is never changed
+    ) -> None:
+        self._guard = guard
         self._fleet = fleet
         self._groups = groups
         self._binder = binder
@@ -72,9 +81,9 @@ class Extender:
     async def _filter(self, body: bytes) -> web.Response:
         arguments = decode_arguments(body)
         names, whole = named_nodes(arguments)
-        pod = arguments.pod
+        pod = self._guard(arguments.pod)
         self._binder.remember(pod)
-        if not pod.group:
+        if not pod.group and not pod.left_out:
             return _json(filter_result(names, {}, whole))
         if not self._ready():
             return _json(error_result(STARTING), "not-ready")

@@ -6,6 +6,7 @@ import click
 import pytest
 
 from deviceshare.cli.run import run
+from deviceshare.domain.guard import USUAL
 from deviceshare.loops.leadership import Timing
 from deviceshare.settings import Settings, Tls
 
@@ -44,6 +45,15 @@ def test_a_process_without_webhooks_needs_no_certificate() -> None:
     settings = parse(*WITHOUT_WEBHOOK)
 
     assert settings.extender_tls is None
+
+
+def test_the_namespaces_left_out_are_those_named_and_our_own() -> None:
+    """The manifests' unless others are named; none but our own is a choice too."""
+    assert parse(*WITHOUT_WEBHOOK).left_out == USUAL
+    assert parse(*WITHOUT_WEBHOOK, "--excluded-namespaces", "a, b", "--namespace", "gpu").left_out == {"a", "b", "gpu"}
+    assert parse(*WITHOUT_WEBHOOK, "--excluded-namespaces=").left_out == {"deviceshare-system"}
+    with pytest.raises(click.UsageError, match="'Kube_System': not a namespace's name, such as kube-system"):
+        parse(*WITHOUT_WEBHOOK, "--excluded-namespaces", "Kube_System")
 
 
 def test_the_webhooks_files_are_taken(file: Path) -> None:

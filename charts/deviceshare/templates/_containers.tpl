@@ -17,6 +17,7 @@ capabilities:
     - --agent-identity={{ include "deviceshare.agent.identity" . }}
     {{- end }}
     - --namespace={{ .Release.Namespace }}
+    - --excluded-namespaces={{ join "," (include "deviceshare.leftOut" . | fromJsonArray) }}
     - --probe-bind=:8080
     {{- if include "deviceshare.scheduler" . }}
     - --extender-bind=127.0.0.1:8888

@@ -45,6 +45,7 @@ function facts(group) {
   const where = group.node ? [group.node, selectedText(group.devices) || "no devices"] : [`wants ${wantsText(group.wants)}`];
   if (pods || group.node) where.push(plural(pods, "pod"));
   if (group.waiting) where.push(`${group.waiting} waiting`);
+  if (group.gated) where.push(`${group.gated} gated`);
   return where.join(" · ");
 }
 

@@ -8,6 +8,7 @@ import pytest
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
+from deviceshare.domain.guard import left_out
 from deviceshare.domain.hardware import Hardware
 from deviceshare.domain.usage import Usage
 from deviceshare.settings import Settings
@@ -48,6 +49,17 @@ def test_every_flag_is_one_of_deviceshares(name: str) -> None:
     arguments = containers(helm.render(variant(name)))["deviceshare"]["args"]
 
     assert {argument.split("=")[0] for argument in arguments[1:]} <= known
+
+
+@pytest.mark.parametrize("excluded", [["kube-system"], [], ["kube-system", "monitoring"]])
+def test_deviceshare_believes_nobody_whom_its_webhooks_leave_out(excluded: list[str]) -> None:
+    """One value sets both."""
+    values = {"webhooks": {"excludedNamespaces": excluded}}
+    rendered = helm.render(values)
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        for webhook in named(rendered, kind)["webhooks"]:
+            if "namespaceSelector" in webhook:
+                assert left_out(webhook) == settings(values).left_out == {*excluded, helm.NAMESPACE}
 
 
 def test_deviceshare_knows_itself_by_its_service_account() -> None:

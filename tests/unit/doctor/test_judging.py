@@ -192,6 +192,23 @@ def test_a_webhook_that_is_missing_or_trusts_nobody_is_found() -> None:
         assert "caBundle holds no certificate" in only(webhooks.judge("Kind", blind, wanted, NOW))
 
 
+def test_webhooks_that_leave_out_other_namespaces_than_the_setting_are_found() -> None:
+    """More of them, and pods there are believed that anybody writes; fewer, and pods there wait for ever."""
+
+    def leaving_out(*names: str) -> WebhookConfiguration:
+        expression = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(names)}
+        selector = {"namespaceSelector": {"matchExpressions": [expression]}}
+        others = {"name": "validate-groups.deviceshare.io"}
+        return WebhookConfiguration(webhooks=[{"name": "validate-pods.deviceshare.io", **selector}, others])
+
+    assert webhooks.judge_left_out(leaving_out("a", "b"), {"a", "b"}) == []
+    loose = only(webhooks.judge_left_out(leaving_out("a", "b", "c"), {"a", "b"}))
+    assert "leaves out c, but deviceshare believes what pods there say" in loose
+    assert "webhooks.excludedNamespaces" in loose and "--excluded-namespaces=a,b,c" in loose
+    vain = only(webhooks.judge_left_out(leaving_out("a"), {"a", "b"}), WARNING)
+    assert "deviceshare takes no pod of b into a group" in vain
+
+
 def test_a_ca_that_ends_is_found_before_and_after() -> None:
     """Before, it is a warning: it should have been replaced by then."""
     soon, past = NOW + timedelta(days=3), NOW - timedelta(days=3)

@@ -134,7 +134,8 @@ def test_a_bound_group_says_why_these_devices_and_who_uses_them() -> None:
 
 def said(pod: Pod, message: str) -> Pod:
     """The pod after kube-scheduler has tried it in vain."""
-    status = {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]}
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    status = {"conditions": [said]}
     return replace(pod, status=msgspec.convert(status, type(pod.status)))
 
 

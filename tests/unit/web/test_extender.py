@@ -116,6 +116,17 @@ async def test_filter_names_the_nodes_that_fit_and_a_reason_for_each_other() -> 
     assert "Nodes" not in answer
 
 
+async def test_a_pod_of_a_namespace_that_is_left_out_goes_nowhere() -> None:
+    """Nobody looks after what it says of groups; the reason names the setting and the way out."""
+    forged = pod()
+    forged["metadata"]["namespace"] = "kube-system"
+    async with asking(fleet({"a": 4}), group()) as client:
+        answer = await post(client, "filter", {"Pod": forged, "NodeNames": ["a"]})
+    assert answer["NodeNames"] == []
+    assert "namespace kube-system" in answer["FailedNodes"]["a"]
+    assert "webhooks.excludedNamespaces" in answer["FailedNodes"]["a"]
+
+
 async def test_filter_gives_whole_nodes_back_as_they_came() -> None:
     """With `nodeCacheCapable: false` the scheduler goes on with what it gets back, fields unknown to us included."""
     nodes = [whole_node(name) | {"spec": {"podCIDR": name}} for name in ("a", "b")]

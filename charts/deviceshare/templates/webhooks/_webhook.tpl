@@ -11,6 +11,11 @@ timeoutSeconds: {{ $.Values.webhooks.timeoutSeconds }}
 admissionReviewVersions: [v1]
 {{- end }}
 
+{{/* The namespaces left out: the webhooks don't ask about their pods, and deviceshare believes none of them. */}}
+{{- define "deviceshare.leftOut" -}}
+{{ append .Values.webhooks.excludedNamespaces .Release.Namespace | uniq | sortAlpha | toJson }}
+{{- end }}
+
 {{/* Without the namespaces left out, deviceshare's pods could wait for themselves. */}}
 {{- define "deviceshare.namespaceSelector" -}}
 namespaceSelector:
@@ -18,7 +23,7 @@ namespaceSelector:
     # The API server sets this label from 1.21 on.
     - key: kubernetes.io/metadata.name
       operator: NotIn
-      values: {{ append .Values.webhooks.excludedNamespaces .Release.Namespace | uniq | sortAlpha | toYaml | nindent 8 }}
+      values: {{ include "deviceshare.leftOut" . | fromJsonArray | toYaml | nindent 8 }}
     {{- with .Values.webhooks.namespaceSelector }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
