@@ -38,6 +38,7 @@ from deviceshare.web import admission, extender, ui
 from deviceshare.web.admission import Admission
 from deviceshare.web.certificate import Certificate, MemoryCertificate, UnusableCertificate
 from deviceshare.web.extender import Extender
+from deviceshare.web.origins import OwnNames
 from deviceshare.web.probes import Check, probe_routes
 from deviceshare.web.server import CannotListen, Server
 from deviceshare.web.snapshots import Snapshots
@@ -212,10 +213,13 @@ class Process:
         probes = probe_routes(live, checks, metrics)
         servers = [Server("probe", *settings.probe_bind, probes, metrics, max_body=65536, timeout=5)]
         if "extender" in settings.roles:
-            routes = Extender(self._fleet, self._groups, self._binder, self._synced).routes()
+            names = None if settings.extender_tls else OwnNames(settings.extender_bind.host)
+            routes = Extender(self._fleet, self._groups, self._binder, self._synced, own_names=names).routes()
             tls = self._certificate_of("extender", settings.extender_tls) if settings.extender_tls else None
             at, limit = settings.extender_bind, extender.MAX_BODY
-            servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=extender.TIMEOUT, tls=tls))
+            bounds = {"connections": extender.MAX_CONNECTIONS, "at_once": extender.MAX_AT_ONCE}
+            timeout = extender.TIMEOUT
+            servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=timeout, tls=tls, **bounds))
         if "webhook" in settings.roles:
             routes = Admission(self._groups, self._pods, settings.identity, settings.agent_identity).routes()
             if settings.webhook_tls:
@@ -223,7 +227,10 @@ class Process:
             else:
                 tls = self._own_certificate(checks)
             at, limit = settings.webhook_bind, admission.MAX_BODY
-            servers.append(Server("webhook", *at, routes, metrics, max_body=limit, timeout=2, tls=tls))
+            number = admission.MAX_CONNECTIONS
+            servers.append(
+                Server("webhook", *at, routes, metrics, max_body=limit, timeout=2, tls=tls, connections=number)
+            )
         if settings.ui_bind:
             for mirror in self._mirrors.values():
                 mirror.subscribe(self._snapshots.touch)

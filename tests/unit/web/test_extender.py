@@ -23,6 +23,7 @@ from deviceshare.web.extender import MAX_BODY, STARTING, Extender
 from tests.unit.web.mirrors import FixedMirror
 
 GPU = "nvidia.com/gpu"
+JSON = {"Content-Type": "application/json"}
 
 
 class RecordingBinder:
@@ -97,7 +98,7 @@ async def asking(
 
 async def post(client: TestClient[web.Request, web.Application], verb: str, body: Any) -> Any:
     """The answer's JSON; the status must be 200, since kube-scheduler reads no other."""
-    async with client.post(f"/{verb}", data=json.dumps(body)) as response:
+    async with client.post(f"/{verb}", json=body) as response:
         assert response.status == 200, await response.text()
         return await response.json()
 
@@ -262,7 +263,10 @@ async def test_a_bind_that_fails_is_answered_with_the_reason(failure: Exception)
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"Pod": 3, "PodName": 3}', b"{}"])
 async def test_malformed_json_is_answered_400_with_the_fault(verb: str, body: bytes) -> None:
     """A status other than 200 is an error to kube-scheduler; the text is for whoever looks."""
-    async with asking(fleet({"a": 4}), group()) as client, client.post(f"/{verb}", data=body) as response:
+    async with (
+        asking(fleet({"a": 4}), group()) as client,
+        client.post(f"/{verb}", data=body, headers=JSON) as response,
+    ):
         assert response.status == 400
         assert (await response.json())["Error"].startswith("not a request of a kube-scheduler")
 
