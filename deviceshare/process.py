@@ -131,7 +131,7 @@ class Process:
         self._metrics.watch_cluster(
             lambda: census.count_devices(self._fleet), lambda: census.count_groups(self._groups.values())
         )
-        self._certificates: dict[str, Certificate] = {}
+        self._certificates: dict[str, Certificate | MemoryCertificate] = {}
         self._keeper: Keeper | None = None
         self._snapshots = Snapshots(self._draw)
         self._servers = self._build_servers()
@@ -251,7 +251,8 @@ class Process:
 
     def _own_certificate(self, checks: dict[str, Check]) -> ssl.SSLContext:
         """A certificate that deviceshare makes for itself. Until then it isn't ready."""
-        settings, certificate = self._settings, MemoryCertificate()
+        settings, certificate = self._settings, MemoryCertificate(self._settings.webhook_client_ca)
+        self._certificates["webhook"] = certificate
         names = Names(
             namespace=settings.namespace,
             secret=settings.ca_secret,
