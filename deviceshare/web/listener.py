@@ -1,11 +1,10 @@
-"""A listening socket: accepts connections, takes each through its handshake, and knows whose it is from the first moment.
+"""A listening socket: accepts connections, takes each through its handshake, and knows whose it is from the start.
 
 The event loop's own servers tell about a connection once its handshake is over. A handshake that never ends is held in
 memory all the same, so who may come is decided here, when a connection is accepted.
 """
 
 import asyncio
-import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -24,7 +23,6 @@ log = structlog.get_logger(__name__)
 _BACKLOG: Final = 512
 _GOODBYE: Final = 1.0
 """Seconds for TLS's end of a connection; without a bound, 30 pass if the other side says nothing."""
-_OUT_OF_RESOURCES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Listener:
@@ -95,7 +93,7 @@ class Listener:
             try:
                 accepted, peer = await loop.sock_accept(listening)
             except OSError as error:
-                if error.errno in _OUT_OF_RESOURCES:  # what waits keeps waiting; anything else ended before it began
+                if not isinstance(error, ConnectionError):  # that one ended before it began; now the rest has to wait
                     if (omitted := self._repeats.passes("accept")) is not None:
                         log.warning("Failed to accept a connection", server=self._name, error=str(error), **omitted)
                     await asyncio.sleep(0.1)

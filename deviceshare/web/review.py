@@ -109,9 +109,9 @@ def decode(body: bytes, kind: str) -> Request:
     except (ValueError, RecursionError, msgspec.DecodeError) as error:
         raise BadReview(f"the body is not a JSON {KIND}: {quoted(error)}") from error
     if (envelope.api_version, envelope.kind) != (API_VERSION, KIND):
+        got = f"{quoted(envelope.kind) or 'no kind'} of {quoted(envelope.api_version) or 'no apiVersion'}"
         raise BadReview(
-            f"expected an {KIND} of {API_VERSION}, got {quoted(envelope.kind) or 'no kind'} of "
-            f"{quoted(envelope.api_version) or 'no apiVersion'}; register the webhook with admissionReviewVersions: [v1]"
+            f"expected an {KIND} of {API_VERSION}, got {got}; register the webhook with admissionReviewVersions: [v1]"
         )
     try:
         request = _requests.decode(envelope.request)

@@ -23,7 +23,7 @@ _FORMATS: Final = 16
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
     try:
         return choose_encoder(accept)
-    except ValueError:  # a version that is none
+    except (TypeError, ValueError):  # a version that is none
         return choose_encoder("")
 
 

@@ -132,10 +132,9 @@ def _bounded(metrics: ServerMetrics, max_body: int, timeout: float, turns: Turns
         _check_body(request, max_body)
         try:
             await request.read()  # bounded, and kept: handlers are given it again
-        except (web.RequestPayloadError, HttpProcessingError) as error:
-            raise web.HTTPBadRequest(text=f"malformed body: {quoted(error)}\n") from error
-        except ConnectionError:
-            return web.Response(status=400)  # nobody is left to read it
+        except (web.RequestPayloadError, HttpProcessingError, ConnectionError) as error:
+            error.with_traceback(None)  # aiohttp keeps it with the request, and by it what was read: a cycle
+            return web.Response(status=400, text=f"malformed body: {quoted(error)}\n")
         await turns.turn(visit.address)
         visit.answered = True
         return await handler(request)
@@ -145,12 +144,16 @@ def _bounded(metrics: ServerMetrics, max_body: int, timeout: float, turns: Turns
         visit = request.protocol
         assert isinstance(visit, Visit)
         with metrics.request(_verb(request)) as measured:
+            # What is raised is made a plain answer here. An exception that is the answer, too, refers to itself by its
+            # traceback, and so would megabytes of a body stay until garbage is collected.
             try:
                 async with asyncio.timeout_at(visit.begin()) as visit.bound:
                     request[BOUND] = visit.bound
                     response = await answer(request, visit, handler)
-            except TimeoutError as error:
-                raise web.HTTPServiceUnavailable(text=f"deviceshare had no answer within {timeout:g} s\n") from error
+            except TimeoutError:
+                response = web.Response(status=503, text=f"deviceshare had no answer within {timeout:g} s\n")
+            except web.HTTPException as refusal:
+                response = web.Response(status=refusal.status, text=refusal.text, headers=refusal.headers)
             measured.result = response.get(RESULT, "ok" if response.status < 400 else "error")
             return response
 
