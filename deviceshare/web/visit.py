@@ -1,9 +1,9 @@
 """A connection to a server, from its acceptance to its end, which comes whatever the other side does.
 
 aiohttp's own handler of a connection (https://docs.aiohttp.org/en/stable/web_lowlevel.html) bounds the time between
-requests only: one whose headers or body never end stays, as does one that takes no answer. Here a request's time counts
-from its first byte, headers included, and what isn't over then is cut off, whether it is in the middle of a handshake, a
-header, a body or an answer. Bodies come as they were sent: nothing is ever decompressed.
+requests only: one whose headers or body never end stays, as does one that takes no answer. Here the time of a request
+counts from its first byte, headers included, and what isn't over then is cut off, be it in the middle of a header, a
+body or an answer. Bodies come as they were sent: nothing is ever decompressed.
 """
 
 import asyncio

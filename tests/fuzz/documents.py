@@ -98,8 +98,9 @@ def document(path: str, random_: random.Random) -> Json:
 # Bending.
 
 _ODD: Final[list[Json]] = [
-    None, True, False, 0, -1, 1, 2**31, 2**63, 2**200, 1.5, 1e308, "", " ", "0", "1k", "1e0", "null", "\x00", "\x1b[31m",
-    "[/x]", "é", "\u202e", "😀", "x" * 64, "y" * 300, "a/b/c", "../..", [], {}, [[]], [None], {"": None}, {"a": {"a": {}}},
+    None, True, False, 0, -1, 1, 2**31, 2**63, 2**200, 1.5, 1e308, "", " ", "0", "1k", "1e0", "null", "\x00",
+    "\x1b[31m", "[/x]", "é", "\u202e", "😀", "x" * 64, "y" * 300, "a/b/c", "../..", [], {}, [[]], [None], {"": None},
+    {"a": {"a": {}}},
 ]  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def bend(whole: Json, random_: random.Random) -> Json:
             other, under = random_.choice(found)
             parent[key] = (
                 copy.deepcopy(other[under])
-                if under in other or isinstance(other, list) and under < len(other)
+                if under in other or (isinstance(other, list) and under < len(other))
                 else None
             )
         else:

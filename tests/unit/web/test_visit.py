@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import gzip
 import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,6 +38,18 @@ class Attacked:
 
     def counted(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"deviceshare_{name}", {"server": "webhook", **labels}) or 0
+
+    def answered(self, result: str) -> float:
+        labels = {"verb": "echo", "result": result}
+        return self.metrics.registry.get_sample_value("deviceshare_requests_total", labels) or 0
+
+
+async def until(true: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if true():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it never came true")
 
 
 @asynccontextmanager
@@ -108,10 +119,9 @@ async def test_an_answer_that_nobody_takes_is_ended() -> None:
         return web.Response(body=bytes(64 << 20))
 
     async with attacked(much) as under:
-        reader, writer = await under.connect(HEAD + b"Content-Length: 0\r\n\r\n")
+        _, writer = await under.connect(HEAD + b"Content-Length: 0\r\n\r\n")
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        while not under.counted("connections_dropped_total", reason="overdue"):
-            await asyncio.sleep(0.05)
+        await until(lambda: under.counted("connections_dropped_total", reason="overdue") == 1)
 
 
 async def test_a_handshake_that_never_ends_is_ended(tmp_path: Path) -> None:
@@ -161,13 +171,11 @@ async def test_a_compressed_body_is_refused_before_it_is_read(encoding: str) -> 
         assert b" 415 " in await reader.readline()
 
 
-async def test_a_body_is_never_decompressed() -> None:
-    """Not even where the header says that it isn't compressed, and the body differs."""
+async def test_a_compressed_body_is_never_unpacked() -> None:
+    """One that can't be is refused for being compressed, not for being broken: nobody has tried."""
     async with attacked() as under:
-        packed = gzip.compress(b"hello")
-        head = HEAD + b"Content-Encoding: identity\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(packed)
-        reader, _ = await under.connect(head + packed)
-        assert (await all_of(reader)).endswith(packed)
+        reader, _ = await under.connect(HEAD + b"Content-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello")
+        assert b" 415 " in await reader.readline()
 
 
 @pytest.mark.parametrize(
@@ -181,7 +189,7 @@ async def test_malformed_http_is_counted_and_answered_in_few_words(data: bytes) 
             reader, _ = await under.connect(data)
             said = await all_of(reader)
 
-        assert said.startswith(b"HTTP/1.0 400 ") or said.startswith(b"HTTP/1.1 400 ")
+        assert said.startswith((b"HTTP/1.0 400 ", b"HTTP/1.1 400 "))
         assert len(said) < 1000
         assert b"\x1b" not in said
         assert under.counted("malformed_requests_total") == 1
@@ -197,13 +205,7 @@ async def test_a_sender_that_goes_in_the_middle_is_no_error_of_ours() -> None:
             _, writer = await under.connect(HEAD + b"Content-Length: 900\r\n\r\nx")
             await asyncio.sleep(0.1)
             writer.transport.abort()
-            while (
-                under.metrics.registry.get_sample_value(
-                    "deviceshare_requests_total", {"verb": "echo", "result": "error"}
-                )
-                is None
-            ):
-                await asyncio.sleep(0.02)
+            await until(lambda: under.answered("error") == 1)
         assert logs == []
 
 
