@@ -40,6 +40,7 @@ from deviceshare.web import admission, extender, ui
 from deviceshare.web.admission import Admission
 from deviceshare.web.certificate import Certificate, MemoryCertificate, UnusableCertificate
 from deviceshare.web.extender import Extender
+from deviceshare.web.origins import OwnNames
 from deviceshare.web.probes import Check, probe_routes
 from deviceshare.web.server import CannotListen, Server
 from deviceshare.web.snapshots import Snapshots
@@ -135,7 +136,7 @@ class Process:
             lambda: census.count_devices(self._fleet), lambda: census.count_groups(self._groups.values())
         )
         self._metrics.watch_unreadable(lambda: count_unreadable(self._mirrors.values()))
-        self._certificates: dict[str, Certificate] = {}
+        self._certificates: dict[str, Certificate | MemoryCertificate] = {}
         self._keeper: Keeper | None = None
         self._snapshots = Snapshots(self._draw)
         self._servers = self._build_servers()
@@ -217,19 +218,26 @@ class Process:
         probes = probe_routes(live, checks, metrics)
         servers = [Server("probe", *settings.probe_bind, probes, metrics, max_body=65536, timeout=5)]
         if "extender" in settings.roles:
-            routes = Extender(self._fleet, self._groups, self._binder, self._synced, self._guard).routes()
+            own_names = None if settings.extender_tls else OwnNames(settings.extender_bind.host)
+            serving = Extender(self._fleet, self._groups, self._binder, self._synced, self._guard, own_names=own_names)
+            routes = serving.routes()
             tls = self._certificate_of("extender", settings.extender_tls) if settings.extender_tls else None
             at, limit = settings.extender_bind, extender.MAX_BODY
-            servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=extender.TIMEOUT, tls=tls))
+            bounds = {"connections": extender.MAX_CONNECTIONS, "at_once": extender.MAX_AT_ONCE}
+            timeout = extender.TIMEOUT
+            servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=timeout, tls=tls, **bounds))
         if "webhook" in settings.roles:
-            names = settings.identity, settings.agent_identity
-            routes = Admission(self._groups, self._pods, *names, settings.bypasses).routes()
+            identities = settings.identity, settings.agent_identity
+            routes = Admission(self._groups, self._pods, *identities, settings.bypasses).routes()
             if settings.webhook_tls:
                 tls = self._certificate_of("webhook", settings.webhook_tls)
             else:
                 tls = self._own_certificate(checks)
             at, limit = settings.webhook_bind, admission.MAX_BODY
-            servers.append(Server("webhook", *at, routes, metrics, max_body=limit, timeout=2, tls=tls))
+            number = admission.MAX_CONNECTIONS
+            servers.append(
+                Server("webhook", *at, routes, metrics, max_body=limit, timeout=2, tls=tls, connections=number)
+            )
         if settings.ui_bind:
             for mirror in self._mirrors.values():
                 mirror.subscribe(self._snapshots.touch)
@@ -250,7 +258,8 @@ class Process:
 
     def _own_certificate(self, checks: dict[str, Check]) -> ssl.SSLContext:
         """A certificate that deviceshare makes for itself. Until then it isn't ready."""
-        settings, certificate = self._settings, MemoryCertificate()
+        settings, certificate = self._settings, MemoryCertificate(self._settings.webhook_client_ca)
+        self._certificates["webhook"] = certificate
         names = Names(
             namespace=settings.namespace,
             secret=settings.ca_secret,

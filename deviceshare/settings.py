@@ -50,6 +50,7 @@ class Settings:
     extender_tls_key: Path | None
     extender_client_ca: Path | None
     webhook_bind: Address
+    webhook_client_ca: Path | None
     webhook_service: str
     webhook_config: str
     bypasses: str
@@ -75,7 +76,7 @@ class Settings:
     @property
     def webhook_tls(self) -> Tls | None:
         """The webhooks' files; None where deviceshare makes its certificates itself."""
-        return Tls(self.tls_cert, self.tls_key) if self.tls_cert and self.tls_key else None
+        return Tls(self.tls_cert, self.tls_key, self.webhook_client_ca) if self.tls_cert and self.tls_key else None
 
     @property
     def extender_tls(self) -> Tls | None:
@@ -207,6 +208,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("--extender-tls-key", type=file, help="Its private key, PEM."),
         flag("--extender-client-ca", type=file, help="The CAs whose clients may call the extender, PEM."),
         flag("--webhook-bind", type=AddressType(), default=":9443", help="HTTPS, for the API server."),
+        flag("--webhook-client-ca", type=file, help="The CAs whose clients alone may call the webhooks, PEM."),
         flag("--webhook-service", default=contract.NAME, help="The Service by which the API server reaches it."),
         flag("--webhook-config", default=contract.NAME, help="The webhook configurations whose CA bundle is kept."),
         flag(

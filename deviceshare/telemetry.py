@@ -119,6 +119,19 @@ class ServerMetrics:
         self._inflight = Gauge(
             "deviceshare_requests_inflight", "Requests being answered now.", ["verb"], registry=self.registry
         )
+        self.malformed = Counter(
+            "deviceshare_malformed_requests_total",
+            "Requests that weren't HTTP, by the server that was sent them.",
+            ["server"],
+            registry=self.registry,
+        )
+        self.dropped = Counter(
+            "deviceshare_connections_dropped_total",
+            "Connections cut off: crowded (others needed the place), overdue (a request that didn't end),"
+            " handshake (TLS failed).",
+            ["server", "reason"],
+            registry=self.registry,
+        )
         build = Gauge(
             "deviceshare_build_info", "Always 1; the labels tell.", ["version", "python"], registry=self.registry
         )
@@ -130,7 +143,10 @@ class ServerMetrics:
         return Request(verb, self._requests, self._duration.labels(verb), self._inflight.labels(verb))
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """The answer to a scrape and its Content-Type, in the text format that the `Accept` header asks for."""
+        """The answer to a scrape and its Content-Type, in the text format that the `Accept` header asks for.
+
+        Rendering takes long where nodes are many: see `deviceshare.web.scrapes`.
+        """
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
 

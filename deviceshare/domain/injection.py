@@ -138,7 +138,7 @@ def _environment(env: list[Json]) -> tuple[list[Json], list[str]]:
             overridden.append(vendor.env)
     if all(variable.get("name") != CUDA_ORDER for variable in env):
         ours.append({"name": CUDA_ORDER, "value": "PCI_BUS_ID"})
-    names = {vendor.env for vendor in contract.VENDORS}
+    names = [vendor.env for vendor in contract.VENDORS]  # no set: nobody has checked yet that a name is a text
     return ours + [variable for variable in env if variable.get("name") not in names], overridden
 
 

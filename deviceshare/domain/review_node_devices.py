@@ -18,7 +18,7 @@ def review_report(old: Object, new: Object, node: str) -> str:
 
     `node` is where its token says that it runs; "" where tokens say nothing, before Kubernetes 1.30.
     """
-    name = new.get("metadata", {}).get("name", "")
+    name = (new.get("metadata") or {}).get("name", "")
     if node and node != name:
         return f"the agent on node {node} may report on its own node only, not on {name!r}"
     changed = _changed(_without_report(old), _without_report(new))

@@ -73,6 +73,8 @@ class Binder:
         try:
             async with asyncio.timeout(BIND_SECONDS):
                 pod = self._seen.get(uid) or await self._read_pod(namespace, name, uid)
+                if (pod.metadata.namespace, pod.metadata.name, pod.metadata.uid) != (namespace, name, uid):
+                    raise Refused(f"pod {namespace}/{name} has not the UID {uid!r}: bind it by its own")
                 if pod.left_out:
                     raise Refused(left_out_text(pod))
                 if not pod.group:

@@ -4,7 +4,7 @@ No call to the API server is made here: each creation of a pod waits for the ans
 because of webhooks that ask it again would stay so. Nothing is remembered either, so a dry run is like any other.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from typing import Any
 
 import structlog
@@ -22,13 +22,23 @@ from deviceshare.domain.review_groups import review_changed_group, review_delete
 from deviceshare.domain.review_node_devices import review_report
 from deviceshare.domain.review_pods import review_changed_pod, review_ephemeral_containers, review_new_pod
 from deviceshare.loops.ports import Mirror
+from deviceshare.web.quoting import Repeats
 from deviceshare.web.review import ALLOWED, BadReview, Request, Unreadable, Verdict, decode, decode_object, encode
 from deviceshare.web.server import RESULT
 
 log = structlog.get_logger(__name__)
 
 MAX_BODY = 8 << 20
-"""Bytes. etcd takes objects of 1.5 MiB, and a review holds two."""
+"""Bytes. An API server takes requests of 3 MiB and keeps objects of 1.5 MiB; a review has one of each, spelt out."""
+MAX_CONNECTIONS = 512
+"""An API server has one for each review under way: 200 at its defaults, for each of its replicas."""
+
+
+_MAX_CONTAINERS = 500
+_MAX_OURS = 100
+"""Annotations of a new pod that only deviceshare may set: each is removed with a warning."""
+_MAX_RESOURCES = 100
+"""Of a group. What goes through one by one is bounded here, because it comes before the API server's own checks."""
 
 
 class _Concern(Struct, frozen=True):
@@ -78,7 +88,7 @@ class Admission:
     def _mutate_pod(self, request: Request) -> Verdict:
         if not _concerns_us(request.object):
             return ALLOWED
-        pod = decode_object(_drafts, request.object)
+        pod = _draft(request.object)
         if request.operation == "CREATE" and not request.sub_resource:
             name = (pod.metadata.annotations or {}).get(contract.GROUP, "")
             injection = inject(pod, self._groups.get(name), group_known=self._groups.synced)
@@ -92,18 +102,17 @@ class Admission:
         if not (_concerns_us(request.object) or _concerns_us(request.old_object)):
             return ALLOWED
         if request.operation == "CREATE":
-            return self._told(
-                review_new_pod(decode_object(_pods, request.object)), bypasses(decode_object(_drafts, request.object))
-            )
+            return self._told(review_new_pod(_pod(request.object)), bypasses(_draft(request.object)))
         if request.operation != "UPDATE":
             return ALLOWED
         if request.sub_resource == "ephemeralcontainers":
-            pod, before = decode_object(_drafts, request.object), decode_object(_drafts, request.old_object)
+            pod, before = _draft(request.object), _draft(request.old_object)
             existing = _ephemeral_names(request.old_object)
-            added = [way for way in bypasses(pod, existing) if way not in bypasses(before, existing)]
+            known = bypasses(before, existing)
+            added = [way for way in bypasses(pod, existing) if way not in known]
             return self._told(review_ephemeral_containers(pod, existing), added)
         # Whose labels may change has nothing to do with what else of the pod can't be read.
-        old, new = (decode_object(_pods, raw, whole=False) for raw in (request.old_object, request.object))
+        old, new = (_pod(raw, whole=False) for raw in (request.old_object, request.object))
         if new.metadata.hides("metadata.labels") or new.metadata.hides("metadata.annotations"):
             raise Unreadable(f"the pod can't be read ({new.metadata.fault})")
         ours = request.user_info.username == self._identity
@@ -118,9 +127,9 @@ class Admission:
         if request.sub_resource:
             return ALLOWED  # the status is guarded by RBAC; whoever has the right may need it to repair
         if request.operation == "CREATE":
-            return Verdict(review_new_group(decode_object(_groups, request.object)))
+            return Verdict(review_new_group(_group(request.object)))
         if request.operation == "UPDATE":
-            old, new = (decode_object(_groups, raw, whole=False) for raw in (request.old_object, request.object))
+            old, new = (_group(raw, whole=False) for raw in (request.old_object, request.object))
             return Verdict(review_changed_group(old, new))
         if request.operation == "DELETE":
             group = decode_object(_groups, request.old_object, whole=False)
@@ -134,7 +143,7 @@ class Admission:
             return ALLOWED
         if request.operation != "UPDATE":
             return Verdict("an agent only reports on a NodeDevices that is there; the leader makes and deletes them")
-        old, new = decode_object(_wholes, request.old_object), decode_object(_wholes, request.object)
+        old, new = _whole(request.old_object), _whole(request.object)
         return Verdict(review_report(old, new, request.user_info.node))
 
 
@@ -146,21 +155,63 @@ def _concerns_us(raw: Raw) -> bool:
 
 
 def _ephemeral_names(raw: Raw) -> set[str]:
-    return {container.name for container in decode_object(_drafts, raw).spec.ephemeral_containers or ()}
+    return {container.name for container in _draft(raw).spec.ephemeral_containers or ()}
+
+
+def _draft(raw: Raw) -> Draft:
+    pod = decode_object(_drafts, raw)
+    spec = pod.spec
+    for containers in (spec.containers, spec.init_containers, spec.ephemeral_containers):
+        _check_number("containers of a kind in a pod", containers or (), _MAX_CONTAINERS)
+    ours = [key for key in pod.metadata.annotations or () if key.startswith(contract.PREFIX)]
+    _check_number(f"annotations of a pod that begin with {contract.PREFIX}", ours, _MAX_OURS)
+    return pod
+
+
+def _pod(raw: Raw, *, whole: bool = True) -> Pod:
+    pod = decode_object(_pods, raw, whole=whole)
+    _check_number("containers of a pod", pod.spec.containers or (), _MAX_CONTAINERS)
+    return pod
+
+
+def _group(raw: Raw, *, whole: bool = True) -> Group:
+    group = decode_object(_groups, raw, whole=whole)
+    _check_number("resources in spec.resources", group.spec.resources, _MAX_RESOURCES)
+    return group
+
+
+def _whole(raw: Raw) -> dict[str, Any]:
+    whole = decode_object(_wholes, raw)
+    for key in ("metadata", "spec", "status"):
+        if not isinstance(whole.get(key) or {}, dict):
+            raise Unreadable(f"the object can't be read: {key} is no map")
+    return whole
+
+
+def _check_number(what: str, found: Sized, limit: int) -> None:
+    if len(found) > limit:
+        raise Unreadable(f"{len(found)} {what} are more than deviceshare takes: at most {limit}")
 
 
 def _handler(kind: str, judge: Callable[[Request], Verdict]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    repeats = Repeats()
+
     async def handle(request: web.Request) -> web.Response:
         try:
             review = decode(await request.read(), kind)
         except BadReview as error:
-            log.warning("Refused a request that is no review", path=request.path, error=str(error))
+            if (omitted := repeats.passes("no review")) is not None:
+                log.warning("Refused a request that is no review", path=request.path, error=str(error), **omitted)
             raise web.HTTPBadRequest(text=f"{error}\n") from error
         try:
             verdict = judge(review)
-        except Unreadable as error:
-            verdict = Verdict(str(error), code=400)
-        response = web.Response(body=encode(review, verdict), content_type="application/json")
+            body = encode(review, verdict)
+        except (Unreadable, RecursionError) as error:
+            verdict = Verdict(
+                str(error) if isinstance(error, Unreadable) else "the object is nested too deeply", code=400
+            )
+            body = encode(review, verdict)
+        response = web.Response(body=body, content_type="application/json")
         response[RESULT] = "refused" if verdict.refusal else "ok"
         return response
 

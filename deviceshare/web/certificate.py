@@ -61,7 +61,7 @@ class Certificate:
         self._handshakes = _Handshakes(clients=clients is not None)
         self.context = self._handshakes.context
         try:
-            self._loaded = self._state()
+            self._loaded = _state(*self._files)
             self._handshakes.use(*self._files)
         except OSError as error:
             named = ", ".join(str(file) for file in self._files if file)
@@ -72,25 +72,31 @@ class Certificate:
         while True:
             await asyncio.sleep(interval)
             try:
-                if (state := self._state()) != self._loaded:
+                if (state := _state(*self._files)) != self._loaded:
                     self._handshakes.use(*self._files)
                     self._loaded = state
                     log.info("Loaded a new certificate", file=str(self._files[0]))
             except OSError as error:
                 log.warning("Kept the old certificate", file=str(self._files[0]), error=str(error))
 
-    def _state(self) -> tuple[tuple[int, int, int], ...]:
-        # The inode tells a replaced file from an old one even where clocks are coarse.
-        stats = [file.stat() for file in self._files if file]
-        return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
-
 
 class MemoryCertificate:
-    """A certificate that is handed over by who made it. Until then every handshake is refused."""
+    """A certificate that is handed over by who made it. Until then every handshake is refused.
 
-    def __init__(self) -> None:
-        self._handshakes = _Handshakes()
+    `clients` is a file of the CAs whose clients alone are let in; without it, everybody is. Raises UnusableCertificate.
+    """
+
+    def __init__(self, clients: Path | None = None) -> None:
+        self._handshakes = _Handshakes(clients=clients is not None)
         self.context = self._handshakes.context
+        self._clients = clients
+        self._shown = ("", "")
+        try:
+            self._loaded = _state(clients)
+            if clients is not None:
+                _context().load_verify_locations(clients)
+        except OSError as error:
+            raise UnusableCertificate(f"{clients}: not certificates in PEM: {error}") from error
 
     def use(self, certificate: str, key: str) -> None:
         """Shows this certificate, in PEM, in the next handshakes."""
@@ -99,7 +105,27 @@ class MemoryCertificate:
             file.write(certificate + key)
             file.flush()
             path = Path(f"/proc/self/fd/{file.fileno()}")
-            self._handshakes.use(path, path)
+            self._handshakes.use(path, path, self._clients)
+        self._shown = (certificate, key)
+
+    async def watch(self, interval: float = 10.0) -> None:
+        """Takes in changed CAs of clients for ever. Unusable files are logged and left."""
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                if (state := _state(self._clients)) != self._loaded:
+                    if all(self._shown):
+                        self.use(*self._shown)
+                    self._loaded = state
+                    log.info("Loaded new CAs of clients", file=str(self._clients))
+            except OSError as error:
+                log.warning("Kept the old CAs of clients", file=str(self._clients), error=str(error))
+
+
+def _state(*files: Path | None) -> tuple[tuple[int, int, int], ...]:
+    # The inode tells a replaced file from an old one even where clocks are coarse.
+    stats = [file.stat() for file in files if file]
+    return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 
 
 def _context() -> ssl.SSLContext:

@@ -30,12 +30,18 @@ from deviceshare.web.extender_api import (
     preemption_result,
     scores_result,
 )
+from deviceshare.web.origins import LOOPBACK, OwnNames, check_json, check_origin
+from deviceshare.web.quoting import quoted
 from deviceshare.web.server import RESULT
 
 log = structlog.get_logger(__name__)
 
 MAX_BODY = 128 * 1024 * 1024
 """Bytes of a request; 5,000 whole nodes are 40 MB."""
+MAX_AT_ONCE = 192 * 1024 * 1024
+"""Bytes of all requests under way. A kube-scheduler asks filter and prioritize one after the other; binds are small."""
+MAX_CONNECTIONS = 256
+"""A kube-scheduler has one for each bind under way."""
 TIMEOUT = 14.0
 """Seconds for a request; kube-scheduler is told 15 as the extender's httpTimeout."""
 
@@ -62,20 +68,23 @@ class Extender:
         binder: Binds,
         ready: Callable[[], bool],
         guard: Guard = Guard(),  # noqa: B008 it is never changed
+        *,
+        own_names: OwnNames | None = LOOPBACK,
     ) -> None:
         self._guard = guard
         self._fleet = fleet
         self._groups = groups
         self._binder = binder
         self._ready = ready
+        self._own_names = own_names
 
     def routes(self) -> list[web.RouteDef]:
         """What a Server of `MAX_BODY` bytes and `TIMEOUT` seconds serves."""
         return [
-            web.post("/filter", _decoded(self._filter)),
-            web.post("/prioritize", _decoded(self._prioritize)),
-            web.post("/preempt", _decoded(self._preempt)),
-            web.post("/bind", _decoded(self._bind)),
+            web.post("/filter", self._decoded(self._filter)),
+            web.post("/prioritize", self._decoded(self._prioritize)),
+            web.post("/preempt", self._decoded(self._preempt)),
+            web.post("/bind", self._decoded(self._bind)),
         ]
 
     async def _filter(self, body: bytes) -> web.Response:
@@ -124,23 +133,26 @@ class Extender:
             await self._binder.bind(asked.pod_namespace, asked.pod_name, asked.pod_uid, asked.node)
         except (Refused, ApiError) as error:
             result = "refused" if isinstance(error, Refused) else "api-error"
-            pod = f"{asked.pod_namespace}/{asked.pod_name}"
-            log.warning("Refused to bind pod", pod=pod, node=asked.node, reason=str(error))
+            pod = quoted(f"{asked.pod_namespace}/{asked.pod_name}")
+            log.warning("Refused to bind pod", pod=pod, node=quoted(asked.node), reason=str(error))
             return _json(error_result(f"deviceshare: {error}"), result)
         return _json(error_result(""))
 
+    def _decoded(
+        self, answer: Callable[[bytes], Awaitable[web.Response]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """Answers malformed JSON with 400 and the place of the fault, and refuses what a browser was led to send."""
 
-def _decoded(answer: Callable[[bytes], Awaitable[web.Response]]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Answers malformed JSON with 400 and the place of the fault."""
+        async def handler(request: web.Request) -> web.Response:
+            check_origin(request, self._own_names)
+            check_json(request)
+            try:
+                return await answer(await request.read())
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                message = f"not a request of a kube-scheduler (k8s.io/kube-scheduler/extender/v1): {quoted(error)}"
+                return _json(error_result(message), "malformed", status=400)
 
-    async def handler(request: web.Request) -> web.Response:
-        try:
-            return await answer(await request.read())
-        except msgspec.DecodeError as error:
-            message = f"not a request of a kube-scheduler (k8s.io/kube-scheduler/extender/v1): {error}"
-            return _json(error_result(message), "malformed", status=400)
-
-    return handler
+        return handler
 
 
 def _json(body: bytes, result: str = "ok", status: int = 200) -> web.Response:

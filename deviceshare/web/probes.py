@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from aiohttp import web
 
 from deviceshare.telemetry import ServerMetrics
+from deviceshare.web.scrapes import Scrapes
 
 Check = Callable[[], str]
 """Returns why something is not well, or "". Called on the event loop: it must neither block nor raise."""
@@ -17,8 +18,10 @@ Check = Callable[[], str]
 def probe_routes(live: Mapping[str, Check], ready: Mapping[str, Check], metrics: ServerMetrics) -> list[web.RouteDef]:
     """`/livez`, `/readyz` (200, or 500 when a check fails; `?verbose` lists all of them) and `/metrics`."""
 
+    scrapes = Scrapes(metrics)
+
     async def scrape(request: web.Request) -> web.Response:
-        body, content_type = metrics.exposition(request.headers.get("Accept", ""))
+        body, content_type = await scrapes.answer(request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     return [

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from deviceshare.domain.decoding import ObjectDecoder
+from deviceshare.web.quoting import quoted
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -17,6 +18,11 @@ KIND = "AdmissionReview"
 _MAX_WARNINGS = 15
 _MAX_WARNING = 256
 """The API server shortens warnings to 256 characters each, 4096 altogether, once they exceed that."""
+
+_MAX_ELEMENTS = 50_000
+"""Members of all objects and lists of a review. Each costs far more once it is decoded than the two or three bytes that
+it may have taken to send. A pod has some hundreds, a large one some thousands."""
+_STRUCTURE = b",[{"
 
 T = TypeVar("T")
 
@@ -97,22 +103,24 @@ _requests = ObjectDecoder(Request)
 
 def decode(body: bytes, kind: str) -> Request:
     """The request in an AdmissionReview about an object of this kind; raises BadReview."""
+    if len(body) > _MAX_ELEMENTS and len(body) - len(body.translate(None, _STRUCTURE)) > _MAX_ELEMENTS:
+        raise BadReview(f"the body is not a JSON {KIND} of an object in use: it has more than {_MAX_ELEMENTS} members")
     try:
         envelope = _envelopes.decode(body)
     except (ValueError, RecursionError, msgspec.DecodeError) as error:
-        raise BadReview(f"the body is not a JSON {KIND}: {error}") from error
+        raise BadReview(f"the body is not a JSON {KIND}: {quoted(error)}") from error
     if (envelope.api_version, envelope.kind) != (API_VERSION, KIND):
+        got = f"{quoted(envelope.kind) or 'no kind'} of {quoted(envelope.api_version) or 'no apiVersion'}"
         raise BadReview(
-            f"expected an {KIND} of {API_VERSION}, got {envelope.kind or 'no kind'} of "
-            f"{envelope.api_version or 'no apiVersion'}; register the webhook with admissionReviewVersions: [v1]"
+            f"expected an {KIND} of {API_VERSION}, got {got}; register the webhook with admissionReviewVersions: [v1]"
         )
     try:
         request = _requests.decode(envelope.request)
     except (ValueError, RecursionError, msgspec.DecodeError) as error:
-        raise BadReview(f"the {KIND}'s request can't be read: {error}") from error
+        raise BadReview(f"the {KIND}'s request can't be read: {quoted(error)}") from error
     if request.kind.kind != kind:
         raise BadReview(
-            f"this path reviews objects of kind {kind}, not {request.kind.kind or 'none'}; "
+            f"this path reviews objects of kind {kind}, not {quoted(request.kind.kind) or 'none'}; "
             "mend the rules of the webhook configuration"
         )
     return request
@@ -127,7 +135,7 @@ def decode_object(decoder: ObjectDecoder[T], raw: Raw, *, whole: bool = True) ->
     try:
         return decoder.decode(raw) if whole else decoder.salvage(raw)
     except (ValueError, RecursionError, msgspec.DecodeError) as error:
-        raise Unreadable(f"the object can't be read: {error}") from error
+        raise Unreadable(f"the object can't be read: {quoted(error)}") from error
 
 
 def encode(request: Request, verdict: Verdict) -> bytes:

@@ -1,4 +1,4 @@
-"""A listening socket and the routes it serves: bounded in body size and time, measured, and quick to stop."""
+"""A listening socket and the routes it serves: bounded in size, number and time, measured, and quick to stop."""
 
 import asyncio
 import ssl
@@ -7,9 +7,15 @@ from typing import Final
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from deviceshare.telemetry import ServerMetrics
+from deviceshare.web.crowd import Crowd, CrowdBounds
+from deviceshare.web.listener import Listener
+from deviceshare.web.quoting import Repeats, quoted
+from deviceshare.web.turns import Turns
+from deviceshare.web.visit import Visit
 
 log = structlog.get_logger(__name__)
 
@@ -19,9 +25,10 @@ RESULT: Final = web.ResponseKey("result", str)
 BOUND: Final = web.RequestKey("bound", asyncio.Timeout)
 """A request's end, which a handler that streams may put off: `request[BOUND].reschedule(None)`."""
 
-_KEEP_ALIVE = 150.0
-"""Seconds an idle connection stays open. Go's clients close theirs after 90: were we first, a request sent at that
-moment would fail, and Go doesn't repeat a POST."""
+_HEADERS: Final = 64 << 10
+"""Bytes of a request besides its body."""
+_HANDSHAKE: Final = 5.0
+"""Seconds, at most, for TLS's."""
 
 
 class CannotListen(Exception):
@@ -31,7 +38,9 @@ class CannotListen(Exception):
 class Server:
     """Serves `routes` on one address, over TLS where there is a context for it.
 
-    A body of more than `max_body` bytes is answered 413, a request that takes longer than `timeout` seconds 503.
+    A body of more than `max_body` bytes is answered 413, one that is compressed 415; a request that takes longer than
+    `timeout` seconds from its first byte 503, or is cut off where it isn't even whole. `connections` are open at once,
+    and `at_once` bytes (eight bodies, unless given) of all requests under way are held; `Crowd` says who makes room.
     Requests are counted under the name of their path: `/filter` is the verb `filter`.
     """
 
@@ -45,37 +54,47 @@ class Server:
         *,
         max_body: int,
         timeout: float,
+        connections: int = 128,
+        at_once: int = 0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._name = name
         self._host = host
         self._port = port
-        self._tls = tls
+        self._tls = tls is not None
+        self._metrics = metrics
+        self._timeout = timeout
         self._draining = False
-        app = web.Application(middlewares=[_bounded(metrics, timeout)], client_max_size=max_body)
+        self._repeats = Repeats()
+        # Chunks cost a few bytes each: an eighth leaves room for any that somebody sends in earnest.
+        request = max_body + max_body // 8 + _HEADERS
+        self._crowd = Crowd(CrowdBounds(connections, request, max(at_once or 8 * max_body, request)))
+        app = web.Application(middlewares=[_bounded(metrics, max_body, timeout, Turns())], client_max_size=max_body)
         app.add_routes(routes)
         app.on_response_prepare.append(self._say_goodbye)
-        self._runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=timeout, keepalive_timeout=_KEEP_ALIVE, handle_signals=False
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=timeout, handle_signals=False)
+        handshake = min(timeout, _HANDSHAKE)
+        self._listener = Listener(
+            name, self._receive, self._crowd, metrics, self._repeats, tls=tls, handshake_timeout=handshake
         )
 
     @property
     def port(self) -> int:
         """The port it listens on; where 0 was asked for, the one that the kernel chose."""
-        return int(self._runner.addresses[0][1])
+        return self._listener.port
 
     async def start(self) -> None:
         """Returns once connections are accepted; raises CannotListen."""
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls).start()
+            await self._listener.open(self._host, self._port)
         except OSError as error:
             await self._runner.cleanup()
             raise CannotListen(
                 f"{self._name}: can't listen on {self._host}:{self._port} ({error.strerror or error}); "
                 f"choose another address with --{self._name}-bind"
             ) from error
-        log.info("Started server", server=self._name, host=self._host, port=self.port, tls=self._tls is not None)
+        log.info("Started server", server=self._name, host=self._host, port=self.port, tls=self._tls)
 
     def drain(self) -> None:
         """From now on each answer ends its connection, so that clients open the next one elsewhere.
@@ -86,8 +105,21 @@ class Server:
 
     async def stop(self) -> None:
         """Accepts no more, and lets requests under way end within their time."""
+        await self._listener.close()
         await self._runner.cleanup()
         log.info("Stopped server", server=self._name)
+
+    def _receive(self, address: str) -> Visit:
+        assert self._runner.server is not None, "connections are accepted after start only"
+        return Visit(
+            self._runner.server,
+            self._crowd,
+            address,
+            server=self._name,
+            metrics=self._metrics,
+            repeats=self._repeats,
+            timeout=self._timeout,
+        )
 
     async def _say_goodbye(self, _: web.Request, response: web.StreamResponse) -> None:
         if self._draining:
@@ -95,19 +127,47 @@ class Server:
             response.force_close()
 
 
-def _bounded(metrics: ServerMetrics, timeout: float) -> Middleware:
+def _bounded(metrics: ServerMetrics, max_body: int, timeout: float, turns: Turns) -> Middleware:
+    async def answer(request: web.Request, visit: Visit, handler: Handler) -> web.StreamResponse:
+        _check_body(request, max_body)
+        try:
+            await request.read()  # bounded, and kept: handlers are given it again
+        except (web.RequestPayloadError, HttpProcessingError, ConnectionError) as error:
+            error.with_traceback(None)  # aiohttp keeps it with the request, and by it what was read: a cycle
+            return web.Response(status=400, text=f"malformed body: {quoted(error)}\n")
+        await turns.turn(visit.address)
+        visit.answered = True
+        return await handler(request)
+
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        visit = request.protocol
+        assert isinstance(visit, Visit)
         with metrics.request(_verb(request)) as measured:
+            # What is raised is made a plain answer here. An exception that is the answer, too, refers to itself by its
+            # traceback, and so would megabytes of a body stay until garbage is collected.
             try:
-                async with asyncio.timeout(timeout) as request[BOUND]:
-                    response = await handler(request)
-            except TimeoutError as error:
-                raise web.HTTPServiceUnavailable(text=f"deviceshare had no answer within {timeout:g} s\n") from error
+                async with asyncio.timeout_at(visit.begin()) as visit.bound:
+                    request[BOUND] = visit.bound
+                    response = await answer(request, visit, handler)
+            except TimeoutError:
+                response = web.Response(status=503, text=f"deviceshare had no answer within {timeout:g} s\n")
+            except web.HTTPException as refusal:
+                response = web.Response(status=refusal.status, text=refusal.text, headers=refusal.headers)
             measured.result = response.get(RESULT, "ok" if response.status < 400 else "error")
             return response
 
     return middleware
+
+
+def _check_body(request: web.Request, max_body: int) -> None:
+    """What can be refused before the body is read is."""
+    encoding = request.headers.get("Content-Encoding", "")
+    if encoding.strip().lower() not in ("", "identity"):
+        text = f"Content-Encoding {quoted(encoding)} is not accepted: send the body as it is\n"
+        raise web.HTTPUnsupportedMediaType(text=text)
+    if (request.content_length or 0) > max_body:
+        raise web.HTTPRequestEntityTooLarge(max_body, request.content_length or 0)
 
 
 def _verb(request: web.Request) -> str:

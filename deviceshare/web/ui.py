@@ -2,14 +2,10 @@
 
 Nobody is let near who isn't meant to be, by three rules. The page listens on loopback unless told otherwise, where
 `kubectl port-forward` brings those who may reach the pod. It answers GET alone, and a browser may use what it sends
-only in the page itself (the headers below). And it answers to no foreign name: a web site that a person visits could
-point its own name at 127.0.0.1 (DNS rebinding) and would then pass for the page's own origin, but the browser still
-sends that name in the header Host. So only addresses, localhost and the name that it was bound to are served; an
-address can't be rebound.
+only in the page itself (the headers below). And it answers to no foreign name and no other page (origins.py).
 """
 
 import asyncio
-import ipaddress
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +14,9 @@ from typing import Final, Protocol
 import msgspec
 from aiohttp import web
 from msgspec import Struct
-from yarl import URL
 
 from deviceshare.domain.picture import Picture
+from deviceshare.web.origins import OwnNames, check_origin
 from deviceshare.web.server import BOUND
 from deviceshare.web.snapshots import Snapshots
 
@@ -81,7 +77,7 @@ class Ui:
 
     def __init__(self, snapshots: Snapshots, host: str) -> None:
         self._snapshots = snapshots
-        self._host = host
+        self._own_names = OwnNames(host)
         self._streams = 0
         self._files = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.suffix in _TYPES}
 
@@ -94,26 +90,14 @@ class Ui:
 
     def _guarded(self, handler: _Handler) -> _Handler:
         async def guarded(request: web.Request) -> web.StreamResponse:
-            asked = request.headers.get("Host", "")
-            if not self._answers_to(asked):
-                text = f"this page does not answer to the name {asked}: open it by address or as localhost\n"
-                return web.Response(status=421, text=text, headers=_HEADERS)
+            try:
+                check_origin(request, self._own_names)
+            except web.HTTPException as refusal:
+                refusal.headers.update(_HEADERS)
+                raise
             return await handler(request)
 
         return guarded
-
-    def _answers_to(self, asked: str) -> bool:
-        try:
-            name = (URL.build(scheme="http", authority=asked).host or "").rstrip(".").lower()
-        except ValueError:
-            return False
-        if name == "localhost" or name.endswith(".localhost") or name == self._host.lower():
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
 
     async def _to_page(self, _: web.Request) -> web.StreamResponse:
         return web.Response(status=302, headers={**_HEADERS, "Location": "ui"})

@@ -31,6 +31,9 @@ capabilities:
     {{- if has "webhook" .Values.roles }}
     - --webhook-bind=:9443
     - --bypasses={{ .Values.webhooks.bypasses }}
+    {{- if include "deviceshare.webhookClients" . }}
+    - --webhook-client-ca=/etc/deviceshare/webhook-clients/ca.crt
+    {{- end }}
     {{- if .Values.certManager.enabled }}
     - --tls-cert=/etc/deviceshare/webhook/tls.crt
     - --tls-key=/etc/deviceshare/webhook/tls.key
@@ -70,8 +73,11 @@ capabilities:
     failureThreshold: 2
   resources: {{- toYaml .Values.resources | nindent 4 }}
   securityContext: {{- include "deviceshare.securityContext" . | nindent 4 }}
-  {{- if or (include "deviceshare.networkedExtender" .) (include "deviceshare.webhookSecret" .) }}
+  {{- if or (include "deviceshare.networkedExtender" .) (include "deviceshare.webhookSecret" .) (include "deviceshare.webhookClients" .) }}
   volumeMounts:
+    {{- if include "deviceshare.webhookClients" . }}
+    - {name: webhook-clients, mountPath: /etc/deviceshare/webhook-clients, readOnly: true}
+    {{- end }}
     {{- if include "deviceshare.webhookSecret" . }}
     - {name: webhook-tls, mountPath: /etc/deviceshare/webhook, readOnly: true}
     {{- end }}
@@ -114,8 +120,13 @@ capabilities:
 {{- end }}
 
 {{- define "deviceshare.volumes" -}}
-{{- if or (include "deviceshare.scheduler" .) (include "deviceshare.networkedExtender" .) (include "deviceshare.webhookSecret" .) -}}
+{{- if or (include "deviceshare.scheduler" .) (include "deviceshare.networkedExtender" .) (include "deviceshare.webhookSecret" .) (include "deviceshare.webhookClients" .) -}}
 volumes:
+  {{- with include "deviceshare.webhookClients" . }}
+  - name: webhook-clients
+    configMap:
+      name: {{ . }}
+  {{- end }}
   {{- if include "deviceshare.scheduler" . }}
   - name: scheduler-config
     configMap:

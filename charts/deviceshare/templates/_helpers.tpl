@@ -49,6 +49,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (has "webhook" .Values.roles) .Values.certManager.enabled }}deviceshare-webhook-tls{{ end }}
 {{- end }}
 
+{{/* The ConfigMap with the CAs whose clients alone may call the webhooks. */}}
+{{- define "deviceshare.webhookClients" -}}
+{{- if has "webhook" .Values.roles }}{{ .Values.webhooks.clientCAConfigMap }}{{ end }}
+{{- end }}
+
 {{- define "deviceshare.extenderSecret" -}}
 {{- if .Values.certManager.enabled -}}
 {{ .Values.extender.tlsSecret | default "deviceshare-extender-tls" }}

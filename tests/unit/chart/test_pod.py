@@ -13,7 +13,7 @@ from deviceshare.domain.hardware import Hardware
 from deviceshare.domain.usage import Usage
 from deviceshare.settings import Settings
 from deviceshare.telemetry import Metrics
-from tests.unit.chart.objects import VARIANTS, containers, default_file, named, variant
+from tests.unit.chart.objects import VARIANTS, containers, default_file, named, variant, with_values
 
 Json = dict[str, Any]
 
@@ -167,3 +167,28 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
 
     assert len(asked) > 5
     assert {re.sub(r"_(total|bucket)$", "", name) for name in asked} <= known
+
+
+def test_only_clients_of_the_named_cas_reach_the_webhooks() -> None:
+    """The file that deviceshare is told is the one that is mounted, whoever makes its own certificate."""
+    for values in ({}, variant("cert-manager")):
+        objects = helm.render(with_values(values, {"webhooks": {"clientCAConfigMap": "api-servers"}}))
+        container, spec = containers(objects)["deviceshare"], named(objects, "Deployment")["spec"]["template"]["spec"]
+
+        [path] = [flag.split("=")[1] for flag in container["args"] if flag.startswith("--webhook-client-ca=")]
+        [mount] = [each for each in container["volumeMounts"] if path == f"{each['mountPath']}/ca.crt"]
+        [volume] = [each for each in spec["volumes"] if each["name"] == mount["name"]]
+        assert volume["configMap"] == {"name": "api-servers"}
+
+
+def test_the_network_policy_lets_in_to_the_webhooks_whom_it_is_told() -> None:
+    """The API server is no pod: it is named by its addresses. Without, everybody is let in, as certificates decide."""
+    peers = [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
+
+    def rule(values: Json) -> Json:
+        rules = named(helm.render(values), "NetworkPolicy")["spec"]["ingress"]
+        [found] = [each for each in rules if {"port": "webhook"} in each["ports"]]
+        return {**found}
+
+    assert rule({"networkPolicy": {"webhookFrom": peers}})["from"] == peers
+    assert "from" not in rule({})

@@ -319,3 +319,29 @@ def test_conflicts_that_do_not_end_are_reported_as_such() -> None:
         await soon(lambda: len(world.fleet.free("n1")) == 4)
 
     told(story)
+
+
+@pytest.mark.parametrize("remembered", [True, False], ids=["known from filter", "read again"])
+@pytest.mark.parametrize(
+    ("namespace", "name", "uid"),
+    [("ns", "q", None), ("other", "p", None), ("ns", "p", ""), ("ns", "p", "another")],
+    ids=["another name", "another namespace", "no UID", "another UID"],
+)
+def test_name_namespace_and_uid_of_a_bind_belong_together(
+    remembered: bool, namespace: str, name: str, uid: str | None
+) -> None:
+    """Else a pod would be given what was decided for another: no Binding is posted."""
+
+    async def story(scheduler: Scheduler) -> None:
+        scheduler.world.group("a")
+        scheduler.world.pod("p", "a")
+        scheduler.world.pod("q", "a")
+        await asyncio.sleep(1)
+        pod = scheduler.world.read_pod("p")
+        if remembered:
+            scheduler.binder.remember(pod)
+        with pytest.raises(Refused):
+            await scheduler.binder.bind(namespace, name, pod.metadata.uid if uid is None else uid, "n1")
+        assert [scheduler.world.read_pod(each).spec.node_name for each in "pq"] == ["", ""]
+
+    told(story)

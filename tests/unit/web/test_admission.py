@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import ClientSession
+from structlog.testing import capture_logs
 
+from deviceshare.domain import contract
 from deviceshare.domain.drafts import Draft
 from deviceshare.domain.groups import Group, GroupSpec, GroupStatus
 from deviceshare.domain.injection import inject
@@ -430,3 +432,51 @@ async def test_refusals_and_faults_are_told_apart_in_the_metrics(webhooks: Webho
     for result in ("ok", "refused", "error"):
         labels = {"verb": "mutate-pods", "result": result}
         assert webhooks.metrics.registry.get_sample_value("deviceshare_requests_total", labels) == 1
+
+
+@pytest.mark.parametrize("field", ["metadata", "spec", "status"])
+@pytest.mark.parametrize("value", ["x", 1, [["a"]]], ids=str)
+async def test_maps_that_are_none_are_refused_by_name(webhooks: Webhooks, field: str, value: Any) -> None:
+    """Not with a fault of ours."""
+    answer = await webhooks.ask(
+        "/validate-node-devices",
+        contract.NODE_DEVICES_KIND,
+        operation="UPDATE",
+        user=contract.AGENT_IDENTITY,
+        object={"metadata": {"name": "n"}, field: value},
+        oldObject={"metadata": {"name": "n"}},
+    )
+    assert not answer["allowed"]
+    assert answer["status"]["code"] == 400
+    assert f"{field} is no map" in answer["status"]["message"]
+
+
+@pytest.mark.parametrize("name", [["B"], {"a": 1}, None, 1], ids=str)
+async def test_a_variable_whose_name_is_no_text_is_left_to_the_api_server(webhooks: Webhooks, name: Any) -> None:
+    """The webhook sees pods before anybody has checked them."""
+    answer = await webhooks.ask("/mutate-pods", object=a_pod(containers=[{"name": "c", "env": [{"name": name}]}]))
+    assert answer["allowed"]
+
+
+async def test_costly_reviews_are_refused_before_they_cost(webhooks: Webhooks) -> None:
+    """Three bytes a container would become two kilobytes of a patch, while everybody waits."""
+    many = await webhooks.ask("/mutate-pods", object=a_pod(containers=[{}] * 501))
+    assert "501 containers of a kind in a pod are more than deviceshare takes" in many["status"]["message"]
+
+    ours = {"deviceshare.io/group": "team", **{f"deviceshare.io/{number}": "" for number in range(100)}}
+    copied = await webhooks.ask("/mutate-pods", object={"metadata": {"annotations": ours}, "spec": {}})
+    assert "annotations of a pod that begin with deviceshare.io/" in copied["status"]["message"]
+
+    status, text = await webhooks.post("/mutate-pods", b"[" + b"{}," * 30_000 + b"{}]")
+    assert (status, "more than 50000 members" in text) == (400, True)
+
+
+async def test_what_is_no_review_is_quoted_with_a_bound(webhooks: Webhooks) -> None:
+    """In the answer and in the log, where it comes once in a while only."""
+    body = json.dumps({"apiVersion": "v1", "kind": "\x1b" + "x" * 1_000_000}).encode()
+    with capture_logs() as logs:
+        for _ in range(5):
+            status, text = await webhooks.post("/mutate-pods", body)
+            assert (status, len(text) < 1000, "\x1b" in text) == (400, True, False)
+    assert len(logs) == 1
+    assert len(str(logs[0])) < 1000

@@ -12,7 +12,7 @@ import pytest
 from deviceshare import certificates
 from deviceshare.certificates import Issued
 from deviceshare.domain.trust import Authority
-from deviceshare.web.certificate import Certificate, MemoryCertificate
+from deviceshare.web.certificate import Certificate, MemoryCertificate, UnusableCertificate
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
@@ -176,3 +176,44 @@ async def test_an_authority_of_clients_can_be_withdrawn(ours: Authority, theirs:
         assert not await extender.answers(port, ours)
     watching.cancel()
     await asyncio.wait({watching})
+
+
+async def test_a_certificate_from_memory_may_demand_clients_of_a_named_authority(
+    ours: Authority, theirs: Authority, tmp_path: Path
+) -> None:
+    """The API servers', where they were told to show one; and others from the moment that the file names others."""
+    file = tmp_path / "clients.crt"
+    file.write_text(theirs.certificate)
+    certificate = MemoryCertificate(file)
+    certificate.use(*issue(ours)[:2])
+    known, unknown = calling(ours, theirs, tmp_path), calling(ours, ours, tmp_path)
+    async with serving(certificate.context) as port:
+        assert await ask(port, believing(ours)) == b""
+        assert await ask(port, unknown) == b""
+        assert await ask(port, known) == b"hello\n"
+
+        watching = asyncio.create_task(certificate.watch(interval=0.005))
+        file.write_text("nobody's")
+        await asyncio.sleep(0.05)
+        assert await ask(port, known) == b"hello\n"
+        file.write_text(ours.certificate)
+        while await ask(port, unknown) != b"hello\n":
+            await asyncio.sleep(0.01)
+        assert await ask(port, known) == b""
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+def calling(server: Authority, client: Authority, directory: Path) -> ssl.SSLContext:
+    """What a client of `client` uses that believes servers of `server`."""
+    issued, context = issue(client, for_client=True), believing(server)
+    pair = directory / "pair.pem"
+    pair.write_text(issued.certificate + issued.key)
+    context.load_cert_chain(pair)
+    return context
+
+
+def test_cas_of_clients_that_can_not_be_read_at_the_start_are_an_error(tmp_path: Path) -> None:
+    """Letting everybody in is no way out."""
+    with pytest.raises(UnusableCertificate, match=r"clients\.crt"):
+        MemoryCertificate(tmp_path / "clients.crt")

@@ -23,6 +23,7 @@ from deviceshare.web.extender import MAX_BODY, STARTING, Extender
 from tests.unit.web.mirrors import FixedMirror
 
 GPU = "nvidia.com/gpu"
+JSON = {"Content-Type": "application/json"}
 
 
 class RecordingBinder:
@@ -97,7 +98,7 @@ async def asking(
 
 async def post(client: TestClient[web.Request, web.Application], verb: str, body: Any) -> Any:
     """The answer's JSON; the status must be 200, since kube-scheduler reads no other."""
-    async with client.post(f"/{verb}", data=json.dumps(body)) as response:
+    async with client.post(f"/{verb}", json=body) as response:
         assert response.status == 200, await response.text()
         return await response.json()
 
@@ -328,7 +329,10 @@ async def test_a_bind_that_fails_is_answered_with_the_reason(failure: Exception)
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"Pod": 3, "PodName": 3}', b"{}"])
 async def test_malformed_json_is_answered_400_with_the_fault(verb: str, body: bytes) -> None:
     """A status other than 200 is an error to kube-scheduler; the text is for whoever looks."""
-    async with asking(fleet({"a": 4}), group()) as client, client.post(f"/{verb}", data=body) as response:
+    async with (
+        asking(fleet({"a": 4}), group()) as client,
+        client.post(f"/{verb}", data=body, headers=JSON) as response,
+    ):
         assert response.status == 400
         assert (await response.json())["Error"].startswith("not a request of a kube-scheduler")
 
@@ -346,3 +350,71 @@ async def test_a_request_about_no_node_at_all_is_answered_with_none() -> None:
         assert (await post(client, "filter", {"Pod": pod(), "NodeNames": []}))["NodeNames"] == []
         assert (await post(client, "filter", {"Pod": pod()}))["Nodes"] == {"items": []}
         assert await post(client, "prioritize", {"Pod": pod(), "NodeNames": []}) == []
+
+
+# What no kube-scheduler sends.
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"Pod": {"metadata": {"name": "\xff"}}}',
+        b"[" * 100_000,
+        b'{"Pod": ' + b'{"x":' * 100_000,
+        b'{"PodName": "\\ud800"}',
+    ],
+    ids=["no UTF-8", "deep lists", "deep maps", "half a character"],
+)
+async def test_what_is_no_json_at_all_is_answered_400(verb: str, body: bytes) -> None:
+    """And in few words."""
+    async with (
+        asking(fleet({"a": 4}), group()) as client,
+        client.post(f"/{verb}", data=body, headers=JSON) as response,
+    ):
+        assert response.status == 400
+        assert len(await response.text()) < 500
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "evil.example:8888"}, 421),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+    ],
+)
+async def test_what_a_browser_was_led_to_send_is_refused(verb: str, headers: dict[str, str], status: int) -> None:
+    """A web site can have a person's browser post to loopback, where kubectl forwards the port."""
+    binder = RecordingBinder()
+    body = json.dumps({"PodName": "p", "PodNamespace": "ns", "PodUID": "u", "Node": "a", "Pod": pod(), "NodeNames": []})
+    async with (
+        asking(fleet({"a": 4}), group(), binder=binder) as client,
+        client.post(f"/{verb}", data=body, headers=JSON | headers) as response,
+    ):
+        assert response.status == status
+    assert (binder.bound, binder.remembered) == ([], [])
+
+
+@pytest.mark.parametrize("host", ["localhost:8888", "127.0.0.1:8888", "[::1]:8888"])
+async def test_the_scheduler_may_call_the_extender_by_any_name_of_loopback(host: str) -> None:
+    """As its configuration says; and with a charset, as some libraries send it."""
+    headers = {"Host": host, "Content-Type": "application/json; charset=utf-8"}
+    body = json.dumps({"Pod": pod(), "NodeNames": ["a"]})
+    async with asking(fleet({"a": 4}), group()) as client, client.post("/filter", data=body, headers=headers) as answer:
+        assert answer.status == 200
+
+
+async def test_behind_client_certificates_the_extender_answers_to_its_services_name() -> None:
+    """Which the scheduler has checked, and which no browser comes by."""
+    extender = Extender(fleet({"a": 4}), FixedMirror(group()), RecordingBinder(), lambda: True, own_names=None)
+    app = web.Application()
+    app.add_routes(extender.routes())
+    headers = JSON | {"Host": "deviceshare-extender.deviceshare-system.svc"}
+    body = json.dumps({"Pod": pod(), "NodeNames": ["a"]})
+    async with TestClient(TestServer(app)) as client, client.post("/filter", data=body, headers=headers) as answer:
+        assert answer.status == 200

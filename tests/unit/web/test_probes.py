@@ -1,12 +1,16 @@
 """Liveness, readiness and metrics over HTTP."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import pytest
 from aiohttp import ClientSession
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
 
 from deviceshare.telemetry import Metrics
 from deviceshare.web.probes import probe_routes
+from deviceshare.web.scrapes import Scrapes
 from deviceshare.web.server import Server
 
 
@@ -77,3 +81,45 @@ async def test_metrics_are_exposed_in_prometheus_text(probes: Probes) -> None:
     assert status == 200
     assert content_type.startswith("text/plain; version=")
     assert "deviceshare_build_info{" in text
+
+
+async def test_many_scrapes_of_one_second_are_rendered_once() -> None:
+    """In each format that is asked for: readiness and reviews don't notice who scrapes."""
+    collected = []
+
+    class Counting(Collector):
+        def collect(self) -> Iterable[Metric]:
+            collected.append(1)
+            return ()
+
+    metrics = Metrics()
+    metrics.registry.register(Counting())
+    collected.clear()  # registering asks once
+    scrapes, again = Scrapes(metrics, fresh=3600), Scrapes(metrics, fresh=0)
+
+    answers = await asyncio.gather(*(scrapes.answer("") for _ in range(50)))
+    openmetrics = await scrapes.answer("application/openmetrics-text; version=1.0.0")
+
+    assert len(collected) == 1
+    assert len({body for body, _ in answers}) == 1
+    assert openmetrics[0].endswith(b"# EOF\n")
+    await again.answer("")
+    await again.answer("")
+    assert len(collected) == 3
+
+
+@pytest.mark.parametrize("accept", ["application/openmetrics-text; version=x", "text/plain; version=1.x"])
+async def test_a_format_that_is_none_is_answered_in_the_usual_one(probes: Probes, accept: str) -> None:
+    """Not with a fault of ours."""
+    async with probes.session.get(
+        f"http://127.0.0.1:{probes.server.port}/metrics", headers={"Accept": accept}
+    ) as response:
+        assert response.status == 200
+
+
+async def test_formats_that_nobody_has_do_not_pile_up() -> None:
+    """Each of them would be rendered and kept."""
+    scrapes = Scrapes(Metrics(), fresh=3600)
+    for number in range(100):
+        await scrapes.answer(f"application/openmetrics-text; version=1.0.{number}")
+    assert len(scrapes._renderings) <= 17

@@ -244,3 +244,17 @@ async def test_a_process_that_stops_before_its_first_picture_says_so(page: Page)
     """There is nothing to show."""
     page.snapshots.close()
     assert (await page.get("/ui/state"))[0].status == 503
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
+async def test_a_page_of_another_origin_is_refused(page: Page, origin: str) -> None:
+    """What a cluster looks like is nobody else's business."""
+    response, _ = await page.get("/ui/state", Origin=origin)
+    assert response.status == 403
+    assert response.headers["Content-Security-Policy"]
+
+
+async def test_the_page_itself_may_name_its_origin(page: Page) -> None:
+    """Browsers do so where they needn't."""
+    response, _ = await page.get("/ui/state", Origin=page.url(""))
+    assert response.status == 200

@@ -1,0 +1,121 @@
+"""A listening socket: accepts connections, takes each through its handshake, and knows whose it is from the start.
+
+The event loop's own servers tell about a connection once its handshake is over. A handshake that never ends is held in
+memory all the same, so who may come is decided here, when a connection is accepted.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from deviceshare.telemetry import ServerMetrics
+from deviceshare.web.crowd import Crowd
+from deviceshare.web.quoting import Repeats, quoted
+from deviceshare.web.visit import Visit
+
+log = structlog.get_logger(__name__)
+
+_BACKLOG: Final = 512
+_GOODBYE: Final = 1.0
+"""Seconds for TLS's end of a connection; without a bound, 30 pass if the other side says nothing."""
+
+
+class Listener:
+    """Of one server. `receive` makes the handler of a connection of this address."""
+
+    def __init__(
+        self,
+        name: str,
+        receive: Callable[[str], Visit],
+        crowd: Crowd,
+        metrics: ServerMetrics,
+        repeats: Repeats,
+        *,
+        tls: ssl.SSLContext | None,
+        handshake_timeout: float,
+    ) -> None:
+        self._name = name
+        self._receive = receive
+        self._crowd = crowd
+        self._metrics = metrics
+        self._repeats = repeats
+        self._tls: dict[str, object] = {}
+        if tls is not None:
+            self._tls = {"ssl": tls, "ssl_handshake_timeout": handshake_timeout, "ssl_shutdown_timeout": _GOODBYE}
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """The one that it listens on."""
+        return int(self._sockets[0].getsockname()[1])
+
+    async def open(self, host: str, port: int) -> None:
+        """From now on connections are accepted; raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                listening = socket.socket(family, kind, protocol)
+                self._sockets.append(listening)
+                listening.setblocking(False)
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listening.bind(address)
+                listening.listen(_BACKLOG)
+        except OSError:
+            await self.close()
+            raise
+        for listening in self._sockets:
+            self._accepting.append(asyncio.create_task(self._accept(listening), name=f"accept {self._name}"))
+
+    async def close(self) -> None:
+        """Accepts no more, and ends the handshakes under way."""
+        tasks = [*self._accepting, *self._handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for listening in self._sockets:
+            listening.close()
+        self._accepting.clear()
+        self._sockets.clear()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(listening)
+            except OSError as error:
+                if not isinstance(error, ConnectionError):  # that one ended before it began; now the rest has to wait
+                    if (omitted := self._repeats.passes("accept")) is not None:
+                        log.warning("Failed to accept a connection", server=self._name, error=str(error), **omitted)
+                    await asyncio.sleep(0.1)
+                continue
+            task = loop.create_task(self._welcome(accepted, str(peer[0])))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _welcome(self, accepted: socket.socket, address: str) -> None:
+        visit = self._receive(address)
+        if not self._crowd.enter(visit):
+            self._metrics.dropped.labels(self._name, "crowded").inc()
+            accepted.close()
+            return
+        try:
+            accepted.setblocking(False)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: visit, accepted, **self._tls)  # type: ignore[arg-type]
+        except (OSError, asyncio.CancelledError) as error:  # ssl.SSLError and TimeoutError are OSErrors
+            self._crowd.leave(visit)
+            with suppress(OSError):
+                accepted.close()
+            self._metrics.dropped.labels(self._name, "handshake").inc()
+            log.debug("Failed to shake hands", server=self._name, peer=address, error=quoted(error))
+            if isinstance(error, asyncio.CancelledError):
+                raise

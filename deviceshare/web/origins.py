@@ -1,0 +1,59 @@
+"""Keeps out what web sites have a person's browser send to servers on loopback and behind a port-forward.
+
+A site can point its own name at 127.0.0.1 (DNS rebinding) and would then pass for our own origin, but the browser still
+sends that name in the header Host: only addresses, localhost and our own name are served, as an address can't be
+rebound. A request to us from a page of another origin bears that in the header Origin. And without asking us first, a
+page may only send what a form could, which is never JSON (https://fetch.spec.whatwg.org/#cors-safelisted-request-header).
+"""
+
+import ipaddress
+from typing import Final, NamedTuple
+
+from aiohttp import web
+from yarl import URL
+
+from deviceshare.web.quoting import quoted
+
+
+class OwnNames(NamedTuple):
+    """By what a server is called, besides addresses and localhost."""
+
+    host: str = ""
+
+    def answers_to(self, asked: str) -> bool:
+        """Whether a request with this header Host is meant for us."""
+        try:
+            name = (URL.build(scheme="http", authority=asked).host or "").rstrip(".").lower()
+        except ValueError:
+            return False
+        if name == "localhost" or name.endswith(".localhost") or (name and name == self.host.lower()):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+LOOPBACK: Final = OwnNames()
+
+
+def check_origin(request: web.Request, own: OwnNames | None) -> None:
+    """Raises HTTPMisdirectedRequest or HTTPForbidden.
+
+    `own` is None where the client has shown a certificate and checked ours: then the name is the right one.
+    """
+    asked = request.headers.get("Host", "")
+    if own is not None and not own.answers_to(asked):
+        text = f"deviceshare does not answer to the name {quoted(asked)}: ask by address or as localhost\n"
+        raise web.HTTPMisdirectedRequest(text=text)
+    origin = request.headers.get("Origin")
+    if origin is not None and origin not in (f"http://{asked}", f"https://{asked}"):
+        raise web.HTTPForbidden(text=f"deviceshare does not answer to pages of {quoted(origin)}\n")
+
+
+def check_json(request: web.Request) -> None:
+    """Raises HTTPUnsupportedMediaType."""
+    if request.content_type != "application/json":
+        text = f"Content-Type {quoted(request.content_type)} is not accepted: send application/json\n"
+        raise web.HTTPUnsupportedMediaType(text=text)

@@ -1,0 +1,159 @@
+"""A connection to a server, from its acceptance to its end, which comes whatever the other side does.
+
+aiohttp's own handler of a connection (https://docs.aiohttp.org/en/stable/web_lowlevel.html) bounds the time between
+requests only: one whose headers or body never end stays, as does one that takes no answer. Here the time of a request
+counts from its first byte, headers included, and what isn't over then is cut off, be it in the middle of a header, a
+body or an answer. Bodies come as they were sent: nothing is ever decompressed.
+"""
+
+import asyncio
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+
+from deviceshare.telemetry import ServerMetrics
+from deviceshare.web.crowd import Crowd
+from deviceshare.web.quoting import Repeats, quoted
+
+log = structlog.get_logger(__name__)
+
+KEEP_ALIVE: Final = 150.0
+"""Seconds an idle connection stays open. Go's clients close theirs after 90: were we first, a request sent at that
+moment would fail, and Go doesn't repeat a POST."""
+GRACE: Final = 0.5
+"""Seconds, after a request's time is over, for saying so; and for what is left of a body that was refused unread."""
+
+
+class Visit(web.RequestHandler):
+    """Made when a connection is accepted, before its handshake."""
+
+    __slots__ = (
+        "_crowd",
+        "_end",
+        "_metrics",
+        "_repeats",
+        "_server",
+        "_task",
+        "_timeout",
+        "address",
+        "answered",
+        "bound",
+        "deadline",
+    )
+
+    def __init__(
+        self,
+        manager: web.Server,
+        crowd: Crowd,
+        address: str,
+        *,
+        server: str,
+        metrics: ServerMetrics,
+        repeats: Repeats,
+        timeout: float,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(
+            manager,
+            loop=loop,
+            keepalive_timeout=KEEP_ALIVE,
+            access_log=None,  # type: ignore[arg-type] # None turns it off, as AppRunner's own argument of this name does
+            lingering_time=GRACE,
+            auto_decompress=False,
+        )
+        self._crowd = crowd
+        self._server = server
+        self._metrics = metrics
+        self._repeats = repeats
+        self._timeout = timeout
+        self._task = asyncio.current_task()
+        self._end: asyncio.TimerHandle | None = None
+        self.address = address
+        self.answered = False
+        self.deadline: float | None = None
+        """When the request under way must have been answered, by the event loop's clock; None between two."""
+        self.bound: asyncio.Timeout | None = None
+        """The handler's; one that streams puts it off."""
+
+    def begin(self) -> float:
+        """A request's first byte is here; returns its deadline."""
+        if self.deadline is None:
+            self.deadline = self._loop.time() + self._timeout
+            self._ends_at(self.deadline + GRACE)
+        return self.deadline
+
+    def drop(self, reason: str) -> None:
+        """Ends the connection at once, whatever is under way."""
+        self._metrics.dropped.labels(self._server, reason).inc()
+        if self.transport is not None:
+            self.transport.abort()
+        elif self._task is not None:
+            self._task.cancel()  # in its handshake
+
+    # What aiohttp and the event loop call.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._task = None
+
+    def data_received(self, data: bytes) -> None:
+        if data:
+            self.begin()
+            if not self._crowd.take(self, len(data)):
+                self._crowd.leave(self)
+                self.drop("crowded")
+                return
+        super().data_received(data)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._crowd.settle(self)
+            self.deadline, self.bound, self.answered = None, None, False
+            # One that keeps open is closed by aiohttp, in good time before it is cut off here.
+            self._ends_at(self._loop.time() + (KEEP_ALIVE if resp.keep_alive else 0) + 2 * GRACE)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._crowd.leave(self)
+        if self._end is not None:
+            self._end.cancel()
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Of what isn't HTTP, and of what a handler failed to handle."""
+        if status >= 500:
+            return super().handle_error(request, status, exc)
+        self._metrics.malformed.labels(self._server).inc()
+        log.debug("Received malformed HTTP", server=self._server, peer=self.address, error=quoted(message))
+        response = web.Response(status=status, text=f"malformed HTTP: {quoted(message)}\n")
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """A fault of ours. Whoever found one must not fill the log with it."""
+        if (omitted := self._repeats.passes("exception")) is not None:
+            error = kw.get("exc_info")
+            text = quoted(args[0] if args else "")
+            log.error("Failed to answer a request", server=self._server, where=text, exc_info=error, **omitted)
+
+    def _ends_at(self, when: float) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        self._end = self._loop.call_at(when, self._overdue)
+
+    def _overdue(self) -> None:
+        self._end = None
+        if self.bound is not None and self.bound.when() is None:
+            return  # a stream, which ends itself
+        self._crowd.leave(self)
+        self.drop("overdue")
