@@ -60,9 +60,7 @@ def test_our_scheduler_shows_every_node_to_the_extender_on_loopback(tmp_path: Pa
         ("v2.0.0", True),
     ],
 )
-def test_a_scheduler_that_does_not_ask_before_it_evicts_evicts_nobody(
-    tmp_path: Path, version: str, asks: bool
-) -> None:
+def test_a_scheduler_that_does_not_ask_before_it_evicts_evicts_nobody(tmp_path: Path, version: str, asks: bool) -> None:
     """kubernetes#103019: pods would die for devices that aren't free. The chart does the same."""
     assert asks_before_evicting(version) is asks
     assert components(tmp_path, version).deviceshare_scheduler.name == "deviceshare-scheduler"
