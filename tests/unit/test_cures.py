@@ -26,7 +26,7 @@ CURES = {
 """What waiting pods' people are told to do, and who does it."""
 
 _COMMAND = re.compile(
-    r"(?:kubectl (?:uncordon|(?:label|annotate|delete|patch|scale|apply) \w+)|deviceshare (?:rebind|recover))"
+    r"kubectl (?:uncordon|(?:label|annotate|delete|patch|scale|apply) \w+)|deviceshare (?:rebind|recover)"
 )
 
 
