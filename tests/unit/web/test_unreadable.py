@@ -69,7 +69,10 @@ async def test_a_group_that_cannot_be_read_is_the_reason_why_its_pod_waits() -> 
 @pytest.mark.parametrize("conditions", [[ODD], [{"type": 3}], "none"])
 async def test_a_label_may_change_whatever_else_the_pod_holds(webhooks: Webhooks, conditions: Any) -> None:
     """Its owner can do nothing about what others wrote into its status."""
-    old = {"metadata": {"labels": {contract.GROUP: "team"}, "annotations": None}, "status": {"conditions": conditions}}
+    old: Json = {
+        "metadata": {"labels": {contract.GROUP: "team"}, "annotations": None},
+        "status": {"conditions": conditions},
+    }
     new = {**old, "metadata": {**old["metadata"], "labels": {contract.GROUP: "team", "app": "x"}}}
     answer = await webhooks.ask("/validate-pods", operation="UPDATE", oldObject=old, object=new)
     assert answer["allowed"], answer
