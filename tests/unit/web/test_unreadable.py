@@ -97,7 +97,7 @@ async def test_a_group_is_not_deleted_while_a_pod_that_cannot_be_read_may_use_it
 ) -> None:
     """The refusal names the pod."""
     meta = {"name": "odd", "namespace": "a", "labels": {contract.GROUP: "team"}}
-    document = {"spec": {"nodeName": "node-1"}, **spoilt, "metadata": {**meta, **spoilt.get("metadata", {})}}
+    document: Json = {"spec": {"nodeName": "node-1"}, **spoilt, "metadata": {**meta, **spoilt.get("metadata", {})}}
     document["metadata"].setdefault("annotations", {contract.GROUP: "team"})
     async with serving(salvaged(Pod, document)) as webhooks:
         group = {"metadata": {"name": "team", "uid": "1"}, "status": {"nodeName": "node-1"}}
@@ -115,8 +115,8 @@ async def test_a_group_that_cannot_be_read_can_be_corrected_labelled_and_deleted
         )
         return answer["allowed"], answer.get("status", {}).get("message", "")
 
-    right = {"metadata": {"name": "g", "uid": "9"}, "spec": {"resources": {GPU: 2}}, "status": {"nodeName": "n"}}
-    odd = {**right, "spec": {"resources": {GPU: "2"}}}
+    right: Json = {"metadata": {"name": "g", "uid": "9"}, "spec": {"resources": {GPU: 2}}, "status": {"nodeName": "n"}}
+    odd: Json = {**right, "spec": {"resources": {GPU: "2"}}}
     assert await update(odd, {**odd, "metadata": {**odd["metadata"], "labels": {"a": "b"}}}) == (True, "")
     assert await update(odd, right) == (True, "")
     assert (await update(odd, {**odd, "spec": {"resources": {GPU: "2"}, "schedulingStrategy": "spread"}}))[0] is False
