@@ -162,7 +162,7 @@ def _zero(type_: Any, origin: Any) -> bytes:
 
 def _unreadable(path: str, why: str, faults: dict[str, str]) -> Any:
     if len(faults) < MOST_FAULTS:
-        faults[path[:LONGEST_PATH]] = why[:LONGEST_PATH]
+        faults.setdefault(path[:LONGEST_PATH], why[:LONGEST_PATH])
     else:
         faults[""] = "more of it can't be read"
     return _NOTHING

@@ -127,7 +127,7 @@ def test_a_wrong_manifest_is_named_with_document_and_field(tmp_path: Path, manif
             "- {name: n1, device: 3}",
             "nodes.yaml, document 1, item 1, as a whole: object contains unknown field",
         ),
-        ("- {name: n1, devices: {nvidia.com/gpu: four}}", "item 1, devices[...]: expected `int`, got `str`"),
+        ("- {name: n1, devices: {nvidia.com/gpu: four}}", "item 1, devices[nvidia.com/gpu]: expected `int`, got `str`"),
         ("", "nodes.yaml: there is no node in it; write kubectl get nodes,nodedevices -o yaml there"),
     ],
 )

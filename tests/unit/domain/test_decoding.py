@@ -172,7 +172,7 @@ def _comparable(value: Struct) -> Any:
 @pytest.mark.parametrize("type_", [Pod, Node, Group, NodeDevices, NodePod, Lease])
 def test_whatever_an_object_holds_its_names_are_kept(type_: type[Struct], data: st.DataObject) -> None:
     """Wrong types anywhere but in its metadata: it is neither lost, nor does it lose what can be read."""
-    wrong = st.sampled_from(
+    wrong: st.SearchStrategy[Json] = st.sampled_from(
         [None, True, 3, "x", [], [3], {}, {"conditions": 3}, {"nodeName": []}, {"claims": {"u": 1}}]
     )
     document = data.draw(json_of(type_))

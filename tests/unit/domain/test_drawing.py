@@ -197,4 +197,4 @@ def test_scripts_find_what_a_device_is_and_what_is_done_with_it() -> None:
     assert first["devices"][0] == {"resource": GPU, "index": 0, "use": "held", "group": "a"}
     assert first["devices"][3] == {"resource": GPU, "index": 3, "use": "free"}
     assert first["counts"] == [{"resource": GPU, "total": 4, "allocated": 2, "free": 2, "unhealthy": 0}]
-    assert set(msgspec.to_builtins(a_scene())) == {"nodes", "groups", "waiting", "total"}
+    assert set(msgspec.to_builtins(a_scene())) == {"nodes", "groups", "waiting", "total", "unreadable"}

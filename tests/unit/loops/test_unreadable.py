@@ -146,10 +146,9 @@ def test_nothing_is_written_into_a_ledger_that_cannot_be_read() -> None:
         async with world.leading():
             await a_bound_group(world)
             (uid,) = world.ledger("n1").claims
-            claim = {"devices": [{"resource": GPU, "index": "0"}, {"resource": GPU, "index": 1}]}
-            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: claim}}})
+            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: 3}}})
             await soon(lambda: world.condition("team", "Healthy") == ("Unknown", "Unreadable"), 10)
-            said = f"spec.claims[{uid}].devices[0].index: Expected `int`, got `str`"
+            said = f"spec.claims[{uid}]: Expected `object`, got `int`"
             assert said in world.message("team", "Healthy")
             before = len(world.cluster.writes("nodedevices"))
             world.cluster.remove(GROUPS, "team")
@@ -183,6 +182,25 @@ def test_a_node_that_cannot_be_read_gets_no_group_until_it_can() -> None:
             world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: "2"}}})
             await soon(lambda: len(world.ledger("n1").devices) == 2, 10)
             assert world.fleet.filter(team, ["n1"]).fits == ["n1"]
+
+    run(story())
+
+
+def test_a_node_that_can_be_read_again_is_looked_at_again() -> None:
+    """Its ledger was lost meanwhile, and nothing else of the node has changed."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await soon(lambda: world.open("n1"))
+            world.cluster.edit(NODES, "n1", {"spec": {"unschedulable": "no"}})
+            await asyncio.sleep(1)
+            world.cluster.remove(NODE_DEVICES, "n1")
+            await asyncio.sleep(LONG)
+            assert world.cluster.read(NODE_DEVICES, "n1") is None
+            world.cluster.edit(NODES, "n1", {"spec": {"unschedulable": False}})
+            await soon(lambda: world.open("n1"), LONG)
 
     run(story())
 

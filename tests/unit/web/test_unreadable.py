@@ -69,7 +69,10 @@ async def test_a_group_that_cannot_be_read_is_the_reason_why_its_pod_waits() -> 
 @pytest.mark.parametrize("conditions", [[ODD], [{"type": 3}], "none"])
 async def test_a_label_may_change_whatever_else_the_pod_holds(webhooks: Webhooks, conditions: Any) -> None:
     """Its owner can do nothing about what others wrote into its status."""
-    old = {"metadata": {"labels": {contract.GROUP: "team"}, "annotations": None}, "status": {"conditions": conditions}}
+    old: Json = {
+        "metadata": {"labels": {contract.GROUP: "team"}, "annotations": None},
+        "status": {"conditions": conditions},
+    }
     new = {**old, "metadata": {**old["metadata"], "labels": {contract.GROUP: "team", "app": "x"}}}
     answer = await webhooks.ask("/validate-pods", operation="UPDATE", oldObject=old, object=new)
     assert answer["allowed"], answer
@@ -94,7 +97,7 @@ async def test_a_group_is_not_deleted_while_a_pod_that_cannot_be_read_may_use_it
 ) -> None:
     """The refusal names the pod."""
     meta = {"name": "odd", "namespace": "a", "labels": {contract.GROUP: "team"}}
-    document = {"spec": {"nodeName": "node-1"}, **spoilt, "metadata": {**meta, **spoilt.get("metadata", {})}}
+    document: Json = {"spec": {"nodeName": "node-1"}, **spoilt, "metadata": {**meta, **spoilt.get("metadata", {})}}
     document["metadata"].setdefault("annotations", {contract.GROUP: "team"})
     async with serving(salvaged(Pod, document)) as webhooks:
         group = {"metadata": {"name": "team", "uid": "1"}, "status": {"nodeName": "node-1"}}
@@ -112,8 +115,8 @@ async def test_a_group_that_cannot_be_read_can_be_corrected_labelled_and_deleted
         )
         return answer["allowed"], answer.get("status", {}).get("message", "")
 
-    right = {"metadata": {"name": "g", "uid": "9"}, "spec": {"resources": {GPU: 2}}, "status": {"nodeName": "n"}}
-    odd = {**right, "spec": {"resources": {GPU: "2"}}}
+    right: Json = {"metadata": {"name": "g", "uid": "9"}, "spec": {"resources": {GPU: 2}}, "status": {"nodeName": "n"}}
+    odd: Json = {**right, "spec": {"resources": {GPU: "2"}}}
     assert await update(odd, {**odd, "metadata": {**odd["metadata"], "labels": {"a": "b"}}}) == (True, "")
     assert await update(odd, right) == (True, "")
     assert (await update(odd, {**odd, "spec": {"resources": {GPU: "2"}, "schedulingStrategy": "spread"}}))[0] is False
