@@ -131,13 +131,12 @@ def test_a_crowd_is_woken_a_few_at_a_time(pool: Pool, capsys: pytest.CaptureFixt
         return sorted(datetime.fromisoformat(mark) for mark in marks if mark)
 
     pool.eventually(touched)
-    began, before = time.monotonic(), len(touched())
+    began = time.monotonic()
     pool.apply(pod("late", other), namespace=elsewhere)
     pool.running("late", namespace=elsewhere)
     took = time.monotonic() - began
     with capsys.disabled():
         print(f"\nBeside {CROWD} pods that are being woken another one ran after {took:.2f} s")
-    assert before < CROWD
     pool.eventually(lambda: len(touched()) == CROWD, bool, 60)
     times = touched()
     # By the leader's own clock: whoever gets the place of another comes when that one must have been tried.
