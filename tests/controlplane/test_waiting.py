@@ -4,10 +4,14 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
 import pytest
 
+from deviceshare.loops.window import PLACES, TRIED_SECONDS
 from tests.controlplane.pool import GPU, VISIBLE, Pool, pod, refers
+
+CROWD = 60
 
 
 def test_the_third_of_three_groups_waits_and_is_served_when_another_goes(
@@ -108,3 +112,33 @@ def test_a_pod_admitted_while_the_webhook_was_away_is_never_bound(pool: Pool) ->
     pool.kubectl("delete", "pod", "slipped", "-n", pool.name)
     pool.apply(pod("slipped", group))
     pool.running("slipped")
+
+
+def test_a_crowd_is_woken_a_few_at_a_time(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its group fits but its pods don't, so all are touched, in slices: another namespace's pod stands behind few."""
+    pool.node()
+    group, other = pool.group("crowd", 1), pool.group("other", 1)
+    elsewhere = pool.another_namespace()
+    pool.apply(pod("first", group))
+    pool.apply(pod("first", other), namespace=elsewhere)
+    pool.running("first")
+    pool.running("first", namespace=elsewhere)
+    crowd = [pod(f"crowd-{number}", group, nodeSelector={"nowhere": "at-all"}) for number in range(CROWD)]
+    pool.apply(*crowd)
+
+    def touched() -> list[datetime]:
+        marks = [each["metadata"]["annotations"].get("deviceshare.io/woken-at") for each in pool.get("pods")]
+        return sorted(datetime.fromisoformat(mark) for mark in marks if mark)
+
+    pool.eventually(touched)
+    began = time.monotonic()
+    pool.apply(pod("late", other), namespace=elsewhere)
+    pool.running("late", namespace=elsewhere)
+    took = time.monotonic() - began
+    with capsys.disabled():
+        print(f"\nBeside {CROWD} pods that are being woken another one ran after {took:.2f} s")
+    pool.eventually(lambda: len(touched()) == CROWD, bool, 60)
+    times = touched()
+    # By the leader's own clock: whoever gets the place of another comes when that one must have been tried.
+    apart = [later - earlier for earlier, later in zip(times, times[PLACES:], strict=False)]
+    assert min(apart).total_seconds() >= TRIED_SECONDS / 2

@@ -1,9 +1,13 @@
 """A thousand waiting pods of one namespace don't hold up others: of each a few are touched at a time, in turns."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+import pytest
 
 from deviceshare.domain import contract
+from deviceshare.domain.fleet import Filtered
+from deviceshare.domain.groups import Group
 from deviceshare.domain.pods import Pod
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import ApiError, Invalid
@@ -137,14 +141,19 @@ def test_a_group_that_can_not_be_touched_keeps_nobody_waiting() -> None:
     story_of(("a", "b"), story)
 
 
-def test_a_thousand_refusals_are_looked_at_together() -> None:
+def test_a_thousand_refusals_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look goes over all pods of the group, on the loop that also answers the scheduler."""
 
     async def story(world: World) -> None:
         world.group("large", 16)
-        looks = []
+        looks: list[str] = []
         filtered = world.fleet.filter
-        world.fleet.filter = lambda group, names: looks.append(group.name) or filtered(group, names)  # type: ignore[method-assign,func-returns-value]
+
+        def noting(group: Group, names: Iterable[str]) -> Filtered:
+            looks.append(group.name)
+            return filtered(group, names)
+
+        monkeypatch.setattr(world.fleet, "filter", noting)
         for each in range(1000):
             refused(world, f"large-{each}", "large", "crowd")
             await asyncio.sleep(0.001)
