@@ -152,6 +152,7 @@ def _bounded(metrics: ServerMetrics, max_body: int, timeout: float, turns: Turns
                     response = await answer(request, visit, handler)
             except TimeoutError:
                 response = web.Response(status=503, text=f"deviceshare had no answer within {timeout:g} s\n")
+                response.force_close()
             except web.HTTPException as refusal:
                 response = web.Response(status=refusal.status, text=refusal.text, headers=refusal.headers)
             measured.result = response.get(RESULT, "ok" if response.status < 400 else "error")

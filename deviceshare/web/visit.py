@@ -22,13 +22,14 @@ KEEP_ALIVE: Final = 150.0
 """Seconds an idle connection stays open. Go's clients close theirs after 90: were we first, a request sent at that
 moment would fail, and Go doesn't repeat a POST."""
 GRACE: Final = 0.5
-"""Seconds, after a request's time is over, for saying so; and for what is left of a body that was refused unread."""
+"""Seconds, after a request's time is over, for saying so."""
 
 
 class Visit(web.RequestHandler):
     """Made when a connection is accepted, before its handshake."""
 
     __slots__ = (
+        "_closing",
         "_crowd",
         "_end",
         "_metrics",
@@ -59,7 +60,7 @@ class Visit(web.RequestHandler):
             loop=loop,
             keepalive_timeout=KEEP_ALIVE,
             access_log=None,  # type: ignore[arg-type] # None turns it off, as AppRunner's own argument of this name does
-            lingering_time=GRACE,
+            lingering_time=timeout,  # for the rest of a body that was refused unread, or its sender misses the answer
             auto_decompress=False,
         )
         self._crowd = crowd
@@ -69,6 +70,7 @@ class Visit(web.RequestHandler):
         self._timeout = timeout
         self._task = asyncio.current_task()
         self._end: asyncio.TimerHandle | None = None
+        self._closing = False
         self.address = address
         self.answered = False
         self.deadline: float | None = None
@@ -99,7 +101,8 @@ class Visit(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         if data:
-            self.begin()
+            if not self._closing:
+                self.begin()
             if not self._crowd.take(self, len(data)):
                 self._crowd.leave(self)
                 self.drop("crowded")
@@ -114,8 +117,9 @@ class Visit(web.RequestHandler):
         finally:
             self._crowd.settle(self)
             self.deadline, self.bound, self.answered = None, None, False
+            self._closing = not resp.keep_alive
             # One that keeps open is closed by aiohttp, in good time before it is cut off here.
-            self._ends_at(self._loop.time() + (KEEP_ALIVE if resp.keep_alive else 0) + 2 * GRACE)
+            self._ends_at(self._loop.time() + (0 if self._closing else KEEP_ALIVE) + 2 * GRACE)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._crowd.leave(self)

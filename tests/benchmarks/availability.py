@@ -1,6 +1,6 @@
 """Each attack on a deviceshare's availability, on two versions of it, beside an API server that asks all the while.
 
-    python -m tests.benchmarks.availability [--before 4d1d20e] [--json]
+    python -m tests.benchmarks.availability [--before 4d1d20e] [--attack NAME] [--json]
 
 A real `deviceshare run` in a process of its own, 300 nodes, attacked by one stranger. "Longest answer" is what a review
 of an ordinary pod took at worst, over TLS on a kept connection, as an API server sends them; "unanswered" counts those
@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -103,10 +103,11 @@ def attack(victim: Target, by: Callable[[Target], AbstractContextManager[strange
     )
 
 
-def attacked(tree: Path) -> dict[str, Suffered]:
-    """Every attack, each on a process of its own: what one leaves behind is none of the next."""
+def attacked(tree: Path, attacks: Collection[str]) -> dict[str, Suffered]:
+    """These attacks, each on a process of its own: what one leaves behind is none of the next."""
     results = {}
-    for name, by in strangers.ATTACKS.items():
+    for name in attacks:
+        by = strangers.ATTACKS[name]
         with tempfile.TemporaryDirectory() as directory, target.deviceshare(Path(directory), tree) as victim:
             time.sleep(2)
             results[name] = attack(victim, by)
@@ -130,7 +131,7 @@ def table(results: dict[str, dict[str, Suffered]]) -> Table:
     printed.add_column("version")
     for heading in ("peak RSS MiB", "longest answer s", "unanswered", "log kB", "still held"):
         printed.add_column(heading, justify="right")
-    for name in strangers.ATTACKS:
+    for name in next(iter(results.values())):
         for version, suffered in results.items():
             each = suffered[name]
             figures = (f"{each.peak_mib:.0f}", f"{each.longest_s:.2f}", f"{each.unanswered} of {each.asked}")
@@ -140,14 +141,16 @@ def table(results: dict[str, dict[str, Suffered]]) -> Table:
 
 @click.command(help=__doc__)
 @click.option("--before", default="4d1d20e", show_default=True, help="The commit to compare with.")
+@click.option("--attack", "attacks", multiple=True, type=click.Choice(list(strangers.ATTACKS)), help="Instead of all.")
 @click.option("--json", "as_json", is_flag=True, help="The figures instead of the table.")
-def main(before: str, as_json: bool) -> None:
+def main(before: str, attacks: tuple[str, ...], as_json: bool) -> None:
+    chosen = attacks or tuple(strangers.ATTACKS)
     with checkout(before) as tree:
-        results = {before: attacked(tree), "this": attacked(ROOT)}
+        results = {before: attacked(tree, chosen), "this": attacked(ROOT, chosen)}
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(results)))
     else:
-        Console().print(table(results))
+        Console(width=140).print(table(results))
 
 
 if __name__ == "__main__":
