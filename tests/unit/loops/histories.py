@@ -96,7 +96,7 @@ class World:
         """Stops everything where it is."""
         for actor, _ in self.others:
             actor.crash()
-        for replica, request in self.requests():
+        for replica, request in self.in_flight():
             request.work.close()
         for replica in self.replicas:
             replica.die()
@@ -105,7 +105,7 @@ class World:
     def pick(self, options: Sequence[T]) -> T:
         return options[next(self.choices) % len(options)]
 
-    def requests(self) -> list[tuple[Replica, Request]]:
+    def in_flight(self) -> list[tuple[Replica, Request]]:
         """What the API server has and has not done yet."""
         alive = [(replica, request) for replica in self.replicas for request in replica.requests]
         return [*alive, *self.ghosts]
@@ -236,7 +236,7 @@ class World:
     def something_goes_on(self) -> None:
         """A request takes effect, or a leader makes its next one, a few times over."""
         leaders = [actor for actor, waits in self.others if not waits or waits[-1] <= self.clock.now]
-        requests = self.requests()
+        requests = self.in_flight()
         if not leaders and not requests:
             return
         chosen = self.pick([*requests, *leaders])

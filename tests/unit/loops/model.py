@@ -73,6 +73,7 @@ class ModelCluster:
         self.objects: dict[str, dict[str, Raw]] = {}
         self.versions = itertools.count(1)
         self.uids = itertools.count(1)
+        self._read: dict[str, Any] = {}
 
     compares = True
     """Whether a Binding's UID and resourceVersion count, as from Kubernetes 1.23 on."""
@@ -98,10 +99,18 @@ class ModelCluster:
 
     def read(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
         raw = self._table(kind).get(self._key(name, namespace))
-        return None if raw is None else msgspec.convert(raw, kind.type)
+        return None if raw is None else self._object(kind, raw)
 
     def all(self, kind: Kind[T]) -> list[T]:
-        return [msgspec.convert(raw, kind.type) for raw in self._table(kind).values()]
+        return [self._object(kind, raw) for raw in self._table(kind).values()]
+
+    def _object(self, kind: Kind[T], raw: Raw) -> T:
+        """The same one for the same version, which names one state of one object."""
+        version = raw["metadata"]["resourceVersion"]
+        if version not in self._read:
+            self._read[version] = msgspec.convert(raw, kind.type)
+        found: T = self._read[version]
+        return found
 
     def edit(self, kind: Kind[Any], name: str, patch: Mapping[str, Any], namespace: str = "") -> None:
         raw = self._table(kind)[self._key(name, namespace)]
@@ -124,7 +133,7 @@ class ModelCluster:
         await self.pause()
         key, equals, value = label_selector.partition("=")
         return [
-            msgspec.convert(raw, kind.type)
+            self._object(kind, raw)
             for raw in self._table(kind).values()
             if not key or (raw["metadata"].get("labels", {}).get(key, None) in ((value,) if equals else _Anything()))
         ]
@@ -133,7 +142,7 @@ class ModelCluster:
         await self.pause()
         if self._key(body["metadata"]["name"], namespace) in self._table(kind):
             raise AlreadyExists(f"{kind.plural} {body['metadata']['name']}")
-        return msgspec.convert(self.put(kind, body, namespace), kind.type)
+        return self._object(kind, self.put(kind, body, namespace))
 
     async def patch(
         self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""

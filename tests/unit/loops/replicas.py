@@ -6,7 +6,7 @@ it take effect, whatever became of the replica that sent it meanwhile: it may ha
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from deviceshare.domain.fleet import Fleet
@@ -55,7 +55,7 @@ class Loop(asyncio.BaseEventLoop):
         return min((timer.when() for timer in self._scheduled if not timer.cancelled()), default=float("inf"))  # type: ignore[attr-defined]
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     """One that the API server has and that took no effect yet."""
 
@@ -64,7 +64,6 @@ class Request:
     answer: asyncio.Future[Any]
     until: float
     """When the server gives up on it."""
-    log: list[str] = field(default_factory=list)
 
     def take_effect(self, now: float) -> None:
         """The server does it; the answer waits until the replica runs."""
@@ -89,6 +88,7 @@ class ReplicaCluster(LiveCluster):
     def __init__(self, world: ModelCluster, loop: Loop, clock: Clock) -> None:
         super().__init__()
         self.objects, self.versions, self.uids = world.objects, world.versions, world.uids
+        self._read = world._read
         self.compares = world.compares
         self.queue: list[Request] = []
         self.dead = False
@@ -194,7 +194,8 @@ class Replica:
             task.cancel()
         self.loop.run_forever()
         self.loop.close()
-        return self.cluster.queue
+        left, self.cluster.queue = self.cluster.queue, []
+        return left
 
 
 def _nothing() -> None:
