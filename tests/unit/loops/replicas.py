@@ -96,6 +96,7 @@ class ReplicaCluster(LiveCluster):
         self._clock = clock
 
     async def _request(self, verb: str, kind: Kind[Any], name: str, work: Coroutine[Any, Any, T]) -> T:
+        self.requests.append((verb, kind.plural, name))
         if self.dead:
             work.close()
             raise asyncio.CancelledError
