@@ -266,6 +266,26 @@ def test_a_collector_fails_a_bind_that_read_the_unbound_group_before(make: Make)
     races.check()
 
 
+def test_a_bind_writes_the_group_as_it_read_it_before_the_ledger(make: Make) -> None:
+    """Its mirror hears of the fence in between; with that version the group would be bound without a claim."""
+    races = make()
+    races.cluster.remove(PODS, "p1", "ns")
+    races.cluster.edit(GROUPS, "a", {"status": None})
+    races.replica.hear()
+    races.remember("p2")
+    task = races.begin("p2")
+    races.replica.asleep = True
+    races.replica.serve(races.replica.requests[0])  # has read its claim, and doesn't know it yet
+    assert races.collector().finish() is Outcome.FREED
+    races.replica.hear()
+    races.replica.asleep = False
+    races.replica.run()
+    races.replica.serve(races.replica.requests[0])
+    races.check()
+    assert races.replica.finish(task) == "", "another try claims again"
+    races.check()
+
+
 def test_a_collector_drops_nothing_that_somebody_unmarked_meanwhile(make: Make) -> None:
     """Its last write carries the version of its first."""
     races = make()

@@ -103,7 +103,9 @@ def test_another_pod_of_the_name_is_waited_for_by_itself() -> None:
             await a_failed_pod(world)
             annotations = world.read_pod("a").metadata.annotations
             world.cluster.remove(PODS, "a", "ns")
+            await asyncio.sleep(0.1)
             again = world.pod("a", "team")
+            await asyncio.sleep(0.1)
             mine = {**annotations, contract.POD_UID: again.metadata.uid}
             body = {"spec": {"nodeName": "n1"}, "metadata": {"annotations": mine}, "status": {"phase": "Failed"}}
             world.cluster.edit(PODS, "a", body, "ns")

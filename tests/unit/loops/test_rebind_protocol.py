@@ -225,3 +225,47 @@ def test_an_old_leader_that_wakes_late_tells_nobody_of_a_device_given_up_since()
     assert isinstance(old.finish(), Conflict)
     world.check()
     world.close()
+
+
+def rebound(world: RebindWorld, broken: int) -> str:
+    """The UID of group a, whose device on n1 broke and was replaced."""
+    world.sick["n1"].add(broken)
+    world.report("n1")
+    world.request("a")
+    world._finish(protocol.rebind(world.cluster, "a", opaque=lambda node: ()))
+    return world.cluster.all(NODE_DEVICES)[0].claims.popitem()[0]
+
+
+def former(world: RebindWorld, uid: str) -> list[int]:
+    return [device.index for device in world.cluster.all(NODE_DEVICES)[0].claims[uid].former]
+
+
+def test_nothing_is_given_back_while_a_pod_is_yet_to_be_told() -> None:
+    """An old leader may be about to tell it of the device that came and went since."""
+    world = RebindWorld(bytes([0, 0, 0, 0]), [])
+    rebound(world, 0)
+    uid = rebound(world, 1)
+    world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
+    assert former(world, uid) == [0, 1]
+    world.close()
+
+
+def test_a_bind_that_slept_through_a_rebind_gets_the_new_device_where_versions_are_compared() -> None:
+    """It read the claim before; the old device was given back meanwhile, without any waiting."""
+    world = RebindWorld(bytes([0, 0, 0, 0]), [])
+    replica = world.replicas[0]
+    replica.hear()
+    late = world.cluster.read(PODS, "p2", "ns")
+    assert late is not None
+    replica.binder.remember(late)
+    task = replica.begin("p2", late.metadata.uid, "n1")
+    replica.serve(replica.requests[0])  # it has read the claim; its Binding is on its way
+    world.cluster.remove(PODS, "p1", "ns")
+    uid = rebound(world, 0)
+    world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
+    assert former(world, uid) == []
+    assert replica.finish(task) == ""
+    bound = world.cluster.read(PODS, "p2", "ns")
+    assert bound is not None and [device.index for device in bound.devices] == [1]
+    world.check()
+    world.close()

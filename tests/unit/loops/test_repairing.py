@@ -6,7 +6,7 @@ import pytest
 
 from deviceshare.domain import contract
 from deviceshare.domain.devices import devices_of
-from deviceshare.domain.ledger import new_ledger
+from deviceshare.domain.ledger import Claim, new_ledger
 from deviceshare.loops import repairing
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.repairing import Evidence
@@ -113,3 +113,41 @@ def test_a_wiped_group_that_is_being_deleted_is_not_bound_again() -> None:
     cluster = a_cluster(1)
     cluster.edit(GROUPS, "g0", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
     assert Actor("leader", repairing.readopt(cluster, "g0")).finish() is None
+
+
+def test_a_ledger_is_recreated_with_what_a_bound_group_holds_before_it_has_pods() -> None:
+    """Its first pod may be on its way."""
+    cluster = a_cluster(1)
+    cluster.edit(GROUPS, "g0", {"status": {"nodeName": "n1", "selectedDevices": {GPU: "0"}}})
+    node = cluster.read(NODES, "n1")
+    assert node is not None
+
+    async def over() -> None:
+        """Every bind is over."""
+
+    work = repairing.recreate(
+        cluster, node, gather=lambda: repairing.fenced_evidence(cluster), wait_out_binds=over
+    )
+    assert Actor("leader", work).finish().disputed == []
+    ledger = cluster.read(NODE_DEVICES, "n1")
+    assert ledger is not None
+    assert [claim.group for claim in ledger.claims.values()] == ["g0"]
+
+
+def test_a_collectors_mark_is_taken_away_before_the_group_is_bound_again() -> None:
+    """The collector may have listed the pods already: without its mark its last write fails."""
+    cluster = a_cluster(1)
+    group, node = cluster.read(GROUPS, "g0"), cluster.read(NODES, "n1")
+    assert group is not None and node is not None
+    claim = Claim("g0", list(devices_of({GPU: 1})))
+    body = new_ledger(node, {group.uid: claim})
+    body["spec"]["claims"][group.uid]["releasing"] = "a mark"
+    cluster.put(NODE_DEVICES, body)
+    annotations = {contract.GROUP: "g0", contract.GROUP_UID: group.uid, contract.SELECTED_DEVICES: f'{{"{GPU}": "0"}}'}
+    meta = {"name": "p", "labels": {contract.GROUP: "g0"}, "annotations": annotations}
+    cluster.put(PODS, {"metadata": meta, "spec": {"nodeName": "n1"}}, "ns")
+    written = Actor("leader", repairing.readopt(cluster, "g0")).finish()
+    assert written.node == "n1"
+    ledger = cluster.read(NODE_DEVICES, "n1")
+    assert ledger is not None
+    assert ledger.claims[group.uid].releasing == ""
