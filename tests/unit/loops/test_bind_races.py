@@ -247,7 +247,7 @@ def test_a_collector_that_finds_the_group_bound_takes_its_mark_away(make: Make) 
     """Suspicion came from a stale mirror."""
     races = make()
     assert races.collector().finish() is Outcome.KEPT_BOUND
-    assert races.cluster.all(NODE_DEVICES)[0].claims.popitem()[1].releasing == ""
+    assert races.cluster.all(NODE_DEVICES)[0].claims.copy().popitem()[1].releasing == ""
 
 
 def test_a_collector_fails_a_bind_that_read_the_unbound_group_before(make: Make) -> None:

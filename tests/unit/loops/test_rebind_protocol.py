@@ -204,7 +204,7 @@ def test_nor_while_people_wipe_statuses_and_delete_ledgers(schedule: bytes) -> N
 def test_an_old_leader_that_wakes_late_tells_nobody_of_a_device_given_up_since() -> None:
     """It read the claim of one rebind; a second one has replaced that device, and it was given back."""
     world = RebindWorld(bytes([0, 0, 0, 0]), [])
-    uid = world.cluster.all(NODE_DEVICES)[0].claims.popitem()[0]
+    uid = world.cluster.all(NODE_DEVICES)[0].claims.copy().popitem()[0]
 
     def rebind(broken: int) -> None:
         world.sick["n1"].add(broken)
@@ -233,7 +233,7 @@ def rebound(world: RebindWorld, broken: int) -> str:
     world.report("n1")
     world.request("a")
     world._finish(protocol.rebind(world.cluster, "a", opaque=lambda node: ()))
-    return world.cluster.all(NODE_DEVICES)[0].claims.popitem()[0]
+    return world.cluster.all(NODE_DEVICES)[0].claims.copy().popitem()[0]
 
 
 def former(world: RebindWorld, uid: str) -> list[int]:
