@@ -42,7 +42,7 @@ WOKEN_AT: Final = f"{PREFIX}woken-at"
 BIND_FENCE: Final = f"{PREFIX}bind-fence"
 """The mark of a claim that is being collected: a Binding decided before the pod bore it fails (claims.md, collect)."""
 ENDED: Final = f"{PREFIX}ended"
-"""The pod's own UID: it failed, and the grace period of its containers is over, where no kubelet says that they ended."""
+"""The pod's own UID: it failed, no kubelet says that its containers ended, and their grace period is over."""
 FORMER_DEVICES: Final = f"{PREFIX}former-devices"
 """JSON, as a claim's `devices`: what the pod was given before a rebind; its containers may hold that until it ends."""
 

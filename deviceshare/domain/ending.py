@@ -1,9 +1,9 @@
 """Whether a pod's containers have ended, which its phase alone doesn't say.
 
-Kubelets before 1.22.8, 1.23.5 and 1.24 publish `phase: Failed` of a pod that they evict, or whose deadline is over, before
-they kill its containers, and leave the containers' statuses as they were, or out (kubernetes#88613, #98718). What does
-tell, whatever the kubelet's version, is the runtime's own word: `terminated`, for every container. Where that never
-comes, the leader waits out the grace period and writes down that it did (loops/ending.py).
+Kubelets before 1.22.8, 1.23.5 and 1.24 publish `phase: Failed` of a pod that they evict, or whose deadline is over,
+before they kill its containers, and leave the containers' statuses as they were, or out (kubernetes#88613, #98742).
+What does tell, whatever the kubelet's version, is the runtime's own word: `terminated`, for every container. Where that
+never comes, the leader waits out the grace period and writes down that it did (loops/ending.py).
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-states
 """
 

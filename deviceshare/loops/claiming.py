@@ -1,8 +1,8 @@
 """The claim protocol's bind: how a group gets its devices and a pod its Binding (claims.md, bind, steps 2 to 5).
 
-Every step is one request; `Binder` (binding.py) puts them in order. A process may stop for ever between any two, and any
-number of processes may be at it: what holds then is explored by tests/unit/loops/test_protocol.py, which drives the
-Binder. Change them only with it.
+Every step is one request; `Binder` (binding.py) puts them in order. A process may stop for ever between any two, and
+any number of processes may be at it: what holds then is explored by tests/unit/loops/test_protocol.py, which drives
+the Binder. Change them only with it.
 
 G is the group, L the NodeDevices of the node, P the pod.
 """

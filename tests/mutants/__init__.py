@@ -22,7 +22,9 @@ class Mutation(Struct, frozen=True, forbid_unknown_fields=True):
     def applied(self, source: str) -> str:
         """The source without the rule. Raises ValueError where `old` doesn't stand in it exactly once."""
         if source.count(self.old) != 1:
-            raise ValueError(f"{self.rule}: {self.file} has {self.old!r} {source.count(self.old)} times; renew {LIST.name}")
+            raise ValueError(
+                f"{self.rule}: {self.file} has {self.old!r} {source.count(self.old)} times; renew {LIST.name}"
+            )
         return source.replace(self.old, self.new)
 
 

@@ -33,7 +33,10 @@ def main(words: Sequence[str]) -> int:
             return 1
         print(f"| {'rule taken away':<90} | noticed by")
         survivors = [each.rule for each in chosen if not _noticed(tree, each)]
-    print(f"{len(chosen) - len(survivors)} of {len(chosen)} were noticed." + "".join(f"\nSurvived: {s}" for s in survivors))
+    print(
+        f"{len(chosen) - len(survivors)} of {len(chosen)} were noticed."
+        + "".join(f"\nSurvived: {s}" for s in survivors)
+    )
     return 1 if survivors or not chosen else 0
 
 

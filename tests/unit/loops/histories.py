@@ -1,4 +1,4 @@
-"""The world of the protocol's random histories: two replicas that bind, leaders that collect and repair, careless hands.
+"""The world of the protocol's random histories: replicas that bind, leaders that collect and repair, careless hands.
 
 Hypothesis draws a schedule, a string of bytes. Each choice has a request take effect, lets a leader go to its next one,
 puts a replica to sleep or stops one for ever, begins a bind, a collection or a repair, has mirrors catch up, lets time
@@ -96,7 +96,7 @@ class World:
         """Stops everything where it is."""
         for actor, _ in self.others:
             actor.crash()
-        for replica, request in self.in_flight():
+        for _, request in self.in_flight():
             request.work.close()
         for replica in self.replicas:
             replica.die()

@@ -1,4 +1,4 @@
-"""Replicas that bind, as they run: their Binder under asyncio, where every request, timer and pause is the test's choice.
+"""Replicas that bind: their Binder under asyncio, where every request, timer and pause is the test's choice.
 
 Each has an event loop of its own that runs until nothing is ready. A request waits at the API server until the test has
 it take effect, whatever became of the replica that sent it meanwhile: it may have given up, be asleep, or be dead.

@@ -1,4 +1,4 @@
-"""Single races of a bind with a collector, each as short as it can be: what the random histories find, told one by one."""
+"""Single races of a bind with a collector, each as short as it can be."""
 
 import asyncio
 from collections.abc import Callable, Iterator

@@ -92,12 +92,14 @@ def test_a_ledger_is_opened_only_after_a_second_look() -> None:
     assert node is not None
     cluster.put(NODE_DEVICES, new_ledger(node, {}))
     cluster.edit(GROUPS, "g0", {"status": {"nodeName": "n1", "selectedDevices": {GPU: "0"}}})
-    annotations = {contract.GROUP: "g1", contract.GROUP_UID: "uid-of-g1", contract.SELECTED_DEVICES: f'{{"{GPU}": "1"}}'}
+    annotations = {
+        contract.GROUP: "g1",
+        contract.GROUP_UID: "uid-of-g1",
+        contract.SELECTED_DEVICES: f'{{"{GPU}": "1"}}',
+    }
     meta = {"name": "p", "labels": {contract.GROUP: "g1"}, "annotations": annotations}
     cluster.put(PODS, {"metadata": meta, "spec": {"nodeName": "n1"}}, "ns")
-    work = repairing.open_ledger(
-        cluster, "n1", devices_of({GPU: 4}), gather=lambda: repairing.evidence(cluster)
-    )
+    work = repairing.open_ledger(cluster, "n1", devices_of({GPU: 4}), gather=lambda: repairing.evidence(cluster))
     assert Actor("leader", work).finish() == []
     ledger = cluster.read(NODE_DEVICES, "n1")
     assert ledger is not None
@@ -125,9 +127,7 @@ def test_a_ledger_is_recreated_with_what_a_bound_group_holds_before_it_has_pods(
     async def over() -> None:
         """Every bind is over."""
 
-    work = repairing.recreate(
-        cluster, node, gather=lambda: repairing.fenced_evidence(cluster), wait_out_binds=over
-    )
+    work = repairing.recreate(cluster, node, gather=lambda: repairing.fenced_evidence(cluster), wait_out_binds=over)
     assert Actor("leader", work).finish().disputed == []
     ledger = cluster.read(NODE_DEVICES, "n1")
     assert ledger is not None
