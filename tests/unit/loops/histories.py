@@ -265,8 +265,10 @@ class World:
     def replica_sleeps_or_wakes(self) -> None:
         """Its machine is suspended, or has too much else to do."""
         replica = self.pick(self.replicas)
-        replica.asleep = not replica.asleep
-        replica.run()
+        if replica.asleep:
+            replica.wake(suspended=self.pick((True, False)))
+        else:
+            replica.sleep()
 
     def something_stops_for_ever(self) -> None:
         if self.others and self.pick((True, False)):

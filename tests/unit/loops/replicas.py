@@ -38,9 +38,11 @@ class Loop(asyncio.BaseEventLoop):
         super().__init__()
         self._selector = self
         self._clock = clock
+        self.stood = 0.0
+        """Seconds that this clock stood still while the machine was suspended, as CLOCK_MONOTONIC does."""
 
     def time(self) -> float:
-        return self._clock.now
+        return self._clock.now - self.stood
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None or timeout > 0:
@@ -133,6 +135,7 @@ class Replica:
         )
         self.binds: list[asyncio.Task[str]] = []
         self.asleep = False
+        self._slept_at = 0.0
 
     @property
     def requests(self) -> list[Request]:
@@ -174,13 +177,24 @@ class Replica:
         if self.asleep:
             return
         self.loop.run_forever()
-        while self.loop.next_timer() <= self.clock.now + MOMENT:
-            self.clock.now = max(self.clock.now, self.loop.next_timer())
+        while (rest := self.loop.next_timer() - self.loop.time()) <= MOMENT:
+            self.clock.now += max(rest, 0.0)
             self.loop.run_forever()
         for task in [task for task in self.binds if task.done()]:
             self.binds.remove(task)
             if not task.cancelled():
                 task.result()  # what is neither a refusal nor an API error is a mistake
+
+    def sleep(self) -> None:
+        """The process does nothing more until it wakes; the server still has its requests."""
+        self.asleep, self._slept_at = True, self.clock.now
+
+    def wake(self, *, suspended: bool) -> None:
+        """It goes on; while the machine itself was `suspended`, its timers stood still."""
+        if suspended:
+            self.loop.stood += self.clock.now - self._slept_at
+        self.asleep = False
+        self.run()
 
     def finish(self, task: asyncio.Task[str]) -> str:
         """Serves all requests until the bind has ended; its refusal, or ""."""

@@ -123,11 +123,10 @@ def test_a_replica_that_slept_sends_no_binding(make: Make) -> None:
     races.remember("p2")
     races.replica.cluster.requests.clear()
     late = races.begin("p2")
-    races.replica.asleep = True
+    races.replica.sleep()
     races.replica.serve(races.replica.requests[0])
     races.clock.now += 3600
-    races.replica.asleep = False
-    races.replica.run()
+    races.replica.wake(suspended=True)
     assert [request.what for request in races.replica.requests] == []
     assert "longer than" in races.replica.finish(late)
     assert asked(races.replica) == [("get", "nodedevices")]
@@ -274,12 +273,11 @@ def test_a_bind_writes_the_group_as_it_read_it_before_the_ledger(make: Make) -> 
     races.replica.hear()
     races.remember("p2")
     task = races.begin("p2")
-    races.replica.asleep = True
+    races.replica.sleep()
     races.replica.serve(races.replica.requests[0])  # has read its claim, and doesn't know it yet
     assert races.collector().finish() is Outcome.FREED
     races.replica.hear()
-    races.replica.asleep = False
-    races.replica.run()
+    races.replica.wake(suspended=False)
     races.replica.serve(races.replica.requests[0])
     races.check()
     assert races.replica.finish(task) == "", "another try claims again"
