@@ -239,7 +239,8 @@ class World:
         requests = self.in_flight()
         if not leaders and not requests:
             return
-        chosen = self.pick([*requests, *leaders])
+        everybody: list[Actor | tuple[Replica, Request]] = [*requests, *leaders]
+        chosen = self.pick(everybody)
         for _ in range(self.pick((1, 1, 2, 3, 6))):
             if isinstance(chosen, Actor):
                 chosen.step()
@@ -271,7 +272,7 @@ class World:
             replica.sleep()
 
     def something_stops_for_ever(self) -> None:
-        if self.others and self.pick((True, False)):
+        if self.pick((True, False)) and self.others:
             self.pick(self.others)[0].crash()
             self._tidy()
             return

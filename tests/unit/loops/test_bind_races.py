@@ -1,6 +1,7 @@
 """Single races of a bind with a collector, each as short as it can be."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -134,7 +135,7 @@ def test_a_replica_that_slept_sends_no_binding(make: Make) -> None:
 
 def test_the_clock_of_binds_counts_suspended_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """CLOCK_MONOTONIC stands still while a machine is suspended, and a bind would not notice."""
-    monkeypatch.setattr(binding.time, "clock_gettime", lambda clock: {binding.time.CLOCK_BOOTTIME: 7.0}[clock])
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: {time.CLOCK_BOOTTIME: 7.0}[clock])
     assert binding.boottime() == 7.0
     assert Binder.__init__.__kwdefaults__ == {"clock": binding.boottime}
 
@@ -229,16 +230,16 @@ def test_a_collector_touches_each_pending_pod_once(make: Make) -> None:
 
 def test_a_pod_that_others_write_or_delete_needs_no_touch(make: Make) -> None:
     """Their write makes old Bindings fail as well as ours."""
-    for meanwhile in (
-        lambda races: races.cluster.edit(PODS, "p2", {}, "ns"),
-        lambda races: races.cluster.remove(PODS, "p2", "ns"),
-    ):
+    for deleted in (False, True):
         races = make()
         races.group_goes()
         collector = races.collector()
         for _ in range(5):
             collector.step()  # it has listed the pods
-        meanwhile(races)
+        if deleted:
+            races.cluster.remove(PODS, "p2", "ns")
+        else:
+            races.cluster.edit(PODS, "p2", {}, "ns")
         assert collector.finish() is Outcome.FREED
 
 

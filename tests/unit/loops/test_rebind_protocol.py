@@ -16,10 +16,10 @@ from deviceshare.domain.pods import Pod
 from deviceshare.loops import rebinding as protocol
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Conflict
+from tests.unit.domain.objects import GPU
 from tests.unit.loops.histories import (
     BINDS_OVER,
     CARELESS,
-    GPU,
     GROUP_NAMES,
     NODE_NAMES,
     USUAL,
