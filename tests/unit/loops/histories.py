@@ -22,7 +22,7 @@ from deviceshare.loops.claiming import BINDS_OVER_SECONDS, binds_over
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.model import Actor, ModelCluster, Pause
-from tests.unit.loops.replicas import KINDS, Clock, Replica, Request
+from tests.unit.loops.replicas import KINDS, Clock, SentRequest, SteppedReplica
 
 T = TypeVar("T")
 
@@ -52,8 +52,8 @@ class World:
         self.choices = iter(schedule)
         self.cluster = ModelCluster()
         self.clock = Clock()
-        self.replicas: list[Replica] = []
-        self.ghosts: list[tuple[Replica, Request]] = []
+        self.replicas: list[SteppedReplica] = []
+        self.ghosts: list[tuple[SteppedReplica, SentRequest]] = []
         """Requests of replicas that are dead."""
         self.others: list[tuple[Actor, list[float]]] = []
         """Collections and repairs, each with the times until which it waits."""
@@ -105,7 +105,7 @@ class World:
     def pick(self, options: Sequence[T]) -> T:
         return options[next(self.choices) % len(options)]
 
-    def in_flight(self) -> list[tuple[Replica, Request]]:
+    def in_flight(self) -> list[tuple[SteppedReplica, SentRequest]]:
         """What the API server has and has not done yet."""
         alive = [(replica, request) for replica in self.replicas for request in replica.requests]
         return [*alive, *self.ghosts]
@@ -239,7 +239,7 @@ class World:
         requests = self.in_flight()
         if not leaders and not requests:
             return
-        everybody: list[Actor | tuple[Replica, Request]] = [*requests, *leaders]
+        everybody: list[Actor | tuple[SteppedReplica, SentRequest]] = [*requests, *leaders]
         chosen = self.pick(everybody)
         for _ in range(self.pick((1, 1, 2, 3, 6))):
             if isinstance(chosen, Actor):
@@ -256,7 +256,7 @@ class World:
                 break
         self._tidy()
 
-    def _serve(self, replica: Replica, request: Request) -> None:
+    def _serve(self, replica: SteppedReplica, request: SentRequest) -> None:
         if (replica, request) in self.ghosts:
             self.ghosts.remove((replica, request))
             request.take_effect(self.clock.now)
@@ -330,8 +330,8 @@ class World:
         spec = {"containers": [{"name": "main", "env": INJECTED}]}
         self.cluster.put(PODS, {"metadata": {"name": name, "labels": named, "annotations": named}, "spec": spec}, "ns")
 
-    def _replica(self) -> Replica:
-        replica = Replica(self.cluster, self.clock)
+    def _replica(self) -> SteppedReplica:
+        replica = SteppedReplica(self.cluster, self.clock)
         replica.hear()
         return replica
 

@@ -58,7 +58,7 @@ class Loop(asyncio.BaseEventLoop):
 
 
 @dataclass(eq=False)
-class Request:
+class SentRequest:
     """One that the API server has and that took no effect yet."""
 
     what: str
@@ -92,7 +92,7 @@ class ReplicaCluster(LiveCluster):
         self.objects, self.versions, self.uids = world.objects, world.versions, world.uids
         self._read = world._read
         self.compares = world.compares
-        self.queue: list[Request] = []
+        self.queue: list[SentRequest] = []
         self.dead = False
         self._loop = loop
         self._clock = clock
@@ -103,7 +103,7 @@ class ReplicaCluster(LiveCluster):
             work.close()
             raise asyncio.CancelledError
         waits = BINDING_SECONDS + (0.0 if self.compares else QUEUE_SECONDS) if verb == "bind" else float("inf")
-        request = Request(f"{verb} {name}", work, self._loop.create_future(), self._clock.now + waits)
+        request = SentRequest(f"{verb} {name}", work, self._loop.create_future(), self._clock.now + waits)
         self.queue.append(request)
         result: T = await request.answer
         return result
@@ -112,7 +112,7 @@ class ReplicaCluster(LiveCluster):
         """Mirrors hear of it when the test says so."""
 
 
-class Replica:
+class SteppedReplica:
     """One process that binds."""
 
     def __init__(self, world: ModelCluster, clock: Clock) -> None:
@@ -138,7 +138,7 @@ class Replica:
         self._slept_at = 0.0
 
     @property
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[SentRequest]:
         """What it has asked and the server has not done yet."""
         return self.cluster.queue
 
@@ -166,7 +166,7 @@ class Replica:
             return str(error) or type(error).__name__
         return ""
 
-    def serve(self, request: Request) -> None:
+    def serve(self, request: SentRequest) -> None:
         """The request takes effect, and the replica goes on unless it sleeps."""
         self.cluster.queue.remove(request)
         request.take_effect(self.clock.now)
@@ -202,7 +202,7 @@ class Replica:
             self.serve(self.requests[0])
         return task.result()
 
-    def die(self) -> list[Request]:
+    def die(self) -> list[SentRequest]:
         """Stops for ever; answers with the requests that the server still has."""
         self.cluster.dead, self.asleep = True, False
         for task in asyncio.all_tasks(self.loop):

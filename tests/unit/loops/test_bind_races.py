@@ -14,7 +14,7 @@ from deviceshare.loops.collecting import Outcome
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from tests.unit.loops.histories import World
 from tests.unit.loops.model import Actor
-from tests.unit.loops.replicas import Replica
+from tests.unit.loops.replicas import SteppedReplica
 
 
 class Races(World):
@@ -30,12 +30,12 @@ class Races(World):
         assert found is not None
         return found.metadata.uid
 
-    def remember(self, pod: str, replica: Replica | None = None) -> None:
+    def remember(self, pod: str, replica: SteppedReplica | None = None) -> None:
         found = self.cluster.read(PODS, pod, "ns")
         assert found is not None
         (replica or self.replica).binder.remember(found)
 
-    def begin(self, pod: str, replica: Replica | None = None) -> asyncio.Task[str]:
+    def begin(self, pod: str, replica: SteppedReplica | None = None) -> asyncio.Task[str]:
         return (replica or self.replica).begin(pod, self.uid(pod), "n1")
 
     def collector(self) -> Actor:
@@ -85,7 +85,7 @@ def make() -> Iterator[Make]:
         races.close()
 
 
-def asked(replica: Replica) -> list[tuple[str, str]]:
+def asked(replica: SteppedReplica) -> list[tuple[str, str]]:
     """The verbs and resources of what the replica asked for."""
     return [(verb, resource) for verb, resource, _ in replica.cluster.requests]
 
