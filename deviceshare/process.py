@@ -25,6 +25,7 @@ from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.kube.events import Recorder
 from deviceshare.kube.mirror import Mirror, count_unreadable
 from deviceshare.kube.pulse import Pulse
+from deviceshare.loops import claiming
 from deviceshare.loops.background import Background
 from deviceshare.loops.binding import Binder
 from deviceshare.loops.controller import Controller
@@ -33,6 +34,7 @@ from deviceshare.loops.guarded import GuardedCluster
 from deviceshare.loops.impostors import ImpostorWatch
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leadership import Elector
+from deviceshare.loops.ports import ApiError
 from deviceshare.loops.trust import Keeper, Names, Pace
 from deviceshare.settings import Settings, Tls
 from deviceshare.telemetry import Metrics
@@ -195,12 +197,19 @@ class Process:
             nodes=self._nodes,
             pods=self._pods,
             recorder=self._recorder,
+            binds_over=claiming.binds_over(await self._server_version()),
             on_uncovered=self._metrics.uncovered_pods.set,
         )
         try:
             await self._controller.run()
         finally:
             self._controller = None
+
+    async def _server_version(self) -> tuple[int, int] | None:
+        try:
+            return await self._api.server_version()
+        except (ApiError, ValueError):
+            return None  # then the leader waits as long as the oldest server needs
 
     def _stuck(self) -> str:
         return self._controller.stuck() if self._controller else ""
@@ -222,10 +231,19 @@ class Process:
             serving = Extender(self._fleet, self._groups, self._binder, self._synced, self._guard, own_names=own_names)
             routes = serving.routes()
             tls = self._certificate_of("extender", settings.extender_tls) if settings.extender_tls else None
-            at, limit = settings.extender_bind, extender.MAX_BODY
-            bounds = {"connections": extender.MAX_CONNECTIONS, "at_once": extender.MAX_AT_ONCE}
-            timeout = extender.TIMEOUT
-            servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=timeout, tls=tls, **bounds))
+            servers.append(
+                Server(
+                    "extender",
+                    *settings.extender_bind,
+                    routes,
+                    metrics,
+                    max_body=extender.MAX_BODY,
+                    timeout=extender.TIMEOUT,
+                    connections=extender.MAX_CONNECTIONS,
+                    at_once=extender.MAX_AT_ONCE,
+                    tls=tls,
+                )
+            )
         if "webhook" in settings.roles:
             identities = settings.identity, settings.agent_identity
             routes = Admission(self._groups, self._pods, *identities, settings.bypasses).routes()

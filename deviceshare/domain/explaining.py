@@ -27,6 +27,8 @@ def pod_obstacle(pod: Pod, group: Group | None) -> str:
         return f"the pod {pod_fault(pod)}" if pod.metadata.fault else NOT_INJECTED
     if group is None:
         return f"group {pod.group} does not exist: create it"
+    if group.deleting:
+        return f"group {pod.group} is being deleted and takes nobody in: create it again when it is gone"
     if faults := group_faults(group):
         return f"group {group.name} is invalid: {faults[0]}"
     return f"the pod {behind_gates([pod])}" if pod.gates else ""

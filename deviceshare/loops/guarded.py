@@ -42,9 +42,20 @@ class GuardedCluster:
         await self._cluster.delete(kind, name, namespace, uid=uid, resource_version=resource_version)
 
     async def bind(
-        self, namespace: str, pod: str, *, uid: str, node: str, annotations: Mapping[str, str], timeout: float
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        uid: str,
+        resource_version: str,
+        node: str,
+        annotations: Mapping[str, str],
+        timeout: float,
     ) -> None:
-        await self._cluster.bind(namespace, pod, uid=uid, node=node, annotations=annotations, timeout=timeout)
+        version = resource_version
+        await self._cluster.bind(
+            namespace, pod, uid=uid, resource_version=version, node=node, annotations=annotations, timeout=timeout
+        )
 
     def _seen(self, obj: T) -> T:
         return self._guard(obj) if isinstance(obj, Pod) else obj  # type: ignore[return-value]

@@ -109,7 +109,7 @@ class Waker:
             # One that waits in vain would stand in front of those that don't.
             vain = {each.pod.metadata.uid for each in barred(self._fleet, group, pods)}
             pods = [pod for pod in pods if pod.metadata.uid not in vain]
-        if group is None or group.metadata.unreadable or not pods:
+        if group is None or group.deleting or group.metadata.unreadable or not pods:
             self._rest(name)
             return
         fits = frozenset(self._fleet.filter(group, self._fleet.names()).fits)

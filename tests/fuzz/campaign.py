@@ -13,8 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
+from deviceshare.domain.decoding import decoder_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.web.extender_api import decode_arguments, decode_binding, named_nodes
+from deviceshare.loops.ports import Kind
+from deviceshare.web.extender_api import decode_arguments, decode_binding, decode_preemption, named_nodes
 from deviceshare.web.review import BadReview, decode
 from tests.fuzz import documents, target, wire
 from tests.fuzz.target import Target
@@ -145,8 +147,8 @@ class _Campaign:
 
     def _decode(self, number: int, part: float) -> None:
         random_ = random.Random(f"{self._seed}/decoders/{part}")
-        kinds = {"POD": PODS, "GROUP": GROUPS, "NODE_DEVICES": NODE_DEVICES, "NODE": NODES}
-        decoders = {name: msgspec.json.Decoder(kind.type) for name, kind in kinds.items()}
+        kinds: dict[str, Kind[Any]] = {"POD": PODS, "GROUP": GROUPS, "NODE_DEVICES": NODE_DEVICES, "NODE": NODES}
+        decoders = {name: decoder_of(kind.type) for name, kind in kinds.items()}
         for _ in range(number):
             self._sent[DECODERS] += 1
             name = random_.choice([*decoders, "/filter", "/bind", "/mutate-pods"])
@@ -164,6 +166,8 @@ class _Campaign:
             named_nodes(decode_arguments(body))
         elif name == "/bind":
             decode_binding(body)
+        elif name == "/preempt":
+            decode_preemption(body)
         elif name == "/mutate-pods":
             decode(body, "Pod")
         else:
