@@ -327,7 +327,7 @@ async def test_the_status_of_a_group_is_left_to_rbac(webhooks: Webhooks) -> None
     assert response["allowed"]
 
 
-@pytest.mark.parametrize("count", [1.5, "2", None, [1]])
+@pytest.mark.parametrize("count", [1.5, "2", [1]])
 async def test_a_count_that_is_no_whole_number_is_refused_by_field(webhooks: Webhooks, count: Any) -> None:
     """The CRD's schema catches it first; the webhook doesn't depend on that."""
     response = await ask_group(webhooks, "CREATE", object=a_group(resources={"nvidia.com/gpu": count}))
