@@ -24,6 +24,7 @@ from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.kube.events import Recorder
 from deviceshare.kube.mirror import Mirror
 from deviceshare.kube.pulse import Pulse
+from deviceshare.loops import claiming
 from deviceshare.loops.background import Background
 from deviceshare.loops.binding import Binder
 from deviceshare.loops.controller import Controller
@@ -31,6 +32,7 @@ from deviceshare.loops.feeding import Feed
 from deviceshare.loops.impostors import ImpostorWatch
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leadership import Elector
+from deviceshare.loops.ports import ApiError
 from deviceshare.loops.trust import Keeper, Names, Pace
 from deviceshare.settings import Settings, Tls
 from deviceshare.telemetry import Metrics
@@ -189,12 +191,19 @@ class Process:
             nodes=self._nodes,
             pods=self._pods,
             recorder=self._recorder,
+            binds_over=claiming.binds_over(await self._server_version()),
             on_uncovered=self._metrics.uncovered_pods.set,
         )
         try:
             await self._controller.run()
         finally:
             self._controller = None
+
+    async def _server_version(self) -> tuple[int, int] | None:
+        try:
+            return await self._api.server_version()
+        except (ApiError, ValueError):
+            return None  # then the leader waits as long as the oldest server needs
 
     def _stuck(self) -> str:
         return self._controller.stuck() if self._controller else ""

@@ -39,6 +39,10 @@ POD_UID: Final = f"{PREFIX}pod-uid"
 
 # On pods: written by the controller.
 WOKEN_AT: Final = f"{PREFIX}woken-at"
+BIND_FENCE: Final = f"{PREFIX}bind-fence"
+"""The mark of a claim that is being collected: a Binding decided before the pod bore it fails (claims.md, collect)."""
+ENDED: Final = f"{PREFIX}ended"
+"""The pod's own UID: it failed, no kubelet says that its containers ended, and their grace period is over."""
 FORMER_DEVICES: Final = f"{PREFIX}former-devices"
 """JSON, as a claim's `devices`: what the pod was given before a rebind; its containers may hold that until it ends."""
 

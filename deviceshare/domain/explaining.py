@@ -22,6 +22,8 @@ def pod_obstacle(pod: Pod, group: Group | None) -> str:
         return NOT_INJECTED
     if group is None:
         return f"group {pod.group} does not exist: create it"
+    if group.deleting:
+        return f"group {pod.group} is being deleted and takes nobody in: create it again when it is gone"
     faults = spec_faults(group.spec)
     return f"group {group.name} is invalid: {faults[0]}" if faults else ""
 

@@ -63,6 +63,11 @@ def explain_pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Po
         return Explanation(subject, _groupless(pod))
     if pod.finished:
         return Explanation(subject, f"it has ended ({pod.status.phase}) and uses no device any more")
+    if pod.ending:
+        text = (
+            f"it has ended ({pod.status.phase}), but its node does not say that its containers have: what it was given"
+        )
+        return Explanation(subject, f"{text} stays reserved until they have, or their grace period is over")
     if pod.pending:
         return _pending(fleet, pod, group, pods, home)
     return Explanation(subject, _bound(pod, group), _given(fleet, pod, group, pods, home))

@@ -62,6 +62,11 @@ class Group(Struct, frozen=True, rename="camel"):
         return self.status.node_name
 
     @property
+    def deleting(self) -> bool:
+        """Whether the group is going away, held up by a finalizer: it keeps what it has and takes nobody in."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
     def rebind(self) -> str:
         """The request for other devices in place of unhealthy ones, made last; "" when there never was one."""
         return self.metadata.annotations.get(contract.REBIND, "")

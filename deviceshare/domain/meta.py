@@ -27,6 +27,7 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
     generation: int = 0
     creation_timestamp: str | None = None  # Go writes null into an object that is not stored yet
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
     owner_references: list[OwnerReference] = field(default_factory=list)

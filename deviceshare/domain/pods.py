@@ -3,8 +3,9 @@
 import msgspec
 from msgspec import Struct, field
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, ending
 from deviceshare.domain.devices import Device, Devices, parse_selected, with_uuids
+from deviceshare.domain.ending import SeenContainer
 from deviceshare.domain.meta import Condition, ObjectMeta
 
 
@@ -42,11 +43,15 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     scheduler_name: str = ""
     containers: list[Container] = field(default_factory=list)
     init_containers: list[Container] = field(default_factory=list)
+    termination_grace_period_seconds: int | None = None
 
 
 class PodStatus(Struct, frozen=True, rename="camel"):
     phase: str = ""
     conditions: list[Condition] = field(default_factory=list)
+    container_statuses: list[SeenContainer] | None = None
+    init_container_statuses: list[SeenContainer] | None = None
+    ephemeral_container_statuses: list[SeenContainer] | None = None
 
 
 class Pod(Struct, frozen=True, rename="camel"):
@@ -72,7 +77,27 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def finished(self) -> bool:
-        return self.status.phase in ("Succeeded", "Failed")
+        """Whether nothing of the pod runs any more, for which its phase alone is no proof (domain/ending.py)."""
+        if self.status.phase not in ending.TERMINAL:
+            return False
+        if not self.spec.node_name or self.metadata.annotations.get(contract.ENDED) == self.metadata.uid:
+            return True
+        status = self.status
+        every = (status.container_statuses, status.init_container_statuses, status.ephemeral_container_statuses)
+        containers = [container.name for container in self.spec.containers]
+        return ending.have_ended(status.phase, containers, (each for statuses in every for each in statuses or ()))
+
+    @property
+    def ending(self) -> bool:
+        """Whether the pod's phase says that it has ended, and its containers may run on."""
+        return self.status.phase in ending.TERMINAL and not self.finished
+
+    @property
+    def grace_seconds(self) -> int:
+        """How long its containers may go on that the kubelet is to end."""
+        return ending.grace_seconds(
+            self.spec.termination_grace_period_seconds, self.metadata.deletion_grace_period_seconds
+        )
 
     @property
     def lives(self) -> bool:

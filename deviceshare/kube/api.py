@@ -121,19 +121,29 @@ class Api:
         await self._write("DELETE", _path(kind, name, namespace), body, {})
 
     async def bind(
-        self, namespace: str, pod: str, *, uid: str, node: str, annotations: Mapping[str, str], timeout: float
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        uid: str,
+        resource_version: str = "",
+        node: str,
+        annotations: Mapping[str, str],
+        timeout: float,
     ) -> None:
         """POST the pod's Binding, whose annotations the API server merges into the pod.
 
-        Raises Conflict when the pod is bound or being deleted, NotFound when it is gone. `timeout` seconds bound both
-        our waiting and, counted from when the request arrives, the API server's work on it: a bind that we gave up is
-        over on the server after the same time again at the latest.
+        Raises Conflict when the pod is bound or being deleted, NotFound when it is gone. Kubernetes compares the pod's
+        UID and resourceVersion from 1.23 on (kubernetes#105913; 1.25 forgot the UID until 1.25.9). `timeout` seconds
+        bound both our waiting and the API server's work on it, counted from when the request arrives, or before 1.21
+        from when it leaves the priority queue.
         https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/binding-v1/
         """
+        version = {"resourceVersion": resource_version} if resource_version else {}
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"name": pod, "namespace": namespace, "uid": uid, "annotations": annotations},
+            "metadata": {"name": pod, "namespace": namespace, "uid": uid, **version, "annotations": annotations},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         path = f"/api/v1/namespaces/{_segment(namespace)}/pods/{_segment(pod)}/binding"

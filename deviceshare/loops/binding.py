@@ -7,19 +7,20 @@ group that arrive together follow one another instead of colliding; reads are sh
 
 import asyncio
 import random
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 
 import structlog
 
 from deviceshare.domain import allocation
-from deviceshare.domain.explaining import NOT_INJECTED
+from deviceshare.domain.explaining import pod_obstacle
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.pods import Pod
 from deviceshare.loops import claiming
-from deviceshare.loops.claiming import BIND_SECONDS, BINDING_SECONDS, Refused
+from deviceshare.loops.claiming import BIND_SECONDS, BINDING_SECONDS, Moved, Refused
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster, Conflict, Mirror, NotFound
 from deviceshare.loops.sharing import SharedRead
@@ -28,6 +29,11 @@ log = structlog.get_logger(__name__)
 
 REMEMBERED_PODS = 20_000
 ATTEMPTS = 5
+
+
+def boottime() -> float:
+    """Seconds that pass while the machine is suspended, too, where the system counts those."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Binder:
@@ -41,12 +47,14 @@ class Binder:
         groups: Mirror[Group],
         ledgers: Mirror[NodeDevices],
         on_conflict: Callable[[], None],
+        clock: Callable[[], float] = boottime,
     ) -> None:
         self._cluster = cluster
         self._fleet = fleet
         self._groups = groups
         self._ledgers = ledgers
         self._on_conflict = on_conflict
+        self._clock = clock
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._settling: dict[str, asyncio.Future[Group | None]] = {}
         self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(lambda node: claiming.read_ledger(cluster, node))
@@ -85,22 +93,30 @@ class Binder:
         await self._fresh_ledger.close()
 
     async def _bind_with_retries(self, pod: Pod, node: str) -> None:
-        if not pod.admitted:
-            raise Refused(NOT_INJECTED)
+        deadline = self._clock() + BIND_SECONDS
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                await self._bind_once(pod, node)
+                await self._bind_once(pod, node, deadline)
                 return
+            except Moved as moved:
+                if attempt == ATTEMPTS:
+                    raise
+                if moved.pod.group != pod.group:
+                    raise Refused(f"pod {pod.metadata.key} has changed; it is scheduled again") from None
+                pod = moved.pod
+                self.remember(pod)
             except Conflict:
                 self._on_conflict()
                 if attempt == ATTEMPTS:
                     raise
                 await asyncio.sleep(random.uniform(0, 0.02 * attempt))
 
-    async def _bind_once(self, pod: Pod, node: str) -> None:
+    async def _bind_once(self, pod: Pod, node: str, deadline: float) -> None:
+        """One try, by a pod as it was read before this: whoever fenced it off did so after we read the ledger."""
         group = self._groups.get(pod.group)
-        if group is None:
-            raise Refused(f"group {pod.group} does not exist")
+        obstacle = pod_obstacle(pod, group)
+        if obstacle or group is None:
+            raise Refused(obstacle)
         # Of those who waited for a bind that failed, the first to wake begins another, for which the rest wait again.
         while not group.node and (settling := self._settling.get(group.uid)):
             # Shielded: others wait for the same bind, and one of them may give up.
@@ -111,6 +127,9 @@ class Binder:
         if not group.node:
             group = await self._settle(group, node)
         devices = claiming.joinable(await self._fresh_ledger(node), group)
+        if self._clock() >= deadline:
+            # This process was held up: where versions aren't compared, the claim may have been collected meanwhile.
+            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; it is tried again")
         await claiming.attach(self._cluster, pod, group, node, devices, timeout=BINDING_SECONDS)
         log.info("Bound pod", pod=pod.metadata.key, group=group.name, node=node)
 
@@ -143,5 +162,5 @@ class Binder:
         except NotFound:
             raise Refused(f"pod {namespace}/{name} is gone") from None
         if uid and pod.metadata.uid != uid:
-            raise Refused(f"pod {namespace}/{name} was deleted and made again; the new one is tried by itself")
+            raise Refused(f"pod {namespace}/{name} was recreated; the new pod is scheduled separately")
         return pod

@@ -1,8 +1,8 @@
 """The claim protocol's bind: how a group gets its devices and a pod its Binding (claims.md, bind, steps 2 to 5).
 
-Every step is one request. A process may stop for ever between any two, and any number of processes may be at it: what
-holds then is explored by tests/unit/loops/test_protocol.py, which drives these very coroutines. Change them only with
-it.
+Every step is one request; `Binder` (binding.py) puts them in order. A process may stop for ever between any two, and
+any number of processes may be at it: what holds then is explored by tests/unit/loops/test_protocol.py, which drives
+the Binder. Change them only with it.
 
 G is the group, L the NodeDevices of the node, P the pod.
 """
@@ -23,45 +23,40 @@ BIND_SECONDS = 8.0
 BINDING_SECONDS = 4.0
 """The API server gives up on a Binding after this long, also when its client has gone."""
 BINDS_OVER_SECONDS = BIND_SECONDS + BINDING_SECONDS + 1
-"""After this long no bind that began before can still take effect."""
+"""After this long no bind that began before can still take effect, see `binds_over`."""
+QUEUE_SECONDS = 15.0
+"""Kubernetes before 1.21 starts a request's timeout behind its priority queue, where it may wait for this long."""
 
 
 class Refused(Exception):
     """The pod can't be bound now. The text is for the person who waits; the scheduler tries the pod again."""
 
 
-async def bind(cluster: Cluster, pod: Pod, group: Group, node: str, *, home: str = "", timeout: float) -> Group:
-    """The whole bind of one pod, for a group as it was read in step 1; answers with the group as written.
+class Moved(Conflict):
+    """Somebody wrote the pod since it was read: `pod` is what it says now. The ledger must be read again after it."""
 
-    `home` is the node to which a group that says it is unbound is held (Fleet.home).
+    def __init__(self, pod: Pod) -> None:
+        super().__init__(f"pod {pod.metadata.key} was written meanwhile")
+        self.pod = pod
 
-    Raises:
-        Refused, ApiError: as each step says; nothing needs to be undone.
+
+def binds_over(server: tuple[int, int] | None) -> float:
+    """Seconds after which no bind that began before can still take effect, at a server of this Kubernetes version.
+
+    It rests on clocks: the binder's, which drops a bind that took too long, and the server's time limit for a request.
+    From Kubernetes 1.23 on, where a Binding also fails once its pod was written, nothing rests on it alone.
     """
-    home = group.node or home
-    if home and home != node:
-        raise Refused(f"group {group.name} lives on node {home}")
-    if group.node:
-        devices = await join(cluster, group, node)
-    else:
-        devices = joinable(await claim(cluster, group, node), group)
-        group = await settle(cluster, group, node, devices)
-    await attach(cluster, pod, group, node, devices, timeout=timeout)
-    return group
-
-
-async def join(cluster: Cluster, group: Group, node: str) -> Devices:
-    """Step 2: the devices of a group that is bound to the node.
-
-    Raises:
-        Refused: the claim is not there, is being released, or holds a device that is unhealthy.
-        ApiError: the ledger could not be read.
-    """
-    return joinable(await read_ledger(cluster, node), group)
+    return BINDS_OVER_SECONDS + (0.0 if server and server >= (1, 21) else QUEUE_SECONDS)
 
 
 def joinable(seen: NodeDevices, group: Group) -> Devices:
-    """Step 2 on a ledger whose GET began after the bind arrived; several binds may share that GET."""
+    """Step 2: the devices of a group that is bound to the ledger's node.
+
+    `seen` is of a GET that began after the bind arrived and its pod was read; several binds may share that GET.
+
+    Raises:
+        Refused: the claim is not there, is being released, or holds a device that is unhealthy.
+    """
     claim = seen.claims.get(group.uid)
     if claim is None:
         raise Refused(f"the claim of group {group.name} on node {seen.node} is missing; it is being repaired")
@@ -99,9 +94,12 @@ async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) ->
     The loser leaves its claim where it is: the winner may be using it, and a collector finds what nobody uses.
 
     Raises:
+        Refused: the group is being deleted.
         Conflict: the group was written meanwhile; begin again.
         ApiError: the group could not be written.
     """
+    if group.deleting:
+        raise Refused(f"group {group.name} is being deleted")
     body = {
         "metadata": {"resourceVersion": group.metadata.resource_version},
         "status": {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices)},
@@ -112,10 +110,13 @@ async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) ->
 async def attach(cluster: Cluster, pod: Pod, group: Group, node: str, devices: Devices, *, timeout: float) -> None:
     """Step 5: gives the pod its node and its devices in one write, within `timeout` seconds.
 
-    A pod that already is on that node is a success, since kube-scheduler asks again after a time-out.
+    The Binding fails if anybody wrote the pod since `pod` was read, which must have been before the ledger was: so who
+    touches the pod after marking its claim (`fence_pod`) stops every bind that has not seen the mark, however late it
+    is. A pod that already is on that node is a success, since kube-scheduler asks again after a time-out.
 
     Raises:
-        Refused: the pod is gone, was made again, or is bound elsewhere.
+        Refused: the pod is gone, was recreated, or is bound elsewhere.
+        Moved: the pod was written meanwhile; begin again with the new one.
         ApiError: the Binding could not be written.
     """
     meta = pod.metadata
@@ -124,31 +125,65 @@ async def attach(cluster: Cluster, pod: Pod, group: Group, node: str, devices: D
         contract.GROUP_UID: group.uid,
         contract.POD_UID: meta.uid,
     }
-    await post_binding(cluster, pod, node, annotations, timeout=timeout)
+    await post_binding(cluster, pod, node, annotations, version=meta.resource_version, timeout=timeout)
 
 
-async def post_binding(cluster: Cluster, pod: Pod, node: str, annotations: dict[str, str], *, timeout: float) -> None:
-    """The Binding of any pod, ours or not; see `attach`."""
+async def post_binding(
+    cluster: Cluster, pod: Pod, node: str, annotations: dict[str, str], *, version: str = "", timeout: float
+) -> None:
+    """The Binding of any pod, ours or not; see `attach`. With a `version` the pod must still have it."""
     meta = pod.metadata
     try:
-        await cluster.bind(meta.namespace, meta.name, uid=meta.uid, node=node, annotations=annotations, timeout=timeout)
+        await cluster.bind(
+            meta.namespace,
+            meta.name,
+            uid=meta.uid,
+            resource_version=version,
+            node=node,
+            annotations=annotations,
+            timeout=timeout,
+        )
     except NotFound:
         raise Refused(f"pod {meta.key} is gone") from None
     except Conflict:
         found = await cluster.get(PODS, meta.name, meta.namespace)
         if found.metadata.uid != meta.uid:
-            raise Refused(f"pod {meta.key} was deleted and made again; the new one is tried by itself") from None
-        if found.node != node:
-            raise Refused(f"pod {meta.key} is already bound to node {found.node or '(none)'}") from None
+            raise Refused(f"pod {meta.key} was recreated; the new pod is scheduled separately") from None
+        if found.node == node:
+            return
+        if found.node:
+            raise Refused(f"pod {meta.key} is already bound to node {found.node}") from None
+        if found.metadata.deletion_timestamp:
+            raise Refused(f"pod {meta.key} is being deleted") from None
+        raise Moved(found) from None
 
 
-async def fence(cluster: Cluster, group: Group) -> None:
+async def fence(cluster: Cluster, group: Group) -> Group:
     """Makes every bind fail that read the unbound group before; raises Conflict when somebody else wrote it."""
     body = {
         "metadata": {"resourceVersion": group.metadata.resource_version},
         "status": {"fence": group.status.fence + 1},
     }
-    await cluster.patch(GROUPS, group.name, body, subresource="status")
+    return await cluster.patch(GROUPS, group.name, body, subresource="status")
+
+
+async def fence_pod(cluster: Cluster, pod: Pod, mark: str) -> None:
+    """Makes every Binding fail that was decided before the mark was written, where the API server compares versions.
+
+    Once is enough: the pod then bears the mark. Where somebody else wrote the pod since it was listed, they have done
+    as much.
+
+    Raises:
+        ApiError: the pod could not be written.
+    """
+    meta = pod.metadata
+    if meta.annotations.get(contract.BIND_FENCE) == mark:
+        return
+    body = {"metadata": {"resourceVersion": meta.resource_version, "annotations": {contract.BIND_FENCE: mark}}}
+    try:
+        await cluster.patch(PODS, meta.name, body, namespace=meta.namespace)
+    except (Conflict, NotFound):
+        return
 
 
 async def read_ledger(cluster: Cluster, node: str) -> NodeDevices:

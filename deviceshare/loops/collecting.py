@@ -62,8 +62,11 @@ async def collect(
         pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={claim.group}")
         if any(pod.lives and pod.group_uid == uid and pod.node == node for pod in pods):
             return Outcome.KEPT_IN_USE
-        if waited or not any(pod.pending for pod in pods):
+        pending = [pod for pod in pods if pod.pending]
+        if waited or not pending:
             break
+        for pod in pending:
+            await claiming.fence_pod(cluster, pod, mark)
         await wait_out_binds(mark)
         waited = True
     # 4. With the version of step 1: had anybody unmarked the claim meanwhile, this fails.

@@ -16,7 +16,9 @@ from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node, inventory, inventory_faults
 from deviceshare.domain.pods import Pod
+from deviceshare.loops.claiming import BINDS_OVER_SECONDS
 from deviceshare.loops.covering import Covering
+from deviceshare.loops.ending import Endings
 from deviceshare.loops.groups import Statuses
 from deviceshare.loops.members import Members
 from deviceshare.loops.nodes import Ledgers
@@ -50,10 +52,14 @@ class Controller:
         nodes: Mirror[Node],
         pods: Mirror[Pod],
         recorder: Recorder,
+        binds_over: float = BINDS_OVER_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         on_uncovered: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """`fleet` is fed from the same mirrors, before they call us; `on_uncovered` as in Covering."""
+        """`fleet` is fed from the same mirrors, before they call us; `binds_over` as claiming.py says of the server.
+
+        `on_uncovered` as in Covering.
+        """
         self._fleet = fleet
         self._groups = groups
         self._ledgers = ledgers
@@ -74,9 +80,18 @@ class Controller:
             members=members,
             recorder=recorder,
             covering=covering,
+            binds_over=binds_over,
             clock=clock,
         )
-        self._releaser = Releaser(cluster, fleet, groups=groups, members=members, recorder=recorder, clock=clock)
+        self._releaser = Releaser(
+            cluster,
+            fleet,
+            groups=groups,
+            members=members,
+            recorder=recorder,
+            binds_over=binds_over,
+            clock=clock,
+        )
         self._rebinder = Rebinder(
             cluster,
             fleet,
@@ -85,13 +100,16 @@ class Controller:
             pods=pods,
             members=members,
             recorder=recorder,
+            binds_over=binds_over,
             clock=clock,
         )
+        self._endings = Endings(cluster, pods=pods, clock=clock)
         self._waker = Waker(cluster, fleet, groups=groups, pods=pods, members=members, clock=clock)
         self._queues: tuple[Queue[Any], ...] = (
             self._keeper.queue,
             self._releaser.queue,
             self._rebinder.queue,
+            self._endings.queue,
             self._statuses.queue,
             self._waker.queue,
         )
@@ -135,6 +153,8 @@ class Controller:
             if pod.group_uid:
                 self._keeper.queue.add(pod.node, COVER_SECONDS)
                 self._rebinder.look_at_pod(pod)
+            if pod.ending:
+                self._endings.queue.add(pod.metadata.key)
         if old and not (new and new.lives):
             self._releaser.look(old.group)
 

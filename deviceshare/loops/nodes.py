@@ -44,6 +44,7 @@ class Ledgers:
         members: Members,
         recorder: Recorder,
         covering: Covering,
+        binds_over: float = BINDS_OVER_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=WORKERS, clock=clock)
@@ -55,6 +56,7 @@ class Ledgers:
         self._recorder = recorder
         self._covering = covering
         self._clock = clock
+        self._binds_over = binds_over
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
         self._fenced_evidence = SharedRead(lambda _: repairing.fenced_evidence(cluster))
         self._evidence = SharedRead(lambda _: repairing.evidence(cluster))
@@ -91,7 +93,7 @@ class Ledgers:
 
         async def wait_out_binds() -> None:
             # Binds that began after the ledger was seen missing can't have claimed in it.
-            rest = since + BINDS_OVER_SECONDS - self._clock()
+            rest = since + self._binds_over - self._clock()
             if rest > 0:
                 raise Later(rest)
 

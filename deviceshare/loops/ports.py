@@ -104,9 +104,21 @@ class Cluster(Protocol):
     ) -> None: ...
 
     async def bind(
-        self, namespace: str, pod: str, *, uid: str, node: str, annotations: Mapping[str, str], timeout: float
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        uid: str,
+        resource_version: str,
+        node: str,
+        annotations: Mapping[str, str],
+        timeout: float,
     ) -> None:
-        """POST the pod's Binding; raises Conflict when the pod is already bound, NotFound when it is gone."""
+        """POST the pod's Binding; raises Conflict when the pod is already bound, NotFound when it is gone.
+
+        Conflict, too, when the pod has another UID or, unless "", another resourceVersion, where the server compares
+        them.
+        """
         ...
 
 

@@ -47,6 +47,7 @@ class Rebinder:
         pods: Mirror[Pod],
         members: Members,
         recorder: Recorder,
+        binds_over: float = BINDS_OVER_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.queue: Queue[ClaimKey] = Queue("rebinds", self._reconcile, workers=WORKERS, clock=clock)
@@ -58,6 +59,7 @@ class Rebinder:
         self._members = members
         self._recorder = recorder
         self._clock = clock
+        self._binds_over = binds_over
         self._standing: dict[ClaimKey, tuple[Claim, float]] = {}
         """Each claim with former devices as it is, and since when we have seen it so."""
 
@@ -163,7 +165,7 @@ class Rebinder:
     async def _release(self, key: ClaimKey) -> None:
         async def wait_out_binds(claim: Claim) -> None:
             self._note_standing(key, claim)
-            rest = self._standing[key][1] + BINDS_OVER_SECONDS - self._clock()
+            rest = self._standing[key][1] + self._binds_over - self._clock()
             if rest > 0:
                 raise Later(rest)
 

@@ -12,6 +12,7 @@ from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import Claim, NodeDevices
 from deviceshare.domain.pods import Pod
 from deviceshare.domain.rebinding import Verdict
+from deviceshare.loops import claiming
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, NotFound
 
@@ -100,6 +101,9 @@ async def release_former(
     claim = seen.claims.get(uid)
     if claim is None or not claim.former:
         return None
+    for pod in await cluster.list(PODS, label_selector=f"{contract.GROUP}={claim.group}"):
+        if pod.pending:
+            await claiming.fence_pod(cluster, pod, f"rebind {claim.rebound}")
     await wait_out_binds(claim)
     pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={claim.group}")
     mine = [pod for pod in pods if pod.lives and pod.group_uid == uid and pod.node == node]

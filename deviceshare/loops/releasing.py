@@ -54,6 +54,7 @@ class Releaser:
         groups: Mirror[Group],
         members: Members,
         recorder: Recorder,
+        binds_over: float = BINDS_OVER_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.queue: Queue[ClaimKey] = Queue("claims", self._reconcile, workers=WORKERS, clock=clock)
@@ -63,6 +64,7 @@ class Releaser:
         self._members = members
         self._recorder = recorder
         self._clock = clock
+        self._binds_over = binds_over
         self._claims: dict[str, set[ClaimKey]] = {}
         """By the name of the group."""
         self._unbound_since: dict[ClaimKey, float] = {}
@@ -167,7 +169,7 @@ class Releaser:
     def _wait_out_binds(self, key: ClaimKey, mark: str) -> None:
         """Raises `Later` until every bind is over that began before the claim was marked so."""
         self._stands(key, mark)
-        rest = self._marks[key].since + BINDS_OVER_SECONDS - self._clock()
+        rest = self._marks[key].since + self._binds_over - self._clock()
         if rest > 0:
             raise Later(rest)
 

@@ -15,7 +15,7 @@ from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
 from deviceshare.loops import claiming
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.ports import Cluster, NotFound
+from deviceshare.loops.ports import Cluster, Conflict, NotFound
 
 
 class Holding(NamedTuple):
@@ -54,17 +54,29 @@ async def evidence(cluster: Cluster) -> Evidence:
 
 
 async def fenced_evidence(cluster: Cluster) -> Evidence:
-    """The same, with every bind made to fail that read an unbound group before.
+    """The same, with every bind made to fail that read an unbound group before this call.
 
-    Raises:
-        Conflict: a group was written meanwhile; begin again.
-        ApiError: a request failed; begin again.
+    Where somebody writes a group between our LIST and our fence, that write has made those binds fail. So no group is
+    fenced twice, and hundreds that are written all the time don't keep a node from its ledger. Raises ApiError.
     """
-    groups = await cluster.list(GROUPS)
-    for group in groups:
-        if not group.node:
-            await claiming.fence(cluster, group)
-    return Evidence(groups, await cluster.list(PODS, label_selector=contract.GROUP))
+    groups = [group if group.node else await _fenced(cluster, group) for group in await cluster.list(GROUPS)]
+    return Evidence(
+        [group for group in groups if group is not None], await cluster.list(PODS, label_selector=contract.GROUP)
+    )
+
+
+async def _fenced(cluster: Cluster, group: Group) -> Group | None:
+    """The group with a version newer than `group`, by our write or by another's; None when it is gone."""
+    try:
+        return await claiming.fence(cluster, group)
+    except NotFound:
+        return None
+    except Conflict:
+        # It may just have been bound: what it says now counts.
+        try:
+            return await cluster.get(GROUPS, group.name)
+        except NotFound:
+            return None
 
 
 async def recreate(
@@ -79,7 +91,6 @@ async def recreate(
 
     Raises:
         AlreadyExists: somebody else made it.
-        Conflict: a group was written meanwhile; begin again.
         ApiError: a request failed; begin again.
     """
     name = node.metadata.name
@@ -138,7 +149,7 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
         group = await cluster.get(GROUPS, name)
     except NotFound:
         return None
-    if group.node:
+    if group.node or group.deleting:
         return None
     pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={name}")
     mine = [pod for pod in pods if pod.lives and pod.group_uid == group.uid]

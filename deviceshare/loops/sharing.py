@@ -5,8 +5,8 @@ read that is under way; those who arrive meanwhile share the next one.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class SharedRead(Generic[T]):
         """The result of a read of `key` that begins after this call, or what it raises."""
         running = self._running.get(key)
         if running is None:
-            task = self._running[key] = asyncio.create_task(self._run(key), name=f"read {key}")
+            task = self._running[key] = _task(self._run(key), f"read {key}")
         else:
             task = self._next.get(key) or self._queue(key, running)
         return await asyncio.shield(task)
@@ -36,7 +36,7 @@ class SharedRead(Generic[T]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _queue(self, key: str, running: asyncio.Task[T]) -> asyncio.Task[T]:
-        task = self._next[key] = asyncio.create_task(self._run_after(key, running), name=f"read {key} again")
+        task = self._next[key] = _task(self._run_after(key, running), f"read {key} again")
         return task
 
     async def _run(self, key: str) -> T:
@@ -52,3 +52,15 @@ class SharedRead(Generic[T]):
     async def _run_after(self, key: str, running: asyncio.Task[T]) -> T:
         await asyncio.wait({running})
         return await self._run(key)
+
+
+def _task(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_retrieve)
+    return task
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Callers see the exception; when all of them have given up, asyncio must not call it never retrieved."""
+    if not task.cancelled():
+        task.exception()

@@ -84,7 +84,7 @@ class Waker:
             return
         group = self._groups.get(name)
         pods = _refused(self._members.pending(name))
-        if group is None or not pods:
+        if group is None or group.deleting or not pods:
             self._woken.pop(name, None)
             return
         fits = frozenset(self._fleet.filter(group, self._fleet.names()).fits)

@@ -83,7 +83,6 @@ def test_many_pods_are_counted_rather_than_listed() -> None:
     "pod",
     [
         a_pod("finished", phase="Succeeded"),
-        a_pod("failed", phase="Failed", group_uid="uid-of-team"),
         a_pod("waiting", node="", phase="Pending"),
         a_pod("of-an-earlier-group-of-that-name", group_uid="uid-of-another"),
     ],

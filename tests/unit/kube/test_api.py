@@ -211,13 +211,26 @@ async def test_a_delete_names_its_preconditions(start: Start) -> None:
 async def test_a_binding_is_bounded_on_both_sides(start: Start) -> None:
     """The server stops at the `timeout` of the query, we stop waiting by our own clock."""
     async with start(answer({}, 201), hang()) as (api, server):
-        await api.bind("ns", "p", uid="u1", node="n", annotations={"a": "0,1"}, timeout=2.5)
+        await api.bind("ns", "p", uid="u1", resource_version="7", node="n", annotations={"a": "0,1"}, timeout=2.5)
         with pytest.raises(Unavailable):
             await api.bind("ns", "p", uid="u1", node="n", annotations={}, timeout=0.1)
     seen = server.seen[0]
     assert (seen.path, seen.query["timeout"]) == ("/api/v1/namespaces/ns/pods/p/binding", "2.500s")
-    assert seen.body["metadata"] == {"name": "p", "namespace": "ns", "uid": "u1", "annotations": {"a": "0,1"}}
+    assert seen.body["metadata"] == {
+        "name": "p",
+        "namespace": "ns",
+        "uid": "u1",
+        "resourceVersion": "7",
+        "annotations": {"a": "0,1"},
+    }
     assert seen.body["target"] == {"apiVersion": "v1", "kind": "Node", "name": "n"}
+
+
+async def test_a_binding_without_a_version_names_none(start: Start) -> None:
+    """An empty one would be compared, and never be equal."""
+    async with start(answer({}, 201)) as (api, server):
+        await api.bind("ns", "p", uid="u1", node="n", annotations={}, timeout=2.5)
+    assert "resourceVersion" not in server.seen[0].body["metadata"]
 
 
 async def test_what_is_applied_is_the_managers_own(start: Start) -> None:

@@ -14,7 +14,7 @@ from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.pods import Pod
-from deviceshare.loops import claiming
+from deviceshare.loops.binding import Binder
 from deviceshare.loops.controller import Controller
 from deviceshare.loops.feeding import Feed
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
@@ -109,6 +109,8 @@ class LiveCluster(ModelCluster):
         """Verb, resource and name of each, as they were sent."""
         self.bodies: list[Mapping[str, Any]] = []
         """What the patches among them said."""
+        self.bindings: list[Mapping[str, Any]] = []
+        """What the Bindings among them said."""
         self.fail: Callable[[str, str, str], ApiError | None] = lambda verb, plural, name: None
         self.lose: Callable[[], bool] = lambda: False
         """Whether an answer is lost, after its request took effect."""
@@ -158,11 +160,9 @@ class LiveCluster(ModelCluster):
             raise Conflict(name)
         self.remove(kind, name, namespace)
 
-    async def bind(
-        self, namespace: str, pod: str, *, uid: str, node: str, annotations: Mapping[str, str], timeout: float
-    ) -> None:
-        work = super().bind(namespace, pod, uid=uid, node=node, annotations=annotations, timeout=timeout)
-        await self._request("bind", PODS, pod, work)
+    async def bind(self, namespace: str, pod: str, **binding: Any) -> None:
+        self.bindings.append(binding)
+        await self._request("bind", PODS, pod, super().bind(namespace, pod, **binding))
 
     async def _request(self, verb: str, kind: Kind[Any], name: str, work: Coroutine[Any, Any, T]) -> T:
         self.requests.append((verb, kind.plural, name))
@@ -252,15 +252,26 @@ class World:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         self.cluster.edit(PODS, name, {"status": {"conditions": [condition]}}, "ns")
 
+    def binder(self, on_conflict: Callable[[], None] = lambda: None) -> Binder:
+        """A process that binds, with the mirrors of this one."""
+        mirrors = self.cluster.mirrors
+        return Binder(
+            self.cluster,
+            self.fleet,
+            groups=mirrors[GROUPS.plural],
+            ledgers=mirrors[NODE_DEVICES.plural],
+            on_conflict=on_conflict,
+            clock=now,
+        )
+
     async def bind(self, pod: str, node: str) -> None:
-        """As the extender does it, from fresh reads."""
+        """As the extender does it, once it knows the pod's group."""
         found = self.read_pod(pod)
-        while True:
-            try:
-                await claiming.bind(self.cluster, found, self.read_group(found.group), node, timeout=4)
-                return
-            except Conflict:
-                await asyncio.sleep(0.02)
+        self.cluster.mirrors[GROUPS.plural].put(self.read_group(found.group))
+        binder = self.binder()
+        binder.remember(found)
+        await binder.bind("ns", pod, found.metadata.uid, node)
+        await binder.close()
 
     def end(self, pod: str) -> None:
         self.cluster.edit(PODS, pod, {"status": {"phase": "Succeeded"}}, "ns")

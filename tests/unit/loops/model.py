@@ -32,8 +32,10 @@ class Pause:
 class Actor:
     """One coroutine that a test steps by hand, from pause to pause."""
 
-    def __init__(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, name: str, work: Coroutine[Any, Any, Any], *, until: float = 0.0) -> None:
         self.name = name
+        self.until = until
+        """When whatever it does is over in any case, for those of which the protocol says so."""
         self.work = work
         self.over = False
         self.outcome: Any = None
@@ -71,6 +73,14 @@ class ModelCluster:
         self.objects: dict[str, dict[str, Raw]] = {}
         self.versions = itertools.count(1)
         self.uids = itertools.count(1)
+        self._read: dict[str, Any] = {}
+
+    compares = True
+    """Whether a Binding's UID and resourceVersion count, as from Kubernetes 1.23 on."""
+
+    async def pause(self) -> None:
+        """What a request waits for before it takes effect."""
+        await Pause()
 
     # What a test does at once, as the world does.
 
@@ -89,10 +99,18 @@ class ModelCluster:
 
     def read(self, kind: Kind[T], name: str, namespace: str = "") -> T | None:
         raw = self._table(kind).get(self._key(name, namespace))
-        return None if raw is None else msgspec.convert(raw, kind.type)
+        return None if raw is None else self._object(kind, raw)
 
     def all(self, kind: Kind[T]) -> list[T]:
-        return [msgspec.convert(raw, kind.type) for raw in self._table(kind).values()]
+        return [self._object(kind, raw) for raw in self._table(kind).values()]
+
+    def _object(self, kind: Kind[T], raw: Raw) -> T:
+        """The same one for the same version, which names one state of one object."""
+        version = raw["metadata"]["resourceVersion"]
+        if version not in self._read:
+            self._read[version] = msgspec.convert(raw, kind.type)
+        found: T = self._read[version]
+        return found
 
     def edit(self, kind: Kind[Any], name: str, patch: Mapping[str, Any], namespace: str = "") -> None:
         raw = self._table(kind)[self._key(name, namespace)]
@@ -102,7 +120,7 @@ class ModelCluster:
     # The port.
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
-        await Pause()
+        await self.pause()
         found = self.read(kind, name, namespace)
         if found is None:
             raise NotFound(f"{kind.plural} {name}")
@@ -112,24 +130,24 @@ class ModelCluster:
         self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
     ) -> list[T]:
         assert (field_selector, namespace) == ("", "")
-        await Pause()
+        await self.pause()
         key, equals, value = label_selector.partition("=")
         return [
-            msgspec.convert(raw, kind.type)
+            self._object(kind, raw)
             for raw in self._table(kind).values()
             if not key or (raw["metadata"].get("labels", {}).get(key, None) in ((value,) if equals else _Anything()))
         ]
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
-        await Pause()
+        await self.pause()
         if self._key(body["metadata"]["name"], namespace) in self._table(kind):
             raise AlreadyExists(f"{kind.plural} {body['metadata']['name']}")
-        return msgspec.convert(self.put(kind, body, namespace), kind.type)
+        return self._object(kind, self.put(kind, body, namespace))
 
     async def patch(
         self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> T:
-        await Pause()
+        await self.pause()
         raw = self._table(kind).get(self._key(name, namespace))
         if raw is None:
             raise NotFound(f"{kind.plural} {name}")
@@ -145,17 +163,29 @@ class ModelCluster:
     async def delete(
         self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""
     ) -> None:
-        await Pause()
+        await self.pause()
         self.remove(kind, name, namespace)
 
     async def bind(
-        self, namespace: str, pod: str, *, uid: str, node: str, annotations: Mapping[str, str], timeout: float
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        uid: str,
+        resource_version: str,
+        node: str,
+        annotations: Mapping[str, str],
+        timeout: float,
     ) -> None:
-        await Pause()
+        await self.pause()
         raw = self._table(PODS).get(self._key(pod, namespace))
         if raw is None:
             raise NotFound(f"pod {pod}")
-        if raw["metadata"]["uid"] != uid or raw.get("spec", {}).get("nodeName"):
+        meta = raw["metadata"]
+        wanted = (uid or meta["uid"], resource_version or meta["resourceVersion"])
+        if self.compares and wanted != (meta["uid"], meta["resourceVersion"]):
+            raise Conflict(f"pod {pod} is not the one that was read")
+        if raw.get("spec", {}).get("nodeName") or meta.get("deletionTimestamp"):
             raise Conflict(f"pod {pod}")
         self.edit(PODS, pod, {"spec": {"nodeName": node}, "metadata": {"annotations": dict(annotations)}}, namespace)
 

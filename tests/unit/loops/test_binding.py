@@ -11,7 +11,6 @@ from deviceshare.domain.devices import devices_of
 from deviceshare.domain.explaining import NOT_INJECTED
 from deviceshare.domain.ledger import as_json, new_ledger
 from deviceshare.loops import claiming
-from deviceshare.loops.binding import Binder
 from deviceshare.loops.claiming import Refused
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Conflict, Unavailable
@@ -29,14 +28,7 @@ class Scheduler:
         self.world = World()
         self.cluster = self.world.cluster
         self.conflicts = 0
-        mirrors = self.cluster.mirrors
-        self.binder = Binder(
-            self.cluster,
-            self.world.fleet,
-            groups=mirrors[GROUPS.plural],
-            ledgers=mirrors[NODE_DEVICES.plural],
-            on_conflict=self._count,
-        )
+        self.binder = self.world.binder(self._count)
         for name in ("n1", "n2"):
             self.world.node(name)
             node = self.cluster.read(NODES, name)
@@ -230,7 +222,7 @@ def test_a_pod_that_is_gone_or_was_made_again_is_refused() -> None:
         with pytest.raises(Refused, match="is gone"):
             await scheduler.binder.bind("ns", "p", old.metadata.uid, "n1")
         world.pod("p", "a")
-        with pytest.raises(Refused, match="made again"):
+        with pytest.raises(Refused, match="was recreated"):
             await scheduler.binder.bind("ns", "p", old.metadata.uid, "n1")
         assert world.read_pod("p").node == ""
 

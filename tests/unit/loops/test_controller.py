@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.loops import claiming
 from deviceshare.loops.claiming import Refused
 from deviceshare.loops.controller import STUCK_SECONDS
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
@@ -38,8 +37,7 @@ class Scheduler:
         fits = world.fleet.filter(group, world.fleet.names()).fits if group else []
         try:
             if group and fits:
-                home = world.fleet.home(group)
-                await claiming.bind(world.cluster, world.read_pod(name), group, fits[0], home=home, timeout=4)
+                await world.bind(name, fits[0])
                 return
         except (ApiError, Refused):
             pass

@@ -352,7 +352,8 @@ def test_no_status_write_ever_names_a_node() -> None:
             await asyncio.sleep(5)
         bodies = world.cluster.bodies
         named = [body for body in bodies if "nodeName" in body.get("status", {})]
-        assert len(named) == 1  # the bind's own
+        settling = {"phase", "nodeName", "selectedDevices"}  # the bind's own, tried again after a conflict
+        assert named and all(body["status"].keys() == settling for body in named)
         assert all(body["metadata"]["resourceVersion"] for body in bodies)
 
     run(story())

@@ -16,11 +16,10 @@ from deviceshare.domain.pods import Pod
 from deviceshare.loops import rebinding as protocol
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Conflict
-from tests.unit.loops.model import Actor, Pause
-from tests.unit.loops.test_protocol import (
+from tests.unit.domain.objects import GPU
+from tests.unit.loops.histories import (
     BINDS_OVER,
     CARELESS,
-    GPU,
     GROUP_NAMES,
     NODE_NAMES,
     USUAL,
@@ -28,10 +27,13 @@ from tests.unit.loops.test_protocol import (
     many,
     schedules,
 )
+from tests.unit.loops.model import Actor, Pause
 
 
 class RebindWorld(World):
     """Two nodes of three devices, which break; two groups that want one each."""
+
+    everywhere_at_once = True
 
     devices = 3
     wanted = 1
@@ -39,8 +41,8 @@ class RebindWorld(World):
     def __init__(self, schedule: bytes, moves: Any) -> None:
         self.sick: dict[str, set[int]] = {"n1": set(), "n2": set()}
         self.requests = 0
-        self.standing: dict[tuple[str, str], tuple[Claim, list[Actor]]] = {}
-        """Each claim as it is, and the binds that had begun when it became so."""
+        self.standing: dict[tuple[str, str], tuple[Claim, float]] = {}
+        """Each claim as it is, and when it became so."""
         super().__init__(schedule, moves)
 
     # The world's moves.
@@ -107,20 +109,16 @@ class RebindWorld(World):
         if ledger is None or not ledger.claims[uid].former:
             return
         node = ledger.node
-        waits: list[Actor] = []
+        waits: list[float] = []
 
         async def wait(claim: Claim) -> None:
-            seen, binds = self.standing[node, uid]
-            waits.extend(binds if seen == claim else self.binds)
+            seen, since = self.standing[node, uid]
+            waits.append((since if seen == claim else self.clock.now) + self.binds_over())
             await Pause(BINDS_OVER)
 
         if len(self.others) < 3:
             work = protocol.release_former(self.cluster, node, uid, wait_out_binds=wait)
             self.others.append((Actor(f"release {uid}", work), waits))
-
-    def bounded(self) -> list[Actor]:
-        """Telling is over in time, as binding is."""
-        return [*super().bounded(), *(actor for actor, _ in self.others if actor.name.startswith("tell"))]
 
     # The invariants.
 
@@ -132,7 +130,7 @@ class RebindWorld(World):
         for ledger in self.cluster.all(NODE_DEVICES):
             for uid, claim in ledger.claims.items():
                 if self.standing.get((ledger.node, uid), (None,))[0] != claim:
-                    self.standing[ledger.node, uid] = claim, list(self.binds)
+                    self.standing[ledger.node, uid] = claim, self.clock.now
 
     def check_told(self, pod: Pod, claim: Claim) -> None:
         """Only at last."""
@@ -169,7 +167,7 @@ class RebindWorld(World):
         return ledger, self.pick(sorted(ledger.claims))
 
     def _pods(self, node: str, uid: str) -> list[Pod]:
-        return [pod for pod in self.cluster.all(PODS) if pod.lives and pod.node == node and pod.group_uid == uid]
+        return [pod for pod in self.using() if pod.node == node and pod.group_uid == uid]
 
 
 async def _over(claim: Claim) -> None:
@@ -205,10 +203,8 @@ def test_nor_while_people_wipe_statuses_and_delete_ledgers(schedule: bytes) -> N
 
 def test_an_old_leader_that_wakes_late_tells_nobody_of_a_device_given_up_since() -> None:
     """It read the claim of one rebind; a second one has replaced that device, and it was given back."""
-    world = RebindWorld(bytes([1]), [])
-    world.begin_bind("p1", "n1", 0)
-    world.binds[0].finish()
-    uid = world.cluster.all(NODE_DEVICES)[0].claims.popitem()[0]
+    world = RebindWorld(bytes([0, 0, 0, 0]), [])
+    uid = world.cluster.all(NODE_DEVICES)[0].claims.copy().popitem()[0]
 
     def rebind(broken: int) -> None:
         world.sick["n1"].add(broken)
@@ -228,3 +224,58 @@ def test_an_old_leader_that_wakes_late_tells_nobody_of_a_device_given_up_since()
     assert [device.index for device in ledger.claims[uid].former] == [0], "device 1 is nobody's again"
     assert isinstance(old.finish(), Conflict)
     world.check()
+    world.close()
+
+
+def rebound(world: RebindWorld, broken: int) -> str:
+    """The UID of group a, whose device on n1 broke and was replaced."""
+    world.sick["n1"].add(broken)
+    world.report("n1")
+    world.request("a")
+    world._finish(protocol.rebind(world.cluster, "a", opaque=lambda node: ()))
+    return world.cluster.all(NODE_DEVICES)[0].claims.copy().popitem()[0]
+
+
+def former(world: RebindWorld, uid: str) -> list[int]:
+    return [device.index for device in world.cluster.all(NODE_DEVICES)[0].claims[uid].former]
+
+
+def test_nothing_is_given_back_while_a_pod_is_yet_to_be_told() -> None:
+    """An old leader may be about to tell it of the device that came and went since."""
+    world = RebindWorld(bytes([0, 0, 0, 0]), [])
+    rebound(world, 0)
+    uid = rebound(world, 1)
+    world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
+    assert former(world, uid) == [0, 1]
+    world.close()
+
+
+def test_a_bind_that_slept_through_a_rebind_gets_the_new_device_where_versions_are_compared() -> None:
+    """It read the claim before; the old device was given back meanwhile, without any waiting."""
+    world = RebindWorld(bytes([0, 0, 0, 0]), [])
+    replica = world.replicas[0]
+    replica.hear()
+    late = world.cluster.read(PODS, "p2", "ns")
+    assert late is not None
+    replica.binder.remember(late)
+    task = replica.begin("p2", late.metadata.uid, "n1")
+    replica.serve(replica.requests[0])  # it has read the claim; its Binding is on its way
+    world.cluster.remove(PODS, "p1", "ns")
+    uid = rebound(world, 0)
+    world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
+    assert former(world, uid) == []
+    assert replica.finish(task) == ""
+    bound = world.cluster.read(PODS, "p2", "ns")
+    assert bound is not None and [device.index for device in bound.devices] == [1]
+    world.check()
+    world.close()
+
+
+def test_what_a_live_pod_was_told_before_is_not_given_back() -> None:
+    """Its containers may hold that until it ends."""
+    world = RebindWorld(bytes([0, 0, 0, 0]), [])
+    uid = rebound(world, 0)
+    world._finish(protocol.tell(world.cluster, "n1", uid, world._pods("n1", uid)))
+    world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
+    assert former(world, uid) == [0]
+    world.close()

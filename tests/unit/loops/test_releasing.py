@@ -251,3 +251,42 @@ def test_a_collection_under_way_does_not_hold_up_others() -> None:
 def test_no_two_marks_are_equal() -> None:
     """Equal marks would be one and the same write."""
     assert len({new_mark() for _ in range(500)}) == 500
+
+
+def test_a_mark_that_was_replaced_is_waited_for_anew() -> None:
+    """Another leader took it away and marked the claim again: between the two somebody may have joined."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            world.end("a")
+            world.pod("b", "team")
+            await asyncio.sleep(5)
+            world.cluster.remove(GROUPS, "team")
+            await asyncio.sleep(10)
+            (uid,) = world.ledger("n1").claims
+            again = {"spec": {"claims": {uid: {"releasing": "another"}}}}
+            world.cluster.edit(NODE_DEVICES, "n1", again)
+            await asyncio.sleep(BINDS_OVER_SECONDS - 1)
+            assert world.holders("n1") == {"team": "0,1*"}
+            await soon(lambda: world.holders("n1") == {}, 3)
+
+    run(story())
+
+
+def test_a_fresh_claim_of_an_unbound_group_is_left_alone() -> None:
+    """A bind wrote it and is about to write the group."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await soon(lambda: world.open("n1"))
+            group = world.group("team")
+            await claiming.claim(world.cluster, group, "n1")
+            await asyncio.sleep(BIND_SECONDS - 1)
+            assert world.holders("n1") == {"team": "0,1"}
+
+    run(story())

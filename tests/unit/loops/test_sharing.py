@@ -1,6 +1,8 @@
 """Reads that several callers share, none of which began before any of them asked."""
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
@@ -93,3 +95,21 @@ def test_closing_ends_what_is_being_read() -> None:
         assert asyncio.get_running_loop().time() < 1
 
     run(story())
+
+
+def test_an_exception_that_nobody_waits_for_any_more_is_not_reported_as_lost() -> None:
+    """Every caller gave up before the read failed: asyncio would print a traceback to the log."""
+
+    async def story() -> list[dict[str, Any]]:
+        complaints: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        shared = SharedRead(Source().read)
+        callers = [asyncio.create_task(shared("broken")) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        for caller in callers:
+            caller.cancel()
+        await asyncio.sleep(5)
+        gc.collect()
+        return complaints
+
+    assert run(story()) == []

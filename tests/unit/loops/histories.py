@@ -1,0 +1,385 @@
+"""The world of the protocol's random histories: replicas that bind, leaders that collect and repair, careless hands.
+
+Hypothesis draws a schedule, a string of bytes. Each choice has a request take effect, lets a leader go to its next one,
+puts a replica to sleep or stops one for ever, begins a bind, a collection or a repair, has mirrors catch up, lets time
+pass, or lets the world change. After every request the invariants of design.md must hold.
+"""
+
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deviceshare.domain import contract
+from deviceshare.domain.devices import devices_of
+from deviceshare.domain.groups import Group
+from deviceshare.domain.ledger import Claim, as_json, new_ledger
+from deviceshare.domain.pods import Pod
+from deviceshare.loops import collecting, repairing
+from deviceshare.loops.claiming import BINDS_OVER_SECONDS, binds_over
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from tests.unit.domain.objects import GPU, INJECTED
+from tests.unit.loops.model import Actor, ModelCluster, Pause
+from tests.unit.loops.replicas import KINDS, Clock, SentRequest, SteppedReplica
+
+T = TypeVar("T")
+
+NODE_NAMES = ("n1", "n1", "n1", "n2")
+GROUP_NAMES = ("a", "b")
+POD_NAMES = ("p1", "p2", "p3")
+BINDS_OVER = "every bind that began before is over"
+EXAMPLES = int(os.environ.get("PROTOCOL_EXAMPLES", "1000"))
+STATUSES: tuple[dict[str, Any], ...] = ({}, {"containerStatuses": [{"name": "main", "state": {"running": {}}}]})
+"""What a kubelet may say of the containers of a pod that it reports as failed before it kills them."""
+
+
+class World:
+    """Two nodes of two devices, two groups that want two each, three pods; whatever deviceshare does about them.
+
+    The first byte says whether the API server compares what a Binding carries (Kubernetes 1.23 and later). Where it
+    does, collectors don't wait at all: nothing may rest on clocks. Where it doesn't, it is blind to UIDs, too.
+    """
+
+    devices = 2
+    wanted = 2
+    everywhere_at_once = False
+    """Whether mirrors catch up with all kinds together."""
+
+    def __init__(self, schedule: bytes, moves: Sequence["Move"]) -> None:
+        self.moves = moves
+        self.choices = iter(schedule)
+        self.cluster = ModelCluster()
+        self.clock = Clock()
+        self.replicas: list[SteppedReplica] = []
+        self.ghosts: list[tuple[SteppedReplica, SentRequest]] = []
+        """Requests of replicas that are dead."""
+        self.others: list[tuple[Actor, list[float]]] = []
+        """Collections and repairs, each with the times until which it waits."""
+        self.marks = 0
+        self.seen_mark: dict[str, float] = {}
+        self.lost: set[str] = set()
+        """Nodes whose ledger somebody deleted and nobody has recreated and opened yet."""
+        self.received: dict[str, set[int]] = {}
+        """By the UID of a pod, the numbers of all devices that its annotations ever named."""
+        self.stopped: set[str] = set()
+        """The UIDs of pods whose containers have ended, whatever is said of them."""
+        self.have = devices_of({GPU: self.devices})
+        for name in ("n1", "n2"):
+            self.cluster.put(NODES, {"metadata": {"name": name, "labels": {contract.MODE_LABEL: "shared"}}})
+            self.cluster.put(
+                NODE_DEVICES, {**new_ledger(self._node(name), {}), "status": {"devices": as_json(self.have)}}
+            )
+        for name in GROUP_NAMES:
+            self.make_group(name)
+        for name, group in zip(POD_NAMES, ("a", "a", "b"), strict=True):
+            self.make_pod(name, group)
+        self.cluster.compares = self.pick((True, False))
+        self.replicas = [self._replica(), self._replica()]
+        if self.pick((True, False)):
+            replica, task = self.begin_bind("p1", "n1")
+            assert replica.finish(task) == ""
+
+    def run(self) -> None:
+        """Takes every step of the schedule and looks at the invariants after each."""
+        try:
+            while True:
+                self.pick(self.moves)(self)
+        except StopIteration:
+            pass
+        finally:
+            self.close()
+        self.settle()
+
+    def close(self) -> None:
+        """Stops everything where it is."""
+        for actor, _ in self.others:
+            actor.crash()
+        for _, request in self.in_flight():
+            request.work.close()
+        for replica in self.replicas:
+            replica.die()
+        self.replicas, self.ghosts, self.others = [], [], []
+
+    def pick(self, options: Sequence[T]) -> T:
+        return options[next(self.choices) % len(options)]
+
+    def in_flight(self) -> list[tuple[SteppedReplica, SentRequest]]:
+        """What the API server has and has not done yet."""
+        alive = [(replica, request) for replica in self.replicas for request in replica.requests]
+        return [*alive, *self.ghosts]
+
+    # The world's moves.
+
+    def group_comes_or_goes(self) -> None:
+        name = self.pick(GROUP_NAMES)
+        if self.cluster.read(GROUPS, name):
+            self.cluster.remove(GROUPS, name)
+        else:
+            self.make_group(name)
+
+    def pod_comes_or_goes(self) -> None:
+        name = self.pick(POD_NAMES)
+        if self.cluster.read(PODS, name, "ns"):
+            self.cluster.remove(PODS, name, "ns")
+        else:
+            self.make_pod(name, self.pick(GROUP_NAMES))
+
+    def pod_is_written(self) -> None:
+        """By anybody, such as kube-scheduler that says why it waits."""
+        name = self.pick(POD_NAMES)
+        if self.cluster.read(PODS, name, "ns"):
+            self.cluster.edit(PODS, name, {}, "ns")
+
+    def pod_ends(self) -> None:
+        """In one of the ways in which pods do: at last, too early, and then as the kubelet or the leader says."""
+        name = self.pick(POD_NAMES)
+        pod = self.cluster.read(PODS, name, "ns")
+        if pod is None or not pod.node:
+            return
+        if not pod.status.phase and self.pick((True, False)):
+            self.stopped.add(pod.metadata.uid)
+            self.cluster.edit(PODS, name, {"status": {"phase": "Succeeded"}}, "ns")
+        elif not pod.status.phase:
+            self.cluster.edit(PODS, name, {"status": {"phase": "Failed", **self.pick(STATUSES)}}, "ns")
+        elif pod.ending:
+            self.stopped.add(pod.metadata.uid)
+            ended = {"containerStatuses": [{"name": "main", "state": {"terminated": {}}}]}
+            waited = {"metadata": {"annotations": {contract.ENDED: pod.metadata.uid}}}
+            self.cluster.edit(PODS, name, self.pick(({"status": ended}, waited)), "ns")
+
+    def status_is_wiped(self) -> None:
+        group = self.cluster.read(GROUPS, self.pick(GROUP_NAMES))
+        if group and group.node and self.claim_held(group):
+            self.cluster.edit(GROUPS, group.name, {"status": None})
+
+    def ledger_is_deleted(self) -> None:
+        name = self.pick(NODE_NAMES)
+        self.cluster.remove(NODE_DEVICES, name)
+        self.lost.add(name)
+
+    def time_passes(self) -> None:
+        self.clock.now += self.pick((1.0, 5.0, 9.0, 30.0))
+        for replica in self.replicas:
+            replica.run()
+        for actor, _ in self.others:
+            if actor.name.startswith("tell") and self.clock.now > actor.until:
+                actor.crash()
+        self._tidy()
+
+    # deviceshare's moves.
+
+    def bind_begins(self) -> None:
+        self.begin_bind(self.pick(POD_NAMES), self.pick(NODE_NAMES))
+
+    def begin_bind(self, pod: str, node: str) -> Any:
+        """kube-scheduler shows a replica the pod, mostly, and has it bound; the mirrors may lag far behind."""
+        found = self.cluster.read(PODS, pod, "ns")
+        if found is None or not found.pending or sum(len(replica.binds) for replica in self.replicas) >= 3:
+            return None
+        replica = self.pick(self.replicas)
+        if self.pick((True, True, False)):
+            replica.binder.remember(found)
+        return replica, replica.begin(pod, found.metadata.uid, node)
+
+    def mirrors_catch_up(self) -> None:
+        replica = self.pick(self.replicas)
+        replica.hear(KINDS if self.everywhere_at_once else self.pick((KINDS, KINDS, *((kind,) for kind in KINDS))))
+
+    def collection_begins(self) -> None:
+        ledger = self.cluster.read(NODE_DEVICES, self.pick(NODE_NAMES))
+        if ledger is None or not ledger.claims:
+            return
+        uid = self.pick(sorted(ledger.claims))
+
+        def work(wait: "Wait") -> Coroutine[Any, Any, Any]:
+            async def wait_out(mark: str) -> None:
+                await wait(self.seen_mark.setdefault(mark, self.clock.now) + self.binds_over())
+
+            return collecting.collect(self.cluster, ledger.node, uid, new_mark=self._new_mark, wait_out_binds=wait_out)
+
+        self._begin(f"collect {uid}", work)
+
+    def status_is_repaired(self) -> None:
+        name = self.pick(GROUP_NAMES)
+        self._begin(f"readopt {name}", lambda wait: repairing.readopt(self.cluster, name))
+
+    def ledger_is_recreated(self) -> None:
+        """As the controller does it: created without devices, then opened."""
+        if not self.lost:
+            return
+        node = self._node(self.pick(sorted(self.lost)))
+
+        async def work(wait: "Wait") -> None:
+            ledger = self.cluster.read(NODE_DEVICES, node.metadata.name)
+            if ledger is None:
+                await repairing.recreate(
+                    self.cluster,
+                    node,
+                    gather=lambda: repairing.fenced_evidence(self.cluster),
+                    wait_out_binds=lambda: wait(self.clock.now + binds_over(None)),
+                )
+            await repairing.open_ledger(
+                self.cluster,
+                node.metadata.name,
+                self.have,
+                gather=lambda: repairing.evidence(self.cluster),
+            )
+
+        self._begin("recreate", work)
+
+    def binds_over(self) -> float:
+        """How long a collector waits; nothing, where the server compares what a Binding carries."""
+        return 0.0 if self.cluster.compares else binds_over(None)
+
+    def something_goes_on(self) -> None:
+        """A request takes effect, or a leader makes its next one, a few times over."""
+        leaders = [actor for actor, waits in self.others if not waits or waits[-1] <= self.clock.now]
+        requests = self.in_flight()
+        if not leaders and not requests:
+            return
+        everybody: list[Actor | tuple[SteppedReplica, SentRequest]] = [*requests, *leaders]
+        chosen = self.pick(everybody)
+        for _ in range(self.pick((1, 1, 2, 3, 6))):
+            if isinstance(chosen, Actor):
+                chosen.step()
+                over = chosen.over or bool(chosen.waiting)
+            else:
+                replica, request = chosen
+                self._serve(replica, request)
+                over = not replica.requests
+                chosen = (replica, replica.requests[-1]) if replica.requests else chosen
+            self.lost -= {ledger.node for ledger in self.cluster.all(NODE_DEVICES) if ledger.devices}
+            self.check()
+            if over:
+                break
+        self._tidy()
+
+    def _serve(self, replica: SteppedReplica, request: SentRequest) -> None:
+        if (replica, request) in self.ghosts:
+            self.ghosts.remove((replica, request))
+            request.take_effect(self.clock.now)
+        else:
+            replica.serve(request)
+
+    def replica_sleeps_or_wakes(self) -> None:
+        """Its machine is suspended, or has too much else to do."""
+        replica = self.pick(self.replicas)
+        if replica.asleep:
+            replica.wake(suspended=self.pick((True, False)))
+        else:
+            replica.sleep()
+
+    def something_stops_for_ever(self) -> None:
+        if self.pick((True, False)) and self.others:
+            self.pick(self.others)[0].crash()
+            self._tidy()
+            return
+        number = self.pick(range(len(self.replicas)))
+        dead = self.replicas[number]
+        self.replicas[number] = self._replica()
+        self.ghosts += [(dead, request) for request in dead.die()]
+
+    # The invariants.
+
+    def using(self) -> list[Pod]:
+        """The pods whose containers may be using devices, whatever is said of them, but for impostors."""
+        pods = self.cluster.all(PODS)
+        return [pod for pod in pods if pod.node and pod.metadata.uid not in self.stopped and not pod.impostor]
+
+    def check(self) -> None:
+        pods = self.using()
+        owners: dict[tuple[str, str, int], str] = {}
+        homes: dict[str, str] = {}
+        for pod in pods:
+            assert homes.setdefault(pod.group_uid, pod.node) == pod.node, "a group lives on one node"
+            received = self.received.setdefault(pod.metadata.uid, set())
+            received |= {device.index for device in pod.devices}
+            for number in received:
+                owner = owners.setdefault((pod.node, GPU, number), pod.group_uid)
+                assert owner == pod.group_uid, "a device serves one group"
+        for ledger in self.cluster.all(NODE_DEVICES):
+            reserved = {uid: {d.index for d in ledger.reserved(claim)} for uid, claim in ledger.claims.items()}
+            assert sum(map(len, reserved.values())) == len(set().union(*reserved.values())), "a device is in one claim"
+            for pod in pods:
+                if pod.node == ledger.node and pod.node not in self.lost:
+                    assert pod.group_uid in reserved, "devices of a live pod stay claimed"
+                    assert self.received[pod.metadata.uid] <= reserved[pod.group_uid], "all that it ever received does"
+                    self.check_told(pod, ledger.claims[pod.group_uid])
+        for group in self.cluster.all(GROUPS):
+            assert not group.node or group.node in self.lost or self.claim_held(group), "a bound group holds its claim"
+
+    def check_told(self, pod: Pod, claim: Claim) -> None:
+        assert tuple(sorted(claim.devices)) == pod.devices, "a pod is told what its group's claim holds"
+
+    def settle(self) -> None:
+        """What must come true at last, once nobody disturbs any more."""
+
+    # How the world is made.
+
+    def claim_held(self, group: Group) -> bool:
+        ledger = self.cluster.read(NODE_DEVICES, group.node)
+        return ledger is not None and group.uid in ledger.claims
+
+    def make_group(self, name: str) -> None:
+        self.cluster.put(GROUPS, {"metadata": {"name": name}, "spec": {"resources": {GPU: self.wanted}}})
+
+    def make_pod(self, name: str, group: str) -> None:
+        named = {contract.GROUP: group}
+        spec = {"containers": [{"name": "main", "env": INJECTED}]}
+        self.cluster.put(PODS, {"metadata": {"name": name, "labels": named, "annotations": named}, "spec": spec}, "ns")
+
+    def _replica(self) -> SteppedReplica:
+        replica = SteppedReplica(self.cluster, self.clock)
+        replica.hear()
+        return replica
+
+    def _begin(self, name: str, work: Callable[["Wait"], Coroutine[Any, Any, Any]]) -> None:
+        if len(self.others) >= 2:
+            return
+        waits: list[float] = []
+
+        async def wait(until: float) -> None:
+            waits.append(until)
+            await Pause(BINDS_OVER)
+
+        self.others.append((Actor(name, work(wait), until=self.clock.now + BINDS_OVER_SECONDS), waits))
+
+    def _tidy(self) -> None:
+        self.others = [(actor, waits) for actor, waits in self.others if not actor.over]
+
+    def _node(self, name: str) -> Any:
+        return self.cluster.read(NODES, name)
+
+    def _new_mark(self) -> str:
+        self.marks += 1
+        return f"mark-{self.marks}"
+
+
+Wait = Callable[[float], Coroutine[Any, Any, None]]
+Move = Callable[[Any], None]
+
+USUAL: list[Move] = [
+    *[World.something_goes_on] * 14,
+    *[World.bind_begins] * 4,
+    *[World.mirrors_catch_up] * 3,
+    *[World.collection_begins] * 3,
+    *[World.group_comes_or_goes] * 2,
+    *[World.pod_comes_or_goes] * 2,
+    World.pod_is_written,
+    *[World.pod_ends] * 2,
+    *[World.time_passes] * 2,
+    World.replica_sleeps_or_wakes,
+    World.something_stops_for_ever,
+]
+CARELESS: list[Move] = [
+    World.status_is_wiped,
+    World.status_is_repaired,
+    World.status_is_repaired,
+    World.ledger_is_deleted,
+    World.ledger_is_recreated,
+    World.ledger_is_recreated,
+]
+schedules = given(st.binary(min_size=60, max_size=160))
+many = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
