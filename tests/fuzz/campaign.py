@@ -151,7 +151,7 @@ class _Campaign:
         decoders = {name: decoder_of(kind.type) for name, kind in kinds.items()}
         for _ in range(number):
             self._sent[DECODERS] += 1
-            name = random_.choice([*decoders, "/filter", "/bind", "/mutate-pods"])
+            name = random_.choice([*decoders, "/filter", "/preempt", "/bind", "/mutate-pods"])
             whole = getattr(documents, name) if name in decoders else documents.document(name, random_)
             body = documents.encode(documents.bend(whole, random_), random_)
             try:

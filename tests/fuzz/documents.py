@@ -86,6 +86,11 @@ def document(path: str, random_: random.Random) -> Json:
     if path in ("/filter", "/prioritize"):
         names = {"Pod": pod, "NodeNames": ["node-1", "node-2", "elsewhere"], "Nodes": None}
         return random_.choice([names, {"Pod": pod, "NodeNames": None, "Nodes": {"items": [copy.deepcopy(NODE)]}}])
+    if path == "/preempt":
+        victims = {"Pods": [{"UID": "u-2"}], "NumPDBViolations": 0}
+        whole = {"Pods": [copy.deepcopy(POD)], "NumPDBViolations": 1}
+        asked = ({"NodeNameToMetaVictims": {"node-1": victims}}, {"NodeNameToVictims": {"node-1": whole, "node-2": None}})
+        return {"Pod": pod, **random_.choice(asked)}
     if path == "/bind":
         return {"PodName": "p", "PodNamespace": "ns", "PodUID": "u-1", "Node": "node-1"}
     if path == "/validate-groups":

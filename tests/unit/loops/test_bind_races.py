@@ -209,6 +209,21 @@ def test_a_collector_lists_the_pods_again_after_its_wait(make: Make) -> None:
     races.check()
 
 
+def test_a_collector_waits_out_binds_while_pods_are_pending(make: Make) -> None:
+    """Once, for its own mark, before it drops the claim."""
+    races = make()
+    races.group_goes()
+    waits: list[tuple[str, list[str]]] = []
+
+    async def wait(mark: str) -> None:
+        waits.append((mark, races.holders()))
+
+    (uid,) = races.cluster.all(NODE_DEVICES)[0].claims
+    work = collecting.collect(races.cluster, "n1", uid, new_mark=races._new_mark, wait_out_binds=wait)
+    assert Actor("collector", work).finish() is Outcome.FREED
+    assert waits == [("mark-1", ["a"])]
+
+
 def test_a_collector_touches_each_pending_pod_once(make: Make) -> None:
     """However often it must begin again: each touch has the scheduler try the pod."""
     races = make()

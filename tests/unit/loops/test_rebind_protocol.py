@@ -269,3 +269,13 @@ def test_a_bind_that_slept_through_a_rebind_gets_the_new_device_where_versions_a
     assert bound is not None and [device.index for device in bound.devices] == [1]
     world.check()
     world.close()
+
+
+def test_what_a_live_pod_was_told_before_is_not_given_back() -> None:
+    """Its containers may hold that until it ends."""
+    world = RebindWorld(bytes([0, 0, 0, 0]), [])
+    uid = rebound(world, 0)
+    world._finish(protocol.tell(world.cluster, "n1", uid, world._pods("n1", uid)))
+    world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
+    assert former(world, uid) == [0]
+    world.close()
