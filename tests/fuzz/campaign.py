@@ -17,7 +17,7 @@ from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.web.extender_api import decode_arguments, decode_binding, named_nodes
 from deviceshare.web.review import BadReview, decode
 from tests.fuzz import documents, target, wire
-from tests.fuzz.target import Target
+from tests.fuzz.target import Victim
 
 DECODERS: Final = "decoders"
 _WORKERS: Final = 6
@@ -61,7 +61,7 @@ def run(inputs: int, seed: int) -> Report:
 
 
 class _Campaign:
-    def __init__(self, targets: dict[str, Target], seed: int) -> None:
+    def __init__(self, targets: dict[str, Victim], seed: int) -> None:
         self._targets = targets
         self._seed = seed
         self._sent: Counter[str] = Counter()
@@ -89,10 +89,10 @@ class _Campaign:
         log = {name: process.log_bytes() for name, process in self._processes()}
         return Report(self._seed, dict(self._sent), statuses, seconds, self._memory, log, self._faults)
 
-    def _processes(self) -> Iterable[tuple[str, Target]]:
+    def _processes(self) -> Iterable[tuple[str, Victim]]:
         return (("run", self._targets["webhook"]), ("agent", self._targets["agent"]))
 
-    def _judge(self, name: str, process: Target) -> None:
+    def _judge(self, name: str, process: Victim) -> None:
         if not process.running:
             self._faults.append(f"{name} ended with {process.process.poll()}: {process.log()[-2000:]}")
             return
