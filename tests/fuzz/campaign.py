@@ -107,7 +107,7 @@ class _Campaign:
             self._faults.append(f"{name}'s memory grew from {warm:.0f} to {end:.0f} MiB")
         if process.descriptors() > self._descriptors[name] + 16:
             self._faults.append(f"{name} keeps {process.descriptors()} files open, {self._descriptors[name]} before")
-        if longest := max((len(line) for line in log.splitlines()), default=0) > 4000:
+        if (longest := max((len(line) for line in log.splitlines()), default=0)) > 4000:
             self._faults.append(f"{name} logged a line of {longest} characters")
 
     # Servers.
