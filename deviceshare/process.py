@@ -217,9 +217,19 @@ class Process:
             routes = Extender(self._fleet, self._groups, self._binder, self._synced, own_names=names).routes()
             tls = self._certificate_of("extender", settings.extender_tls) if settings.extender_tls else None
             at, limit = settings.extender_bind, extender.MAX_BODY
-            bounds = {"connections": extender.MAX_CONNECTIONS, "at_once": extender.MAX_AT_ONCE}
-            timeout = extender.TIMEOUT
-            servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=timeout, tls=tls, **bounds))
+            servers.append(
+                Server(
+                    "extender",
+                    *at,
+                    routes,
+                    metrics,
+                    max_body=limit,
+                    timeout=extender.TIMEOUT,
+                    tls=tls,
+                    connections=extender.MAX_CONNECTIONS,
+                    at_once=extender.MAX_AT_ONCE,
+                )
+            )
         if "webhook" in settings.roles:
             routes = Admission(self._groups, self._pods, settings.identity, settings.agent_identity).routes()
             if settings.webhook_tls:

@@ -145,7 +145,7 @@ class _Campaign:
 
     def _decode(self, number: int, part: float) -> None:
         random_ = random.Random(f"{self._seed}/decoders/{part}")
-        kinds = {"POD": PODS, "GROUP": GROUPS, "NODE_DEVICES": NODE_DEVICES, "NODE": NODES}
+        kinds: dict[str, Any] = {"POD": PODS, "GROUP": GROUPS, "NODE_DEVICES": NODE_DEVICES, "NODE": NODES}
         decoders = {name: msgspec.json.Decoder(kind.type) for name, kind in kinds.items()}
         for _ in range(number):
             self._sent[DECODERS] += 1
