@@ -14,7 +14,7 @@ from deviceshare.telemetry import ServerMetrics
 from deviceshare.web.crowd import Crowd, CrowdBounds
 from deviceshare.web.listener import Listener
 from deviceshare.web.quoting import Repeats, quoted
-from deviceshare.web.turns import Turns
+from deviceshare.web.turns import AddressTurns
 from deviceshare.web.visit import Visit
 
 log = structlog.get_logger(__name__)
@@ -69,7 +69,9 @@ class Server:
         # Chunks cost a few bytes each: an eighth leaves room for any that somebody sends in earnest.
         request = max_body + max_body // 8 + _HEADERS
         self._crowd = Crowd(CrowdBounds(connections, request, max(at_once or 8 * max_body, request)))
-        app = web.Application(middlewares=[_bounded(metrics, max_body, timeout, Turns())], client_max_size=max_body)
+        app = web.Application(
+            middlewares=[_bounded(metrics, max_body, timeout, AddressTurns())], client_max_size=max_body
+        )
         app.add_routes(routes)
         app.on_response_prepare.append(self._say_goodbye)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=timeout, handle_signals=False)
@@ -127,7 +129,7 @@ class Server:
             response.force_close()
 
 
-def _bounded(metrics: ServerMetrics, max_body: int, timeout: float, turns: Turns) -> Middleware:
+def _bounded(metrics: ServerMetrics, max_body: int, timeout: float, turns: AddressTurns) -> Middleware:
     async def answer(request: web.Request, visit: Visit, handler: Handler) -> web.StreamResponse:
         _check_body(request, max_body)
         try:

@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict, deque
 
 
-class Turns:
+class AddressTurns:
     """Of one server. Costs nothing where nobody else waits."""
 
     def __init__(self) -> None:

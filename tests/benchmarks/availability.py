@@ -25,7 +25,7 @@ from rich.table import Table
 
 from tests.benchmarks import strangers
 from tests.fuzz import target
-from tests.fuzz.target import ROOT, TRUSTING, Target
+from tests.fuzz.target import ROOT, TRUSTING, Victim
 
 _PATIENCE = 2.0
 """Seconds that an API server gives a webhook of ours."""
@@ -83,7 +83,7 @@ class ApiServer:
         connection.close()
 
 
-def attack(victim: Target, by: Callable[[Target], AbstractContextManager[strangers.Strangers]]) -> Suffered:
+def attack(victim: Victim, by: Callable[[Victim], AbstractContextManager[strangers.Strangers]]) -> Suffered:
     """One attack, and what the victim needs to recover."""
     api_server = ApiServer(victim.ports["webhook"])
     log = victim.log_bytes()

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from tests.fuzz.target import TRUSTING, Target
+from tests.fuzz.target import TRUSTING, Victim
 
 Socket = socket.socket
 _HEAD: Final = b"POST /mutate-pods HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -90,7 +90,7 @@ def _posted(body: bytes, extra: bytes = b"", length: int | None = None) -> bytes
 
 
 @contextlib.contextmanager
-def gzip_bombs(victim: Target) -> Iterator[Strangers]:
+def gzip_bombs(victim: Victim) -> Iterator[Strangers]:
     packer = zlib.compressobj(9, wbits=31)
     bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(512)) + packer.flush()
     with _crowd() as crowd:
@@ -100,7 +100,7 @@ def gzip_bombs(victim: Target) -> Iterator[Strangers]:
 
 
 @contextlib.contextmanager
-def unfinished_bodies(victim: Target) -> Iterator[Strangers]:
+def unfinished_bodies(victim: Victim) -> Iterator[Strangers]:
     body = b" " * (_EIGHT_MIB - 1)
     with _crowd() as crowd:
         _send_all(crowd, [_posted(body, length=_EIGHT_MIB)] * 100, victim.ports["webhook"])
@@ -109,7 +109,7 @@ def unfinished_bodies(victim: Target) -> Iterator[Strangers]:
 
 
 @contextlib.contextmanager
-def malformed_requests(victim: Target) -> Iterator[Strangers]:
+def malformed_requests(victim: Victim) -> Iterator[Strangers]:
     """A line without an end, and a kind of an object that is none."""
     line = b"GET /" + b"\x01" * (4 << 20) + b"\r\n\r\n"
     kind = json.dumps({"apiVersion": "v1", "kind": "x" * (7 << 20)}).encode()
@@ -120,7 +120,7 @@ def malformed_requests(victim: Target) -> Iterator[Strangers]:
 
 
 @contextlib.contextmanager
-def costly_reviews(victim: Target) -> Iterator[Strangers]:
+def costly_reviews(victim: Victim) -> Iterator[Strangers]:
     """Empty containers are three bytes each, and were a patch of two kilobytes."""
     labels = {"deviceshare.io/group": "team"}
     pod = {"metadata": {"labels": labels, "annotations": labels}, "spec": {"containers": [{}] * 50_000}}
@@ -132,7 +132,7 @@ def costly_reviews(victim: Target) -> Iterator[Strangers]:
 
 
 @contextlib.contextmanager
-def scrapers(victim: Target) -> Iterator[Strangers]:
+def scrapers(victim: Victim) -> Iterator[Strangers]:
     """Fifty that ask again as soon as they are answered."""
     over = threading.Event()
     url = f"http://127.0.0.1:{victim.ports['probe']}/metrics"
@@ -154,7 +154,7 @@ def scrapers(victim: Target) -> Iterator[Strangers]:
 
 
 @contextlib.contextmanager
-def idle_connections(victim: Target) -> Iterator[Strangers]:
+def idle_connections(victim: Victim) -> Iterator[Strangers]:
     with _crowd() as crowd:
         for number in range(2000):
             with contextlib.suppress(OSError):
@@ -164,7 +164,7 @@ def idle_connections(victim: Target) -> Iterator[Strangers]:
 
 
 @contextlib.contextmanager
-def slow_headers(victim: Target) -> Iterator[Strangers]:
+def slow_headers(victim: Victim) -> Iterator[Strangers]:
     """A byte a second on each of 400 connections."""
     with _crowd() as crowd:
         for _ in range(400):
@@ -177,7 +177,7 @@ def slow_headers(victim: Target) -> Iterator[Strangers]:
         yield crowd
 
 
-ATTACKS: Final[dict[str, Callable[[Target], contextlib.AbstractContextManager[Strangers]]]] = {
+ATTACKS: Final[dict[str, Callable[[Victim], contextlib.AbstractContextManager[Strangers]]]] = {
     "8 gzip bodies of 0.5 MB": gzip_bombs,
     "100 unfinished bodies of 8 MiB": unfinished_bodies,
     "10 huge malformed requests": malformed_requests,

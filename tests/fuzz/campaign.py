@@ -19,7 +19,7 @@ from deviceshare.loops.ports import Kind
 from deviceshare.web.extender_api import decode_arguments, decode_binding, decode_preemption, named_nodes
 from deviceshare.web.review import BadReview, decode
 from tests.fuzz import documents, target, wire
-from tests.fuzz.target import Target
+from tests.fuzz.target import Victim
 
 DECODERS: Final = "decoders"
 _WORKERS: Final = 6
@@ -63,7 +63,7 @@ def run(inputs: int, seed: int) -> Report:
 
 
 class _Campaign:
-    def __init__(self, targets: dict[str, Target], seed: int) -> None:
+    def __init__(self, targets: dict[str, Victim], seed: int) -> None:
         self._targets = targets
         self._seed = seed
         self._sent: Counter[str] = Counter()
@@ -91,10 +91,10 @@ class _Campaign:
         log = {name: process.log_bytes() for name, process in self._processes()}
         return Report(self._seed, dict(self._sent), statuses, seconds, self._memory, log, self._faults)
 
-    def _processes(self) -> Iterable[tuple[str, Target]]:
+    def _processes(self) -> Iterable[tuple[str, Victim]]:
         return (("run", self._targets["webhook"]), ("agent", self._targets["agent"]))
 
-    def _judge(self, name: str, process: Target) -> None:
+    def _judge(self, name: str, process: Victim) -> None:
         if not process.running:
             self._faults.append(f"{name} ended with {process.process.poll()}: {process.log()[-2000:]}")
             return
@@ -109,7 +109,7 @@ class _Campaign:
             self._faults.append(f"{name}'s memory grew from {warm:.0f} to {end:.0f} MiB")
         if process.descriptors() > self._descriptors[name] + 16:
             self._faults.append(f"{name} keeps {process.descriptors()} files open, {self._descriptors[name]} before")
-        if longest := max((len(line) for line in log.splitlines()), default=0) > 4000:
+        if (longest := max((len(line) for line in log.splitlines()), default=0)) > 4000:
             self._faults.append(f"{name} logged a line of {longest} characters")
 
     # Servers.

@@ -89,8 +89,8 @@ def document(path: str, random_: random.Random) -> Json:
     if path == "/preempt":
         victims = {"Pods": [{"UID": "u-2"}], "NumPDBViolations": 0}
         whole = {"Pods": [copy.deepcopy(POD)], "NumPDBViolations": 1}
-        asked = ({"NodeNameToMetaVictims": {"node-1": victims}}, {"NodeNameToVictims": {"node-1": whole, "node-2": None}})
-        return {"Pod": pod, **random_.choice(asked)}
+        known = {"NodeNameToMetaVictims": {"node-1": victims}}
+        return {"Pod": pod, **random_.choice([known, {"NodeNameToVictims": {"node-1": whole, "node-2": None}}])}
     if path == "/bind":
         return {"PodName": "p", "PodNamespace": "ns", "PodUID": "u-1", "Node": "node-1"}
     if path == "/validate-groups":

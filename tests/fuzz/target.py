@@ -34,7 +34,7 @@ _NODES: Final = 300
 Json = dict[str, Any]
 
 
-class Target:
+class Victim:
     """One running process."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
@@ -79,7 +79,7 @@ class Target:
 
 
 @contextlib.contextmanager
-def deviceshare(directory: Path, tree: Path = ROOT, *, level: str = "info") -> Iterator[Target]:
+def deviceshare(directory: Path, tree: Path = ROOT, *, level: str = "info") -> Iterator[Victim]:
     """All four servers."""
     names = {"dns_names": ["localhost"], "addresses": ["127.0.0.1"]}
     now, day, hour = datetime.now(UTC), timedelta(days=1), timedelta(hours=1)
@@ -96,7 +96,7 @@ def deviceshare(directory: Path, tree: Path = ROOT, *, level: str = "info") -> I
 
 
 @contextlib.contextmanager
-def agent(directory: Path, tree: Path = ROOT, *, level: str = "info") -> Iterator[Target]:
+def agent(directory: Path, tree: Path = ROOT, *, level: str = "info") -> Iterator[Victim]:
     """The agent of a node without GPUs."""
     with _api_server(directory) as config:
         command = ["agent", "--node-name=node-0", f"--kubeconfig={config}", "--bind=127.0.0.1:0"]
@@ -105,7 +105,7 @@ def agent(directory: Path, tree: Path = ROOT, *, level: str = "info") -> Iterato
 
 
 @contextlib.contextmanager
-def _running(command: list[str], log: Path, tree: Path, servers: tuple[str, ...]) -> Iterator[Target]:
+def _running(command: list[str], log: Path, tree: Path, servers: tuple[str, ...]) -> Iterator[Victim]:
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "deviceshare", *command, "--log-format=json"],
@@ -116,7 +116,7 @@ def _running(command: list[str], log: Path, tree: Path, servers: tuple[str, ...]
             stderr=out,
         )
     try:
-        target = Target(process, log)
+        target = Victim(process, log)
         target.wait_started(servers)
         yield target
     finally:

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from deviceshare.web.turns import Turns
+from deviceshare.web.turns import AddressTurns
 
 
 async def test_who_comes_alone_does_not_wait() -> None:
     """Nearly always."""
-    turns = Turns()
+    turns = AddressTurns()
     coming = turns.turn("a")
     try:
         coming.send(None)
@@ -18,7 +18,7 @@ async def test_who_comes_alone_does_not_wait() -> None:
 
 async def test_addresses_take_turns_whoever_sent_more() -> None:
     """The API server's one request is answered second, not behind a hundred."""
-    turns, order = Turns(), list[str]()
+    turns, order = AddressTurns(), list[str]()
 
     async def answer(address: str) -> None:
         await turns.turn(address)
@@ -34,7 +34,7 @@ async def test_addresses_take_turns_whoever_sent_more() -> None:
 
 async def test_between_two_turns_the_loop_runs() -> None:
     """Else a newcomer's request would not even be read."""
-    turns, seen = Turns(), list[str]()
+    turns, seen = AddressTurns(), list[str]()
 
     async def answer(number: int) -> None:
         await turns.turn("stranger")
@@ -48,7 +48,7 @@ async def test_between_two_turns_the_loop_runs() -> None:
 
 async def test_who_gave_up_is_passed_over() -> None:
     """And holds up nobody."""
-    turns, order = Turns(), list[int]()
+    turns, order = AddressTurns(), list[int]()
 
     async def answer(number: int) -> None:
         await turns.turn("stranger")
