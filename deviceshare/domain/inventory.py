@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain import annotated, contract, physical
@@ -34,7 +34,7 @@ class Withheld(Struct, frozen=True, rename="camel", omit_defaults=True):
     reason: str
     cure: str = ""
     """What to do about it where it isn't meant so."""
-    devices: Devices = ()
+    devices: list[Device] = field(default_factory=list)
     """Which; empty where nobody knows."""
 
     @property
@@ -78,10 +78,10 @@ def _of_vendor(vendor: Vendor, words: Annotated, seen: Mapping[str, list[Part]],
     listed = {r: entry for r, entry in words.resources.items() if contract.vendor_of(r) is vendor}
     if words.faults and not listed:
         reason = f"{_UNREAD}: {words.faults[0]}"
-        return Offer(withheld=tuple(Withheld(r, reason, _CORRECT, devices) for r, devices in there.items()))
+        return Offer(withheld=tuple(Withheld(r, reason, _CORRECT, list(devices)) for r, devices in there.items()))
     if listed:
         found = {r: _annotated(r, entry, there.get(r, ()), agent=r in seen) for r, entry in listed.items()}
-        found |= {r: Offer(withheld=(Withheld(r, KEPT_OUT, devices=there[r]),)) for r in there.keys() - found.keys()}
+        found |= {r: Offer(withheld=(Withheld(r, KEPT_OUT, devices=list(there[r])),)) for r in there.keys() - found.keys()}
     else:
         found = {r: _told(r, devices, told.get(r)) for r, devices in there.items()}
     numbers = Counter(device.index for each in found.values() for device in each.devices)
@@ -95,7 +95,7 @@ def _of_vendor(vendor: Vendor, words: Annotated, seen: Mapping[str, list[Part]],
         tuple(device for each in found.values() for device in each.devices),
         # What one resource keeps out may be offered as another.
         tuple(
-            replace(withheld, devices=tuple(device for device in withheld.devices if device.index not in numbers))
+            replace(withheld, devices=[device for device in withheld.devices if device.index not in numbers])
             for _, each in sorted(found.items())
             for withheld in each.withheld
         ),
@@ -112,7 +112,7 @@ def _there(resource: str, parts: Iterable[Part] | None, counted: Counted | None)
 
 def _told(resource: str, devices: Devices, counted: Counted | None) -> Offer:
     if counted and counted.trouble:
-        return Offer(withheld=(Withheld(resource, counted.trouble, counted.cure, devices),))
+        return Offer(withheld=(Withheld(resource, counted.trouble, counted.cure, list(devices)),))
     return Offer(tuple(Device(resource, device.index) for device in devices))
 
 
@@ -126,7 +126,7 @@ def _annotated(resource: str, entry: Listed, there: Devices, *, agent: bool) -> 
     # By its UUID where that is how it was named: the number may be another device's after a reboot.
     chosen = {index: Device(resource, index) for index in entry.indices}
     chosen |= {by_uuid[uuid].index: by_uuid[uuid] for uuid in entry.uuids & by_uuid.keys()}
-    kept_out = tuple(device for device in there if device.index not in chosen)
+    kept_out = [device for device in there if device.index not in chosen]
     unread = bool(faults and not chosen)
     reason = f"{_UNREAD}: {'; '.join(faults)}" if unread else KEPT_OUT
     withheld = (Withheld(resource, reason, _CORRECT if unread else "", kept_out),) if kept_out or not chosen else ()

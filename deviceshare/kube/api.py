@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -20,9 +19,10 @@ from msgspec import Raw, Struct, field
 from deviceshare.domain.decoding import decoder_of
 from deviceshare.kube.backoff import delays
 from deviceshare.kube.connection import CONNECT_TIMEOUT, Connection, within
+from deviceshare.kube.paths import path_of, segment, selecting
 from deviceshare.kube.refusals import Unserved
 from deviceshare.kube.stream import WatchEvent, events
-from deviceshare.loops.ports import Expired, Invalid, Kind, Unavailable, Undecodable
+from deviceshare.loops.ports import Expired, Kind, Unavailable, Undecodable
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class Api:
         self._timeout = timeout
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
-        return _decode(await self._read(_path(kind, name, namespace), {}), kind.type, f"{kind.kind} {name}")
+        return _decode(await self._read(path_of(kind, name, namespace), {}), kind.type, f"{kind.kind} {name}")
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "", *, dry_run: bool = False) -> T:
         """Makes the object; as a dry run it is admitted and answered, webhooks and all, but not kept.
@@ -81,12 +81,12 @@ class Api:
         """
         whole = {"apiVersion": kind.api_version, "kind": kind.kind, **body}
         query = {**MANAGER, "dryRun": "All"} if dry_run else MANAGER
-        return _decode(await self._write("POST", _path(kind, "", namespace), whole, query), kind.type, whole=False)
+        return _decode(await self._write("POST", path_of(kind, "", namespace), whole, query), kind.type, whole=False)
 
     async def patch(
         self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> T:
-        path = _path(kind, name, namespace, subresource)
+        path = path_of(kind, name, namespace, subresource)
         answer = await self._write("PATCH", path, body, MANAGER, content_type="application/merge-patch+json")
         return _decode(answer, kind.type, whole=False)
 
@@ -108,7 +108,7 @@ class Api:
         metadata = {**body.get("metadata", {}), "name": name}
         whole = {**body, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
         query = {"fieldManager": manager, "force": "true"}
-        path = _path(kind, name, namespace, subresource)
+        path = path_of(kind, name, namespace, subresource)
         # JSON is YAML, and older servers know the type by this name only.
         answer = await self._write("PATCH", path, whole, query, content_type="application/apply-patch+yaml")
         return _decode(answer, kind.type, whole=False)
@@ -119,7 +119,7 @@ class Api:
         wanted = {"uid": uid, "resourceVersion": resource_version}
         preconditions = {key: value for key, value in wanted.items() if value}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        await self._write("DELETE", _path(kind, name, namespace), body, {})
+        await self._write("DELETE", path_of(kind, name, namespace), body, {})
 
     async def bind(
         self,
@@ -147,7 +147,7 @@ class Api:
             "metadata": {"name": pod, "namespace": namespace, "uid": uid, **version, "annotations": annotations},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        path = f"/api/v1/namespaces/{_segment(namespace)}/pods/{_segment(pod)}/binding"
+        path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(pod)}/binding"
         await self._write("POST", path, body, {**MANAGER, "timeout": f"{timeout:.3f}s"}, timeout=timeout)
 
     async def evict(self, namespace: str, pod: str, *, uid: str) -> None:
@@ -168,7 +168,7 @@ class Api:
             "metadata": {"name": pod, "namespace": namespace},
             "deleteOptions": {"preconditions": {"uid": uid}},
         }
-        path = f"/api/v1/namespaces/{_segment(namespace)}/pods/{_segment(pod)}/eviction"
+        path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(pod)}/eviction"
         await self._write("POST", path, body, MANAGER)
 
     async def ask_pod(self, namespace: str, pod: str, port: int, path: str, answer: type[T], *, timeout: float) -> T:
@@ -177,7 +177,7 @@ class Api:
         Raises Unavailable where the pod can't be reached.
         https://kubernetes.io/docs/tasks/access-application-cluster/access-cluster-services/#manually-constructing-apiserver-proxy-urls
         """
-        proxy = f"/api/v1/namespaces/{_segment(namespace)}/pods/{_segment(pod)}:{port}/proxy"
+        proxy = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(pod)}:{port}/proxy"
         return _decode(await self._call("GET", f"{proxy}/{path}", {}, timeout=timeout), answer)
 
     async def server_version(self) -> tuple[int, int]:
@@ -193,7 +193,7 @@ class Api:
         Read in pages. No resourceVersion is sent, so the first page is a quorum read; the others are of its snapshot.
         https://kubernetes.io/docs/reference/using-api/api-concepts/#retrieving-large-results-sets-in-chunks
         """
-        path = _path(kind, "", namespace)
+        path = path_of(kind, "", namespace)
         try:
             return await self._pages(path, {**selectors, "limit": str(PAGE)}, decode, self._timeout)
         except Expired:  # the snapshot was compacted away between two pages; one answer needs none
@@ -226,7 +226,7 @@ class Api:
             "resourceVersion": version,
             "timeoutSeconds": str(int(last)),
         }
-        path = _path(kind, "", namespace)
+        path = path_of(kind, "", namespace)
         patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=quiet)
         try:
             async with (
@@ -274,27 +274,8 @@ class Api:
         self, kind: Kind[T], *, namespace: str = "", label_selector: str = "", field_selector: str = ""
     ) -> list[T]:
         """All objects, as of one moment after the call began; of one that can't be read, what can be."""
-        selectors = _selectors(label_selector, field_selector)
+        selectors = selecting(label_selector, field_selector)
         return (await self.snapshot(kind, namespace, selectors, lambda raw: _decode(raw, kind.type, whole=False)))[0]
-
-
-def _path(kind: Kind[Any], name: str, namespace: str, subresource: str = "") -> str:
-    return kind.path(name and _segment(name), namespace and _segment(namespace), subresource)
-
-
-def _segment(name: str) -> str:
-    """`name` as one segment of a path.
-
-    Names come from people's annotations, and the API server splits the path after unquoting it, so quoting alone would
-    let `a/status` or `../../nodes/a` reach other objects. No object's name may hold these characters.
-    """
-    if name in (".", "..") or "/" in name or "%" in name:
-        raise Invalid(f"{name!r} is no name of an object")
-    return quote(name, safe="")
-
-
-def _selectors(label: str, field: str) -> Mapping[str, str]:
-    return {key: value for key, value in (("labelSelector", label), ("fieldSelector", field)) if value}
 
 
 def _decode(data: bytes | Raw, type_: type[T], what: str = "", *, whole: bool = True) -> T:

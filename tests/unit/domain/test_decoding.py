@@ -261,8 +261,9 @@ def test_every_struct_of_an_object_can_be_taken_apart() -> None:
 
 def _parts_are_known(type_: Any, known: tuple[Any, ...]) -> bool:
     origin, arguments = get_origin(type_), get_args(type_)
-    if origin in (Union, types.UnionType):
-        return sum(each is not types.NoneType for each in arguments) == 1 and _parts_are_known(arguments[0], known)
+    if origin in (Union, types.UnionType):  # scalars, or one thing that may be taken apart
+        parts = [each for each in arguments if each is not types.NoneType]
+        return all(each in known for each in parts) or (len(parts) == 1 and _parts_are_known(parts[0], known))
     if origin in (list, dict):
         return all(_parts_are_known(each, known) for each in arguments)
     return type_ in known or (isinstance(type_, type) and issubclass(type_, Struct))

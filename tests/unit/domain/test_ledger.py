@@ -61,7 +61,7 @@ def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
     """Groups by name, every resource of the node, a mark in words."""
     have = [*gpus(0, 1, 2), Device(AMD, 0)]
     seen = a_ledger(b=gpus(2), a=(Device(AMD, 0), *gpus(0)), releasing=("b",))
-    withheld = Withheld(GPU, "out of order", "repair it", gpus(3))
+    withheld = Withheld(GPU, "out of order", "repair it", [*gpus(3)])
     assert ledger.devices_patch(seen, have, [withheld])["status"] == {
         "devices": ledger.as_json(have),
         "withheld": [
