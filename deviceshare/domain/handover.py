@@ -1,0 +1,80 @@
+"""The hand-over: the words in which a node's container runtime is told which devices a container may see.
+
+NVIDIA's runtime in its legacy mode takes numbers and UUIDs in the variable. In mode `cdi`, and where NVIDIA's NRI plugin
+injects devices, only qualified CDI names (`KIND=DEVICE`) work, and a bare number or UUID keeps the container from
+starting. Which of these a node understands is known from the node alone: from what its agent reports, from the node's
+label, or from the cluster's setting. The leader decides it for each node and writes it into the node's ledger, so that
+whoever binds there uses the same words.
+
+https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
+https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from deviceshare.domain import contract
+from deviceshare.domain.hardware import Hardware
+
+AUTO: Final = "auto"
+INDEX: Final = "index"
+UUID: Final = "uuid"
+CDI: Final = "cdi"
+STYLES: Final = (AUTO, INDEX, UUID, CDI)
+
+
+class HandoverSetting(Struct, frozen=True):
+    """What the cluster's administrator says of all nodes; a node's label wins over `style`."""
+
+    style: str = AUTO
+    kind: str = ""
+    """The CDI kind to use; empty means the first of the vendor's kinds that the node can resolve."""
+
+
+class Handover(NamedTuple):
+    """How one node's devices of one vendor are handed over, or why they can't be."""
+
+    words: str
+    """`index`, `uuid`, or the CDI kind that qualifies each device's name."""
+    obstacle: str = ""
+    """Why no device of the vendor can be handed over on the node, with the cure; "" when they can."""
+
+
+def decide(vendor: contract.Vendor, labels: Mapping[str, str], hardware: Hardware, setting: HandoverSetting) -> Handover:
+    """How the vendor's devices on a node with these labels and this report of its agent are handed over."""
+    style = labels.get(contract.HANDOVER_LABEL) or setting.style
+    if style not in STYLES:
+        return Handover("", f"the node's label {contract.HANDOVER_LABEL}={style} is none of {', '.join(STYLES)}")
+    uuids = [part.uuid for part in hardware.devices if contract.vendor_of(part.resource) is vendor and not part.lost]
+    named = bool(uuids) and all(uuids)
+    if style == AUTO:
+        style = CDI if vendor.kinds and hardware.runtime == CDI else UUID if named else INDEX
+    if style == UUID and not named:
+        return Handover("", f"hand-over by uuid needs UUIDs, which the node's agent reports: {_AGENT}")
+    return _by_cdi(vendor, hardware, setting.kind, named=named) if style == CDI else Handover(style)
+
+
+def _by_cdi(vendor: contract.Vendor, hardware: Hardware, wanted: str, *, named: bool) -> Handover:
+    if not vendor.kinds:
+        return Handover("", f"{vendor.name}'s runtime takes no CDI names: label the node {contract.HANDOVER_LABEL}=index")
+    kind = wanted or vendor.kinds[0]
+    if not named:
+        # Without UUIDs only a kind that also names devices by their numbers will do.
+        if kind in vendor.numbered_kinds:
+            return Handover(kind)
+        return Handover("", f"hand-over by CDI needs UUIDs, which the node's agent reports: {_AGENT}")
+    if hardware.cdi_kinds is None:
+        return Handover(kind)  # the agent doesn't see the specifications: the setting is all that is known
+    usable = [each for each in ([wanted] if wanted else vendor.kinds) if each in hardware.cdi_kinds]
+    if usable:
+        return Handover(usable[0])
+    return Handover(
+        "",
+        f"no CDI specification on the node names all its devices by UUID as {wanted or ' or '.join(vendor.kinds)}: have"
+        " the device plugin write one (CDI enabled, its device ID strategy uuid), or run nvidia-ctk cdi generate",
+    )
+
+
+_AGENT: Final = "install the chart with agent.enabled=true"
