@@ -189,6 +189,7 @@ class Process:
             nodes=self._nodes,
             pods=self._pods,
             recorder=self._recorder,
+            handover=self._settings.handover_setting,
             on_uncovered=self._metrics.uncovered_pods.set,
         )
         try:
@@ -217,7 +218,8 @@ class Process:
             at, limit = settings.extender_bind, extender.MAX_BODY
             servers.append(Server("extender", *at, routes, metrics, max_body=limit, timeout=extender.TIMEOUT, tls=tls))
         if "webhook" in settings.roles:
-            routes = Admission(self._groups, self._pods, settings.identity, settings.agent_identity).routes()
+            identities, runtime_class = (settings.identity, settings.agent_identity), settings.runtime_class
+            routes = Admission(self._groups, self._pods, *identities, runtime_class=runtime_class).routes()
             if settings.webhook_tls:
                 tls = self._certificate_of("webhook", settings.webhook_tls)
             else:

@@ -94,6 +94,17 @@ CDI_ANNOTATION: Final = "nvidia.cdi.k8s.io"
 """The pod annotation that NVIDIA's NRI plugin reads; also with `/pod` or `/container.NAME` behind it, of which the
 latter wins."""
 
+
+def is_cdi_annotation(key: str) -> bool:
+    """Whether a runtime's plugin takes devices from the pod annotation with this name."""
+    return key == CDI_ANNOTATION or key.startswith(f"{CDI_ANNOTATION}/")
+
+
+def is_ours_alone(key: str) -> bool:
+    """Whether only deviceshare may write the annotation with this name on a pod of a group."""
+    return (key.startswith(PREFIX) and key != GROUP) or is_cdi_annotation(key)
+
+
 NVIDIA: Final = Vendor(
     "nvidia",
     "NVIDIA_VISIBLE_DEVICES",

@@ -58,9 +58,10 @@ def parse_selected(texts: Mapping[str, str]) -> Devices:
 def visible(devices: Iterable[Device], handover: Mapping[str, str] = _UNDECIDED) -> dict[str, str]:
     """What each vendor's runtime is told: pod annotation → the devices' names, with commas.
 
-    `handover` maps vendors' names to the words that the node's runtime takes: `index`, `uuid`, or a CDI kind. Without an
-    entry it is UUIDs where all are known, else numbers. A vendor of whom there is no device is left out; its variable
-    is then empty, which every runtime reads as none, and its CDI annotation is absent.
+    The names are UUIDs where the devices have them, else numbers. `handover` maps vendors' names to the words that the
+    node's runtime takes (handover.py); a CDI kind there qualifies each name, and adds the CDI annotation. A vendor of
+    whom there is no device is left out; its variable is then empty, which every runtime reads as none, and its CDI
+    annotation is absent.
     """
     texts = {}
     for resource, mine in _by_resource(devices).items():
@@ -68,7 +69,7 @@ def visible(devices: Iterable[Device], handover: Mapping[str, str] = _UNDECIDED)
         if vendor is None:
             continue
         words = handover.get(vendor.name, "")
-        named = words != "index" and all(device.uuid for device in mine)
+        named = all(device.uuid for device in mine)
         names = [device.uuid if named else str(device.index) for device in mine]
         if "/" in words:
             texts[vendor.annotation] = ",".join(f"{words}={name}" for name in names)

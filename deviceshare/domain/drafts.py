@@ -59,6 +59,7 @@ class Affinity(Struct, frozen=True, rename="camel"):
 
 class DraftSpec(Struct, frozen=True, rename="camel"):
     scheduler_name: str | None = None
+    runtime_class_name: str | None = None
     affinity: Affinity | None = None
     containers: list[DraftContainer] | None = None
     init_containers: list[DraftContainer] | None = None

@@ -91,7 +91,7 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
     obstacle, opaque = node_obstacle(fleet, name), fleet.opaque(name)
     return NodeView(
         name=name,
-        obstacle=obstacle,
+        obstacle=obstacle or "; ".join(sorted(set(ledger.barriers().values()))) if ledger else obstacle,
         opaque=sorted(opaque),
         driver=ledger.hardware.driver if ledger else "",
         counts=[

@@ -8,6 +8,7 @@ A filter call may name thousands of nodes, most of them in the same situation. S
 interned `Shape`, up to date at each change, and a call reasons once per shape instead of once per node.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -17,6 +18,7 @@ from deviceshare.domain.groups import Group
 from deviceshare.domain.hardware import Link
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node, rebooted
+from deviceshare.domain.rebinding import untellable
 from deviceshare.domain.selecting import Selections
 
 T = TypeVar("T")
@@ -38,6 +40,8 @@ class Shape(NamedTuple):
     total: tuple[tuple[str, int], ...]
     opaque: frozenset[str]
     """Resources of which pods hold devices through the vendor's device plugin, unknown which."""
+    barred: tuple[tuple[str, str], ...]
+    """Resources whose devices can't be handed over on the node, and why."""
 
 
 class Assumption(NamedTuple):
@@ -229,6 +233,8 @@ class Fleet:
         if broken := ledger.ailing(claim):
             return f"{broken} of group {group.name}: deviceshare rebind {group.name}"
         gone = [str(device) for device in ledger.held(claim) if device not in ledger.devices]
+        if fault := untellable(ledger, claim):
+            return fault
         if gone:
             return f"the node lost {', '.join(gone)} of group {group.name}: delete the group and make it again"
         return ""
@@ -261,12 +267,8 @@ class Fleet:
             obstacle = NO_LEDGER
         if not obstacle and node and ledger and rebooted(node, ledger.hardware):
             obstacle = REBOOTED
-        shape = Shape(
-            obstacle,
-            _counts(self.free(name)),
-            _counts(ledger.devices if ledger else ()),
-            self.opaque(name),
-        )
+        have, barred = (ledger.devices, tuple(ledger.barriers().items())) if ledger else ((), ())
+        shape = Shape(obstacle, _counts(self.free(name)), _counts(have), self.opaque(name), barred)
         self._shapes[name] = self._interned.setdefault(shape, shape)
 
 
@@ -275,6 +277,8 @@ def _obstacle(group: Group, shape: Shape) -> str:
         return shape.obstacle
     if opaque := _opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
         return opaque
+    if barrier := next((why for resource, why in shape.barred if resource in group.spec.resources), ""):
+        return barrier
     lacks = allocation.shortage(group.spec.resources, dict(shape.free), dict(shape.total))
     return f"{TOO_FULL}: group {group.name} needs {lacks}" if lacks else ""
 
@@ -286,10 +290,7 @@ def _opaque_text(resources: Collection[str]) -> str:
 
 
 def _counts(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
-    counts: dict[str, int] = {}
-    for device in devices:
-        counts[device.resource] = counts.get(device.resource, 0) + 1
-    return tuple(sorted(counts.items()))
+    return tuple(sorted(Counter(device.resource for device in devices).items()))
 
 
 def _put(table: dict[str, T], name: str, value: T | None) -> None:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.devices import Device, Devices, selected
+from deviceshare.domain.handover import UNDECIDED, Handover
 from deviceshare.domain.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.meta import ObjectMeta
 from deviceshare.domain.nodes import Node
@@ -46,6 +47,10 @@ class LedgerStatus(Struct, frozen=True, rename="camel"):
     total: str = ""
     free: str = ""
     held: str = ""
+    handover: dict[str, str] = field(default_factory=dict)
+    """By vendor, the words that the node's runtime takes (handover.py), as far as that is known."""
+    obstacles: dict[str, str] = field(default_factory=dict)
+    """By vendor, why its devices can't be handed over here, with the cure."""
     hardware: Hardware = NO_HARDWARE
 
 
@@ -126,6 +131,13 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         """The devices that are split by MIG: their parts may be others' already, as another resource."""
         return {part.device for part in self.hardware.devices if part.mig}
 
+    def barriers(self) -> dict[str, str]:
+        """The resources whose devices can't be handed over here, and why."""
+        why = self.status.obstacles
+        resources = {device.resource for device in self.status.devices} if why else ()
+        vendors = {resource: vendor.name for resource in resources if (vendor := contract.vendor_of(resource))}
+        return {resource: why[name] for resource, name in sorted(vendors.items()) if name in why}
+
     def allocated(self) -> dict[Device, str]:
         """What the vendor's device plugin gave away past us: device → pod, as `namespace/name`."""
         return {
@@ -153,7 +165,8 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
     def free(self) -> Devices:
         """The devices that the node has for groups, that are whole and healthy, and that nobody holds, sorted."""
         taken = self.claimed() | self.unhealthy().keys() | self.allocated().keys() | self.left() | self.split()
-        return tuple(device for device in self.devices if device not in taken)
+        barriers = self.barriers()
+        return tuple(device for device in self.devices if device not in taken and device.resource not in barriers)
 
 
 def claim_patch(
@@ -188,13 +201,22 @@ def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
     return _patch(ledger, uid, None)
 
 
-def devices_patch(ledger: NodeDevices, devices: Iterable[Device]) -> Patch:
-    """Writes what the node has, with the summaries that follow from it; for the status subresource."""
-    have = sorted(devices)
-    then = replace(ledger, status=replace(ledger.status, devices=have))
+def devices_patch(
+    ledger: NodeDevices, devices: Iterable[Device], handovers: Mapping[str, Handover] = UNDECIDED
+) -> Patch:
+    """Writes what the node has, how that is handed over, and the summaries that follow; for the status subresource."""
+    have, before = sorted(devices), ledger.status
+    words = {vendor: each.words for vendor, each in handovers.items() if each.words}
+    obstacles = {vendor: each.obstacle for vendor, each in handovers.items() if each.obstacle}
+    then = replace(ledger, status=replace(before, devices=have, handover=words, obstacles=obstacles))
     return {
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
-        "status": {"devices": as_json(have), **summary(then)},
+        "status": {
+            "devices": as_json(have),
+            "handover": dict.fromkeys(before.handover) | words,
+            "obstacles": dict.fromkeys(before.obstacles) | obstacles,
+            **summary(then),
+        },
     }
 
 

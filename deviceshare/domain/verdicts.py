@@ -89,9 +89,12 @@ def _verdict(fleet: Fleet, group: Group, name: str, reason: str, scores: Mapping
 
 
 def _devices(fleet: Fleet, name: str, wants: Iterable[str]) -> Iterable[DeviceVerdict]:
+    ledger = fleet.ledger(name)
+    barriers = ledger.barriers() if ledger else {}
     for device in view_of(fleet, name).devices:
         if device.resource in wants:
             reason, cure = _in_the_way(fleet, name, device)
+            reason = reason or barriers.get(device.resource, "")
             yield DeviceVerdict(device.resource, device.index, reason, cure)
 
 

@@ -110,8 +110,9 @@ class Binder:
             raise Refused(f"group {group.name} lives on node {home}")
         if not group.node:
             group = await self._settle(group, node)
-        devices = claiming.joinable(await self._fresh_ledger(node), group)
-        await claiming.attach(self._cluster, pod, group, node, devices, timeout=BINDING_SECONDS)
+        ledger = await self._fresh_ledger(node)
+        devices, handover = claiming.joinable(ledger, group), ledger.status.handover
+        await claiming.attach(self._cluster, pod, group, node, devices, handover=handover, timeout=BINDING_SECONDS)
         log.info("Bound pod", pod=pod.metadata.key, group=group.name, node=node)
 
     async def _settle(self, group: Group, node: str) -> Group:

@@ -8,13 +8,15 @@ G is the group, L the NodeDevices of the node, P the pod.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 from deviceshare.domain import allocation, contract, ledger
 from deviceshare.domain.devices import Devices, selected
 from deviceshare.domain.groups import BOUND, Group
+from deviceshare.domain.handover import as_claimed
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.pods import Pod
-from deviceshare.domain.rebinding import told
+from deviceshare.domain.rebinding import told, untellable
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 
@@ -42,26 +44,22 @@ async def bind(cluster: Cluster, pod: Pod, group: Group, node: str, *, home: str
     if home and home != node:
         raise Refused(f"group {group.name} lives on node {home}")
     if group.node:
-        devices = await join(cluster, group, node)
+        seen = await read_ledger(cluster, node)
+        devices = joinable(seen, group)
     else:
-        devices = joinable(await claim(cluster, group, node), group)
+        seen = await claim(cluster, group, node)
+        devices = joinable(seen, group)
         group = await settle(cluster, group, node, devices)
-    await attach(cluster, pod, group, node, devices, timeout=timeout)
+    await attach(cluster, pod, group, node, devices, handover=seen.status.handover, timeout=timeout)
     return group
 
 
-async def join(cluster: Cluster, group: Group, node: str) -> Devices:
-    """Step 2: the devices of a group that is bound to the node.
+def joinable(seen: NodeDevices, group: Group) -> Devices:
+    """Step 2: the devices of a group, from a ledger whose GET began after the bind arrived; several may share it.
 
     Raises:
-        Refused: the claim is not there, is being released, or holds a device that is unhealthy.
-        ApiError: the ledger could not be read.
+        Refused: the claim is not there, is being released, or holds a device that is unhealthy or can't be handed over.
     """
-    return joinable(await read_ledger(cluster, node), group)
-
-
-def joinable(seen: NodeDevices, group: Group) -> Devices:
-    """Step 2 on a ledger whose GET began after the bind arrived; several binds may share that GET."""
     claim = seen.claims.get(group.uid)
     if claim is None:
         raise Refused(f"the claim of group {group.name} on node {seen.node} is missing; it is being repaired")
@@ -70,6 +68,8 @@ def joinable(seen: NodeDevices, group: Group) -> Devices:
     broken = seen.ailing(claim)
     if broken:
         raise Refused(f"{broken} of group {group.name}: deviceshare rebind {group.name}")
+    if fault := untellable(seen, claim):
+        raise Refused(f"group {group.name} on node {seen.node}: {fault}")
     return tuple(sorted(claim.devices))
 
 
@@ -87,10 +87,14 @@ async def claim(cluster: Cluster, group: Group, node: str) -> NodeDevices:
         if Counter(device.resource for device in seen.claims[group.uid].devices) != group.spec.resources:
             raise Refused(f"group {group.name} has changed, and what it claimed on node {node} is being released")
         return seen
+    for resource, why in seen.barriers().items():
+        if resource in group.spec.resources:
+            raise Refused(f"node {node}: {why}")
     chosen = allocation.choose(group.spec.resources, seen.free(), seen.hardware.links)
     if chosen is None:
         raise Refused(f"group {group.name} no longer fits on node {node}: others took its devices meanwhile")
-    return await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, group.uid, group.name, chosen))
+    named = as_claimed(chosen, seen.status.handover)
+    return await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, group.uid, group.name, named))
 
 
 async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) -> Group:
@@ -109,8 +113,19 @@ async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) ->
     return await cluster.patch(GROUPS, group.name, body, subresource="status")
 
 
-async def attach(cluster: Cluster, pod: Pod, group: Group, node: str, devices: Devices, *, timeout: float) -> None:
+async def attach(
+    cluster: Cluster,
+    pod: Pod,
+    group: Group,
+    node: str,
+    devices: Devices,
+    *,
+    handover: Mapping[str, str],
+    timeout: float,
+) -> None:
     """Step 5: gives the pod its node and its devices in one write, within `timeout` seconds.
+
+    `handover` is that of the ledger from which the devices were read.
 
     A pod that already is on that node is a success, since kube-scheduler asks again after a time-out.
 
@@ -120,7 +135,7 @@ async def attach(cluster: Cluster, pod: Pod, group: Group, node: str, devices: D
     """
     meta = pod.metadata
     annotations = {
-        **told(devices),
+        **told(devices, handover),
         contract.GROUP_UID: group.uid,
         contract.POD_UID: meta.uid,
     }

@@ -13,6 +13,7 @@ import structlog
 
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
+from deviceshare.domain.handover import DEFAULT, HandoverSetting
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node, inventory, inventory_faults
 from deviceshare.domain.pods import Pod
@@ -50,6 +51,7 @@ class Controller:
         nodes: Mirror[Node],
         pods: Mirror[Pod],
         recorder: Recorder,
+        handover: HandoverSetting = DEFAULT,
         clock: Callable[[], float] = time.monotonic,
         on_uncovered: Callable[[int], object] = lambda _: None,
     ) -> None:
@@ -74,6 +76,7 @@ class Controller:
             members=members,
             recorder=recorder,
             covering=covering,
+            handover_setting=handover,
             clock=clock,
         )
         self._releaser = Releaser(cluster, fleet, groups=groups, members=members, recorder=recorder, clock=clock)

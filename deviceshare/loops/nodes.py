@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import structlog
 
-from deviceshare.domain import contract, ledger
+from deviceshare.domain import contract, handover, ledger
 from deviceshare.domain.groups import Group
+from deviceshare.domain.handover import HandoverSetting
 from deviceshare.domain.hardware import NO_HARDWARE, Hardware
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node, inventory_faults, offered
@@ -44,6 +45,7 @@ class Ledgers:
         members: Members,
         recorder: Recorder,
         covering: Covering,
+        handover_setting: HandoverSetting = handover.DEFAULT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=WORKERS, clock=clock)
@@ -54,6 +56,7 @@ class Ledgers:
         self._members = members
         self._recorder = recorder
         self._covering = covering
+        self._handover = handover_setting
         self._clock = clock
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
         self._fenced_evidence = SharedRead(lambda _: repairing.fenced_evidence(cluster))
@@ -118,24 +121,31 @@ class Ledgers:
 
     async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
         name, devices = node.metadata.name, offered(node, seen.hardware)
+        handovers = handover.of_node(devices, node.metadata.labels, seen.hardware, self._handover)
         if devices and not seen.status.devices:
-            disputed = await repairing.open_ledger(self._cluster, name, devices, gather=lambda: self._evidence(""))
+            disputed = await repairing.open_ledger(
+                self._cluster, name, devices, handovers=handovers, gather=lambda: self._evidence("")
+            )
             log.info("Opened ledger", node=name, devices=len(devices))
             self._covering.report_disputed(name, disputed)
             return
-        patch = ledger.devices_patch(seen, devices)
-        summary = {"total": seen.status.total, "free": seen.status.free, "held": seen.status.held}
-        same_devices = tuple(sorted(seen.status.devices)) == devices
-        if same_devices and all(patch["status"][line] == text for line, text in summary.items()):
+        before, patch = seen.status, ledger.devices_patch(seen, devices, handovers)
+        summary = {"total": before.total, "free": before.free, "held": before.held}
+        same_devices = tuple(sorted(before.devices)) == devices
+        decided = {"handover": before.handover, "obstacles": before.obstacles}
+        unchanged = same_devices and all(patch["status"][each] == was for each, was in decided.items())
+        if unchanged and all(patch["status"][line] == text for line, text in summary.items()):
             return
         rest = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._clock()
-        if same_devices and rest > 0:
+        if unchanged and rest > 0:
             self.queue.add(name, rest)
             return
         self._ledgers.put(await self._cluster.patch(NODE_DEVICES, name, patch, subresource="status"))
         self._written[name] = self._clock()
-        if not same_devices:
-            log.info("Recorded devices", node=name, total=patch["status"]["total"])
+        if not unchanged:
+            log.info(
+                "Recorded devices", node=name, total=patch["status"]["total"], handover=patch["status"]["handover"]
+            )
 
     async def _retire(self, name: str, seen: NodeDevices | None) -> None:
         """Deletes the ledger of a node that is no longer shared, once nobody holds anything of it."""
@@ -155,11 +165,19 @@ class Ledgers:
 
     def _report_faults(self, node: Node, hardware: Hardware) -> None:
         name = node.metadata.name
-        faults = inventory_faults(node)
-        if not offered(node, hardware) and not faults:
+        faults, reason, have = inventory_faults(node), "DevicesUnknown", offered(node, hardware)
+        if not have and not faults:
             annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
             cures = f"start its device plugin or deviceshare's agent there, or say what it has: {annotate}"
             faults = [f"the node is shared but has no devices: {cures}"]
+        handovers = handover.of_node(have, node.metadata.labels, hardware, self._handover)
+        if not faults:
+            reason = "DevicesNotHandedOver"
+            faults = [
+                f"no group gets its {vendor} devices: {each.obstacle}"
+                for vendor, each in handovers.items()
+                if each.obstacle
+            ]
         text = "; ".join(faults)
         if text == self._faults.get(name, ""):
             return
@@ -167,7 +185,7 @@ class Ledgers:
         if text:
             log.warning("Found faults in an inventory", node=name, faults=text)
             # Events about nodes carry the name as UID, as the kubelet's do: `kubectl describe node` looks for that.
-            self._recorder.event(NODES, name, "", name, type_="Warning", reason="DevicesUnknown", message=text)
+            self._recorder.event(NODES, name, "", name, type_="Warning", reason=reason, message=text)
 
     def _event(self, of: NodeDevices, type_: str, reason: str, message: str) -> None:
         self._recorder.event(NODE_DEVICES, of.node, "", of.metadata.uid, type_=type_, reason=reason, message=message)

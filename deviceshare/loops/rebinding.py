@@ -104,7 +104,7 @@ async def release_former(
     pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={claim.group}")
     mine = [pod for pod in pods if pod.lives and pod.group_uid == uid and pod.node == node]
     # While a pod is yet to be told, an old leader may be about to tell it of what was replaced since.
-    if not all(rebinding.is_told(pod, claim) for pod in mine):
+    if not all(rebinding.is_settled(pod, seen, claim) for pod in mine):
         return None
     held = rebinding.still_held(claim, mine)
     if len(held) == len(claim.former):

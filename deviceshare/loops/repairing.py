@@ -4,12 +4,13 @@ Ownership is written in three places (the claim, the group's status, the annotat
 can be deleted by hand and made again from the others. What contradicts is reported, never guessed.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from deviceshare.domain import contract, ledger
 from deviceshare.domain.devices import Device, Devices, parse_selected
 from deviceshare.domain.groups import Group
+from deviceshare.domain.handover import UNDECIDED, Handover
 from deviceshare.domain.ledger import Claim, NodeDevices
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
@@ -94,11 +95,14 @@ async def recreate(
     return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
 
 
-async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: Gather) -> list[Holding]:
+async def open_ledger(
+    cluster: Cluster, node: str, devices: Devices, *, gather: Gather, handovers: Mapping[str, Handover] = UNDECIDED
+) -> list[Holding]:
     """Writes which devices the node has into a ledger that names none yet; from then on binders can claim them.
 
     Until then the ledger is closed: nothing is free, so nothing that the evidence of a moment ago left out can have
     gone to somebody else. It is looked at once more, and only then, if nobody wrote the ledger meanwhile, opened.
+    `handovers` are how the node's devices are handed over from then on, by vendor.
     `gather` is `evidence`, or a share in one that begins after this call.
 
     Returns:
@@ -120,7 +124,7 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
             seen = await cluster.patch(NODE_DEVICES, node, patch)
         elif len(holding.former) > len(claim.former):
             seen = await cluster.patch(NODE_DEVICES, node, ledger.former_patch(seen, holding.uid, holding.former))
-    await cluster.patch(NODE_DEVICES, node, ledger.devices_patch(seen, devices), subresource="status")
+    await cluster.patch(NODE_DEVICES, node, ledger.devices_patch(seen, devices, handovers), subresource="status")
     return disputed
 
 
