@@ -194,7 +194,7 @@ class _ClusterState(Collector):
         devices = GaugeMetricFamily(
             "deviceshare_devices",
             "Devices of the shared nodes: free, held, releasing, former, lost, allocated by the vendor's device plugin,"
-            " left to it, split by MIG, or unhealthy.",
+            " left to it, split by MIG, withheld from groups, or unhealthy.",
             labels=["node", "resource", "state"],
         )
         for each in self._devices():

@@ -85,12 +85,11 @@ async def _examine(api: "Api", request: Request, *, aloud: bool) -> Checkup:
 
 def _lines(check: Check) -> list[Text]:
     """One line where all is well; else one for each finding, and its cure beneath."""
-    if not check.findings:
-        return [_line(check.mark, check.name, check.said)]
-    lines = []
+    lines = [_line(check.mark, check.name, check.said)] if check.mark == OK else []
     for finding in check.findings:
         lines.append(_line(finding.mark, check.name, finding.what))
-        lines.append(Text(" " * (_MARK + _NAME) + "cure: " + finding.cure, style="dim"))
+        if finding.cure:
+            lines.append(Text(" " * (_MARK + _NAME) + "cure: " + finding.cure, style="dim"))
     return lines
 
 

@@ -18,6 +18,7 @@ from deviceshare.domain.picture import (
     PLUGIN,
     RELEASING,
     SPLIT,
+    WITHHELD,
     Count,
     DeviceView,
     NodeView,
@@ -67,7 +68,12 @@ def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
 
 
 def _state(node: NodeView) -> str:
-    if node.obstacle or node.opaque or any(not device.sound or device.trespasses for device in node.devices):
+    if (
+        node.obstacle
+        or node.opaque
+        or node.withheld
+        or any(not device.sound or device.trespasses for device in node.devices)
+    ):
         return TROUBLED
     if all(count.allocated == 0 for count in node.counts):
         return IDLE
@@ -84,6 +90,7 @@ def _who(node: NodeView, resource: str, devices: list[DeviceView]) -> str:
         words.append(f"[yellow]({escape(node.obstacle)})[/]")
     elif resource in node.opaque:
         words.append("[yellow](none given out: pods have some through the device plugin, unknown which)[/]")
+    words += [f"[yellow]({escape(reason)})[/]" for reason in node.withheld if not node.counts]
     return "  ".join(words) or "[yellow]no devices[/]"
 
 
@@ -94,6 +101,8 @@ def _holder(device: DeviceView) -> str:
         return "[yellow]split by MIG[/]"
     if device.use == LEFT:
         return "[dim]device plugin's[/]" if device.sound else "[red]unusable[/]"
+    if device.use == WITHHELD:
+        return "[dim]withheld[/]" if device.sound else "[red]unusable[/]"
     if device.use == PLUGIN:
         return f"[yellow]pod {escape(device.pod)}[/]"
     mark = {RELEASING: " (releasing)", FORMER: " (former)"}.get(device.use, "")
@@ -109,10 +118,12 @@ def _devices(picture: Picture, *, wide: bool) -> Section:
         for device in node.devices:
             hardware = (escape(device.model), _memory(device), device.uuid) if wide else ()
             by = group_name(device.group) if device.group else escape(device.pod)
-            made.add_row(name, f"{device.resource} {device.index}", device.use, by, _health(device), *hardware)
+            use = f"{device.use}: {escape(device.withheld)}" if device.use == WITHHELD else device.use
+            made.add_row(name, f"{device.resource} {device.index}", use, by, _health(device), *hardware)
             name = ""
-        if node.obstacle or not node.devices:
-            made.add_row(name, "", "", "", f"[yellow]{escape(node.obstacle or 'no devices')}[/]")
+        if node.obstacle or node.withheld or not node.devices:
+            why = node.obstacle or "; ".join(node.withheld) or "no devices"
+            made.add_row(name, "", "", "", f"[yellow]{escape(why)}[/]")
     return [made]
 
 

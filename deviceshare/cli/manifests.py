@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.groups import Group
+from deviceshare.domain.inventory import take
 from deviceshare.domain.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.meta import Condition, ObjectMeta
-from deviceshare.domain.nodes import Node, NodeStatus, offered
+from deviceshare.domain.nodes import Node, NodeStatus
 from deviceshare.domain.pods import Pod
 from deviceshare.domain.workloads import WORKLOADS, Workload, pods_of
 
@@ -132,14 +133,14 @@ def given(file: Path) -> Given:
 
 def _node(plain: PlainNode) -> Node:
     labels = {**plain.labels, contract.MODE_LABEL: contract.MODE_SHARED}
-    allocatable = {resource: str(count) for resource, count in plain.devices.items()}
-    status = NodeStatus(allocatable, [Condition("Ready", "True")])
+    status = NodeStatus({**plain.devices}, [Condition("Ready", "True")])
     return Node(metadata=ObjectMeta(name=plain.name, labels=labels), status=status)
 
 
 def _ledger(node: Node) -> NodeDevices:
     ledger = NodeDevices(metadata=ObjectMeta(name=node.metadata.name))
-    return replace(ledger, status=LedgerStatus(devices=list(offered(node, ledger.hardware))))
+    devices, withheld, _ = take(node, ledger.hardware)
+    return replace(ledger, status=LedgerStatus(devices=list(devices), withheld=list(withheld)))
 
 
 def _documents(files: Iterable[Path]) -> Iterable[_Document]:

@@ -27,7 +27,7 @@ class Finding(Struct, frozen=True):
     mark: str
     what: str
     cure: str
-    """The next command, or what to change where."""
+    """The next command, or what to change where; "" where nothing needs to be done."""
 
 
 class Check(Struct, frozen=True):

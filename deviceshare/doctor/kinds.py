@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from deviceshare.domain import contract
 from deviceshare.domain.meta import Condition, ObjectMeta
+from deviceshare.domain.quantities import Quantity
 from deviceshare.loops.ports import Kind
 
 
@@ -123,7 +124,7 @@ class MachineInfo(Struct, frozen=True, rename="camel"):
 
 
 class MachineStatus(Struct, frozen=True, rename="camel"):
-    allocatable: dict[str, str] = field(default_factory=dict)
+    allocatable: dict[str, Quantity] = field(default_factory=dict)
     node_info: MachineInfo = MachineInfo()
     runtime_handlers: list[Handler] = field(default_factory=list)
     """Which runtimes the node has; told from Kubernetes 1.30 on."""
@@ -142,7 +143,9 @@ class Machine(Struct, frozen=True):
     @property
     def has_nvidia(self) -> bool:
         inventory = self.metadata.annotations.get(contract.INVENTORY_ANNOTATION, "")
-        return "nvidia.com/gpu" in self.status.allocatable or "nvidia.com/gpu" in inventory
+        return "nvidia.com/gpu" in inventory or any(
+            contract.plugin_vendor_of(resource) is contract.NVIDIA for resource in self.status.allocatable
+        )
 
 
 _APPS, _AUTHORIZATION = "apps/v1", "authorization.k8s.io/v1"

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
-from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, logs, unread
-from deviceshare.domain import contract
+from deviceshare.doctor.findings import OK, PROBLEM, WARNING, Check, Finding, check, listed, logs, unread
+from deviceshare.domain import contract, physical
 from deviceshare.domain.hardware import NO_HARDWARE
+from deviceshare.domain.inventory import KEPT_OUT, Withheld, take
 from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node, inventory, inventory_faults, offered
+from deviceshare.domain.nodes import Node
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.ports import ApiError
 
@@ -42,16 +43,22 @@ def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices] | None, release:
     findings = [*_unshared(nodes), *_slips(nodes)]
     books = None if ledgers is None else {ledger.node: ledger for ledger in ledgers}
     bare, unbooked, unready = [], [], []
+    withheld: defaultdict[Withheld, list[str]] = defaultdict(list)
     for node in (each for each in nodes if each.shared):
         name = node.metadata.name
         book = (books or {}).get(name)
-        if not offered(node, book.hardware if book else NO_HARDWARE):
+        inventory = take(node, book.hardware if book else NO_HARDWARE)
+        for each in inventory.withheld if not inventory.faults else ():
+            withheld[each].append(name)
+        if not inventory.devices and not inventory.withheld:
             bare.append(name)
         elif books is not None and book is None:
             unbooked.append(name)
         if not node.ready:
             unready.append(name)
-        findings += [_misread(name, fault) for fault in inventory_faults(node)]
+        findings += [_misread(name, fault) for fault in inventory.faults]
+    findings += [_withheld(each, names) for each, names in withheld.items()]
+    findings += _found(nodes)
     if bare:
         cure = (
             "let the vendor's device plugin or deviceshare's agent run there, or say what they have: "
@@ -69,7 +76,7 @@ def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices] | None, release:
 def _unshared(nodes: Sequence[Node]) -> list[Finding]:
     if any(node.shared for node in nodes):
         return []
-    able = [node.metadata.name for node in nodes if inventory(node)]
+    able = [node.metadata.name for node in nodes if take(node, NO_HARDWARE).devices]
     hint = f"; these have devices: {listed(able)}" if able else ""
     return [Finding(PROBLEM, f"no node is shared, so no group can be placed{hint}", _SHARE)]
 
@@ -99,3 +106,19 @@ def _slip(key: str, value: str) -> bool:
 def _misread(node: str, fault: str) -> Finding:
     cure = f"kubectl annotate node {node} --overwrite {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
     return Finding(PROBLEM, f"annotation {contract.INVENTORY_ANNOTATION} of {node}: {fault}", cure)
+
+
+def _withheld(each: Withheld, nodes: list[str]) -> Finding:
+    if each.reason == KEPT_OUT:
+        return Finding(OK, f"{each}: {listed(nodes)}", "")
+    return Finding(WARNING, f"no group gets {each.named}: {each.reason}: {listed(nodes)}", each.cure)
+
+
+def _found(nodes: Iterable[Node]) -> list[Finding]:
+    """What the shared nodes' labels, annotations and plugins tell of sharing, where the devices can be counted."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for node in (each for each in nodes if each.shared):
+        for resource, counted in physical.count(node).items():
+            if counted.told and counted.number:
+                found[f"{counted.number} {resource} ({counted.told})"].append(node.metadata.name)
+    return [Finding(OK, f"{what}: {listed(names)}", "") for what, names in sorted(found.items())]

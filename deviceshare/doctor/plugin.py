@@ -7,6 +7,7 @@ from deviceshare.doctor.findings import WARNING, Check, Finding, check, listed, 
 from deviceshare.domain import contract
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node
+from deviceshare.domain.quantities import is_some
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.ports import ApiError
 
@@ -42,5 +43,5 @@ def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices]) -> list[Finding
 
 def _plugged(node: Node) -> set[str]:
     """Resources that a plugin tells of; the kubelet takes back what a plugin that is gone told, as 0."""
-    told = node.status.allocatable.items()
-    return {resource for resource, quantity in told if contract.vendor_of(resource) and quantity != "0"}
+    told = (resource for resource, quantity in node.status.allocatable.items() if is_some(quantity))
+    return {contract.counted_as(resource) for resource in told if contract.plugin_vendor_of(resource)}

@@ -11,6 +11,7 @@ from deviceshare.domain.ledger import NodeDevices
 
 FREE, HELD, RELEASING, LOST = "free", "held", "releasing", "lost"
 UNHEALTHY, ALLOCATED, FORMER, SPLIT, LEFT = "unhealthy", "allocated", "former", "split", "left"
+WITHHELD = "withheld"
 
 
 class DeviceCount(NamedTuple):
@@ -18,7 +19,8 @@ class DeviceCount(NamedTuple):
 
     `held` by a group, `releasing` while a deleted group's last pods still use them, `former` when they were replaced
     but pods may still hold them, `lost` when a claim names devices that the node no longer has, `allocated` by the
-    vendor's device plugin; those that nobody holds are `unhealthy`, `split` by MIG, `left` to the plugin or `free`.
+    vendor's device plugin; those that nobody holds are `unhealthy`, `split` by MIG, `left` to the plugin,
+    `withheld` from groups or `free`.
     """
 
     node: str
@@ -40,9 +42,10 @@ def count_devices(fleet: Fleet) -> Iterable[DeviceCount]:
 
 def _states(ledger: NodeDevices) -> dict[Device, str]:
     """The state of each device that the node has or somebody holds; where several are true, the last one here."""
-    present = set(ledger.devices)
+    present = {*ledger.devices, *ledger.kept_out}
     states = dict.fromkeys(ledger.devices, FREE)
     states |= dict.fromkeys(ledger.left(), LEFT)
+    states |= dict.fromkeys(ledger.kept_out, WITHHELD)
     states |= dict.fromkeys(ledger.split(), SPLIT)
     states |= dict.fromkeys(ledger.unhealthy(), UNHEALTHY)
     states |= dict.fromkeys(ledger.allocated(), ALLOCATED)

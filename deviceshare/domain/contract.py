@@ -22,7 +22,7 @@ PREFIX: Final = f"{API_GROUP}/"
 MODE_LABEL: Final = f"{PREFIX}mode"
 MODE_SHARED: Final = "shared"
 INVENTORY_ANNOTATION: Final = f"{PREFIX}devices"
-"""`nvidia.com/gpu=4`: what a node has where no device plugin tells it. Several are separated by commas."""
+"""`nvidia.com/gpu=4`, or `nvidia.com/gpu=1-3`: what a node has for groups, by its owner (domain/annotated.py)."""
 HANDOVER_LABEL: Final = f"{PREFIX}handover"
 """`auto`, `index`, `uuid` or `cdi`: how the node's runtime is told devices; wins over the cluster's setting."""
 
@@ -129,3 +129,30 @@ def vendor_of(resource: str) -> Vendor | None:
     if resource.startswith(ASCEND_RESOURCE_PREFIX):
         return ASCEND
     return None
+
+
+NVIDIA_SHARED: Final = "nvidia.com/gpu.shared"
+"""What NVIDIA's device plugin calls `nvidia.com/gpu` where several pods take turns on one, and it is told to rename."""
+MIG_PREFIX: Final = "nvidia.com/mig-"
+_PLUGIN_PREFIXES: Final = (
+    ("nvidia.com/gpu", NVIDIA),
+    ("nvidia.com/vgpu", NVIDIA),
+    (MIG_PREFIX, NVIDIA),
+    ("huawei.com/npu", ASCEND),
+    *((f"amd.com/{mode}_nps", AMD) for mode in ("spx", "dpx", "tpx", "qpx", "cpx")),
+)
+
+
+def plugin_vendor_of(resource: str) -> Vendor | None:
+    """The vendor of whose devices a device plugin gives whole ones, turns or parts under this name.
+
+    More names than groups may ask for: whatever a pod has of a device, nobody else can be given the device.
+    """
+    return vendor_of(resource) or next(
+        (vendor for start, vendor in _PLUGIN_PREFIXES if resource.startswith(start)), None
+    )
+
+
+def counted_as(resource: str) -> str:
+    """The resource under which devices are counted of which a plugin gives turns as `resource`."""
+    return "nvidia.com/gpu" if resource == NVIDIA_SHARED else resource

@@ -7,6 +7,12 @@ from msgspec import Struct
 
 from deviceshare.domain import contract
 
+Identity = tuple[str, str | int]
+"""A device of a node: the variable that names it to a container, and its UUID, or its index where that is unknown.
+
+Two resources behind one variable, such as `huawei.com/Ascend910` and `huawei.com/Ascend310P`, share their devices.
+"""
+
 
 class Device(Struct, frozen=True, order=True, omit_defaults=True):
     """One physical device of a node, named as its vendor counts it: by resource and index from 0.
@@ -21,6 +27,12 @@ class Device(Struct, frozen=True, order=True, omit_defaults=True):
     def __str__(self) -> str:
         return f"{self.resource} {self.index}"
 
+    @property
+    def identity(self) -> Identity:
+        """Which device of its node it is, under whatever name: what its vendor's variable names."""
+        vendor = contract.vendor_of(self.resource)
+        return vendor.env if vendor else self.resource, self.uuid or self.index
+
 
 _UNDECIDED: Final[Mapping[str, str]] = {}
 
@@ -31,6 +43,11 @@ Devices = tuple[Device, ...]
 def devices_of(counts: Mapping[str, int]) -> Devices:
     """Every device of an inventory of resource → count."""
     return tuple(Device(resource, index) for resource in sorted(counts) for index in range(counts[resource]))
+
+
+def identities(devices: Iterable[Device]) -> set[Identity]:
+    """The identities of these."""
+    return {device.identity for device in devices}
 
 
 def selected(devices: Iterable[Device]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from deviceshare.domain.picture import (
     PLUGIN,
     RELEASING,
     SPLIT,
+    WITHHELD,
     Count,
     DeviceView,
     GroupView,
@@ -91,14 +92,15 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
     obstacle, opaque = node_obstacle(fleet, name), fleet.opaque(name)
     return NodeView(
         name=name,
-        obstacle=obstacle or "; ".join(sorted(set(ledger.barriers().values()))) if ledger else obstacle,
+        obstacle=obstacle,
         opaque=sorted(opaque),
+        withheld=[str(each) for each in ledger.status.withheld if not each.devices] if ledger else [],
         driver=ledger.hardware.driver if ledger else "",
         counts=[
             Count(
                 resource,
                 total=sum(not view.lost for view in mine),
-                allocated=sum(not view.lost and view.use not in (FREE, LEFT, SPLIT) for view in mine),
+                allocated=sum(not view.lost and view.use not in (FREE, LEFT, SPLIT, WITHHELD) for view in mine),
                 free=0 if obstacle or resource in opaque else free[resource],
                 unhealthy=sum(not view.sound for view in mine),
             )
@@ -110,7 +112,8 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
 
 def _devices(ledger: NodeDevices) -> Iterable[DeviceView]:
     uses = _uses(ledger)
-    present = ledger.devices
+    kept_out = ledger.kept_out
+    present = tuple(sorted({*ledger.devices, *kept_out}))
     named = {device.uuid for device in present if device.uuid}
     lost = [Device(part.resource, part.index, part.uuid) for part in ledger.hardware.devices if part.lost]
     named |= {device.uuid for device in lost}
@@ -133,6 +136,7 @@ def _devices(ledger: NodeDevices) -> Iterable[DeviceView]:
             watched=part is not None,
             model=part.model if part else "",
             memory_mib=part.memory_mib if part else 0,
+            withheld=kept_out.get(device, ""),
             unhealthy=part.unhealthy if part else "",
             since=part.since if part else "",
             lost=device not in present,
@@ -145,6 +149,7 @@ def _devices(ledger: NodeDevices) -> Iterable[DeviceView]:
 def _uses(ledger: NodeDevices) -> Mapping[Device, tuple[str, str, str]]:
     """Device → (use, group, pod) of every device that somebody has; a claim counts more than what is only left over."""
     uses = dict.fromkeys(ledger.left(), (LEFT, "", ""))
+    uses |= dict.fromkeys(ledger.kept_out, (WITHHELD, "", ""))
     uses |= dict.fromkeys(ledger.split(), (SPLIT, "", ""))
     uses |= {device: (PLUGIN, "", pod) for device, pod in ledger.allocated().items()}
     uses |= {

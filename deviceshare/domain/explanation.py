@@ -42,7 +42,7 @@ def explain_group(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node 
     waiting = _waiting(pods)
     if not group.node:
         nodes = verdicts(fleet, group)
-        return Explanation(subject, message, {**_outlook(group, nodes), **_too_much(group, nodes), **waiting}, nodes)
+        return Explanation(subject, message, {**_outlook(group, nodes), **_too_much(fleet, group), **waiting}, nodes)
     ledger = fleet.ledger(group.node)
     claim = ledger.claims.get(group.uid) if ledger else None
     facts = {}
@@ -97,11 +97,12 @@ def _outlook(group: Group, nodes: list[NodeVerdict]) -> dict[str, str]:
     return facts
 
 
-def _too_much(group: Group, nodes: list[NodeVerdict]) -> dict[str, str]:
+def _too_much(fleet: Fleet, group: Group) -> dict[str, str]:
     """Whether the group waits for what no node could ever give, such as nine devices of nodes with eight."""
+    ledgers = [ledger for name in fleet.names() if (ledger := fleet.ledger(name))]
     for resource, count in group.spec.resources.items():
-        most = max((sum(device.resource == resource for device in node.devices) for node in nodes), default=0)
-        if nodes and count > most:
+        most = max((sum(device.resource == resource for device in ledger.devices) for ledger in ledgers), default=0)
+        if ledgers and count > most:
             return {"in vain": f"no shared node has more than {most} {resource}: ask for fewer, or add a larger node"}
     return {}
 

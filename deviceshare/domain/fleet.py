@@ -8,12 +8,11 @@ A filter call may name thousands of nodes, most of them in the same situation. S
 interned `Shape`, up to date at each change, and a call reasons once per shape instead of once per node.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from deviceshare.domain import allocation
-from deviceshare.domain.devices import Device, Devices
+from deviceshare.domain import allocation, contract
+from deviceshare.domain.devices import Device, Devices, identities
 from deviceshare.domain.groups import Group
 from deviceshare.domain.hardware import Link
 from deviceshare.domain.ledger import NodeDevices
@@ -40,8 +39,8 @@ class Shape(NamedTuple):
     total: tuple[tuple[str, int], ...]
     opaque: frozenset[str]
     """Resources of which pods hold devices through the vendor's device plugin, unknown which."""
-    barred: tuple[tuple[str, str], ...]
-    """Resources whose devices can't be handed over on the node, and why."""
+    withheld: tuple[tuple[str, str], ...] = ()
+    """Resources of which the node withholds devices, and why."""
 
 
 class Assumption(NamedTuple):
@@ -98,14 +97,21 @@ class Fleet:
         self._reshape(name)
 
     def opaque(self, name: str) -> frozenset[str]:
-        """Resources of which pods hold devices through a device plugin, unless the agent tells which devices."""
-        ledger = self._ledgers.get(name)
-        allocations = ledger.hardware.allocations if ledger else None
-        known = {(allocation.uid, allocation.resource) for allocation in allocations or ()}
-        pods = self._plugin_pods.get(name, {})
-        return frozenset(
-            resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known
-        )
+        """Resources of which pods hold devices through a device plugin, unless the agent tells which devices.
+
+        A vendor's devices are the same under all its resources, whole, in turns or in parts, so all are named.
+        """
+        pods = self._plugin_pods.get(name)
+        if not pods:
+            return frozenset()
+        ledger = self._ledgers.get(name) or _NO_LEDGER
+        known = {(allocation.uid, allocation.resource) for allocation in ledger.hardware.allocations or ()}
+        held = {resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known}
+        if ledger.split():
+            held = {resource for resource in held if not resource.startswith(contract.MIG_PREFIX)}
+        vendors = {contract.plugin_vendor_of(resource) for resource in held}
+        mine = {*(d.resource for d in ledger.devices), *(d.resource for d in ledger.claimed())}
+        return frozenset(held | {resource for resource in mine if contract.vendor_of(resource) in vendors})
 
     def links(self, name: str) -> list[Link]:
         """How the devices of the node are joined, as far as its agent tells."""
@@ -156,8 +162,8 @@ class Fleet:
         ledger = self._ledgers.get(name)
         if ledger is None:
             return ()
-        assumed = {d for a in self._assumed.values() if a.node == name for d in a.devices}
-        return tuple(device for device in ledger.free() if device not in assumed)
+        assumed = identities(d for a in self._assumed.values() if a.node == name for d in a.devices)
+        return tuple(device for device in ledger.free() if device.identity not in assumed)
 
     def home(self, group: Group) -> str:
         """The one node the group's next pod may go to, or "" when it may choose.
@@ -232,11 +238,15 @@ class Fleet:
             return f"the devices of group {group.name} are being released"
         if broken := ledger.ailing(claim):
             return f"{broken} of group {group.name}: deviceshare rebind {group.name}"
-        gone = [str(device) for device in ledger.held(claim) if device not in ledger.devices]
         if fault := untellable(ledger, claim):
             return fault
+        gone = [device for device in ledger.held(claim) if not ledger.has(device)]
+        if unknown := next((reason for device in gone if (reason := ledger.unknown(device.resource))), ""):
+            return _withheld_text(gone[0].resource, unknown)
         if gone:
-            return f"the node lost {', '.join(gone)} of group {group.name}: delete the group and make it again"
+            return (
+                f"the node lost {', '.join(map(str, gone))} of group {group.name}: delete the group and make it again"
+            )
         return ""
 
     def obstacle(self, name: str) -> str:
@@ -267,8 +277,13 @@ class Fleet:
             obstacle = NO_LEDGER
         if not obstacle and node and ledger and rebooted(node, ledger.hardware):
             obstacle = REBOOTED
-        have, barred = (ledger.devices, tuple(ledger.barriers().items())) if ledger else ((), ())
-        shape = Shape(obstacle, _counts(self.free(name)), _counts(have), self.opaque(name), barred)
+        shape = Shape(
+            obstacle,
+            _counts(self.free(name)),
+            _counts(ledger.devices if ledger else ()),
+            self.opaque(name),
+            tuple((withheld.resource, withheld.text) for withheld in ledger.status.withheld) if ledger else (),
+        )
         self._shapes[name] = self._interned.setdefault(shape, shape)
 
 
@@ -277,10 +292,16 @@ def _obstacle(group: Group, shape: Shape) -> str:
         return shape.obstacle
     if opaque := _opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
         return opaque
-    if barrier := next((why for resource, why in shape.barred if resource in group.spec.resources), ""):
-        return barrier
-    lacks = allocation.shortage(group.spec.resources, dict(shape.free), dict(shape.total))
+    total = dict(shape.total)
+    for resource, reason in shape.withheld:
+        if resource in group.spec.resources and resource not in total:
+            return _withheld_text(resource, reason)
+    lacks = allocation.shortage(group.spec.resources, dict(shape.free), total)
     return f"{TOO_FULL}: group {group.name} needs {lacks}" if lacks else ""
+
+
+def _withheld_text(resource: str, reason: str) -> str:
+    return f"the node offers no {resource} to groups: {reason}"
 
 
 def _opaque_text(resources: Collection[str]) -> str:
@@ -290,7 +311,10 @@ def _opaque_text(resources: Collection[str]) -> str:
 
 
 def _counts(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(Counter(device.resource for device in devices).items()))
+    counts: dict[str, int] = {}
+    for device in devices:
+        counts[device.resource] = counts.get(device.resource, 0) + 1
+    return tuple(sorted(counts.items()))
 
 
 def _put(table: dict[str, T], name: str, value: T | None) -> None:
@@ -298,3 +322,6 @@ def _put(table: dict[str, T], name: str, value: T | None) -> None:
         table.pop(name, None)
     else:
         table[name] = value
+
+
+_NO_LEDGER = NodeDevices()

@@ -18,12 +18,14 @@ from msgspec import Struct
 from deviceshare.domain import contract
 from deviceshare.domain.devices import Device, Devices
 from deviceshare.domain.hardware import Hardware
+from deviceshare.domain.inventory import Offer, Withheld
 
 AUTO: Final = "auto"
 INDEX: Final = "index"
 UUID: Final = "uuid"
 CDI: Final = "cdi"
 STYLES: Final = (AUTO, INDEX, UUID, CDI)
+NONE: Final = "none"
 
 
 class HandoverSetting(Struct, frozen=True):
@@ -43,21 +45,32 @@ class Handover(NamedTuple):
     """How one node's devices of one vendor are handed over, or why they can't be."""
 
     words: str
-    """`index`, `uuid`, or the CDI kind that qualifies each device's name; "" where nothing is known of the node, and
-    then it is UUIDs as soon as an agent reports them, and numbers until then."""
+    """`index`, `uuid`, the CDI kind that qualifies each device's name, or `none`; "" where nothing is known of the
+    node, and then it is UUIDs as soon as an agent reports them, and numbers until then."""
     obstacle: str = ""
-    """Why no device of the vendor can be handed over on the node, with the cure; "" when they can."""
+    """Why no device of the vendor can be handed over on the node, with the cure: where it is `none`."""
 
 
-UNDECIDED: Final[Mapping[str, Handover]] = {}
+def apply(
+    offer: Offer, labels: Mapping[str, str], hardware: Hardware, setting: HandoverSetting
+) -> tuple[Offer, dict[str, str]]:
+    """What remains of a node's offer once what can't be handed over is withheld; and the words for each vendor."""
+    vendors = {vendor.name: vendor for device in offer.devices if (vendor := contract.vendor_of(device.resource))}
+    decided = {name: decide(vendor, labels, hardware, setting) for name, vendor in sorted(vendors.items())}
+    words = {name: each.words for name, each in decided.items() if each.words}
+    silent = mute(offer.devices, words)
+    withheld = [
+        Withheld(resource, decided[vendor.name].obstacle, devices=tuple(d for d in silent if d.resource == resource))
+        for resource in sorted({device.resource for device in silent})
+        if (vendor := contract.vendor_of(resource))
+    ]
+    devices = tuple(device for device in offer.devices if device not in silent)
+    return Offer(devices, (*offer.withheld, *withheld), offer.faults), words
 
 
-def of_node(
-    devices: Iterable[Device], labels: Mapping[str, str], hardware: Hardware, setting: HandoverSetting
-) -> dict[str, Handover]:
-    """How a node hands over what it has, by the names of the devices' vendors."""
-    vendors = {vendor.name: vendor for device in devices if (vendor := contract.vendor_of(device.resource))}
-    return {name: decide(vendor, labels, hardware, setting) for name, vendor in sorted(vendors.items())}
+def mute(devices: Iterable[Device], handover: Mapping[str, str]) -> Devices:
+    """Those that can't be handed over at all."""
+    return tuple(device for device in devices if _words(device, handover) == NONE)
 
 
 def as_claimed(devices: Iterable[Device], handover: Mapping[str, str]) -> Devices:
@@ -98,7 +111,7 @@ def decide(
     """How the vendor's devices on a node with these labels and this report of its agent are handed over."""
     style = labels.get(contract.HANDOVER_LABEL) or setting.style
     if style not in STYLES:
-        return Handover("", f"the node's label {contract.HANDOVER_LABEL}={style} is none of {', '.join(STYLES)}")
+        return Handover(NONE, f"the node's label {contract.HANDOVER_LABEL}={style} is none of {', '.join(STYLES)}")
     uuids = [part.uuid for part in hardware.devices if contract.vendor_of(part.resource) is vendor and not part.lost]
     named = bool(uuids) and all(uuids)
     if not vendor.kinds:
@@ -108,7 +121,7 @@ def decide(
     if style == AUTO:
         return Handover(UUID if named else "")
     if style == UUID and not named:
-        return Handover("", f"hand-over by uuid needs UUIDs, which the node's agent reports: {_AGENT}")
+        return Handover(NONE, f"hand-over by uuid needs UUIDs, which the node's agent reports: {_AGENT}")
     return _by_cdi(vendor, hardware, setting.kind, named=named) if style == CDI else Handover(style)
 
 
@@ -118,14 +131,14 @@ def _by_cdi(vendor: contract.Vendor, hardware: Hardware, wanted: str, *, named: 
         # Without UUIDs only a kind that also names devices by their numbers will do.
         if kind in vendor.numbered_kinds:
             return Handover(kind)
-        return Handover("", f"hand-over by CDI needs UUIDs, which the node's agent reports: {_AGENT}")
+        return Handover(NONE, f"hand-over by CDI needs UUIDs, which the node's agent reports: {_AGENT}")
     if hardware.cdi_kinds is None:
         return Handover(kind)  # the agent doesn't see the specifications: the setting is all that is known
     usable = [each for each in ([wanted] if wanted else vendor.kinds) if each in hardware.cdi_kinds]
     if usable:
         return Handover(usable[0])
     return Handover(
-        "",
+        NONE,
         f"no CDI specification on the node names all its devices by UUID as {wanted or ' or '.join(vendor.kinds)}: have"
         " the device plugin write one (CDI enabled, its device ID strategy uuid), or run nvidia-ctk cdi generate",
     )

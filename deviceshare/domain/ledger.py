@@ -12,9 +12,9 @@ from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import Device, Devices, selected
-from deviceshare.domain.handover import UNDECIDED, Handover
+from deviceshare.domain.devices import Device, Devices, identities, selected
 from deviceshare.domain.hardware import NO_HARDWARE, Hardware, Part
+from deviceshare.domain.inventory import Withheld
 from deviceshare.domain.meta import ObjectMeta
 from deviceshare.domain.nodes import Node
 
@@ -41,16 +41,19 @@ class LedgerSpec(Struct, frozen=True, rename="camel"):
 
 
 class LedgerStatus(Struct, frozen=True, rename="camel"):
-    """`hardware` is written by the node's agent, everything else by the leader."""
+    """`hardware` is written by the node's agent, everything else by the leader.
+
+    `devices` are for groups; those named by UUID are meant by it, whatever their number. `withheld` are not for groups.
+    """
 
     devices: list[Device] = field(default_factory=list)
+    withheld: list[Withheld] = field(default_factory=list)
+    handover: dict[str, str] = field(default_factory=dict)
+    """By vendor, the words that the node's runtime takes (handover.py), as far as that is known."""
+    reasons: str = ""
     total: str = ""
     free: str = ""
     held: str = ""
-    handover: dict[str, str] = field(default_factory=dict)
-    """By vendor, the words that the node's runtime takes (handover.py), as far as that is known."""
-    obstacles: dict[str, str] = field(default_factory=dict)
-    """By vendor, why its devices can't be handed over here, with the cure."""
     hardware: Hardware = NO_HARDWARE
 
 
@@ -76,13 +79,27 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
 
     @property
     def devices(self) -> Devices:
-        """The devices that the node has, in its present numbering. What its agent doesn't see isn't there."""
+        """The node's devices for groups, in its present numbering. What its agent doesn't see isn't there."""
         parts = {(part.resource, part.index): part.device for part in self.hardware.devices if not part.lost}
         seen = {part.resource for part in self.hardware.devices}
-        numbers = [(device.resource, device.index) for device in self.status.devices]
-        return tuple(
-            sorted(parts.get(number, Device(*number)) for number in numbers if number in parts or number[0] not in seen)
-        )
+        named = set(parts.values())
+        numbers = [(d.resource, d.index) for d in self.status.devices if not d.uuid]
+        here = (parts.get(number, Device(*number)) for number in numbers if number in parts or number[0] not in seen)
+        by_uuid = (self.present(device) for device in self.status.devices if device.uuid)
+        return tuple(sorted({*here, *(device for device in by_uuid if device in named)}))
+
+    @property
+    def kept_out(self) -> dict[Device, str]:
+        """The devices that the node has, but not for groups, in its present numbering, and why."""
+        return {self.present(d): each.text for each in self.status.withheld for d in each.devices}
+
+    def has(self, device: Device) -> bool:
+        """Whether the device, in the present numbering, is there, for groups or not."""
+        return device.identity in identities((*self.devices, *self.kept_out))
+
+    def unknown(self, resource: str) -> str:
+        """Why nobody knows which devices of the resource are there, or ""."""
+        return next((w.text for w in self.status.withheld if w.resource == resource and not w.devices), "")
 
     def present(self, device: Device) -> Device:
         """The device in the node's present numbering: found by its UUID, or by its index if it was given without one.
@@ -131,17 +148,10 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         """The devices that are split by MIG: their parts may be others' already, as another resource."""
         return {part.device for part in self.hardware.devices if part.mig}
 
-    def barriers(self) -> dict[str, str]:
-        """The resources whose devices can't be handed over here, and why."""
-        why = self.status.obstacles
-        resources = {device.resource for device in self.status.devices} if why else ()
-        vendors = {resource: vendor.name for resource in resources if (vendor := contract.vendor_of(resource))}
-        return {resource: why[name] for resource, name in sorted(vendors.items()) if name in why}
-
     def allocated(self) -> dict[Device, str]:
         """What the vendor's device plugin gave away past us: device → pod, as `namespace/name`."""
         return {
-            self.present(Device(allocation.resource, index)): allocation.pod
+            self.present(Device(contract.counted_as(allocation.resource), index)): allocation.pod
             for allocation in self.hardware.allocations or ()
             for index in allocation.indices
             if not allocation.placeholder
@@ -163,10 +173,13 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         return {part.device for part in self.hardware.devices if (part.resource, part.index) not in kept}
 
     def free(self) -> Devices:
-        """The devices that the node has for groups, that are whole and healthy, and that nobody holds, sorted."""
+        """The devices that the node has for groups, that are whole and healthy, and that nobody holds, sorted.
+
+        Under whatever name: who holds `huawei.com/Ascend910` 0 has `huawei.com/Ascend310P` 0, too.
+        """
         taken = self.claimed() | self.unhealthy().keys() | self.allocated().keys() | self.left() | self.split()
-        barriers = self.barriers()
-        return tuple(device for device in self.devices if device not in taken and device.resource not in barriers)
+        unfree = identities(taken)
+        return tuple(device for device in self.devices if device.identity not in unfree)
 
 
 def claim_patch(
@@ -202,19 +215,25 @@ def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
 
 
 def devices_patch(
-    ledger: NodeDevices, devices: Iterable[Device], handovers: Mapping[str, Handover] = UNDECIDED
+    ledger: NodeDevices,
+    devices: Iterable[Device],
+    withheld: Iterable[Withheld] | None = None,
+    handover: Mapping[str, str] | None = None,
 ) -> Patch:
-    """Writes what the node has, how that is handed over, and the summaries that follow; for the status subresource."""
-    have, before = sorted(devices), ledger.status
-    words = {vendor: each.words for vendor, each in handovers.items() if each.words}
-    obstacles = {vendor: each.obstacle for vendor, each in handovers.items() if each.obstacle}
-    then = replace(ledger, status=replace(before, devices=have, handover=words, obstacles=obstacles))
+    """Writes what the node has, with the summaries that follow from it; for the status subresource.
+
+    What is withheld, and how devices are handed over, stay as they are unless they are named.
+    """
+    before = ledger.status.handover
+    have, kept = sorted(devices), ledger.status.withheld if withheld is None else list(withheld)
+    then = replace(ledger, status=replace(ledger.status, devices=have, withheld=kept))
+    stored = [{**to_builtins(each), "devices": as_json(each.devices)} for each in kept]
     return {
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
         "status": {
             "devices": as_json(have),
-            "handover": dict.fromkeys(before.handover) | words,
-            "obstacles": dict.fromkeys(before.obstacles) | obstacles,
+            "withheld": stored,
+            "handover": before if handover is None else dict.fromkeys(before) | dict(handover),
             **summary(then),
         },
     }
@@ -254,7 +273,7 @@ def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:
 
 
 def summary(ledger: NodeDevices) -> dict[str, str]:
-    """The one-line texts of `kubectl get nodedevices`: total, free and held."""
+    """The one-line texts of `kubectl get nodedevices`: total, free, held, and why devices are withheld."""
     have, unhealthy = ledger.devices, _counted(ledger.unhealthy())
     free, total = _counted(ledger.free()), _counted(have)
     return {
@@ -267,6 +286,7 @@ def summary(ledger: NodeDevices) -> dict[str, str]:
             f"{claim.group}{' (releasing)' if claim.releasing else ''}: {_listed(ledger.held(claim))}"
             for claim in sorted(ledger.claims.values(), key=lambda claim: claim.group)
         ),
+        "reasons": "; ".join(map(str, ledger.status.withheld)),
     }
 
 

@@ -20,6 +20,8 @@ SPLIT: Final = "split"
 """By NVIDIA's MIG: its parts may be others', as another resource."""
 LEFT: Final = "left"
 """To the vendor's device plugin: no placeholder pod keeps it for groups."""
+WITHHELD: Final = "withheld"
+"""Not for groups, such as by the node's annotation."""
 PLUGIN: Final = "plugin"
 """Given to a pod by the vendor's device plugin."""
 
@@ -40,6 +42,8 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Whether an agent looks after it: else nobody knows whether it is healthy."""
     model: str = ""
     memory_mib: int = 0
+    withheld: str = ""
+    """Why it isn't for groups, held or not."""
     unhealthy: str = ""
     """Why it isn't handed out; empty while it is healthy."""
     since: str = ""
@@ -78,6 +82,8 @@ class NodeView(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Why no group gets devices here, whatever is free; empty when nothing is in the way."""
     opaque: list[str] = field(default_factory=list)
     """Resources that pods have through the device plugin, unknown which devices, so that no group gets any."""
+    withheld: list[str] = field(default_factory=list)
+    """Resources that may be there, unknown which devices, so that no group gets any, each with the reason."""
     driver: str = ""
 
 

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 from deviceshare.domain import contract
 from deviceshare.domain.devices import Device, Devices, parse_selected, with_uuids
 from deviceshare.domain.meta import Condition, ObjectMeta
+from deviceshare.domain.quantities import Quantity, is_some
 
 
 class FieldRef(Struct, frozen=True, rename="camel"):
@@ -28,7 +29,14 @@ class EnvVar(Struct, frozen=True, rename="camel"):
 
 
 class Requirements(Struct, frozen=True):
-    limits: dict[str, str] = field(default_factory=dict)
+    """Of extended resources, such as devices, requests equal limits, and the API server wants the limits."""
+
+    limits: dict[str, Quantity] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> set[str]:
+        """The device resources of which it asks the vendor's device plugin for some; a limit of `0` asks for none."""
+        return {r for r, quantity in self.limits.items() if contract.plugin_vendor_of(r) and is_some(quantity)}
 
 
 class Container(Struct, frozen=True, rename="camel"):
@@ -42,6 +50,8 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     scheduler_name: str = ""
     containers: list[Container] = field(default_factory=list)
     init_containers: list[Container] = field(default_factory=list)
+    resources: Requirements = field(default_factory=Requirements)
+    """The pod's as a whole; Kubernetes 1.32 and later have them."""
 
 
 class PodStatus(Struct, frozen=True, rename="camel"):
@@ -150,10 +160,9 @@ class Pod(Struct, frozen=True, rename="camel"):
         return bool(containers) and all(_reads_annotations(container) for container in containers)
 
     def plugin_resources(self) -> set[str]:
-        """Device resources the pod asks of the vendor's device plugin, past deviceshare."""
+        """Device resources the pod asks of the vendor's device plugin, past deviceshare; parts of devices, too."""
         containers = [*self.spec.init_containers, *self.spec.containers]
-        names = {resource for container in containers for resource in container.resources.limits}
-        return {resource for resource in names if contract.vendor_of(resource)}
+        return self.spec.resources.devices.union(*(container.resources.devices for container in containers))
 
 
 _PATHS = {vendor.env: f"metadata.annotations['{vendor.annotation}']" for vendor in contract.VENDORS}

@@ -12,9 +12,9 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, topology
-from deviceshare.domain.devices import Device, Devices, selected, visible
+from deviceshare.domain.devices import Device, Devices, identities, selected, visible
 from deviceshare.domain.groups import Group
-from deviceshare.domain.handover import as_claimed, is_kind, unspeakable
+from deviceshare.domain.handover import as_claimed, is_kind, mute, unspeakable
 from deviceshare.domain.ledger import Claim, NodeDevices, Patch, as_json, rebound_patch
 from deviceshare.domain.pods import Pod
 
@@ -56,8 +56,8 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Ve
         if resource in opaque:
             text = f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
             return Verdict(sick, (), tuple(sorted(claim.devices)), text)
-        if resource in (barriers := ledger.barriers()):
-            text = f"can't be given other devices of node {ledger.node}: {barriers[resource]}"
+        if mute(sick, ledger.status.handover) and (why := untellable(ledger, claim)):
+            text = f"can't be given other devices of node {ledger.node}: {why}"
             return Verdict(sick, (), tuple(sorted(claim.devices)), text)
         if len(candidates) < count:
             needs = f"{count} healthy {resource} to replace {_listed(sick, resource)}"
@@ -91,9 +91,8 @@ def told(devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, st
 
 def untellable(ledger: NodeDevices, claim: Claim) -> str:
     """Why no further pod can be told the claim's devices, with the cure; "" when it can."""
-    barriers = ledger.barriers()
-    if why := next((barriers[device.resource] for device in claim.devices if device.resource in barriers), ""):
-        return why
+    if silent := mute(claim.devices, ledger.status.handover):
+        return ledger.kept_out.get(ledger.present(silent[0]), f"{silent[0]} can't be handed over to containers")
     if numbered := unspeakable(claim.devices, ledger.status.handover):
         return (
             f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only: delete the"
@@ -148,16 +147,18 @@ def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
 
 def covers(ledger: NodeDevices, claim: Claim, devices: Iterable[Device]) -> bool:
     """Whether nobody else may have these devices, as some pod was told them, because of the claim."""
-    reserved = ledger.reserved(claim)
+    reserved = identities(ledger.reserved(claim))
     own = (*claim.devices, *claim.former)
-    return all(ledger.present(device) in reserved or any(same(device, each) for each in own) for device in devices)
+    return all(
+        ledger.present(device).identity in reserved or any(same(device, each) for each in own) for device in devices
+    )
 
 
 def same(a: Device, b: Device) -> bool:
     """Whether two names, given at different times, mean one device. Where one lacks the UUID the number must do."""
     if a.uuid and b.uuid:
         return a.uuid == b.uuid
-    return (a.resource, a.index) == (b.resource, b.index)
+    return Device(a.resource, a.index).identity == Device(b.resource, b.index).identity
 
 
 def _given_up(pod: Pod, claim: Claim) -> set[Device]:

@@ -14,6 +14,9 @@ from deviceshare.domain.pods import Pod
 _NOT_INJECTED = (
     "deviceshare's webhook was away when {what} made, so {it} would not see the group's devices only: create it again"
 )
+_OWN_DEVICES = (
+    "the group supplies the devices; leave the limit out, or leave the annotation out to get devices of the pod's own"
+)
 
 
 def review_new_pod(pod: Pod) -> str:
@@ -75,12 +78,10 @@ def _spec_fault(pod: Pod) -> str:
         )
     for field, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
         for position, container in enumerate(containers):
-            for resource in sorted(container.resources.limits):
-                if contract.vendor_of(resource):
-                    return (
-                        f"spec.{field}[{position}].resources.limits[{resource}]: the group supplies the devices; "
-                        "leave the limit out, or leave the annotation out to get devices of the pod's own"
-                    )
+            for resource in sorted(container.resources.devices):
+                return f"spec.{field}[{position}].resources.limits[{resource}]: {_OWN_DEVICES}"
+    for resource in sorted(pod.spec.resources.devices):
+        return f"spec.resources.limits[{resource}]: {_OWN_DEVICES}"
     if not pod.injected or contract.GROUP not in pod.metadata.labels:
         return "spec.containers: " + _NOT_INJECTED.format(what="the pod was", it="its containers")
     return ""

@@ -10,12 +10,13 @@ from typing import NamedTuple
 import msgspec
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import Device, Devices, selected
+from deviceshare.domain.devices import Device, Devices, identities, selected
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus, spec_faults
+from deviceshare.domain.inventory import take
 from deviceshare.domain.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.meta import Condition
-from deviceshare.domain.nodes import Node, offered
+from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
 from deviceshare.domain.rebinding import is_told, untellable
 from deviceshare.domain.waiting import explain
@@ -26,7 +27,7 @@ TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 CLAIMED, NO_PODS, WAITING, INVALID_SPEC, REPAIRING = "Claimed", "NoPods", "Waiting", "InvalidSpec", "Repairing"
 AS_CLAIMED, NOT_BOUND = "AsClaimed", "NotBound"
 NODE_GONE, NODE_NOT_SHARED, NODE_NOT_READY = "NodeGone", "NodeNotShared", "NodeNotReady"
-CLAIM_MISSING, DEVICES_LOST = "ClaimMissing", "DevicesLost"
+CLAIM_MISSING, DEVICES_LOST, DEVICES_UNKNOWN = "ClaimMissing", "DevicesLost", "DevicesUnknown"
 NOT_HANDED_OVER, PODS_OUTDATED = "DevicesNotHandedOver", "PodsHoldFormerDevices"
 DEVICES_UNHEALTHY, DEVICES_GIVEN_AWAY, DEVICES_NOT_KEPT = "DevicesUnhealthy", "DevicesGivenAway", "DevicesNotKept"
 
@@ -155,8 +156,13 @@ def _claimed(
     if broken := ledger.ailing(claim):
         cure = f"take other devices with deviceshare rebind {group.name}"
         return Finding(FALSE, DEVICES_UNHEALTHY, f"{broken} on node {node}: {cure}, or mend the node")
-    here = set(offered(home, ledger.hardware))
-    lost = selected(device for device in ledger.held(claim) if Device(device.resource, device.index) not in here)
+    inventory = take(home, ledger.hardware)
+    kept_out = (device for withheld in inventory.withheld for device in withheld.devices)
+    here = identities(Device(each.resource, each.index) for each in (*inventory.devices, *kept_out))
+    numbered = (Device(device.resource, device.index) for device in ledger.held(claim))
+    lost = selected(device for device in numbered if device.identity not in here)
+    if unknown := [str(each) for each in inventory.withheld if each.resource in lost and not each.devices]:
+        return Finding(FALSE, DEVICES_UNKNOWN, f"node {node} may not have its devices; {'; '.join(unknown)}")
     if lost:
         named = " and ".join(f"{resource} {indices}" for resource, indices in lost.items())
         return Finding(FALSE, DEVICES_LOST, f"node {node} lost {named}: mend the node, or {again}")

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from deviceshare.domain import allocation, topology
+from deviceshare.domain import allocation, contract, topology
 from deviceshare.domain.devices import selected
 from deviceshare.domain.drawing import view_of
 from deviceshare.domain.explaining import node_obstacle
 from deviceshare.domain.fleet import TOO_FULL, Fleet
 from deviceshare.domain.groups import Group, spec_faults
-from deviceshare.domain.picture import FORMER, FREE, LEFT, PLUGIN, RELEASING, SPLIT, DeviceView
+from deviceshare.domain.picture import FORMER, FREE, LEFT, PLUGIN, RELEASING, SPLIT, WITHHELD, DeviceView
 
 
 class DeviceVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -89,12 +89,9 @@ def _verdict(fleet: Fleet, group: Group, name: str, reason: str, scores: Mapping
 
 
 def _devices(fleet: Fleet, name: str, wants: Iterable[str]) -> Iterable[DeviceVerdict]:
-    ledger = fleet.ledger(name)
-    barriers = ledger.barriers() if ledger else {}
     for device in view_of(fleet, name).devices:
         if device.resource in wants:
             reason, cure = _in_the_way(fleet, name, device)
-            reason = reason or barriers.get(device.resource, "")
             yield DeviceVerdict(device.resource, device.index, reason, cure)
 
 
@@ -110,6 +107,8 @@ def _in_the_way(fleet: Fleet, node: str, device: DeviceView) -> tuple[str, str]:
         return "split by MIG", "unite it on its node with nvidia-smi -mig 0, if nobody has a part of it"
     if device.use == LEFT:
         return "left to the device plugin", "let placeholder pods have more devices (agent.placeholders of the chart)"
+    if device.use == WITHHELD:
+        return device.withheld, f"change the annotation {contract.INVENTORY_ANNOTATION} of node {node}"
     if device.use == PLUGIN:
         return f"given to pod {device.pod} by the device plugin", f"pod {device.pod} ends"
     users = _users(fleet, node, device.group)

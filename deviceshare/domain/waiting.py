@@ -8,9 +8,10 @@ import heapq
 from collections.abc import Iterable, Mapping
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import selected
+from deviceshare.domain.devices import identities, selected
 from deviceshare.domain.fleet import TOO_FULL, Fleet
 from deviceshare.domain.groups import Group
+from deviceshare.domain.inventory import KEPT_OUT
 from deviceshare.domain.ledger import NodeDevices
 
 SHOWN_NODES = 5
@@ -85,11 +86,13 @@ def _holding(ledger: NodeDevices, resource: str) -> Iterable[str]:
 def _withheld(ledger: NodeDevices, resource: str) -> Iterable[str]:
     """The devices that no group holds and yet nobody is given."""
     reasons = dict.fromkeys(ledger.left(), "is left to the device plugin")
+    reasons |= {device: f"is {reason}" for device, reason in ledger.kept_out.items() if reason == KEPT_OUT}
     reasons |= {device: f"is pod {pod}'s" for device, pod in ledger.allocated().items()}
     reasons |= dict.fromkeys(ledger.split(), "is split by MIG")
     reasons |= {device: f"is unhealthy: {reason}" for device, reason in ledger.unhealthy().items()}
-    for device in sorted(reasons.keys() - ledger.claimed()):
-        if device.resource == resource:
+    claimed = identities(ledger.claimed())
+    for device in sorted(reasons):
+        if device.resource == resource and device.identity not in claimed:
             yield f"{device.index} {reasons[device]}"
 
 

@@ -87,9 +87,6 @@ async def claim(cluster: Cluster, group: Group, node: str) -> NodeDevices:
         if Counter(device.resource for device in seen.claims[group.uid].devices) != group.spec.resources:
             raise Refused(f"group {group.name} has changed, and what it claimed on node {node} is being released")
         return seen
-    for resource, why in seen.barriers().items():
-        if resource in group.spec.resources:
-            raise Refused(f"node {node}: {why}")
     chosen = allocation.choose(group.spec.resources, seen.free(), seen.hardware.links)
     if chosen is None:
         raise Refused(f"group {group.name} no longer fits on node {node}: others took its devices meanwhile")

@@ -11,11 +11,12 @@ from typing import Any
 
 import structlog
 
+from deviceshare.domain import contract, physical
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.handover import DEFAULT, HandoverSetting
 from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node, inventory, inventory_faults
+from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
 from deviceshare.loops.covering import Covering
 from deviceshare.loops.groups import Statuses
@@ -181,4 +182,5 @@ _NO_LEDGER, _NO_GROUP, _NO_NODE = NodeDevices(), Group(), Node()
 
 def _facets(node: Node) -> tuple[object, ...]:
     """What of a node concerns us."""
-    return node.metadata.uid, node.metadata.labels, node.ready, inventory(node), inventory_faults(node)
+    listed = node.metadata.annotations.get(contract.INVENTORY_ANNOTATION)
+    return node.metadata.uid, node.metadata.labels, node.ready, listed, physical.count(node)

@@ -14,8 +14,9 @@ from deviceshare.domain import contract, handover, ledger
 from deviceshare.domain.groups import Group
 from deviceshare.domain.handover import HandoverSetting
 from deviceshare.domain.hardware import NO_HARDWARE, Hardware
+from deviceshare.domain.inventory import KEPT_OUT, Offer, take
 from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node, inventory_faults, offered
+from deviceshare.domain.nodes import Node
 from deviceshare.loops import repairing
 from deviceshare.loops.claiming import BINDS_OVER_SECONDS
 from deviceshare.loops.covering import Covering
@@ -120,32 +121,27 @@ class Ledgers:
         log.info("Adopted ledger", node=seen.node)
 
     async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
-        name, devices = node.metadata.name, offered(node, seen.hardware)
-        handovers = handover.of_node(devices, node.metadata.labels, seen.hardware, self._handover)
-        if devices and not seen.status.devices:
-            disputed = await repairing.open_ledger(
-                self._cluster, name, devices, handovers=handovers, gather=lambda: self._evidence("")
-            )
+        name, ((devices, withheld, _), words) = node.metadata.name, self._offer(node, seen.hardware)
+        decided = (tuple(seen.status.withheld), seen.status.handover) == (withheld, words)
+        if devices and decided and not seen.status.devices:
+            disputed = await repairing.open_ledger(self._cluster, name, devices, gather=lambda: self._evidence(""))
             log.info("Opened ledger", node=name, devices=len(devices))
             self._covering.report_disputed(name, disputed)
             return
-        before, patch = seen.status, ledger.devices_patch(seen, devices, handovers)
-        summary = {"total": before.total, "free": before.free, "held": before.held}
-        same_devices = tuple(sorted(before.devices)) == devices
-        decided = {"handover": before.handover, "obstacles": before.obstacles}
-        unchanged = same_devices and all(patch["status"][each] == was for each, was in decided.items())
-        if unchanged and all(patch["status"][line] == text for line, text in summary.items()):
+        # A closed ledger stays closed here: it is opened above, once it says what is withheld, and in which words.
+        patch = ledger.devices_patch(seen, devices if seen.status.devices else (), withheld, words)
+        summary = {line: getattr(seen.status, line) for line in ledger.summary(seen)}
+        same_devices = decided and tuple(sorted(seen.status.devices)) in (devices, ())
+        if same_devices and all(patch["status"][line] == text for line, text in summary.items()):
             return
         rest = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._clock()
-        if unchanged and rest > 0:
+        if same_devices and rest > 0:
             self.queue.add(name, rest)
             return
         self._ledgers.put(await self._cluster.patch(NODE_DEVICES, name, patch, subresource="status"))
         self._written[name] = self._clock()
-        if not unchanged:
-            log.info(
-                "Recorded devices", node=name, total=patch["status"]["total"], handover=patch["status"]["handover"]
-            )
+        if not same_devices:
+            log.info("Recorded devices", node=name, total=patch["status"]["total"])
 
     async def _retire(self, name: str, seen: NodeDevices | None) -> None:
         """Deletes the ledger of a node that is no longer shared, once nobody holds anything of it."""
@@ -163,21 +159,19 @@ class Ledgers:
             return
         log.info("Deleted ledger", node=name)
 
+    def _offer(self, node: Node, hardware: Hardware) -> tuple[Offer, dict[str, str]]:
+        """What the node has for groups, and the words in which each vendor's devices are handed over."""
+        return handover.apply(take(node, hardware), node.metadata.labels, hardware, self._handover)
+
     def _report_faults(self, node: Node, hardware: Hardware) -> None:
         name = node.metadata.name
-        faults, reason, have = inventory_faults(node), "DevicesUnknown", offered(node, hardware)
-        if not have and not faults:
+        (devices, withheld, of_annotation), _ = self._offer(node, hardware)
+        # What the annotation keeps out, it keeps out on purpose.
+        faults = [*of_annotation, *(str(w) for w in withheld if w.reason != KEPT_OUT and not of_annotation)]
+        if not devices and not withheld and not faults:
             annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
             cures = f"start its device plugin or deviceshare's agent there, or say what it has: {annotate}"
             faults = [f"the node is shared but has no devices: {cures}"]
-        handovers = handover.of_node(have, node.metadata.labels, hardware, self._handover)
-        if not faults:
-            reason = "DevicesNotHandedOver"
-            faults = [
-                f"no group gets its {vendor} devices: {each.obstacle}"
-                for vendor, each in handovers.items()
-                if each.obstacle
-            ]
         text = "; ".join(faults)
         if text == self._faults.get(name, ""):
             return
@@ -185,7 +179,7 @@ class Ledgers:
         if text:
             log.warning("Found faults in an inventory", node=name, faults=text)
             # Events about nodes carry the name as UID, as the kubelet's do: `kubectl describe node` looks for that.
-            self._recorder.event(NODES, name, "", name, type_="Warning", reason=reason, message=text)
+            self._recorder.event(NODES, name, "", name, type_="Warning", reason="DevicesUnknown", message=text)
 
     def _event(self, of: NodeDevices, type_: str, reason: str, message: str) -> None:
         self._recorder.event(NODE_DEVICES, of.node, "", of.metadata.uid, type_=type_, reason=reason, message=message)

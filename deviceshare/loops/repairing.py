@@ -4,13 +4,12 @@ Ownership is written in three places (the claim, the group's status, the annotat
 can be deleted by hand and made again from the others. What contradicts is reported, never guessed.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from deviceshare.domain import contract, ledger
-from deviceshare.domain.devices import Device, Devices, parse_selected
+from deviceshare.domain.devices import Device, Devices, Identity, identities, parse_selected
 from deviceshare.domain.groups import Group
-from deviceshare.domain.handover import UNDECIDED, Handover
 from deviceshare.domain.ledger import Claim, NodeDevices
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
@@ -95,14 +94,11 @@ async def recreate(
     return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
 
 
-async def open_ledger(
-    cluster: Cluster, node: str, devices: Devices, *, gather: Gather, handovers: Mapping[str, Handover] = UNDECIDED
-) -> list[Holding]:
+async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: Gather) -> list[Holding]:
     """Writes which devices the node has into a ledger that names none yet; from then on binders can claim them.
 
     Until then the ledger is closed: nothing is free, so nothing that the evidence of a moment ago left out can have
     gone to somebody else. It is looked at once more, and only then, if nobody wrote the ledger meanwhile, opened.
-    `handovers` are how the node's devices are handed over from then on, by vendor.
     `gather` is `evidence`, or a share in one that begins after this call.
 
     Returns:
@@ -124,7 +120,7 @@ async def open_ledger(
             seen = await cluster.patch(NODE_DEVICES, node, patch)
         elif len(holding.former) > len(claim.former):
             seen = await cluster.patch(NODE_DEVICES, node, ledger.former_patch(seen, holding.uid, holding.former))
-    await cluster.patch(NODE_DEVICES, node, ledger.devices_patch(seen, devices, handovers), subresource="status")
+    await cluster.patch(NODE_DEVICES, node, ledger.devices_patch(seen, devices), subresource="status")
     return disputed
 
 
@@ -177,8 +173,9 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Dev
         return ()
     uid, group, devices, former = holdings[0]
     # What a pod had before need not be there any more: that may be why it was replaced.
-    there, taken = set(seen.devices), seen.claimed()
-    if not set(map(seen.present, devices)) <= there - taken or not taken.isdisjoint(map(seen.present, former)):
+    there, taken = identities((*seen.devices, *seen.kept_out)), identities(seen.claimed())
+    wanted, before = identities(map(seen.present, devices)), identities(map(seen.present, former))
+    if not wanted <= there - taken or not taken.isdisjoint(before):
         return ()
     await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, group, devices, former))
     return devices
@@ -196,10 +193,10 @@ def reconcile_holdings(
     `present` tells which device is meant (NodeDevices.present): a reboot may have changed the numbers since.
     """
     kept: dict[str, list[Holding]] = {}
-    owners: dict[Device, str] = {}
+    owners: dict[Identity, str] = {}
     disputed = []
     for holding in holdings:
-        meant = [present(device) for device in (*holding.devices, *holding.former)]
+        meant = identities(present(device) for device in (*holding.devices, *holding.former))
         if any(owners.get(device, holding.uid) != holding.uid for device in meant):
             disputed.append(holding)
             continue

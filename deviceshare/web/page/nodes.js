@@ -7,10 +7,10 @@ import { byName, inTrouble, label, sentence, shortName } from "./words.js";
 // With more nodes than this on show the tiles shrink, and the names stand below them.
 const LARGE_TILES = 24;
 
-const isUsed = (device) => !["free", "left", "split"].includes(device.use);
+const isUsed = (device) => !["free", "left", "split", "withheld"].includes(device.use);
 const used = (node) => (node.devices ?? []).filter(isUsed).length;
 const size = (node) => (node.devices ?? []).length;
-const trouble = (node) => (node.obstacle || node.opaque ? 1 : 0) + (node.devices ?? []).filter(inTrouble).length;
+const trouble = (node) => (node.obstacle || node.opaque || node.withheld ? 1 : 0) + (node.devices ?? []).filter(inTrouble).length;
 const ORDERS = {
   name: () => 0,
   trouble: (a, b) => trouble(b) - trouble(a),
@@ -52,6 +52,7 @@ function drawNode(node, old) {
       element("p", { class: "node-count" }, summary(node)),
     ),
     node.obstacle ? element("p", { class: "obstacle" }, node.obstacle) : "",
+    (node.withheld ?? []).map((reason) => element("p", { class: "obstacle" }, reason)),
     (node.opaque ?? []).map((resource) => element("p", { class: "obstacle" }, `a device plugin gives away ${resource} here, unknown which`)),
     kinds.map((kind) => [
       kinds.length > 1 ? element("p", { class: "kind" }, kind) : "",

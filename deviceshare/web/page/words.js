@@ -15,6 +15,7 @@ export function label(device) {
   if (device.use === "releasing") return `${device.group} (leaving)`;
   if (device.use === "former") return `was ${device.group}`;
   if (device.use === "split") return "split by MIG";
+  if (device.use === "withheld") return "withheld";
   if (device.use === "plugin") return `plugin: ${device.pod.slice(device.pod.indexOf("/") + 1)}`;
   if (device.lost || device.unhealthy) return device.lost ? "lost" : "unhealthy";
   return device.use === "left" ? "plugin's" : "free";
@@ -28,6 +29,7 @@ export function sentence(device) {
     former: `left behind by group ${device.group}, whose old pods may still use it`,
     split: "split by MIG, so no group gets it",
     left: "left to the device plugin, so no group gets it",
+    withheld: `not for groups: ${device.withheld}`,
     plugin: `given to pod ${device.pod} by the device plugin`,
     free: device.lost || device.unhealthy ? "held by nobody" : "free",
   }[device.use];

@@ -289,8 +289,29 @@ def test_shared_nodes_that_can_give_nothing_are_found() -> None:
         (WARNING, "bare"),
         (WARNING, "down"),
         (PROBLEM, "unknown"),
-        (PROBLEM, "nvidia.com/gpu wants a whole number, not 'many'"),
+        (PROBLEM, "nvidia.com/gpu wants a number of devices, a list such as 0,2-3, or UUIDs, not 'many'"),
     }
+
+
+def test_what_shared_nodes_tell_of_sharing_is_said() -> None:
+    """How often a plugin gives each device away, how many there are, and why some are withheld."""
+    sliced = {"nvidia.com/gpu.count": "4", "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "mps"}
+    nodes_ = [a_node("sliced", {GPU: 16}), a_node("split", {GPU: 16}), a_node("chosen")]
+    metas = (
+        {"labels": {**nodes_[0].metadata.labels, **sliced}},
+        {"labels": {**nodes_[1].metadata.labels, "nvidia.com/gpu.product": "A100-MIG-1g.5gb"}},
+        {"annotations": {contract.INVENTORY_ANNOTATION: f"{GPU}=1-3"}},
+    )
+    told = [replace(n, metadata=replace(n.metadata, **meta)) for n, meta in zip(nodes_, metas, strict=True)]
+    ledgers = [a_ledger("sliced"), a_ledger("split", {}), a_ledger("chosen")]
+    found = {(each.mark, each.what): each.cure for each in nodes.judge(told, ledgers, RELEASE)}
+    split = (WARNING, f"no group gets {GPU}: its GPUs are split by MIG, unknown which: split")
+    assert found.keys() == {
+        (OK, f"4 {GPU} (mps, 4 replicas): sliced"),
+        (OK, f"{GPU} 0: kept out by the node's annotation: chosen"),
+        split,
+    }
+    assert "deviceshare.io/devices=nvidia.com/gpu=0,2-3" in found[split]
 
 
 def test_a_device_plugin_that_may_give_a_groups_devices_away_is_found() -> None:

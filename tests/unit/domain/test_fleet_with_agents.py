@@ -3,9 +3,11 @@
 import msgspec
 from msgspec.structs import replace
 
+from deviceshare.domain.devices import Device
 from deviceshare.domain.hardware import NVLINK, Allocation, Hardware, Link, Part
+from deviceshare.domain.inventory import take
 from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node, offered
+from deviceshare.domain.nodes import Node
 from deviceshare.domain.status import desired_status
 from deviceshare.domain.waiting import explain
 from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, gpus
@@ -102,15 +104,15 @@ def test_the_status_shows_present_numbers() -> None:
 def test_a_node_offers_what_its_agent_sees_where_nobody_else_tells() -> None:
     """The owner's annotation comes first, the device plugin's count last."""
     lost = [*PARTS[:3], replace(PARTS[3], lost=True)]
-    assert offered(a_node(devices={}), Hardware(devices=lost)) == gpus(0, 1, 2)
-    assert offered(a_node(devices={GPU: 2, AMD: 1}), Hardware(devices=PARTS)) == (
-        *offered(a_node(devices={AMD: 1}), Hardware()),
+    assert take(a_node(devices={}), Hardware(devices=lost)).devices == gpus(0, 1, 2)
+    assert take(a_node(devices={GPU: 2, AMD: 1}), Hardware(devices=PARTS)).devices == (
+        Device(AMD, 0),
         *gpus(0, 1, 2, 3),
     )
     owned = replace(
         a_node(devices={}), metadata=replace(a_node().metadata, annotations={"deviceshare.io/devices": f"{GPU}=1"})
     )
-    assert offered(owned, Hardware(devices=PARTS)) == gpus(0)
+    assert take(owned, Hardware(devices=PARTS)).devices == gpus(0)
 
 
 def test_links_are_told_by_the_agent() -> None:

@@ -7,6 +7,7 @@ from deviceshare.domain import contract, handover
 from deviceshare.domain.devices import Device, Devices, visible, with_uuids
 from deviceshare.domain.handover import Handover, HandoverSetting, decide
 from deviceshare.domain.hardware import NO_HARDWARE, Hardware, Part
+from deviceshare.domain.inventory import Offer
 from deviceshare.domain.ledger import devices_patch
 from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
 
@@ -81,12 +82,16 @@ def test_a_vendor_without_cdi_keeps_its_variable() -> None:
         assert decide(contract.AMD, {}, NO_HARDWARE, HandoverSetting(style)) == Handover("")
 
 
-def test_only_vendors_that_the_node_has_are_decided() -> None:
-    """Each by itself."""
-    both = handover.of_node((*NAMED, Device(AMD, 0)), {}, seen(runtime="cdi", kinds=[]), handover.DEFAULT)
-    assert both["amd"] == Handover("")
-    assert both["nvidia"].obstacle
-    assert handover.of_node(gpus(0), {}, NO_HARDWARE, handover.DEFAULT) == {"nvidia": Handover("")}
+def test_what_cant_be_handed_over_is_withheld_from_groups() -> None:
+    """Each vendor by itself, and only those that the node has."""
+    have = Offer((*NAMED, Device(AMD, 0)))
+    offer, words = handover.apply(have, {}, seen(runtime="cdi", kinds=[]), handover.DEFAULT)
+    assert offer.devices == (Device(AMD, 0),)
+    [withheld] = offer.withheld
+    assert (withheld.resource, withheld.devices) == (GPU, NAMED)
+    assert withheld.reason.startswith("no CDI specification on the node")
+    assert words == {"nvidia": "none"}
+    assert handover.apply(have, {}, seen(), handover.DEFAULT) == (have, {"nvidia": "uuid"})
 
 
 def test_cdi_names_stand_in_the_variable_and_the_annotation_alike() -> None:
@@ -118,10 +123,11 @@ def test_numbers_mean_nothing_to_a_kind_that_names_uuids() -> None:
 
 
 def test_a_ledger_forgets_what_no_longer_holds() -> None:
-    """An obstacle that is gone must not stay beside the words."""
+    """A vendor whose devices are gone must not keep its words; and who doesn't know them leaves them as they are."""
     seen = a_ledger()
     before = replace(seen, status=replace(seen.status, handover={"nvidia": PLUGINS, "amd": "index"}))
-    status = devices_patch(before, gpus(0), {"nvidia": Handover("", "no specification")})["status"]
-    assert status["handover"] == {"nvidia": None, "amd": None}
-    assert status["obstacles"] == {"nvidia": "no specification"}
-    assert status["free"] == "nvidia.com/gpu=0"
+    assert devices_patch(before, gpus(0), (), {"nvidia": "none"})["status"]["handover"] == {
+        "nvidia": "none",
+        "amd": None,
+    }
+    assert devices_patch(before, gpus(0))["status"]["handover"] == {"nvidia": PLUGINS, "amd": "index"}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from deviceshare.domain import ledger
 from deviceshare.domain.devices import Device
+from deviceshare.domain.inventory import Withheld
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.loops.repairing import Holding, reconcile_holdings
 from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
@@ -60,13 +61,17 @@ def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
     """Groups by name, every resource of the node, a mark in words."""
     have = [*gpus(0, 1, 2), Device(AMD, 0)]
     seen = a_ledger(b=gpus(2), a=(Device(AMD, 0), *gpus(0)), releasing=("b",))
-    assert ledger.devices_patch(seen, have)["status"] == {
+    withheld = Withheld(GPU, "out of order", "repair it", gpus(3))
+    assert ledger.devices_patch(seen, have, [withheld])["status"] == {
         "devices": ledger.as_json(have),
+        "withheld": [
+            {"resource": GPU, "reason": "out of order", "cure": "repair it", "devices": ledger.as_json(gpus(3))}
+        ],
+        "reasons": "nvidia.com/gpu 3: out of order; repair it",
         "total": "amd.com/gpu=1, nvidia.com/gpu=3",
         "free": "amd.com/gpu=0, nvidia.com/gpu=1",
         "held": "a: amd.com/gpu=0 nvidia.com/gpu=0; b (releasing): nvidia.com/gpu=2",
         "handover": {},
-        "obstacles": {},
     }
 
 
@@ -105,6 +110,13 @@ def test_evidence_that_contradicts_never_gives_a_device_two_owners(evidence: lis
         assert [h.devices for h in joined] in ([], *([h.devices] for h in accepted)), "they are somebody's, not mixed"
     if evidence:
         assert evidence[0] not in disputed
+
+
+def test_evidence_for_one_device_under_two_names_is_disputed() -> None:
+    """`huawei.com/Ascend910` 0 and `huawei.com/Ascend310P` 0 are one device to a container."""
+    one = Holding("a", "a", (Device("huawei.com/Ascend910", 0),))
+    other = Holding("b", "b", (Device("huawei.com/Ascend310P", 0), Device("huawei.com/Ascend310P", 1)))
+    assert reconcile_holdings([one, other]) == ([one], [other])
 
 
 def _all_devices(holdings: list[Holding]) -> set[Device]:

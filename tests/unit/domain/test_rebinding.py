@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from deviceshare.domain import contract, rebinding
 from deviceshare.domain.devices import Device, Devices
 from deviceshare.domain.hardware import NVLINK, Allocation, Hardware, Link, Part
+from deviceshare.domain.inventory import Withheld
 from deviceshare.domain.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.meta import ObjectMeta
 from deviceshare.domain.pods import Pod, PodSpec
@@ -163,7 +164,8 @@ def test_a_node_that_cant_hand_over_replaces_nothing() -> None:
     """The reason is the hand-over's, not that devices are few."""
     claim = Claim("a", [gpu(1)])
     seen = a_node(1, a=claim)
-    barred = replace(seen, status=replace(seen.status, obstacles={"nvidia": "no specification"}))
+    withheld = [Withheld(GPU, "no specification", devices=gpus(0, 1, 2, 3))]
+    barred = replace(seen, status=replace(seen.status, handover={"nvidia": "none"}, withheld=withheld))
     assert rebinding.judge(barred, claim).obstacle == "can't be given other devices of node n1: no specification"
 
 

@@ -68,6 +68,15 @@ def own_devices(pod: Json) -> None:
     pod["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1", "nvidia.com/gpu": "1"}}
 
 
+def own_part_of_a_device(pod: Json) -> None:
+    pod["spec"]["initContainers"] = [{"name": "side", "resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}}}]
+    pod["spec"]["initContainers"][0]["env"] = pod["spec"]["containers"][0]["env"]
+
+
+def own_devices_as_a_whole(pod: Json) -> None:
+    pod["spec"]["resources"] = {"limits": {"nvidia.com/gpu": "1e0"}}
+
+
 def preset_devices(pod: Json) -> None:
     pod["metadata"]["annotations"]["deviceshare.io/nvidia-visible-devices"] = "0"
 
@@ -82,6 +91,8 @@ def preset_devices(pod: Json) -> None:
         (preset_node, "spec.nodeName", "leave it out"),
         (other_scheduler, "spec.schedulerName", "deviceshare-scheduler"),
         (own_devices, "spec.containers[0].resources.limits[nvidia.com/gpu]", "leave the limit out"),
+        (own_part_of_a_device, "spec.initContainers[0].resources.limits[nvidia.com/mig-1g.5gb]", "leave the limit out"),
+        (own_devices_as_a_whole, "spec.resources.limits[nvidia.com/gpu]", "leave the limit out"),
         (preset_devices, "metadata.annotations[deviceshare.io/nvidia-visible-devices]", "leave it out"),
     ],
 )
@@ -96,6 +107,26 @@ def test_a_pod_that_could_get_round_its_group_is_refused_with_the_way_out(
 
     assert refusal.startswith((f"{field}: ", f"{field} "))
     assert way_out in refusal
+
+
+@pytest.mark.parametrize("zero", ["0", 0, "0m", "0e9", None])
+def test_a_limit_of_nothing_asks_for_nothing(zero: object) -> None:
+    """Charts write such zeros; neither the group nor the node that the pod is on may suffer from it."""
+    pod = a_pod()
+    limits = {"cpu": "1", "nvidia.com/gpu": zero, "nvidia.com/gpu.shared": zero}
+    pod["spec"]["containers"][0]["resources"] = pod["spec"]["resources"] = {"limits": limits}
+    assert review_new_pod(read(pod)) == ""
+    assert read(pod).plugin_resources() == set()
+
+
+@pytest.mark.parametrize("some", ["1", 2, "1k", "100m", "1e0", "many"])
+@pytest.mark.parametrize("place", ["containers", "initContainers", "resources"])
+def test_whatever_asks_for_a_device_counts_wherever_it_stands(some: object, place: str) -> None:
+    """In init containers, which sidecars are, and in the resources of the whole pod, too."""
+    asks = {"limits": {"nvidia.com/gpu": some, "nvidia.com/mig-1g.5gb": "0", "memory": "1Gi"}}
+    pod = a_pod()
+    pod["spec"][place] = asks if place == "resources" else [{"name": "x", "resources": asks}]
+    assert read(pod).plugin_resources() == {"nvidia.com/gpu"}
 
 
 @pytest.mark.parametrize("change", ["add", "alter", "remove"])

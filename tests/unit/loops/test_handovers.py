@@ -30,9 +30,9 @@ def ledger(world: World) -> NodeDevices:
 
 
 async def a_node_with(world: World, words: str) -> None:
-    await soon(lambda: world.open("n1"))
+    await soon(lambda: world.cluster.read(NODE_DEVICES, "n1"))
     report(world)
-    await soon(lambda: ledger(world).status.handover == {"nvidia": words})
+    await soon(lambda: world.open("n1") and ledger(world).status.handover == {"nvidia": words})
 
 
 async def bound(world: World, pod: str, group: str = "team") -> dict[str, str]:
@@ -86,19 +86,18 @@ def test_a_node_that_cant_hand_over_its_devices_offers_none_until_it_can() -> No
         async with world.leading():
             await soon(lambda: world.open("n1"))
             report(world, kinds=[])
-            await soon(lambda: ledger(world).status.obstacles.keys() == {"nvidia"})
+            await soon(lambda: ledger(world).status.handover == {"nvidia": "none"})
             assert ledger(world).free() == ()
-            assert ledger(world).status.total == "nvidia.com/gpu=4"
             group = world.group("team")
             world.pod("a", "team", refused=True)
             [reason] = set(world.fleet.filter(group, ["n1"]).reasons.values())
             assert "no CDI specification on the node" in reason
             await soon(lambda: any(reason in each.message for each in world.read_group("team").status.conditions), 10)
-            assert world.recorder.reasons("n1") == ["DevicesNotHandedOver"]
+            assert world.recorder.reasons("n1") == ["DevicesUnknown"]
             assert "nvidia-ctk cdi generate" in world.recorder.events[0][3]
             report(world)
             await soon(lambda: len(ledger(world).free()) == 4)
-            assert ledger(world).status.obstacles == {}
+            assert ledger(world).status.withheld == []
             await world.bind("a", "n1")
 
     run(story())

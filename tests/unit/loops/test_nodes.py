@@ -95,6 +95,69 @@ def test_a_wrong_inventory_annotation_is_told_once() -> None:
     run(story())
 
 
+def test_devices_that_do_not_exist_are_not_in_the_ledger() -> None:
+    """Four GPUs, on each of which four pods take turns; without a word of how many take turns, none."""
+
+    async def story() -> None:
+        world = World()
+        labels = {contract.MODE_LABEL: contract.MODE_SHARED, "nvidia.com/gpu.count": "4"}
+        world.node("n1", 16, labels=labels)
+        async with world.leading():
+            await asyncio.sleep(5)
+            assert "contradict 16 allocatable" in world.ledger("n1").status.reasons
+            assert world.ledger("n1").devices == ()
+            ((_, _, reason, message),) = world.recorder.events
+            assert (reason, "contradict 16 allocatable" in message) == ("DevicesUnknown", True)
+            world.cluster.edit(NODES, "n1", {"metadata": {"labels": {"nvidia.com/gpu.replicas": "4"}}})
+            await soon(lambda: world.open("n1"))
+            assert len(world.ledger("n1").devices) == 4
+            await soon(lambda: not world.ledger("n1").status.reasons)
+
+    run(story())
+
+
+def test_a_device_that_is_kept_out_stays_with_the_group_that_holds_it() -> None:
+    """It is given to nobody else; another pod joins; and when the group is gone it stays out."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1")
+        async with world.leading():
+            await a_bound_group(world)
+            listed = {contract.INVENTORY_ANNOTATION: f"{GPU}=1-3"}
+            world.cluster.edit(NODES, "n1", {"metadata": {"annotations": listed}})
+            await soon(lambda: world.ledger("n1").status.reasons == f"{GPU} 0: kept out by the node's annotation")
+            await asyncio.sleep(5)
+            assert world.holders("n1") == {"team": "0,1"}
+            assert world.condition("team", "Healthy") == ("True", "AsClaimed")
+            world.pod("b", "team")
+            await world.bind("b", "n1")
+            for name in "ab":
+                world.cluster.remove(PODS, name, "ns")
+            world.cluster.remove(GROUPS, "team")
+            await soon(lambda: [device.index for device in world.ledger("n1").free()] == [1, 2, 3])
+
+    run(story())
+
+
+def test_the_devices_of_a_pod_without_a_claim_are_claimed_though_kept_out() -> None:
+    """It runs with them."""
+
+    async def story() -> None:
+        world = World()
+        world.node("n1", annotations={contract.INVENTORY_ANNOTATION: f"{GPU}=0-3"})
+        async with world.leading():
+            await a_bound_group(world)
+            world.cluster.edit(
+                NODES, "n1", {"metadata": {"annotations": {contract.INVENTORY_ANNOTATION: f"{GPU}=1-3"}}}
+            )
+            await soon(lambda: len(world.ledger("n1").devices) == 3)
+            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {world.read_group("team").uid: None}}})
+            await soon(lambda: world.holders("n1") == {"team": "0,1"})
+
+    run(story())
+
+
 def test_a_node_no_longer_shared_loses_its_ledger_once_nobody_holds_anything() -> None:
     """Not before."""
 

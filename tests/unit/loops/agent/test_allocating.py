@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.hardware import Allocation
+from deviceshare.domain.hardware import Allocation, Hardware
 from deviceshare.loops.agent.allocating import PATIENCE, Allocations
 from deviceshare.loops.agent.ports import Unreadable
-from tests.unit.domain.objects import AMD, GPU
+from tests.unit.domain.objects import AMD, GPU, a_ledger
 from tests.unit.loops.agent.node import Node, part, uuid
 
 
@@ -54,6 +55,20 @@ async def test_devices_are_named_by_their_numbers_and_pods_by_their_uids() -> No
         Allocation("ns/b", "uid-of-b", GPU, [0, 1]),
     ]
     assert kubelet.changes == 1
+
+
+async def test_turns_under_another_name_are_turns_on_the_same_devices() -> None:
+    """NVIDIA's plugin renames what it shares, if it is told to. Parts by MIG are on devices that are split."""
+    kubelet = Kubelet()
+    kubelet.add_pod("a")
+    kubelet.add_pod("b")
+    turn = Given("a", (f"{uuid(1)}::0",), contract.NVIDIA_SHARED)
+    part_of_one = Given("b", ("MIG-1",), f"{contract.MIG_PREFIX}1g.5gb")
+    known = await kubelet.look(turn, part_of_one)
+    assert known == [Allocation("ns/a", "uid-of-a", contract.NVIDIA_SHARED, [1])]
+    hardware = Hardware(devices=[part(0), part(1)], allocations=known)
+    seen = a_ledger(devices={GPU: 2})
+    assert [device.index for device in replace(seen, status=replace(seen.status, hardware=hardware)).free()] == [0]
 
 
 KEEPER = {contract.PLACEHOLDER: "all"}

@@ -1,0 +1,90 @@
+"""The node annotation `deviceshare.io/devices`: which devices a node has for groups, in its owner's words.
+
+    nvidia.com/gpu=4                        the four devices 0 to 3
+    nvidia.com/gpu=1-3                      these devices; 0 is kept out
+    nvidia.com/gpu=0,2-3,amd.com/gpu=2      a comma joins a list, until the next resource
+    nvidia.com/gpu=5-5                      device 5 alone: one whole number is how many, not which
+    nvidia.com/gpu=GPU-8a56a4bc-…           by UUID, where the node's agent tells these
+
+What can't be read is never guessed: nothing of that resource is then given to groups.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from deviceshare.domain import contract
+
+MOST: Final = 1024
+"""Devices of one resource on a node; no machine comes near it, and no text may make us count further."""
+
+_RANGE: Final = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]{1,80}")
+
+
+class Listed(NamedTuple):
+    """What the annotation names of one resource."""
+
+    indices: frozenset[int] = frozenset()
+    uuids: frozenset[str] = frozenset()
+    fault: str = ""
+    """Why the entry can't be read, or ""."""
+
+
+class Annotated(NamedTuple):
+    """The whole annotation; `faults` are of what belongs to no resource that is known."""
+
+    resources: Mapping[str, Listed]
+    faults: list[str]
+
+
+NOT_ANNOTATED: Final = Annotated({}, [])
+
+
+def read(text: str) -> Annotated:
+    """The annotation's value, as the grammar above says."""
+    entries: list[tuple[str, list[str]]] = []
+    for word in filter(None, (each.strip() for each in text.split(","))):
+        resource, equals, value = word.partition("=")
+        if equals or not entries:
+            entries.append((resource.strip(), [value.strip()]))
+        else:
+            entries[-1][1].append(word)
+    found: dict[str, Listed] = {}
+    faults = []
+    for resource, values in entries:
+        if not contract.vendor_of(resource):
+            faults.append(f"unknown resource {resource[:80]!r} (known: {contract.KNOWN_RESOURCES_TEXT})")
+        elif resource in found:
+            found[resource] = Listed(fault=f"{resource} is named twice; name it once")
+        else:
+            found[resource] = _listed(resource, values)
+    return Annotated(found, faults)
+
+
+def _listed(resource: str, values: list[str]) -> Listed:
+    if len(values) == 1 and _NUMBER.fullmatch(values[0]):
+        count = int(values[0])
+        return Listed(frozenset(range(count))) if count <= MOST else Listed(fault=_too_many(resource))
+    indices: set[int] = set()
+    uuids = set()
+    for value in values:
+        if _UUID.fullmatch(value):
+            uuids.add(value)
+            continue
+        match = _RANGE.fullmatch(value) or re.fullmatch(r"([0-9]{1,9})()", value)
+        if match is None:
+            wants = "a number of devices, a list such as 0,2-3, or UUIDs"
+            return Listed(fault=f"{resource} wants {wants}, not {','.join(values)[:80]!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            return Listed(fault=f"{resource}: the range {value} ends before it begins")
+        if last >= MOST:
+            return Listed(fault=_too_many(resource))
+        indices.update(range(first, last + 1))
+    return Listed(frozenset(indices), frozenset(uuids))
+
+
+def _too_many(resource: str) -> str:
+    return f"{resource}: no node has more than {MOST} devices of one resource"

@@ -1,0 +1,58 @@
+"""Kubernetes quantities: `0`, `4`, `1k`, `1Ki`, `1e3`, `100m`, `+.5`, read exactly.
+
+https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/ has the grammar. The API server writes
+them as strings; manifests may have numbers. Whoever writes them is not trusted: no length and no exponent is believed.
+"""
+
+import re
+from fractions import Fraction
+from typing import Final
+
+Quantity = str | int | float | None
+"""As it is written down; null is zero, as for the API server."""
+
+MAX: Final = 2**63 - 1
+"""The API server caps greater numbers to this."""
+_LEAST: Final = Fraction(1, 10**9)
+"""The API server rounds anything smaller up to this, away from zero."""
+_LENGTH: Final = 64
+"""Characters; the longest that an API server writes has half of that."""
+
+_GRAMMAR: Final = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]+))?"
+)
+_SUFFIXES: Final = {
+    **{suffix: Fraction(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
+    **{
+        suffix: Fraction(1000) ** power
+        for power, suffix in enumerate(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), -3)
+    },
+}
+
+
+def amount(quantity: Quantity) -> Fraction | None:
+    """The exact amount, or None where it can't be read."""
+    text = "0" if quantity is None else str(quantity).strip()
+    match = _GRAMMAR.fullmatch(text) if len(text) <= _LENGTH else None
+    if match is None or not (match["whole"] or match["part"]):
+        return None
+    fraction = match["part"] or ""
+    digits = int(match["whole"] + fraction)
+    # Past any exponent that such a number of digits could make up for.
+    exponent = max(-2 * _LENGTH, min(int(match["exponent"] or 0), 2 * _LENGTH)) - len(fraction)
+    size = digits * Fraction(10) ** exponent * _SUFFIXES[match["suffix"] or ""]
+    if digits:
+        size = max(_LEAST, min(size, Fraction(MAX)))
+    return -size if match["sign"] == "-" else size
+
+
+def is_some(quantity: Quantity) -> bool:
+    """Whether it asks for anything. What can't be read may."""
+    return amount(quantity) != 0
+
+
+def whole(quantity: Quantity) -> int | None:
+    """A number of devices, or None where it can't be read as one."""
+    size = amount(quantity)
+    return int(size) if size is not None and size >= 0 and size.denominator == 1 else None
