@@ -20,11 +20,18 @@ class AgentSettings:
     bind: Address
     proc_root: Path
     sys_root: Path
+    cdi_specs: str
+    visible_devices: str | None
     pod_resources: str
     placeholders: str
     enforce: str
     log_format: Any
     log_level: Any
+
+    @property
+    def cdi_directories(self) -> list[Path]:
+        """Where the node's CDI specifications are, the ones that win last."""
+        return [Path(directory) for directory in self.cdi_specs.split(",") if directory]
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,6 +46,13 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         flag("--proc-root", type=directory, default="/proc", help="Where the node's processes are shown."),
         flag("--sys-root", type=directory, default="/sys", help="Where the node's PCI devices are shown."),
+        flag(
+            "--cdi-specs",
+            metavar="DIRECTORY[,…]",
+            default="",
+            help="Where the node's CDI specifications are; what stands in a later directory counts more.",
+        ),
+        click.option("--visible-devices", envvar=contract.NVIDIA.env, hidden=True),
         flag("--pod-resources", default="", help="The kubelet's socket that tells what device plugins gave away."),
         flag(
             "--placeholders",

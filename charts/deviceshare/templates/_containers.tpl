@@ -17,6 +17,13 @@ capabilities:
     - --agent-identity={{ include "deviceshare.agent.identity" . }}
     {{- end }}
     - --namespace={{ .Release.Namespace }}
+    - --handover={{ include "deviceshare.handover" . }}
+    {{- with .Values.handover.cdiKind }}
+    - --cdi-kind={{ . }}
+    {{- end }}
+    {{- with .Values.handover.runtimeClassName }}
+    - --runtime-class={{ . }}
+    {{- end }}
     - --probe-bind=:8080
     {{- if include "deviceshare.scheduler" . }}
     - --extender-bind=127.0.0.1:8888
