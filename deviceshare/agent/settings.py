@@ -38,7 +38,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags of `AgentSettings` to a click command, which receives them as keyword arguments."""
     file = click.Path(exists=True, dir_okay=False, path_type=Path)
     directory = click.Path(exists=True, file_okay=False, path_type=Path)
-    flags = [
+    flags: list[Callable[..., Any]] = [
         flag("--node-name", required=True, help="The node that this agent runs on, as Kubernetes calls it."),
         flag("--kubeconfig", type=file, help="How to reach the API server; in a pod its service account is used."),
         flag(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from deviceshare.doctor import definitions, flight, nodes, plugin, replicas, rights, runtime, webhooks
+from deviceshare.doctor import definitions, flight, handover, nodes, plugin, replicas, rights, runtime, webhooks
 from deviceshare.doctor.findings import PROBLEM, Check
 from deviceshare.loops.ports import ApiError
 
@@ -47,6 +47,7 @@ async def look(api: "Api", request: Request) -> AsyncIterator[Check]:
     yield await nodes.examine(api, request.release)
     yield await plugin.examine(api)
     yield await runtime.examine(api, request.runtime_config)
+    yield await handover.examine(api, deployment)
     if request.canary:
         yield await flight.examine(api, request.namespace, request.release)
 

@@ -89,7 +89,7 @@ def test_an_agent_reads_the_nodes_cdi_specifications() -> None:
     for directory in map(str, directories):
         assert mounts[directory]["readOnly"] is True
         assert volumes[mounts[directory]["name"]] == {"path": directory, "type": "DirectoryOrCreate"}
-    without = {"agent": {"cdiDirectories": []}}
+    without: Json = {"agent": {"cdiDirectories": []}}
     assert settings(without).cdi_directories == []
     assert len(pod(without)["volumes"]) == len(volumes) - 2
 
