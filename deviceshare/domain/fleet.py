@@ -11,13 +11,14 @@ interned `Shape`, up to date at each change, and a call reasons once per shape i
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from deviceshare.domain import allocation, contract
+from deviceshare.domain import allocation
 from deviceshare.domain.devices import Device, Devices, identities
 from deviceshare.domain.groups import Group
 from deviceshare.domain.hardware import Link
+from deviceshare.domain.joining import joining_obstacle, withheld_text
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node, rebooted
-from deviceshare.domain.rebinding import untellable
+from deviceshare.domain.opacity import opaque, opaque_text
 from deviceshare.domain.selecting import Selections
 
 T = TypeVar("T")
@@ -97,21 +98,9 @@ class Fleet:
         self._reshape(name)
 
     def opaque(self, name: str) -> frozenset[str]:
-        """Resources of which pods hold devices through a device plugin, unless the agent tells which devices.
-
-        A vendor's devices are the same under all its resources, whole, in turns or in parts, so all are named.
-        """
+        """Resources of which pods hold devices through a device plugin, unless the agent tells which devices."""
         pods = self._plugin_pods.get(name)
-        if not pods:
-            return frozenset()
-        ledger = self._ledgers.get(name) or _NO_LEDGER
-        known = {(allocation.uid, allocation.resource) for allocation in ledger.hardware.allocations or ()}
-        held = {resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known}
-        if ledger.split():
-            held = {resource for resource in held if not resource.startswith(contract.MIG_PREFIX)}
-        vendors = {contract.plugin_vendor_of(resource) for resource in held}
-        mine = {*(d.resource for d in ledger.devices), *(d.resource for d in ledger.claimed())}
-        return frozenset(held | {resource for resource in mine if contract.vendor_of(resource) in vendors})
+        return opaque(self._ledgers.get(name) or _NO_LEDGER, pods) if pods else frozenset()
 
     def links(self, name: str) -> list[Link]:
         """How the devices of the node are joined, as far as its agent tells."""
@@ -228,26 +217,9 @@ class Fleet:
             return f"group {group.name} lives on node {home}, which is gone: delete the group and make it again"
         if shape.obstacle:
             return shape.obstacle
-        if opaque := self.opacity(group, home):
-            return opaque
-        ledger = self._ledgers[home]
-        claim = ledger.claims.get(group.uid)
-        if claim is None:
-            return ""
-        if claim.releasing:
-            return f"the devices of group {group.name} are being released"
-        if broken := ledger.ailing(claim):
-            return f"{broken} of group {group.name}: deviceshare rebind {group.name}"
-        if fault := untellable(ledger, claim):
-            return fault
-        gone = [device for device in ledger.held(claim) if not ledger.has(device)]
-        if unknown := next((reason for device in gone if (reason := ledger.unknown(device.resource))), ""):
-            return _withheld_text(gone[0].resource, unknown)
-        if gone:
-            return (
-                f"the node lost {', '.join(map(str, gone))} of group {group.name}: delete the group and make it again"
-            )
-        return ""
+        if opacity := self.opacity(group, home):
+            return opacity
+        return joining_obstacle(self._ledgers[home], group)
 
     def obstacle(self, name: str) -> str:
         """Why no group at all fits on the node, or ""."""
@@ -256,7 +228,7 @@ class Fleet:
 
     def opacity(self, group: Group, name: str) -> str:
         """Why no device of the node can be told to be free for the group, or ""; see `opaque`."""
-        return _opaque_text(sorted(self.opaque(name) & group.spec.resources.keys()))
+        return opaque_text(sorted(self.opaque(name) & group.spec.resources.keys()))
 
     def prioritize(self, group: Group, names: Iterable[str]) -> dict[str, int]:
         """The score of each named node for the group, 0 to 10 (allocation.scores)."""
@@ -290,24 +262,14 @@ class Fleet:
 def _obstacle(group: Group, shape: Shape) -> str:
     if shape.obstacle:
         return shape.obstacle
-    if opaque := _opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
-        return opaque
+    if opacity := opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
+        return opacity
     total = dict(shape.total)
     for resource, reason in shape.withheld:
         if resource in group.spec.resources and resource not in total:
-            return _withheld_text(resource, reason)
+            return withheld_text(resource, reason)
     lacks = allocation.shortage(group.spec.resources, dict(shape.free), total)
     return f"{TOO_FULL}: group {group.name} needs {lacks}" if lacks else ""
-
-
-def _withheld_text(resource: str, reason: str) -> str:
-    return f"the node offers no {resource} to groups: {reason}"
-
-
-def _opaque_text(resources: Collection[str]) -> str:
-    if not resources:
-        return ""
-    return f"pods on the node hold {' and '.join(resources)} through the device plugin, unknown which devices"
 
 
 def _counts(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:

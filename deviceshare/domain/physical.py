@@ -78,16 +78,16 @@ def _shared(node: Node, capacity: int, healthy: int) -> Counted:
     shared = bool(strategy != "none" or labels.get(_PRODUCT, "").endswith("-SHARED") or renamed or replicas > 1)
     found = f"{strategy if strategy != 'none' else 'shared'}, {replicas} replicas" if shared else ""
     if shared and replicas == 1:
-        # Which plugins without a label of replicas do; whole pods of replicas then say how many there are.
+        # Older versions have no label of replicas: the number of GPUs then says how many replicas each has.
         if not number or capacity % number:
             return Counted(
                 None, "several pods share each of its GPUs, unknown how many there are", _how_many(GPU), "shared"
             )
         replicas, found = capacity // number, f"shared, {capacity // number} replicas"
     if capacity % replicas or (number is not None and number * replicas != capacity):
-        contradiction = (
-            f"its labels ({', '.join(f'{key}={text}' for key, text in said.items())}) contradict {capacity} allocatable"
-        )
+        labelled = ", ".join(f"{key}={text}" for key, text in said.items())
+        # So they do where GPUs are of several models, too: the labels are then those of one model.
+        contradiction = f"its labels ({labelled}) contradict {capacity} allocatable"
         return Counted(None, contradiction, _how_many(GPU), contradiction)
     return _healthy(GPU, capacity // replicas, healthy // replicas, found)
 
@@ -100,7 +100,7 @@ def _hami(register: str, capacity: int, healthy: int) -> Counted:
         return Counted(None, "HAMi's annotation can't be read, or it splits GPUs by MIG", _how_many(GPU), "HAMi")
     if capacity not in (sum(splits), len(splits)):  # the latter where HAMi is gone and left the annotation behind
         return Counted(None, f"HAMi's annotation contradicts {capacity} allocatable", _how_many(GPU), found)
-    return _healthy(GPU, len(splits), len(splits) if healthy == capacity else 0, found)
+    return _healthy(GPU, len(splits), len(splits) * healthy // capacity, found)
 
 
 def _registered(register: str) -> list[int]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.annotated import MOST, read
+from deviceshare.domain.annotated import MOST, Listed, read
 from tests.unit.domain.objects import AMD, GPU
 
 
@@ -31,7 +31,7 @@ def test_a_list_goes_on_until_the_next_resource() -> None:
 def test_devices_are_named_by_uuid_too() -> None:
     """Beside numbers, if need be."""
     listed = read(f"{GPU}=GPU-8a56-b,3-3,GPU-c").resources[GPU]
-    assert (listed.uuids, listed.indices, listed.fault) == ({"GPU-8a56-b", "GPU-c"}, {3}, "")
+    assert listed == Listed(frozenset({3}), frozenset({"GPU-8a56-b", "GPU-c"}))
 
 
 @pytest.mark.parametrize(

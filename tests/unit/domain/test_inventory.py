@@ -35,7 +35,7 @@ def annotated(text: str, devices: Mapping[str, int] | None = None) -> Node:
 def booked(offer: Offer, hardware: Hardware = NO_HARDWARE, **claims: Devices) -> NodeDevices:
     """The ledger as the leader writes it."""
     status = LedgerStatus(devices=list(offer.devices), withheld=list(offer.withheld), hardware=hardware)
-    return replace(a_ledger(**claims), status=status)
+    return replace(a_ledger("n1", None, releasing=(), **claims), status=status)
 
 
 def withheld(offer: Offer) -> dict[str, str]:
