@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
 from deviceshare.doctor.kinds import (
     CLUSTER_POLICIES,
+    CRDS,
     DAEMON_SETS,
     MACHINES,
     RUNTIME_CLASSES,
@@ -82,9 +83,10 @@ async def examine(api: "Api", deployment: Workload | None) -> Check:
 
 async def _policies(api: "Api") -> list[ClusterPolicy]:
     try:
-        return await api.list(CLUSTER_POLICIES)
+        await api.get(CRDS, f"{CLUSTER_POLICIES.plural}.nvidia.com")
     except NotFound:
         return []  # There is no GPU operator.
+    return await api.list(CLUSTER_POLICIES)
 
 
 def summary(stack: Stack) -> str:

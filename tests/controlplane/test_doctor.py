@@ -32,6 +32,7 @@ NAMES = [
     "nodes",
     "plugin",
     "runtime",
+    "hand-over",
     "canary",
 ]
 SECONDS = 60.0
