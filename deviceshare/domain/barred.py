@@ -6,13 +6,19 @@ nodes "didn't match", so the pods are named here, with the cure.
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import msgspec
 
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
 from deviceshare.domain.node_affinity import admits
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
+
+MOST_COMPARED: Final = 2_000_000
+"""Bytes of what pods ask of nodes, times nodes, in one look: a tenth of a second. A thousand pods may each ask for
+something else of three thousand nodes, and in a megabyte; those beyond are taken for pods that a node admits."""
 
 _RECREATE = "delete and recreate the pod, without that affinity if a template of yours has it"
 _CHANGE = "change these in what creates the pod and recreate it"
@@ -43,15 +49,35 @@ def barred(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
     picky = [pod for pod in pods if pod.pending and (pod.spec.node_selector or pod.spec.affinity)]
     if not picky:
         return []
-    places = cache(lambda now: _places(fleet, group, now=now))  # A Deployment's pods all ask for the same.
-    found = (_judge(pod, places) for pod in sorted(picky, key=lambda pod: pod.metadata.key))
+    places = cache(lambda now: _places(fleet, group, now=now))
+    ruled_out = _Comparison()
+    found = (_judge(pod, places, ruled_out) for pod in sorted(picky, key=lambda pod: pod.metadata.key))
     return [each for each in found if each]
 
 
-def _judge(pod: Pod, places: Callable[[bool], _Places]) -> Barred | None:
+class _Comparison:
+    """Whether a pod rules out every one of some nodes; once for pods that ask for the same, as a Deployment's do."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, bool] = {}
+        self._left = MOST_COMPARED
+
+    def __call__(self, pod: Pod, nodes: list[Node]) -> bool:
+        """`nodes` follow from what the pod asks for."""
+        asked = msgspec.json.encode((pod.spec.node_selector, pod.spec.affinity))
+        if asked not in self._known:
+            self._known[asked] = bool(nodes) and all(self._rules_out(pod, node, len(asked)) for node in nodes)
+        return self._known[asked]
+
+    def _rules_out(self, pod: Pod, node: Node, size: int) -> bool:
+        self._left -= size
+        return self._left >= 0 and not admits(pod.spec.node_selector, pod.spec.affinity, node)
+
+
+def _judge(pod: Pod, places: Callable[[bool], _Places], ruled_out: _Comparison) -> Barred | None:
     frozen = pod.spec.affinity is not None and pod.spec.affinity.frozen_in
     nodes, what = places(frozen)
-    if not nodes or any(admits(pod.spec.node_selector, pod.spec.affinity, node) for node in nodes):
+    if not ruled_out(pod, nodes):
         return None
     if frozen:
         why = f"an earlier deviceshare wrote a node affinity into the pod, which rules out {what}"

@@ -9,7 +9,7 @@ are touched again, less and less often. Of each namespace only a few are under w
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
 import structlog
@@ -126,11 +126,11 @@ class Waker:
             woken = _Woken(fits, _uids(pods), self._clock(), woken.times + 1)
         woken.fits = fits
         closed = await self._touch_in_turn(woken, woken.untouched(group, pods))
+        self._give_up(name, but=closed)
         if closed:
             woken.at = self._clock()
             self.queue.add(name, AGAIN_SECONDS[0])  # unless its turn comes earlier
             return
-        self._give_up(name)
         self.queue.add(name, woken.again_at - self._clock())
 
     async def _touch_in_turn(self, woken: _Woken, pods: list[Pod]) -> set[str]:
@@ -165,8 +165,8 @@ class Waker:
         if turn := self._window.turn(namespace):
             self.queue.add(turn, self._window.opens(namespace, self._clock()))
 
-    def _give_up(self, name: str) -> None:
-        for namespace in self._window.give_up(name):
+    def _give_up(self, name: str, but: Collection[str] = ()) -> None:
+        for namespace in self._window.give_up(name, but):
             self._go_on(namespace)
 
     def _rest(self, name: str) -> None:

@@ -8,6 +8,7 @@ Namespaces don't wait for each other; the groups of one take turns, pod by pod.
 
 import itertools
 from collections import Counter
+from collections.abc import Collection
 from typing import Final
 
 from deviceshare.domain.pods import Pod
@@ -51,9 +52,9 @@ class Window:
         if pod.metadata.uid in self._until:
             self._free(pod.metadata.uid)
 
-    def give_up(self, group: str) -> list[str]:
-        """Takes the group out of every line, as nothing of it is to be touched now; returns those namespaces."""
-        lines = [namespace for namespace, line in self._line.items() if group in line]
+    def give_up(self, group: str, but: Collection[str] = ()) -> list[str]:
+        """Takes the group out of every line `but` some, as nothing else of it is to be touched; returns which."""
+        lines = [namespace for namespace, line in self._line.items() if group in line and namespace not in but]
         for namespace in lines:
             self._quit(namespace, group)
         return lines

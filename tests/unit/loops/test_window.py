@@ -123,6 +123,26 @@ def test_the_groups_of_a_namespace_take_turns() -> None:
     story_of(("a", "b", "c", "d"), story)
 
 
+def test_a_group_without_pods_left_in_a_namespace_keeps_nobody_waiting_there() -> None:
+    """Its last pod there is gone before its turn came, while those in another namespace still take theirs."""
+
+    async def story(world: World) -> None:
+        crowd(world, "a", "small")
+        await asyncio.sleep(0.3)
+        refused(world, "early", "b", "small")
+        crowd(world, "b", "crowd")
+        await asyncio.sleep(0.3)
+        world.cluster.remove(PODS, "early", "small")
+        await asyncio.sleep(0.3)
+        for each in range(CROWD):
+            world.cluster.remove(PODS, f"a-{each:03}", "small")
+        refused(world, "late", "c", "small")
+        await soon(lambda: "late" in woken(world), 0.5)
+        assert "early" not in woken(world)
+
+    story_of(("a", "b", "c"), story)
+
+
 def test_a_group_that_can_not_be_touched_keeps_nobody_waiting() -> None:
     """Another webhook refuses all changes of its pods, for ever."""
 

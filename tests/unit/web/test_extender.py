@@ -272,9 +272,11 @@ async def test_for_a_bound_group_pods_are_evicted_on_its_own_node_only() -> None
 
 
 async def test_for_a_pod_that_could_not_be_bound_anyway_nobody_is_evicted() -> None:
-    """It slipped past the webhook, or its group isn't there."""
+    """It slipped past the webhook, its group isn't there, or nobody looks after what its namespace says of groups."""
+    forged = pod()
+    forged["metadata"]["namespace"] = "kube-system"
     async with asking(fleet({"a": 4}), group()) as client:
-        for bad in (pod(injected=False), pod(joins="taem")):
+        for bad in (pod(injected=False), pod(joins="taem"), forged):
             asked = {"Pod": bad, "NodeNameToMetaVictims": victims("a")}
             assert await post(client, "preempt", asked) == {"NodeNameToMetaVictims": {}}
 
