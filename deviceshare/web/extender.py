@@ -116,13 +116,13 @@ class Extender:
     async def _preempt(self, body: bytes) -> web.Response:
         """Lets pods be evicted only where that gives the pod what it waits for: evicting frees no device of a claim."""
         asked = decode_preemption(body)
-        victims = asked.victims
-        if not asked.pod.group:
+        pod, victims = self._guard(asked.pod), asked.victims
+        if not pod.group and not pod.left_out:
             return _json(preemption_result(victims))
         if not self._ready():
             # This answer has no `Error`. Any status but 200 is one, and then nobody is evicted.
             return _json(error_result(STARTING), "not-ready", status=503)
-        fits = self._place(asked.pod, list(victims)).fits
+        fits = self._place(pod, list(victims)).fits
         return _json(preemption_result({node: victims[node] for node in fits}), "ok" if fits else "no-fit")
 
     async def _bind(self, body: bytes) -> web.Response:
