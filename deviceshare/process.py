@@ -19,7 +19,7 @@ from deviceshare import __version__
 from deviceshare.domain import census, contract
 from deviceshare.domain.drawing import draw
 from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.guard import Guard
+from deviceshare.domain.guard import PodGuard
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.kube.events import Recorder
@@ -100,7 +100,7 @@ class Process:
         self._groups = Mirror(api, GROUPS)
         self._ledgers = Mirror(api, NODE_DEVICES)
         self._nodes = Mirror(api, NODES, label_selector=f"{contract.MODE_LABEL}={contract.MODE_SHARED}")
-        guard = self._guard = Guard(settings.left_out)
+        guard = self._guard = PodGuard(settings.left_out)
         self._cluster = cluster = GuardedCluster(api, guard)
         self._pods = Mirror(api, PODS, label_selector=contract.GROUP, see=guard)
         # Pods that got devices from a vendor's device plugin. In a large cluster that is a long stream of which nearly
