@@ -120,8 +120,8 @@ class Listener:
             task = loop.create_task(self._welcome(accepted, str(peer[0])))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
-            # While others wait to be accepted, `sock_accept` returns at once; nobody else would get a turn, and whom the
-            # crowd has no place for would keep their sockets.
+            # While others wait to be accepted, `sock_accept` returns at once: nobody else would get a turn, and those
+            # whom the crowd has no place for would keep their sockets.
             await asyncio.sleep(0)
 
     async def _welcome(self, accepted: socket.socket, address: str) -> None:

@@ -1,8 +1,8 @@
 """On which addresses a server listens, and how it accepts."""
 
 import asyncio
-import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,14 +54,18 @@ async def test_a_crowd_at_the_door_is_let_in_one_by_one() -> None:
     server = Server("probe", "127.0.0.1", 0, [web.get("/", nothing)], Metrics(), max_body=1, timeout=5, connections=4)
     await server.start()
     crowd = [connected(server.port) for _ in range(200)]
-    before, most = len(os.listdir("/proc/self/fd")), 0
+    before, most = open_files(), 0
     for _ in range(1000):
         await asyncio.sleep(0)
-        most = max(most, len(os.listdir("/proc/self/fd")))
+        most = max(most, open_files())
     for each in crowd:
         each.close()
     await server.stop()
     assert most - before < 20
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def connected(port: int) -> socket.socket:
