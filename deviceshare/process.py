@@ -16,7 +16,7 @@ import structlog
 import uvloop
 
 from deviceshare import __version__
-from deviceshare.domain import census, contract
+from deviceshare.domain import census
 from deviceshare.domain.drawing import draw
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.guard import PodGuard
@@ -24,15 +24,14 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.kube.events import Recorder
 from deviceshare.kube.mirror import Mirror, count_unreadable
+from deviceshare.kube.mirrors import Mirrors
 from deviceshare.kube.pulse import Pulse
 from deviceshare.loops import claiming
 from deviceshare.loops.background import Background
 from deviceshare.loops.binding import Binder
 from deviceshare.loops.controller import Controller
-from deviceshare.loops.feeding import Feed
 from deviceshare.loops.guarded import GuardedCluster
 from deviceshare.loops.impostors import ImpostorWatch
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leadership import Elector
 from deviceshare.loops.ports import ApiError
 from deviceshare.loops.trust import Keeper, Names, Pace
@@ -97,47 +96,28 @@ class Process:
         self._recorder = Recorder(api, settings.instance)
         self._pulse = Pulse(api)
 
-        self._groups = Mirror(api, GROUPS)
-        self._ledgers = Mirror(api, NODE_DEVICES)
-        self._nodes = Mirror(api, NODES, label_selector=f"{contract.MODE_LABEL}={contract.MODE_SHARED}")
-        guard = self._guard = PodGuard(settings.left_out)
-        self._cluster = cluster = GuardedCluster(api, guard)
-        self._pods = Mirror(api, PODS, label_selector=contract.GROUP, see=guard)
-        # Pods that got devices from a vendor's device plugin. In a large cluster that is a long stream of which nearly
-        # nothing is kept; the two selectors spare the API server from sending every pod twice.
-        self._others = Mirror(
-            api,
-            PODS,
-            label_selector=f"!{contract.GROUP}",
-            field_selector="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
-            keep=lambda pod: pod.past_us,
-        )
-        self._mirrors: dict[str, Mirror[Any]] = {
-            "groups": self._groups,
-            "ledgers": self._ledgers,
-            "nodes": self._nodes,
-            "pods": self._pods,
-            "other-pods": self._others,
-        }
+        self._guard = PodGuard(settings.left_out)
+        self._cluster = cluster = GuardedCluster(api, self._guard)
+        self._mirrors = mirrors = Mirrors(api, self._guard)
         self._fleet = Fleet()
-        Feed(self._fleet, nodes=self._nodes, ledgers=self._ledgers, pods=self._pods, others=self._others)
+        mirrors.feed(self._fleet)
         self._binder = Binder(
             cluster,
             self._fleet,
-            groups=self._groups,
-            ledgers=self._ledgers,
+            groups=mirrors.groups,
+            ledgers=mirrors.ledgers,
             on_conflict=self._metrics.claim_conflicts.inc,
         )
         self._controller: Controller | None = None
         # A process that restarts within its predecessor's lease must not be taken for it.
         identity = f"{settings.instance}_{uuid4().hex[:8]}"
         self._elector = Elector(api, identity, namespace=settings.namespace, timing=settings.lease)
-        self._impostors = ImpostorWatch(cluster, self._pods, self._recorder)
+        self._impostors = ImpostorWatch(cluster, self._mirrors.pods, self._recorder)
         self._metrics.leader.set_function(lambda: float(self._elector.leading))
         self._metrics.watch_cluster(
-            lambda: census.count_devices(self._fleet), lambda: census.count_groups(self._groups.values())
+            lambda: census.count_devices(self._fleet), lambda: census.count_groups(self._mirrors.groups.values())
         )
-        self._metrics.watch_unreadable(lambda: count_unreadable(self._mirrors.values()))
+        self._metrics.watch_unreadable(lambda: count_unreadable(self._mirrors.by_name.values()))
         self._certificates: dict[str, Certificate | MemoryCertificate] = {}
         self._keeper: Keeper | None = None
         self._snapshots = Snapshots(self._draw)
@@ -156,7 +136,7 @@ class Process:
             failures = Background(stopping)
             for server in self._servers[:1]:
                 await self._start(stack, server)
-            for name, mirror in self._mirrors.items():
+            for name, mirror in self._mirrors.by_name.items():
                 stack.push_async_callback(failures.watch(f"mirror-{name}", mirror.run))
             stack.push_async_callback(failures.watch("pulse", self._pulse.run))
             stack.push_async_callback(failures.watch("recorder", self._recorder.run))
@@ -183,7 +163,7 @@ class Process:
 
     async def _lead(self) -> None:
         # Nothing may be concluded from a cluster that is only half read.
-        for mirror in self._mirrors.values():
+        for mirror in self._mirrors.by_name.values():
             await mirror.wait_listed()
         await self._elector.run(self._reconcile)
 
@@ -192,12 +172,13 @@ class Process:
         self._controller = Controller(
             self._cluster,
             self._fleet,
-            groups=self._groups,
-            ledgers=self._ledgers,
-            nodes=self._nodes,
-            pods=self._pods,
+            groups=self._mirrors.groups,
+            ledgers=self._mirrors.ledgers,
+            nodes=self._mirrors.nodes,
+            pods=self._mirrors.pods,
             recorder=self._recorder,
             binds_over=claiming.binds_over(await self._server_version()),
+            handover=self._settings.handover_setting,
             on_uncovered=self._metrics.uncovered_pods.set,
         )
         try:
@@ -220,7 +201,7 @@ class Process:
 
     def _build_servers(self) -> list[Server]:
         settings, metrics = self._settings, self._metrics
-        checks: dict[str, Check] = {name: _synced(mirror) for name, mirror in self._mirrors.items()}
+        checks: dict[str, Check] = {name: _synced(mirror) for name, mirror in self._mirrors.by_name.items()}
         checks["api-server"] = self._pulse.fault
         checks["shutdown"] = lambda: "stopping" if self._draining else ""
         live: dict[str, Check] = {"controller": self._stuck}
@@ -228,7 +209,8 @@ class Process:
         servers = [Server("probe", *settings.probe_bind, probes, metrics, max_body=65536, timeout=5)]
         if "extender" in settings.roles:
             own_names = None if settings.extender_tls else OwnNames(settings.extender_bind.host)
-            serving = Extender(self._fleet, self._groups, self._binder, self._synced, self._guard, own_names=own_names)
+            mirrors, ready = self._mirrors, lambda: self._mirrors.synced
+            serving = Extender(self._fleet, mirrors.groups, self._binder, ready, self._guard, own_names=own_names)
             routes = serving.routes()
             tls = self._certificate_of("extender", settings.extender_tls) if settings.extender_tls else None
             servers.append(
@@ -245,8 +227,15 @@ class Process:
                 )
             )
         if "webhook" in settings.roles:
-            identities = settings.identity, settings.agent_identity
-            routes = Admission(self._groups, self._pods, *identities, settings.bypasses).routes()
+            reviewing = Admission(
+                self._mirrors.groups,
+                self._mirrors.pods,
+                settings.identity,
+                settings.agent_identity,
+                bypasses=settings.bypasses,
+                runtime_class=settings.runtime_class,
+            )
+            routes = reviewing.routes()
             if settings.webhook_tls:
                 tls = self._certificate_of("webhook", settings.webhook_tls)
             else:
@@ -257,7 +246,7 @@ class Process:
                 Server("webhook", *at, routes, metrics, max_body=limit, timeout=2, tls=tls, connections=number)
             )
         if settings.ui_bind:
-            for mirror in self._mirrors.values():
+            for mirror in self._mirrors.by_name.values():
                 mirror.subscribe(self._snapshots.touch)
             at, routes = settings.ui_bind, ui.Ui(self._snapshots, settings.ui_bind.host).routes()
             servers.append(Server("ui", *at, routes, metrics, max_body=ui.MAX_BODY, timeout=ui.TIMEOUT))
@@ -265,9 +254,9 @@ class Process:
 
     def _draw(self) -> bytes:
         """What the page shows."""
-        faults = {name: fault for name, mirror in self._mirrors.items() if (fault := _synced(mirror)())}
+        faults = {name: fault for name, mirror in self._mirrors.by_name.items() if (fault := _synced(mirror)())}
         replica = ui.Replica(self._settings.instance, __version__, self._elector.leading, faults)
-        return ui.encode(replica, draw(self._fleet, self._groups.values(), self._pods.values()))
+        return ui.encode(replica, draw(self._fleet, self._mirrors.groups.values(), self._mirrors.pods.values()))
 
     def _certificate_of(self, server: str, tls: Tls) -> ssl.SSLContext:
         """Files: read again when they change."""
@@ -291,9 +280,6 @@ class Process:
         checks["certificate"] = self._keeper.fault
         self._metrics.watch_certificates(self._keeper.expiries)
         return certificate.context
-
-    def _synced(self) -> bool:
-        return all(mirror.synced for mirror in self._mirrors.values())
 
 
 def _synced(mirror: Mirror[Any]) -> Check:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from deviceshare.domain import bypasses, contract
+from deviceshare.domain.handover import AUTO, STYLES, HandoverSetting, is_kind
 from deviceshare.loops import leadership
 
 _NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -60,6 +61,9 @@ class Settings:
     tls_key: Path | None
     probe_bind: Address
     ui_bind: Address | None
+    handover: str
+    cdi_kind: str
+    runtime_class: str
     lease_duration: int
     renew_deadline: float
     retry_period: float
@@ -68,6 +72,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         self._check_lease()
+        self._check_handover()
         if "webhook" in self.roles:
             self._check_webhook()
         if "extender" in self.roles:
@@ -103,6 +108,11 @@ class Settings:
         return () if address is None or address.is_unspecified else (str(address),)
 
     @property
+    def handover_setting(self) -> HandoverSetting:
+        """How devices are handed over to containers."""
+        return HandoverSetting(self.handover, self.cdi_kind, self.runtime_class)
+
+    @property
     def lease(self) -> leadership.Timing:
         """How the leader is elected."""
         return leadership.Timing(self.lease_duration, self.renew_deadline, self.retry_period)
@@ -114,6 +124,12 @@ class Settings:
                 f" {self.retry_period:g}: each must be longer than the next, and the deadline longer than"
                 f" {leadership.JITTER:g} periods, such as 15, 10 and 2 seconds: a leader must have tried more than once"
                 " before it gives up, and have stopped before another begins"
+            )
+
+    def _check_handover(self) -> None:
+        if self.cdi_kind and not is_kind(self.cdi_kind):
+            raise click.UsageError(
+                f"--cdi-kind {self.cdi_kind}: a CDI kind is VENDOR/CLASS, such as k8s.device-plugin.nvidia.com/gpu"
             )
 
     def _check_webhook(self) -> None:
@@ -228,6 +244,9 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("--tls-key", type=file, help="Its private key, PEM."),
         flag("--probe-bind", type=AddressType(), default=":8080", help="/livez, /readyz and /metrics."),
         flag("--ui-bind", type=_OptionalAddress(), default="127.0.0.1:8088", help="The page /ui, or off; plain HTTP."),
+        flag("--handover", type=click.Choice(STYLES), default=AUTO, help="How runtimes are told a pod's devices."),
+        flag("--cdi-kind", default="", help="The CDI kind of NVIDIA's devices.  [default: one that the node knows]"),
+        flag("--runtime-class", default="", help="The RuntimeClass of pods of groups that name none."),
         flag("--lease-duration", type=int, default=15, help="Seconds until the lease of a leader that died is taken."),
         flag("--renew-deadline", type=float, default=10.0, help="Seconds without a renewal until a leader stops."),
         flag("--retry-period", type=float, default=2.0, help="Seconds between two looks at the lease."),

@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from deviceshare import nvidia
+from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.domain.cgroups import owner_of
 from deviceshare.loops.agent.ports import Running, Sight, Use, Xid
 
@@ -37,13 +38,17 @@ HUNG: Final = f"the driver has not answered for {HANG_SECONDS:.0f} s: run nvidia
 class Eyes:
     """Tells a `Sight` every few seconds while `run` runs."""
 
-    def __init__(self, tell: Callable[[Sight], object], *, proc: Path, sysfs: Path) -> None:
-        """`tell` is called on the event loop."""
+    def __init__(
+        self, tell: Callable[[Sight], object], *, proc: Path, sysfs: Path, specs: CdiSpecs, visible: str | None = None
+    ) -> None:
+        """`tell` is called on the event loop. `visible` is what this container's variable reads (contract.NVIDIA)."""
         self.missing = False
         """To be set while a device is known to be lost."""
         self._tell = tell
         self._proc = proc
         self._sysfs = sysfs
+        self._specs = specs
+        self._visible = visible
         self._boot_id = self._read_boot_id()
         self._closing = threading.Event()
         self._told = time.monotonic()
@@ -113,6 +118,7 @@ class Eyes:
 
     def _sight(self, inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse]) -> Sight:
         xids, self._xids = self._xids, []
+        uuids = [part.uuid for part in inventory.devices if not part.mig]
         return Sight(
             parts=inventory.devices,
             links=inventory.links,
@@ -120,6 +126,8 @@ class Eyes:
             xids=xids,
             absent=inventory.silent,
             driver=inventory.driver,
+            cdi_kinds=self._specs.kinds(uuids),
+            runtime=self._specs.injected(self._visible) if uuids else "",
             boot_id=self._boot_id,
         )
 

@@ -17,6 +17,7 @@ import uvloop
 from aiohttp import web
 
 from deviceshare import __version__
+from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.agent.eyes import Eyes
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.agent.settings import AgentSettings
@@ -97,7 +98,13 @@ class Agent:
             now=_now,
             left_out=settings.excluded_namespaces.split(","),
         )
-        self._eyes = Eyes(self._take, proc=settings.proc_root, sysfs=settings.sys_root)
+        self._eyes = Eyes(
+            self._take,
+            proc=settings.proc_root,
+            sysfs=settings.sys_root,
+            specs=CdiSpecs(settings.cdi_directories),
+            visible=settings.visible_devices,
+        )
         self._metrics.watch_devices(
             lambda: self._lookout.hardware, lambda: self._lookout.usage, lambda: self._reporter.reports
         )

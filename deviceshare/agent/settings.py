@@ -20,6 +20,8 @@ class AgentSettings:
     bind: Address
     proc_root: Path
     sys_root: Path
+    cdi_specs: str
+    visible_devices: str | None
     pod_resources: str
     placeholders: str
     excluded_namespaces: str
@@ -27,12 +29,17 @@ class AgentSettings:
     log_format: Any
     log_level: Any
 
+    @property
+    def cdi_directories(self) -> list[Path]:
+        """Where the node's CDI specifications are, the ones that win last."""
+        return [Path(directory) for directory in self.cdi_specs.split(",") if directory]
+
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags of `AgentSettings` to a click command, which receives them as keyword arguments."""
     file = click.Path(exists=True, dir_okay=False, path_type=Path)
     directory = click.Path(exists=True, file_okay=False, path_type=Path)
-    flags = [
+    flags: list[Callable[..., Any]] = [
         flag("--node-name", required=True, help="The node that this agent runs on, as Kubernetes calls it."),
         flag("--kubeconfig", type=file, help="How to reach the API server; in a pod its service account is used."),
         flag(
@@ -40,6 +47,13 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         flag("--proc-root", type=directory, default="/proc", help="Where the node's processes are shown."),
         flag("--sys-root", type=directory, default="/sys", help="Where the node's PCI devices are shown."),
+        flag(
+            "--cdi-specs",
+            metavar="DIRECTORY[,…]",
+            default="",
+            help="Where the node's CDI specifications are; what stands in a later directory counts more.",
+        ),
+        click.option("--visible-devices", envvar=contract.NVIDIA.env, hidden=True),
         flag("--pod-resources", default="", help="The kubelet's socket that tells what device plugins gave away."),
         flag(
             "--placeholders",

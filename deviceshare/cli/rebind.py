@@ -40,7 +40,8 @@ def rebind(target: cluster.Target, group: str) -> None:
 
     They are replaced by healthy ones of the same node. The others stay.
 
-    Containers see their new devices when they restart. What a pod had before stays reserved until the pod has ended.
+    Containers see their new devices when they restart; where devices are injected by CDI, pods have to be recreated.
+    What a pod had before stays reserved until the pod has ended.
     """
     say(target.ask(lambda api: ask(api, group)))
 
@@ -122,10 +123,17 @@ def _told(after: _Seen, broken: Devices) -> str:
     now = _listed(after.claim.devices)
     lines = [f"Group {after.group.name} now holds {now} on {after.node}, and no longer {_listed(broken)}."]
     if pods := after.group.status.allocated_pods:
-        lines += [
-            "Containers see that when they restart. What these pods had before stays reserved until they have ended:",
-            *(f"  {pod}" for pod in pods),
-        ]
+        if rebinding.by_cdi(after.ledger, after.claim.devices):
+            lines.append(
+                "Its pods keep what they had, also when their containers restart, since devices are injected by CDI."
+                " Recreate them; what they had stays reserved until they have ended:"
+            )
+        else:
+            lines.append(
+                "Containers see that when they restart. What these pods had before stays reserved until they have"
+                " ended:"
+            )
+        lines += (f"  {pod}" for pod in pods)
     return "\n".join(lines)
 
 

@@ -18,8 +18,10 @@ from deviceshare.domain.usage import DeviceUsage, Process
 from deviceshare.nvidia import DeviceUse, Driver, NoDriver, Refused, read_inventory, read_usage
 
 ALL = "all"
-NOTHING = ("", "void", "none")
+NOTHING = ("", "none")
 """What tells NVIDIA's runtime to show no GPU."""
+VOID = "void"
+"""The same; and what a runtime leaves behind that has injected the pod's devices by CDI, and no others."""
 _PROC = Path("/proc")
 
 
@@ -44,7 +46,9 @@ def smi() -> None:
             models = {part.uuid: part for part in read_inventory().devices}
             mine = _mine(read_usage(), words)
     except (NoDriver, Refused) as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(_no_device(VOID) if words == [VOID] else str(error)) from error
+    if not mine and words == [VOID]:
+        raise click.ClickException(_no_device(VOID))
     if not mine:
         raise click.ClickException(
             f"{contract.NVIDIA.env} names {','.join(words)}, but none of them is here; see whether they are well:"
@@ -54,10 +58,13 @@ def smi() -> None:
 
 
 def _visible(environment: Mapping[str, str]) -> list[str]:
-    """The words of the variable: indices, UUIDs, or `all`; raises ClickException where they name no device."""
+    """The words of the variable: indices, UUIDs, `all`, or VOID; raises ClickException where they name no device.
+
+    Of a CDI name, as in `k8s.device-plugin.nvidia.com/gpu=GPU-…`, it is the device that is behind the kind.
+    """
     value = environment.get(contract.NVIDIA.env)
     if value is not None and value not in NOTHING:
-        return value.split(",")
+        return [word.rpartition("=")[2] for word in value.split(",")]
     for vendor in (contract.AMD, contract.ASCEND):
         if others := environment.get(vendor.env):
             raise click.ClickException(f"This pod has {vendor.env}={others}; smi knows NVIDIA's devices only.")
@@ -66,14 +73,18 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
             f"This pod has no device: {contract.NVIDIA.env} is not set. A pod joins a group by the annotation"
             f" {contract.GROUP}, before it is made."
         )
-    raise click.ClickException(
-        f"This pod has no device: {contract.NVIDIA.env} is {value or 'empty'}. Where it names a group, see what it was"
+    raise click.ClickException(_no_device(value or "empty"))
+
+
+def _no_device(value: str) -> str:
+    return (
+        f"This pod has no device: {contract.NVIDIA.env} is {value}. Where it names a group, see what it was"
         f" given, in its annotation {contract.NVIDIA.annotation}: kubectl describe pod"
     )
 
 
 def _mine(uses: list[DeviceUse], words: list[str]) -> list[DeviceUse]:
-    if words == [ALL]:
+    if words in ([ALL], [VOID]):
         return uses
     if all(word.isdecimal() for word in words):
         # NVML numbers anew what the runtime shows. Only if that is more than the pod has are these the node's numbers.

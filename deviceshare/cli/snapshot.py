@@ -10,7 +10,7 @@ from deviceshare.domain.guard import GUARDING, PodGuard, left_out
 from deviceshare.domain.pods import Pod
 from deviceshare.kube.cache import Cache, Object
 from deviceshare.loops.feeding import Feed
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS, WEBHOOK_CONFIGURATIONS
+from deviceshare.loops.kinds import GROUPS, LIVE_PODS, NODE_DEVICES, NODES, PODS, SHARED_NODES, WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.ports import Forbidden, NotFound
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from deviceshare.kube.api import Api
 
 T = TypeVar("T", bound=Object)
-
-SHARED_NODES = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
-LIVE_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-"""Pods outside of groups count where a device plugin gave them devices."""
 
 
 class Snapshot(NamedTuple):

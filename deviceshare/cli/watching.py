@@ -3,19 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from deviceshare.cli.cluster import ANSWER_SECONDS
 from deviceshare.cli.output import Part, on_terminal, screen, styled
-from deviceshare.cli.snapshot import LIVE_PODS, SHARED_NODES, Snapshot, guard_of, look
-from deviceshare.domain import contract
+from deviceshare.cli.snapshot import Snapshot, guard_of, look
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.guard import PodGuard
 from deviceshare.domain.picture import Picture
 from deviceshare.kube.api import Api
-from deviceshare.kube.mirror import Mirror
-from deviceshare.loops.feeding import Feed
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.kube.mirrors import Mirrors
 
 PAUSE_SECONDS = 0.5
 """Between two pictures: changes come in bursts, and nobody reads faster."""
@@ -60,31 +56,22 @@ async def _mirrored(
 ) -> AsyncIterator[tuple[Callable[[], Snapshot], Callable[[], bool]]]:
     """Keeps mirrors; yields what they show, and whether they are up to date. Sets `changed` at each change."""
     fleet = Fleet()
-    nodes, ledgers = Mirror(api, NODES, label_selector=SHARED_NODES), Mirror(api, NODE_DEVICES)
-    groups, pods = Mirror(api, GROUPS), Mirror(api, PODS, label_selector=contract.GROUP, see=guard)
-    others = Mirror(
-        api,
-        PODS,
-        label_selector=f"!{contract.GROUP}",
-        field_selector=LIVE_PODS,
-        keep=lambda pod: pod.past_us,
-    )
-    mirrors: tuple[Mirror[Any], ...] = (nodes, ledgers, groups, pods, others)
-    Feed(fleet, nodes=nodes, ledgers=ledgers, pods=pods, others=others)
-    for mirror in mirrors:
+    mirrors = Mirrors(api, guard)
+    mirrors.feed(fleet)
+    for mirror in mirrors.by_name.values():
         mirror.subscribe(lambda *_: changed.set())
-    tasks = [asyncio.create_task(mirror.run(), name="mirror") for mirror in mirrors]
+    tasks = [asyncio.create_task(mirror.run(), name="mirror") for mirror in mirrors.by_name.values()]
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            for mirror in mirrors:
+            for mirror in mirrors.by_name.values():
                 await mirror.wait_listed()
         yield (
             lambda: Snapshot(
                 fleet,
-                {group.name: group for group in groups.values()},
-                {pod.metadata.key: pod for pod in pods.values()},
+                {group.name: group for group in mirrors.groups.values()},
+                {pod.metadata.key: pod for pod in mirrors.pods.values()},
             ),
-            lambda: all(mirror.synced for mirror in mirrors),
+            lambda: mirrors.synced,
         )
     finally:
         for task in tasks:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from deviceshare.doctor import (
     definitions,
     flight,
+    handover,
     nodes,
     plugin,
     replicas,
@@ -62,6 +63,7 @@ async def look(api: "Api", request: Request) -> AsyncIterator[Check]:
     yield await waiting.examine(api)
     yield await plugin.examine(api)
     yield await runtime.examine(api, request.runtime_config)
+    yield await handover.examine(api, deployment)
     if request.canary:
         yield await flight.examine(api, request.namespace, request.release)
 

@@ -66,6 +66,7 @@ class AccessReview(Struct, frozen=True):
 
 class WorkContainer(Struct, frozen=True):
     name: str = ""
+    image: str = ""
     args: list[str] = field(default_factory=list)
 
 
@@ -186,6 +187,8 @@ class Handler(Struct, frozen=True):
 
 class MachineInfo(Struct, frozen=True, rename="camel"):
     os_image: str = ""
+    runtime: str = field(default="", name="containerRuntimeVersion")
+    """As in `containerd://1.7.30`."""
 
 
 class MachineStatus(Struct, frozen=True, rename="camel"):
@@ -213,6 +216,25 @@ class Machine(Struct, frozen=True):
         )
 
 
+class PolicyCdi(Struct, frozen=True, rename="camel"):
+    enabled: bool | None = None
+    nri_plugin_enabled: bool | None = None
+
+
+class PolicySpec(Struct, frozen=True):
+    cdi: PolicyCdi = PolicyCdi()
+
+
+class ClusterPolicy(Struct, frozen=True):
+    """The settings of NVIDIA's GPU operator.
+
+    https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html
+    """
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: PolicySpec = PolicySpec()
+
+
 _APPS, _AUTHORIZATION = "apps/v1", "authorization.k8s.io/v1"
 
 CRDS: Final = Kind(
@@ -228,3 +250,4 @@ CONFIG_MAPS: Final = Kind("v1", "ConfigMap", "configmaps", ConfigMap, namespaced
 SCHEDULER_PODS: Final = Kind("v1", "Pod", "pods", SchedulerPod, namespaced=True)
 RUNTIME_CLASSES: Final = Kind("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", RuntimeClass, namespaced=False)
 MACHINES: Final = Kind("v1", "Node", "nodes", Machine, namespaced=False)
+CLUSTER_POLICIES: Final = Kind("nvidia.com/v1", "ClusterPolicy", "clusterpolicies", ClusterPolicy, namespaced=False)

@@ -85,6 +85,7 @@ def judge_settings(text: str) -> list[Finding]:
     if settings.get(ENV_OFF) is False:
         what = f"{ENV_OFF}=false: unprivileged containers' variables are ignored, so pods of groups see no GPU"
         findings.append(Finding(PROBLEM, what, f"nvidia-ctk config --in-place --set {ENV_OFF}=true {restart}"))
+    findings += _by_cdi(settings)
     if settings.get(MOUNTS_ON) is True:
         what = f"{MOUNTS_ON}=true: a container may ask for devices by mounts, and these overrule the variable"
         findings.append(Finding(WARNING, what, f"nvidia-ctk config --in-place --set {MOUNTS_ON}=false {restart}"))
@@ -92,3 +93,19 @@ def judge_settings(text: str) -> list[Finding]:
         what = f"{SWARM}={swarm!r}: where a container has this variable, it overrules NVIDIA_VISIBLE_DEVICES"
         findings.append(Finding(WARNING, what, f"remove {SWARM} from {FILE} {restart}"))
     return findings
+
+
+def _by_cdi(settings: Any) -> list[Finding]:
+    """A runtime that takes CDI names only; the default kind is what it puts before names that aren't qualified."""
+    try:
+        runtime = settings["nvidia-container-runtime"]
+        if runtime["mode"] != "cdi":
+            return []
+        kind = runtime.get("modes", {}).get("cdi", {}).get("default-kind", "nvidia.com/gpu")
+    except (KeyError, TypeError, AttributeError):
+        return []
+    what = (
+        f'mode="cdi", default-kind={kind!r}: a container that is told a number or a UUID starts only if {kind} knows it'
+    )
+    cure = "hand devices over by CDI names: helm upgrade … --set handover.style=cdi; see docs/handover.md"
+    return [Finding(WARNING, f"{what}; the operator's management.nvidia.com/gpu knows all only", cure)]

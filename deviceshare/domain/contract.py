@@ -24,6 +24,8 @@ MODE_LABEL: Final = f"{PREFIX}mode"
 MODE_SHARED: Final = "shared"
 INVENTORY_ANNOTATION: Final = f"{PREFIX}devices"
 """`nvidia.com/gpu=4`, or `nvidia.com/gpu=1-3`: what a node has for groups, by its owner (domain/annotated.py)."""
+HANDOVER_LABEL: Final = f"{PREFIX}handover"
+"""`auto`, `index`, `uuid` or `cdi`: how the node's runtime is told devices; wins over the cluster's setting."""
 
 # On pods: the user's.
 GROUP: Final = f"{PREFIX}group"
@@ -66,21 +68,55 @@ class Vendor:
     """How one vendor's runtime learns which devices a container may see.
 
     `env` is the variable that the runtime reads; `annotation` is the pod annotation it refers to through the downward
-    API (https://kubernetes.io/docs/concepts/workloads/pods/downward-api/).
+    API (https://kubernetes.io/docs/concepts/workloads/pods/downward-api/). `kinds` are the CDI kinds whose device names
+    its runtime takes, the preferred first, `numbered_kinds` those that name devices by number, too. `cdi_annotation` is
+    the pod annotation that its NRI plugin reads, or "".
     """
 
-    __slots__ = ("annotation", "env", "name")
+    __slots__ = ("annotation", "cdi_annotation", "env", "kinds", "name", "numbered_kinds")
 
-    def __init__(self, name: str, env: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        env: str,
+        *,
+        kinds: tuple[str, ...] = (),
+        numbered_kinds: tuple[str, ...] = (),
+        cdi_annotation: str = "",
+    ) -> None:
         self.name = name
         self.env = env
         self.annotation = f"{PREFIX}{name}-visible-devices"
+        self.kinds = kinds
+        self.numbered_kinds = numbered_kinds
+        self.cdi_annotation = cdi_annotation
 
     def __repr__(self) -> str:
         return f"Vendor({self.name})"
 
 
-NVIDIA: Final = Vendor("nvidia", "NVIDIA_VISIBLE_DEVICES")
+CDI_ANNOTATION: Final = "nvidia.cdi.k8s.io"
+"""The pod annotation that NVIDIA's NRI plugin reads; also with `/pod` or `/container.NAME` behind it, of which the
+latter wins."""
+
+
+def is_cdi_annotation(key: str) -> bool:
+    """Whether a runtime's plugin takes devices from the pod annotation with this name."""
+    return key == CDI_ANNOTATION or key.startswith(f"{CDI_ANNOTATION}/")
+
+
+def is_ours_alone(key: str) -> bool:
+    """Whether only deviceshare may write the annotation with this name on a pod of a group."""
+    return (key.startswith(PREFIX) and key != GROUP) or is_cdi_annotation(key)
+
+
+NVIDIA: Final = Vendor(
+    "nvidia",
+    "NVIDIA_VISIBLE_DEVICES",
+    kinds=("k8s.device-plugin.nvidia.com/gpu", "nvidia.com/gpu"),
+    numbered_kinds=("nvidia.com/gpu",),
+    cdi_annotation=f"{CDI_ANNOTATION}/pod",
+)
 AMD: Final = Vendor("amd", "AMD_VISIBLE_DEVICES")
 ASCEND: Final = Vendor("ascend", "ASCEND_VISIBLE_DEVICES")
 VENDORS: Final = (NVIDIA, AMD, ASCEND)

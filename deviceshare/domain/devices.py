@@ -1,6 +1,7 @@
 """Devices and the three ways they are written down: in a claim, in a group's status, in a container's environment."""
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec import Struct
 
@@ -32,6 +33,8 @@ class Device(Struct, frozen=True, order=True, omit_defaults=True):
         vendor = contract.vendor_of(self.resource)
         return vendor.env if vendor else self.resource, self.uuid or self.index
 
+
+_UNDECIDED: Final[Mapping[str, str]] = {}
 
 Devices = tuple[Device, ...]
 """A set of devices of one node, sorted by resource and index."""
@@ -69,17 +72,28 @@ def parse_selected(texts: Mapping[str, str]) -> Devices:
     return tuple(sorted(devices))
 
 
-def visible(devices: Iterable[Device]) -> dict[str, str]:
-    """What each vendor's runtime is told: pod annotation → UUIDs where all are known, else indices, with commas.
+def visible(devices: Iterable[Device], handover: Mapping[str, str] = _UNDECIDED) -> dict[str, str]:
+    """What each vendor's runtime is told: pod annotation → the devices' names, with commas.
 
-    A vendor of whom there is no device is left out; its variable is then empty, which every runtime reads as none.
+    The names are UUIDs where the devices have them, else numbers. `handover` maps vendors' names to the words that the
+    node's runtime takes (handover.py); a CDI kind there qualifies each name, and adds the CDI annotation. A vendor of
+    whom there is no device is left out; its variable is then empty, which every runtime reads as none, and its CDI
+    annotation is absent.
     """
     texts = {}
     for resource, mine in _by_resource(devices).items():
         vendor = contract.vendor_of(resource)
-        if vendor is not None:
-            named = all(device.uuid for device in mine)
-            texts[vendor.annotation] = ",".join(device.uuid if named else str(device.index) for device in mine)
+        if vendor is None:
+            continue
+        words = handover.get(vendor.name, "")
+        named = all(device.uuid for device in mine)
+        names = [device.uuid if named else str(device.index) for device in mine]
+        if "/" in words:
+            texts[vendor.annotation] = ",".join(f"{words}={name}" for name in names)
+            if vendor.cdi_annotation:
+                texts[vendor.cdi_annotation] = texts[vendor.annotation]
+        else:
+            texts[vendor.annotation] = ",".join(names)
     return texts
 
 
@@ -89,10 +103,11 @@ def with_uuids(devices: Devices, annotations: Mapping[str, str]) -> Devices:
     for resource, mine in _by_resource(devices).items():
         vendor = contract.vendor_of(resource)
         words = annotations.get(vendor.annotation, "").split(",") if vendor else []
-        named = len(words) == len(mine) and not any(word.isdecimal() or not word for word in words)
+        names = [word.rpartition("=")[2] for word in words]
+        named = len(names) == len(mine) and not any(name.isdecimal() or not name for name in names)
         known += [
-            Device(resource, device.index, word if named else "")
-            for device, word in zip(mine, words if named else [""] * len(mine), strict=True)
+            Device(resource, device.index, name if named else "")
+            for device, name in zip(mine, names if named else [""] * len(mine), strict=True)
         ]
     return tuple(sorted(known))
 

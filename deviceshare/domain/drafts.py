@@ -69,6 +69,7 @@ class DraftVolume(Struct, frozen=True, rename="camel"):
 
 class DraftSpec(Struct, frozen=True, rename="camel"):
     scheduler_name: str | None = None
+    runtime_class_name: str | None = None
     containers: list[DraftContainer] | None = None
     init_containers: list[DraftContainer] | None = None
     ephemeral_containers: list[DraftContainer] | None = None

@@ -93,6 +93,11 @@ class Hardware(Struct, frozen=True, rename="camel", omit_defaults=True):
     placeholders: bool = False
     """Whether groups get only what placeholder pods have: all else is the device plugin's to give."""
     trespasses: list[Trespass] = field(default_factory=list)
+    cdi_kinds: list[str] | None = None
+    """The CDI kinds whose specifications on the node name every device by its UUID, sorted; None where the agent can't
+    read specifications."""
+    runtime: str = ""
+    """How the agent itself was given the devices: `cdi`, `variable`, or "" where that can't be seen."""
 
     def part(self, resource: str, index: int) -> Part | None:
         """The device with this number, unless it is lost: its number may be another's now."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from deviceshare.domain import contract
-from deviceshare.domain.drafts import Draft, DraftContainer, Json, add
+from deviceshare.domain.drafts import Draft, DraftContainer, DraftSpec, Json, add
 from deviceshare.domain.groups import Group, name_fault
 
 CUDA_ORDER = "CUDA_DEVICE_ORDER"
@@ -52,11 +52,11 @@ def group_fault(labels: Mapping[str, str] | None, annotations: Mapping[str, str]
     return ""
 
 
-def inject(pod: Draft, group: Group | None, *, group_known: bool = True) -> Injection:
+def inject(pod: Draft, group: Group | None, *, group_known: bool = True, runtime_class: str = "") -> Injection:
     """Makes a new pod ready for its group; a pod that names none is left alone.
 
     `group` is the group it names, as far as it exists; `group_known` says whether its absence is certain enough for a
-    warning.
+    warning. `runtime_class` is the one that pods of groups get (handover.HandoverSetting).
     """
     labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
     if not concerns(labels, annotations):
@@ -69,6 +69,7 @@ def inject(pod: Draft, group: Group | None, *, group_known: bool = True) -> Inje
         patch.append(_label(pod, name))
     if pod.spec.scheduler_name in (None, "", contract.DEFAULT_SCHEDULER_NAME):
         patch.append(add("/spec/schedulerName", contract.SCHEDULER_NAME))
+    _set_runtime_class(pod.spec, runtime_class, patch, warnings)
     for field, containers in pod.spec.lists():
         _inject_all(f"/spec/{field}", containers, patch, warnings)
     if group is None and group_known:
@@ -94,11 +95,23 @@ def _label(pod: Draft, name: str) -> Json:
 
 def _strip(annotations: dict[str, str]) -> tuple[list[Json], list[str]]:
     """Removes what only deviceshare may write: such a pod was copied from one that had been given devices."""
-    own = sorted(key for key in annotations if key.startswith(contract.PREFIX) and key != contract.GROUP)
+    own = sorted(filter(contract.is_ours_alone, annotations))
     patch = [{"op": "remove", "path": _pointer("annotations", key)} for key in own]
     return patch, [
         f"metadata.annotations[{key}] is removed: deviceshare sets it when the pod gets devices" for key in own
     ]
+
+
+def _set_runtime_class(spec: DraftSpec, wanted: str, patch: list[Json], warnings: list[str]) -> None:
+    """The pod's own wins: its author may know more of the node than the cluster's setting."""
+    own = spec.runtime_class_name
+    if wanted and not own:
+        patch.append(add("/spec/runtimeClassName", wanted))
+    elif wanted and own != wanted:
+        warnings.append(
+            f"spec.runtimeClassName: {own!r} is kept, but pods of groups get their devices by {wanted!r} here: leave it"
+            " out unless that one gives devices, too"
+        )
 
 
 # Containers.

@@ -81,8 +81,9 @@ def _of_vendor(vendor: Vendor, words: Annotated, seen: Mapping[str, list[Part]],
         return Offer(withheld=tuple(Withheld(r, reason, _CORRECT, list(devices)) for r, devices in there.items()))
     if listed:
         found = {r: _annotated(r, entry, there.get(r, ()), agent=r in seen) for r, entry in listed.items()}
-        others = there.keys() - found.keys()
-        found |= {r: Offer(withheld=(Withheld(r, KEPT_OUT, devices=list(there[r])),)) for r in others}
+        found |= {
+            r: Offer(withheld=(Withheld(r, KEPT_OUT, devices=list(there[r])),)) for r in there.keys() - found.keys()
+        }
     else:
         found = {r: _told(r, devices, told.get(r)) for r, devices in there.items()}
     numbers = Counter(device.index for each in found.values() for device in each.devices)

@@ -2,6 +2,7 @@
 
 from deviceshare.domain.groups import Group
 from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.rebinding import untellable
 
 
 def joining_obstacle(ledger: NodeDevices, group: Group) -> str:
@@ -17,6 +18,8 @@ def joining_obstacle(ledger: NodeDevices, group: Group) -> str:
         return f"the devices of group {group.name} are being released"
     if broken := ledger.ailing(claim):
         return f"{broken} of group {group.name}: deviceshare rebind {group.name}"
+    if fault := untellable(ledger, claim):
+        return fault
     gone = [device for device in ledger.held(claim) if not ledger.has(device)]
     for device in gone:
         if unknown := ledger.unknown(device.resource):

@@ -48,6 +48,8 @@ class LedgerStatus(Struct, frozen=True, rename="camel"):
 
     devices: list[Device] = field(default_factory=list)
     withheld: list[Withheld] = field(default_factory=list)
+    handover: dict[str, str] = field(default_factory=dict)
+    """By vendor, the words that the node's runtime takes (handover.py), as far as that is known."""
     reasons: str = ""
     total: str = ""
     free: str = ""
@@ -215,17 +217,28 @@ def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
     return _patch(ledger, uid, None)
 
 
-def devices_patch(ledger: NodeDevices, devices: Iterable[Device], withheld: Iterable[Withheld] | None = None) -> Patch:
+def devices_patch(
+    ledger: NodeDevices,
+    devices: Iterable[Device],
+    withheld: Iterable[Withheld] | None = None,
+    handover: Mapping[str, str] | None = None,
+) -> Patch:
     """Writes what the node has, with the summaries that follow from it; for the status subresource.
 
-    What is withheld stays as it is unless it is named.
+    What is withheld, and how devices are handed over, stay as they are unless they are named.
     """
+    before = ledger.status.handover
     have, kept = sorted(devices), ledger.status.withheld if withheld is None else list(withheld)
     then = replace(ledger, status=replace(ledger.status, devices=have, withheld=kept))
     stored = [{**to_builtins(each), "devices": as_json(each.devices)} for each in kept]
     return {
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
-        "status": {"devices": as_json(have), "withheld": stored, **summary(then)},
+        "status": {
+            "devices": as_json(have),
+            "withheld": stored,
+            "handover": before if handover is None else dict.fromkeys(before) | dict(handover),
+            **summary(then),
+        },
     }
 
 
@@ -238,15 +251,11 @@ def _patch(ledger: NodeDevices, uid: str, claim: Mapping[str, Any] | None) -> Pa
 
 def new_ledger(node: Node, claims: Mapping[str, Claim]) -> dict[str, Any]:
     """A NodeDevices to create, owned by its node, with claims by the UID of their holder."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
     return {
         "apiVersion": f"{contract.API_GROUP}/{contract.API_VERSION}",
         "kind": contract.NODE_DEVICES_KIND,
-        "metadata": {
-            "name": node.metadata.name,
-            "ownerReferences": [
-                {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
-            ],
-        },
+        "metadata": {"name": node.metadata.name, "ownerReferences": [owner]},
         "spec": {"claims": {uid: _claim_json(claim) for uid, claim in claims.items()}},
     }
 

@@ -176,6 +176,16 @@ class Pod(Struct, frozen=True, rename="camel"):
         return with_uuids(given, annotations)
 
     @property
+    def sealed(self) -> bool:
+        """Whether its containers get the same devices for as long as it lives, whatever its annotations say later.
+
+        Runtimes give their NRI plugins the annotations that the pod's sandbox was made with, at each start of a
+        container (containerd/containerd, `internal/cri/nri`).
+        """
+        annotations = self.metadata.annotations
+        return any(vendor.cdi_annotation in annotations for vendor in contract.VENDORS)
+
+    @property
     def former(self) -> Devices:
         """What the pod was given before rebinds: its containers may hold that until it ends."""
         text = self.metadata.annotations.get(contract.FORMER_DEVICES, "")

@@ -38,7 +38,7 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
         return ""
     if changed := _changed(old.metadata.labels, new.metadata.labels, {contract.GROUP}):
         return f"metadata.labels[{changed}] can't be changed: delete the pod and create it with another group"
-    ours = {key for each in metadata for key in each.annotations if key.startswith(contract.PREFIX)}
+    ours = {key for each in metadata for key in each.annotations if contract.is_ours_alone(key)} | {contract.GROUP}
     changed = _changed(old.metadata.annotations, new.metadata.annotations, ours)
     if changed == contract.GROUP:
         return f"metadata.annotations[{changed}] can't be changed: delete the pod and create it with another group"
@@ -60,7 +60,7 @@ def _changed(old: Mapping[str, str], new: Mapping[str, str], keys: Collection[st
 
 def _preset(pod: Pod) -> str:
     for key in sorted(pod.metadata.annotations):
-        if key.startswith(contract.PREFIX) and key != contract.GROUP:
+        if contract.is_ours_alone(key):
             return f"metadata.annotations[{key}] is written by deviceshare only: leave it out"
     return ""
 

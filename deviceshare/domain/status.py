@@ -20,6 +20,7 @@ from deviceshare.domain.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.meta import Condition
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
+from deviceshare.domain.rebinding import is_told, untellable
 from deviceshare.domain.waiting import behind_gates, explain
 
 IS_BOUND, IS_HEALTHY = "Bound", "Healthy"
@@ -30,7 +31,10 @@ GATED = "SchedulingGated"
 AS_CLAIMED, NOT_BOUND = "AsClaimed", "NotBound"
 NODE_GONE, NODE_NOT_SHARED, NODE_NOT_READY = "NodeGone", "NodeNotShared", "NodeNotReady"
 CLAIM_MISSING, DEVICES_LOST, DEVICES_UNKNOWN, UNREADABLE = "ClaimMissing", "DevicesLost", "DevicesUnknown", "Unreadable"
+NOT_HANDED_OVER, PODS_OUTDATED = "DevicesNotHandedOver", "PodsHoldFormerDevices"
 DEVICES_UNHEALTHY, DEVICES_GIVEN_AWAY, DEVICES_NOT_KEPT = "DevicesUnhealthy", "DevicesGivenAway", "DevicesNotKept"
+
+SHOWN_PODS = 5
 
 _DECIDED_ELSEWHERE = ("nodeName", "fence")
 
@@ -56,7 +60,7 @@ def desired_status(group: Group, fleet: Fleet, *, home: Node | None, pods: Colle
     devices = ledger.held(claim) if ledger and claim else None
     chosen = _selected(group, devices)
     bound = _with_barred(_bound(group, fleet, pods, chosen), group, fleet, pods)
-    healthy = _home(group, home) or _claimed(group, ledger, claim, home)
+    healthy = _home(group, home) or _claimed(group, ledger, claim, home, pods)
     users = sorted(fleet.pods(group.uid))
     findings = {IS_BOUND: bound, IS_HEALTHY: healthy}
     return msgspec.structs.replace(
@@ -159,7 +163,9 @@ def _home(group: Group, home: Node | None) -> Finding | None:
     return None
 
 
-def _claimed(group: Group, ledger: NodeDevices | None, claim: Claim | None, home: Node | None) -> Finding:
+def _claimed(
+    group: Group, ledger: NodeDevices | None, claim: Claim | None, home: Node | None, pods: Collection[Pod]
+) -> Finding:
     """Whether the devices of a group on a good node are well and its own."""
     node, again = group.node, _again(group)
     if ledger is not None and ledger.metadata.fault:
@@ -180,6 +186,8 @@ def _claimed(group: Group, ledger: NodeDevices | None, claim: Claim | None, home
     if lost:
         named = " and ".join(f"{resource} {indices}" for resource, indices in lost.items())
         return Finding(FALSE, DEVICES_LOST, f"node {node} lost {named}: mend the node, or {again}")
+    if fault := untellable(ledger, claim):
+        return Finding(FALSE, NOT_HANDED_OVER, f"no further pod can be given its devices on node {node}: {fault}")
     allocated, left = ledger.allocated(), ledger.left()
     if taken := [f"{device} to pod {allocated[device]}" for device in ledger.held(claim) if device in allocated]:
         cure = f"delete that pod or take other devices with deviceshare rebind {group.name}, and keep its kind away"
@@ -189,7 +197,17 @@ def _claimed(group: Group, ledger: NodeDevices | None, claim: Claim | None, home
         named = " and ".join(f"{resource} {indices}" for resource, indices in loose.items())
         text = f"no placeholder pod on node {node} has {named}, so the device plugin may give it to another pod"
         return Finding(FALSE, DEVICES_NOT_KEPT, f"{text}: take others with deviceshare rebind {group.name}")
+    if sealed := sorted(pod.metadata.key for pod in pods if _outdated(pod, group, ledger, claim)):
+        text = f"{', '.join(sealed[:SHOWN_PODS])}{' …' if len(sealed) > SHOWN_PODS else ''}"
+        text = f"node {node} is Ready and has all its devices; these pods keep former ones until recreated: {text}"
+        return Finding(TRUE, PODS_OUTDATED, text)
     return Finding(TRUE, AS_CLAIMED, f"node {node} is Ready and has all its devices")
+
+
+def _outdated(pod: Pod, group: Group, ledger: NodeDevices, claim: Claim) -> bool:
+    """Whether the pod holds devices that its group gave up, also when its containers restart."""
+    mine = pod.lives and pod.sealed and pod.group_uid == group.uid
+    return mine and not is_told(pod, ledger, claim)
 
 
 def _again(group: Group) -> str:

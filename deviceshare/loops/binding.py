@@ -130,11 +130,12 @@ class Binder:
             raise Refused(f"group {group.name} lives on node {home}")
         if not group.node:
             group = await self._settle(group, node)
-        devices = claiming.joinable(await self._fresh_ledger(node), group)
+        ledger = await self._fresh_ledger(node)
+        devices, handover = claiming.joinable(ledger, group), ledger.status.handover
         if self._clock() >= deadline:
             # This process was held up: where versions aren't compared, the claim may have been collected meanwhile.
             raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; it is tried again")
-        await claiming.attach(self._cluster, pod, group, node, devices, timeout=BINDING_SECONDS)
+        await claiming.attach(self._cluster, pod, group, node, devices, handover=handover, timeout=BINDING_SECONDS)
         log.info("Bound pod", pod=pod.metadata.key, group=group.name, node=node)
 
     async def _settle(self, group: Group, node: str) -> Group:

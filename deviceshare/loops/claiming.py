@@ -8,13 +8,15 @@ G is the group, L the NodeDevices of the node, P the pod.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 from deviceshare.domain import allocation, contract, ledger
 from deviceshare.domain.devices import Devices, selected
 from deviceshare.domain.groups import BOUND, Group
+from deviceshare.domain.handover import as_claimed
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.pods import Pod
-from deviceshare.domain.rebinding import told
+from deviceshare.domain.rebinding import told, untellable
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 
@@ -55,7 +57,7 @@ def joinable(seen: NodeDevices, group: Group) -> Devices:
     `seen` is of a GET that began after the bind arrived and its pod was read; several binds may share that GET.
 
     Raises:
-        Refused: the claim is not there, is being released, or holds a device that is unhealthy.
+        Refused: the claim is not there, is being released, or holds a device that is unhealthy or can't be handed over.
     """
     claim = seen.claims.get(group.uid)
     if claim is None:
@@ -65,6 +67,8 @@ def joinable(seen: NodeDevices, group: Group) -> Devices:
     broken = seen.ailing(claim)
     if broken:
         raise Refused(f"{broken} of group {group.name}: deviceshare rebind {group.name}")
+    if fault := untellable(seen, claim):
+        raise Refused(f"group {group.name} on node {seen.node}: {fault}")
     return tuple(sorted(claim.devices))
 
 
@@ -85,7 +89,8 @@ async def claim(cluster: Cluster, group: Group, node: str) -> NodeDevices:
     chosen = allocation.choose(group.spec.resources, seen.free(), seen.hardware.links)
     if chosen is None:
         raise Refused(f"group {group.name} no longer fits on node {node}: others took its devices meanwhile")
-    return await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, group.uid, group.name, chosen))
+    named = as_claimed(chosen, seen.status.handover)
+    return await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, group.uid, group.name, named))
 
 
 async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) -> Group:
@@ -107,8 +112,19 @@ async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) ->
     return await cluster.patch(GROUPS, group.name, body, subresource="status")
 
 
-async def attach(cluster: Cluster, pod: Pod, group: Group, node: str, devices: Devices, *, timeout: float) -> None:
+async def attach(
+    cluster: Cluster,
+    pod: Pod,
+    group: Group,
+    node: str,
+    devices: Devices,
+    *,
+    handover: Mapping[str, str],
+    timeout: float,
+) -> None:
     """Step 5: gives the pod its node and its devices in one write, within `timeout` seconds.
+
+    `handover` is that of the ledger from which the devices were read.
 
     The Binding fails if anybody wrote the pod since `pod` was read, which must have been before the ledger was: so who
     touches the pod after marking its claim (`fence_pod`) stops every bind that has not seen the mark, however late it
@@ -121,7 +137,7 @@ async def attach(cluster: Cluster, pod: Pod, group: Group, node: str, devices: D
     """
     meta = pod.metadata
     annotations = {
-        **told(devices),
+        **told(devices, handover),
         contract.GROUP_UID: group.uid,
         contract.POD_UID: meta.uid,
     }

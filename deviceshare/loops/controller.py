@@ -14,6 +14,7 @@ import structlog
 from deviceshare.domain import contract, physical
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
+from deviceshare.domain.handover import DEFAULT, HandoverSetting
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node
 from deviceshare.domain.pods import Pod
@@ -54,6 +55,7 @@ class Controller:
         pods: Mirror[Pod],
         recorder: Recorder,
         binds_over: float = BINDS_OVER_SECONDS,
+        handover: HandoverSetting = DEFAULT,
         clock: Callable[[], float] = time.monotonic,
         on_uncovered: Callable[[int], object] = lambda _: None,
     ) -> None:
@@ -82,6 +84,7 @@ class Controller:
             recorder=recorder,
             covering=covering,
             binds_over=binds_over,
+            handover_setting=handover,
             clock=clock,
         )
         self._releaser = Releaser(

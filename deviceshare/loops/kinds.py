@@ -72,3 +72,8 @@ WEBHOOK_CONFIGURATIONS: Final = tuple(
     Kind("admissionregistration.k8s.io/v1", kind, f"{kind.lower()}s", WebhookConfiguration, namespaced=False)
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 )
+
+SHARED_NODES: Final = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
+"""The label selector of nodes that take part."""
+LIVE_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+"""The field selector of pods that may be using devices."""

@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 import structlog
 
-from deviceshare.domain import contract, ledger
+from deviceshare.domain import contract, handover, ledger
 from deviceshare.domain.groups import Group
+from deviceshare.domain.handover import HandoverSetting
 from deviceshare.domain.hardware import NO_HARDWARE, Hardware
-from deviceshare.domain.inventory import KEPT_OUT, take
+from deviceshare.domain.inventory import KEPT_OUT, Offer, take
 from deviceshare.domain.ledger import NodeDevices
 from deviceshare.domain.nodes import Node
 from deviceshare.loops import repairing
@@ -46,6 +47,7 @@ class Ledgers:
         recorder: Recorder,
         covering: Covering,
         binds_over: float = BINDS_OVER_SECONDS,
+        handover_setting: HandoverSetting = handover.DEFAULT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=WORKERS, clock=clock)
@@ -56,6 +58,7 @@ class Ledgers:
         self._members = members
         self._recorder = recorder
         self._covering = covering
+        self._handover = handover_setting
         self._clock = clock
         self._binds_over = binds_over
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
@@ -122,17 +125,17 @@ class Ledgers:
         log.info("Adopted ledger", node=seen.node)
 
     async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
-        name, (devices, withheld, _) = node.metadata.name, take(node, seen.hardware)
-        same_withheld = tuple(seen.status.withheld) == withheld
-        if devices and same_withheld and not seen.status.devices:
+        name, ((devices, withheld, _), words) = node.metadata.name, self._offer(node, seen.hardware)
+        decided = (tuple(seen.status.withheld), seen.status.handover) == (withheld, words)
+        if devices and decided and not seen.status.devices:
             disputed = await repairing.open_ledger(self._cluster, name, devices, gather=lambda: self._evidence(""))
             log.info("Opened ledger", node=name, devices=len(devices))
             self._covering.report_disputed(name, disputed)
             return
-        # A closed ledger stays closed here: it is opened above, once it says what is withheld and why.
-        patch = ledger.devices_patch(seen, devices if seen.status.devices else (), withheld)
+        # A closed ledger stays closed here: it is opened above, once it says what is withheld, and in which words.
+        patch = ledger.devices_patch(seen, devices if seen.status.devices else (), withheld, words)
         summary = {line: getattr(seen.status, line) for line in ledger.summary(seen)}
-        same_devices = same_withheld and tuple(sorted(seen.status.devices)) in (devices, ())
+        same_devices = decided and tuple(sorted(seen.status.devices)) in (devices, ())
         if same_devices and all(patch["status"][line] == text for line, text in summary.items()):
             return
         rest = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._clock()
@@ -160,9 +163,13 @@ class Ledgers:
             return
         log.info("Deleted ledger", node=name)
 
+    def _offer(self, node: Node, hardware: Hardware) -> tuple[Offer, dict[str, str]]:
+        """What the node has for groups, and the words in which each vendor's devices are handed over."""
+        return handover.apply(take(node, hardware), node.metadata.labels, hardware, self._handover)
+
     def _report_faults(self, node: Node, hardware: Hardware) -> None:
         name = node.metadata.name
-        devices, withheld, of_annotation = take(node, hardware)
+        (devices, withheld, of_annotation), _ = self._offer(node, hardware)
         # What the annotation keeps out, it keeps out on purpose.
         faults = [*of_annotation, *(str(w) for w in withheld if w.reason != KEPT_OUT and not of_annotation)]
         if not devices and not withheld and not faults:

@@ -133,9 +133,11 @@ class Rebinder:
             self._tell_of(group, "Normal", "RebindNotNeeded", f"its devices on node {node} are well; it keeps them")
         else:
             gone = _listed(verdict.broken)
+            by_cdi = rebinding.by_cdi(answer.ledger, verdict.devices)
             log.info("Rebound group", group=group.name, node=node, replaced=gone, by=_listed(verdict.replacements))
+            when = "pods see that when they are recreated" if by_cdi else "containers see that when they restart"
             message = (
-                f"now holds {_listed(verdict.devices)} on node {node}; containers see that when they restart;"
+                f"now holds {_listed(verdict.devices)} on node {node}; {when};"
                 f" {gone} stays reserved until the pods that had it have ended"
             )
             self._tell_of(group, "Normal", "Rebound", message)
@@ -153,11 +155,20 @@ class Rebinder:
         for pod in changed:
             self._pods.put(pod)
             meta = pod.metadata
-            log.info("Told pod of other devices", pod=meta.key, devices=_listed(pod.devices))
-            message = (
-                f"its containers see {_listed(pod.devices)} when they restart, and may hold {_listed(pod.former)} until"
-                " then: restart them, or delete the pod"
-            )
+            if not pod.former:
+                continue  # The same devices, in other words.
+            log.info("Told pod of other devices", pod=meta.key, devices=_listed(pod.devices), sealed=pod.sealed)
+            if pod.sealed:
+                message = (
+                    f"its group no longer holds {_listed(pod.former)}; its containers keep that, also when they"
+                    " restart, since devices are injected by CDI: recreate the pod (kubectl delete pod"
+                    f" -n {meta.namespace} {meta.name})"
+                )
+            else:
+                message = (
+                    f"its containers see {_listed(pod.devices)} when they restart, and may hold {_listed(pod.former)}"
+                    " until then: restart them, or delete the pod"
+                )
             self._recorder.event(
                 PODS, meta.name, meta.namespace, meta.uid, type_="Warning", reason="DevicesReplaced", message=message
             )

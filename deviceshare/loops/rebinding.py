@@ -110,7 +110,7 @@ async def release_former(
     if any(pod.metadata.hides("metadata.annotations") for pod in mine):
         return None
     # While a pod is yet to be told, an old leader may be about to tell it of what was replaced since.
-    if not all(rebinding.is_told(pod, claim) for pod in mine):
+    if not all(rebinding.is_settled(pod, seen, claim) for pod in mine):
         return None
     held = rebinding.still_held(claim, mine)
     if len(held) == len(claim.former):

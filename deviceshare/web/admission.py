@@ -60,6 +60,7 @@ class Admission:
     `identity` is the user name deviceshare acts under, who alone may write its annotations; `agent` the one of its
     agents on nodes, who may write nothing but their reports. `bypasses` says whether ways around the hand-over are
     warned of or refused (domain/bypasses.py); they are judged in the validation, which sees the pod as it is stored.
+    `runtime_class` is the one that pods of groups get, or "".
     """
 
     def __init__(
@@ -68,13 +69,16 @@ class Admission:
         pods: Mirror[Pod],
         identity: str = contract.IDENTITY,
         agent: str = contract.AGENT_IDENTITY,
+        *,
         bypasses: str = WARN,
+        runtime_class: str = "",
     ) -> None:
         self._groups = groups
         self._pods = pods
         self._identity = identity
         self._agent = agent
         self._bypasses = bypasses
+        self._runtime_class = runtime_class
 
     def routes(self) -> list[web.RouteDef]:
         """What a Server of `MAX_BODY` bytes serves."""
@@ -91,7 +95,8 @@ class Admission:
         pod = _draft(request.object)
         if request.operation == "CREATE" and not request.sub_resource:
             name = (pod.metadata.annotations or {}).get(contract.GROUP, "")
-            injection = inject(pod, self._groups.get(name), group_known=self._groups.synced)
+            known, runtime_class = self._groups.synced, self._runtime_class
+            injection = inject(pod, self._groups.get(name), group_known=known, runtime_class=runtime_class)
         elif request.operation == "UPDATE" and request.sub_resource == "ephemeralcontainers":
             injection = inject_ephemeral(pod, _ephemeral_names(request.old_object))
         else:

@@ -34,6 +34,7 @@ NAMES = [
     "waiting pods",
     "plugin",
     "runtime",
+    "hand-over",
     "canary",
 ]
 SECONDS = 60.0

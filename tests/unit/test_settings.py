@@ -126,3 +126,11 @@ def test_the_page_is_on_loopback_unless_told_otherwise() -> None:
 def test_the_page_can_be_turned_off(off: str) -> None:
     """An empty variable counts as none, so there is a word for it."""
     assert parse(*WITHOUT_WEBHOOK, "--ui-bind", off).ui_bind is None
+
+
+def test_a_kind_that_is_none_is_refused() -> None:
+    """No runtime would understand a name that it qualifies."""
+    setting = parse(*WITHOUT_WEBHOOK, "--handover", "cdi", "--cdi-kind", "nvidia.com/gpu").handover_setting
+    assert (setting.style, setting.kind) == ("cdi", "nvidia.com/gpu")
+    with pytest.raises(click.UsageError, match=r"such as k8s\.device-plugin\.nvidia\.com/gpu"):
+        parse(*WITHOUT_WEBHOOK, "--cdi-kind", "gpu")

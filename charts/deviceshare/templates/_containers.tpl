@@ -18,6 +18,13 @@ capabilities:
     {{- end }}
     - --namespace={{ .Release.Namespace }}
     - --excluded-namespaces={{ join "," (include "deviceshare.leftOut" . | fromJsonArray) }}
+    - --handover={{ include "deviceshare.handover" . }}
+    {{- with .Values.handover.cdiKind }}
+    - --cdi-kind={{ . }}
+    {{- end }}
+    {{- with .Values.handover.runtimeClassName }}
+    - --runtime-class={{ . }}
+    {{- end }}
     - --probe-bind=:8080
     {{- if include "deviceshare.scheduler" . }}
     - --extender-bind=127.0.0.1:8888

@@ -39,6 +39,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (not .Values.scheduler.enabled) (has "extender" .Values.roles) }}yes{{ end }}
 {{- end }}
 
+{{/* How devices are handed over; refuses what can't work together. */}}
+{{- define "deviceshare.handover" -}}
+{{- if .Values.handover.nri -}}
+{{- if or .Values.handover.runtimeClassName .Values.agent.runtimeClassName -}}
+{{- fail "handover.nri and a RuntimeClass (handover.runtimeClassName, agent.runtimeClassName) exclude each other: the GPU operator deletes its RuntimeClasses where its NRI plugin is enabled, and a pod that names one is refused; leave the class out" -}}
+{{- end -}}
+{{- if has .Values.handover.style (list "index" "uuid") -}}
+{{- fail (printf "handover.style=%s and handover.nri exclude each other: the plugin takes CDI names only; leave the style out, or say cdi" .Values.handover.style) -}}
+{{- end -}}
+cdi
+{{- else -}}
+{{ .Values.handover.style }}
+{{- end -}}
+{{- end }}
+
 {{/* Not empty where deviceshare issues the webhooks' certificate itself. */}}
 {{- define "deviceshare.ownCA" -}}
 {{- if and (has "webhook" .Values.roles) (not .Values.certManager.enabled) }}yes{{ end }}

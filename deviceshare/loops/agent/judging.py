@@ -68,12 +68,15 @@ class Judge:
             now=self._now(),
         )
         self._faults = {}
+        silent = sight.parts is None
         # Links to a device that is lost say nothing, and its number may be another's.
         self.known = Hardware(
             driver=sight.driver,
             boot_id=sight.boot_id or self.known.boot_id,
             devices=examined.parts,
             links=list(sight.links),
+            cdi_kinds=self.known.cdi_kinds if silent else sight.cdi_kinds,
+            runtime=self.known.runtime if silent else sight.runtime,
         )
         self._tell(examined.changes)
         return self.known

@@ -57,6 +57,9 @@ class Sight(Struct, frozen=True):
     driver: str = ""
     boot_id: str = ""
     trouble: str = ""
+    cdi_kinds: list[str] | None = None
+    """As `Hardware.cdi_kinds`; of interest only where there are parts, and so is `runtime`."""
+    runtime: str = ""
 
 
 class Given(Protocol):

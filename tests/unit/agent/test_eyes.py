@@ -1,6 +1,7 @@
 """The eyes: NVML in a thread, through the real ctypes path, and processes in /proc."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from deviceshare import nvidia
 from deviceshare.agent import eyes
+from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.agent.eyes import HUNG, Eyes
 from deviceshare.domain.cgroups import Owner
 from deviceshare.loops.agent.ports import Running, Sight
@@ -41,7 +43,7 @@ def script(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sc
 async def looking(proc: Path) -> AsyncIterator[tuple[list[Sight], Eyes]]:
     """What is seen while the block runs."""
     sights: list[Sight] = []
-    seeing = Eyes(sights.append, proc=proc, sysfs=proc)
+    seeing = Eyes(sights.append, proc=proc, sysfs=proc, specs=CdiSpecs([proc / "cdi"]), visible="void")
     task = asyncio.create_task(seeing.run())
     try:
         yield sights, seeing
@@ -83,6 +85,18 @@ async def test_devices_and_who_is_on_them_are_seen(script: Script, tmp_path: Pat
         Running(100, "a) S 1 (b", 2048, Owner(POD, "0a" * 32), started=22),
         Running(101, "a) S 1 (b", 0, None, started=22),
     ]
+
+
+async def test_what_the_runtime_can_be_told_is_seen(script: Script, tmp_path: Path) -> None:
+    """As soon as it can: the device plugin may write its specification later."""
+    [uuid] = script.gpus(1)
+    (tmp_path / "cdi").mkdir()
+    async with looking(tmp_path) as (sights, _):
+        assert (await seen(sights, uuids)).cdi_kinds == []
+        spec = {"kind": "k8s.device-plugin.nvidia.com/gpu", "devices": [{"name": uuid}]}
+        (tmp_path / "cdi/plugin.json").write_text(json.dumps(spec))
+        sight = await seen(sights, lambda sight: sight.cdi_kinds)
+        assert (sight.cdi_kinds, sight.runtime) == ([spec["kind"]], "cdi")
 
 
 async def test_an_error_is_told_once(script: Script, tmp_path: Path) -> None:

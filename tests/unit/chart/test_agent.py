@@ -80,6 +80,31 @@ def test_an_agent_is_told_its_node_and_sees_every_device() -> None:
     assert pod({"agent": {"runtimeClassName": "nvidia"}})["runtimeClassName"] == "nvidia"
 
 
+def test_an_agent_reads_the_nodes_cdi_specifications() -> None:
+    """And can't write them; a directory that isn't there yet is made."""
+    mounts = {each["mountPath"]: each for each in container()["volumeMounts"]}
+    volumes = {each["name"]: each.get("hostPath") for each in pod()["volumes"]}
+    directories = settings({}).cdi_directories
+    assert [str(each) for each in directories] == ["/etc/cdi", "/var/run/cdi"]
+    for directory in map(str, directories):
+        assert mounts[directory]["readOnly"] is True
+        assert volumes[mounts[directory]["name"]] == {"path": directory, "type": "DirectoryOrCreate"}
+    without: Json = {"agent": {"cdiDirectories": []}}
+    assert settings(without).cdi_directories == []
+    assert len(pod(without)["volumes"]) == len(volumes) - 2
+
+
+def test_an_agent_asks_the_nri_plugin_for_its_gpus_where_there_is_one() -> None:
+    """By annotation, for this container only, beside the annotations that are asked for."""
+    key = "nvidia.cdi.k8s.io/container.agent"
+    values = {"handover": {"nri": True}, "podAnnotations": {"a": "b"}}
+    template = daemon_set(values)["spec"]["template"]
+    assert template["metadata"]["annotations"] == {key: "management.nvidia.com/gpu=all", "a": "b"}
+    assert [each["name"] for each in template["spec"]["containers"]] == [key.rpartition(".")[2]]
+    assert "runtimeClassName" not in template["spec"]
+    assert "annotations" not in daemon_set({})["spec"]["template"]["metadata"]
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_an_agent_understands_its_arguments(name: str) -> None:
     """Whole; its node's name comes by a variable."""
@@ -131,14 +156,15 @@ def test_a_placeholder_is_a_pod_that_an_agent_takes_for_one_and_that_stays() -> 
 
 
 def test_an_agent_has_no_more_of_its_node_than_it_needs() -> None:
-    """Its processes, and one directory to read; no capability, no way to write, no network of the node's."""
+    """Its processes, and some directories to read; no capability, no way to write, no network of the node's."""
     spec = pod()
 
     assert spec["hostPID"]
     assert not {"hostNetwork", "hostIPC"} & spec.keys()
-    [volume] = spec["volumes"]
+    [volume, *specifications] = spec["volumes"]
     assert volume["hostPath"] == {"path": "/var/lib/kubelet/pod-resources", "type": "Directory"}
-    assert [mount["readOnly"] for mount in container()["volumeMounts"]] == [True]
+    assert [each["hostPath"]["path"] for each in specifications] == ["/etc/cdi", "/var/run/cdi"]
+    assert {mount["readOnly"] for mount in container()["volumeMounts"]} == {True}
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container()["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -150,7 +176,7 @@ def test_an_agent_has_no_more_of_its_node_than_it_needs() -> None:
 
 def test_another_kubelets_directory_is_mounted_where_the_agent_looks() -> None:
     """As with k0s and its kin."""
-    values = {"agent": {"kubeletDirectory": "/var/lib/k0s/kubelet"}}
+    values = {"agent": {"kubeletDirectory": "/var/lib/k0s/kubelet", "cdiDirectories": []}}
     [mount], [volume] = container(values)["volumeMounts"], pod(values)["volumes"]
 
     assert volume["hostPath"]["path"] == "/var/lib/k0s/kubelet/pod-resources"

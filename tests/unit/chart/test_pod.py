@@ -4,11 +4,13 @@ import re
 from typing import Any
 
 import pytest
+from helm_python import HelmError
 
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain.guard import left_out
+from deviceshare.domain.handover import HandoverSetting
 from deviceshare.domain.hardware import Hardware
 from deviceshare.domain.usage import Usage
 from deviceshare.settings import Settings
@@ -192,3 +194,25 @@ def test_the_network_policy_lets_in_to_the_webhooks_whom_it_is_told() -> None:
 
     assert rule({"networkPolicy": {"webhookFrom": peers}})["from"] == peers
     assert "from" not in rule({})
+
+
+def test_how_devices_are_handed_over_is_told_to_deviceshare() -> None:
+    """NVIDIA's NRI plugin means CDI."""
+    chosen = {"style": "uuid", "cdiKind": "nvidia.com/gpu", "runtimeClassName": "nvidia"}
+    assert settings({}).handover_setting == HandoverSetting()
+    assert settings({"handover": chosen}).handover_setting == HandoverSetting("uuid", "nvidia.com/gpu", "nvidia")
+    assert settings({"handover": {"nri": True}}).handover_setting == HandoverSetting("cdi")
+
+
+@pytest.mark.parametrize(
+    ("values", "way_out"),
+    [
+        ({"handover": {"nri": True, "runtimeClassName": "nvidia"}}, "leave the class out"),
+        ({"handover": {"nri": True}, "agent": {"runtimeClassName": "nvidia"}}, "leave the class out"),
+        ({"handover": {"nri": True, "style": "uuid"}}, "leave the style out, or say cdi"),
+    ],
+)
+def test_what_cannot_work_with_nvidias_nri_plugin_is_refused(values: Json, way_out: str) -> None:
+    """Else pods would be refused, or start without their devices."""
+    with pytest.raises(HelmError, match=way_out):
+        helm.render(values)

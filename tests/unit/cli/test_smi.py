@@ -74,12 +74,30 @@ def test_devices_that_the_runtime_numbers_anew_are_the_pods_own(library: Path, s
     assert devices(library, script, "2,3") == ["0", "1"]
 
 
+def test_devices_that_were_injected_by_cdi_are_the_pods_own(library: Path, script: Script) -> None:
+    """The runtime leaves `void` behind, or names that are qualified by their kind."""
+    uuids = script.gpus(4)
+    kind = "k8s.device-plugin.nvidia.com/gpu"
+
+    assert devices(library, script, "void") == ["0", "1", "2", "3"]
+    assert devices(library, script, f"{kind}={uuids[1]},{kind}={uuids[3]}") == ["1", "3"]
+    assert devices(library, script, "nvidia.com/gpu=all") == ["0", "1", "2", "3"]
+
+
+def test_void_without_a_device_means_none(library: Path, script: Script, tmp_path: Path) -> None:
+    """Whether the runtime injected no driver, either, or the driver shows nothing."""
+    script.gpus(0)
+    for environment in ({"LD_LIBRARY_PATH": str(tmp_path)}, script.environment(library)):
+        code, said = smi({**environment, "NVIDIA_VISIBLE_DEVICES": "void"})
+        assert (code, "NVIDIA_VISIBLE_DEVICES is void" in said) == (1, True), said
+
+
 @pytest.mark.parametrize(
     ("environment", "reason"),
     [
         ({}, "NVIDIA_VISIBLE_DEVICES is not set"),
         ({"NVIDIA_VISIBLE_DEVICES": ""}, "NVIDIA_VISIBLE_DEVICES is empty"),
-        ({"NVIDIA_VISIBLE_DEVICES": "void"}, "NVIDIA_VISIBLE_DEVICES is void"),
+        ({"NVIDIA_VISIBLE_DEVICES": "none"}, "NVIDIA_VISIBLE_DEVICES is none"),
         ({"NVIDIA_VISIBLE_DEVICES": "", "AMD_VISIBLE_DEVICES": "0,1"}, "This pod has AMD_VISIBLE_DEVICES=0,1"),
     ],
 )

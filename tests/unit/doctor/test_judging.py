@@ -396,6 +396,15 @@ def test_a_setting_that_ignores_or_overrules_the_variable_is_found(line: str, ma
     assert line.partition(" ")[0] in only(runtime.judge_settings(line + DEFAULTS), mark)
 
 
+def test_a_runtime_that_takes_cdi_names_only_is_found() -> None:
+    """As the GPU operator sets it."""
+    by_cdi = DEFAULTS.replace('"auto"', '"cdi"')
+    operators = f'{by_cdi}[nvidia-container-runtime.modes.cdi]\ndefault-kind = "management.nvidia.com/gpu"\n'
+    assert "default-kind='management.nvidia.com/gpu'" in only(runtime.judge_settings(operators), WARNING)
+    assert "handover.style=cdi" in only(runtime.judge_settings(by_cdi), WARNING)
+    assert runtime.judge_settings("nvidia-container-runtime = 1") == []
+
+
 def test_a_file_that_is_no_settings_is_told() -> None:
     """A pipe that carried ssh's error."""
     assert "ssh NODE cat" in only(runtime.judge_settings("cat: No such file or directory"))

@@ -71,6 +71,7 @@ def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
         "total": "amd.com/gpu=1, nvidia.com/gpu=3",
         "free": "amd.com/gpu=0, nvidia.com/gpu=1",
         "held": "a: amd.com/gpu=0 nvidia.com/gpu=0; b (releasing): nvidia.com/gpu=2",
+        "handover": {},
     }
 
 

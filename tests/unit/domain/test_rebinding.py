@@ -1,6 +1,7 @@
 """Which devices replace which, and what pods are told of it."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,10 +12,14 @@ from msgspec.structs import replace
 from deviceshare.domain import contract, rebinding
 from deviceshare.domain.devices import Device, Devices
 from deviceshare.domain.hardware import NVLINK, Allocation, Hardware, Link, Part
+from deviceshare.domain.inventory import Withheld
 from deviceshare.domain.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.meta import ObjectMeta
 from deviceshare.domain.pods import Pod, PodSpec
 from tests.unit.domain.objects import AMD, GPU, gpus
+
+NOT_DECIDED: Mapping[str, str] = {}
+CDI = {"nvidia": contract.NVIDIA.kinds[0]}
 
 
 def gpu(index: int) -> Device:
@@ -40,8 +45,8 @@ def reporting(ledger: NodeDevices, **more: Any) -> NodeDevices:
     return replace(ledger, status=replace(ledger.status, hardware=replace(ledger.hardware, **more)))
 
 
-def a_pod(devices: Devices, former: Devices = ()) -> Pod:
-    annotations = rebinding.told(devices)
+def a_pod(devices: Devices, former: Devices = (), handover: Mapping[str, str] = NOT_DECIDED) -> Pod:
+    annotations = rebinding.told(devices, handover)
     if former:
         annotations[contract.FORMER_DEVICES] = msgspec.json.encode(former).decode()
     return Pod(ObjectMeta(annotations=annotations), PodSpec(node_name="n1"))
@@ -117,6 +122,51 @@ def test_a_pod_that_knows_already_is_left_alone() -> None:
     claim = Claim("a", [gpu(3)], former=[gpu(0)])
     assert rebinding.telling(a_pod((gpu(3),), (gpu(0),)), a_node(a=claim), claim) == {}
     assert rebinding.telling(a_pod((gpu(1),)), a_node(a=claim), claim) == {}
+
+
+def by_cdi(ledger: NodeDevices) -> NodeDevices:
+    """The same node, whose devices are injected by CDI."""
+    return replace(ledger, status=replace(ledger.status, handover=CDI))
+
+
+def test_a_pod_that_got_its_devices_by_cdi_keeps_them() -> None:
+    """A container that restarts gets what the sandbox's annotations named: to rewrite them would be a lie."""
+    claim = Claim("a", [gpu(0), gpu(3)], former=[gpu(1)])
+    pod, node = a_pod((gpu(0), gpu(1)), handover=CDI), by_cdi(a_node(a=claim))
+    change = rebinding.telling(pod, node, claim)
+    assert change.keys() == {contract.FORMER_DEVICES}
+    assert [device["uuid"] for device in json.loads(change[contract.FORMER_DEVICES] or "")] == ["GPU-1"]
+    assert not rebinding.is_told(pod, node, claim)
+    assert not rebinding.is_settled(pod, node, claim)
+
+
+def test_what_it_keeps_is_written_down_once_and_stays_reserved() -> None:
+    """Also where the node is told devices by UUID since: it is the pod's sandbox that counts."""
+    claim = Claim("a", [gpu(0), gpu(3)], former=[gpu(1)])
+    pod = a_pod((gpu(0), gpu(1)), (gpu(1),), handover=CDI)
+    for node in (by_cdi(a_node(a=claim)), a_node(a=claim)):
+        assert rebinding.telling(pod, node, claim) == {}
+        assert not rebinding.is_told(pod, node, claim)
+        assert rebinding.is_settled(pod, node, claim)
+        assert rebinding.covers(node, claim, pod.received)
+    assert rebinding.still_held(claim, [pod]) == (gpu(1),)
+
+
+def test_a_recreated_pod_is_told_in_the_nodes_words() -> None:
+    """Only such a pod sees what a rebind gave."""
+    claim = Claim("a", [gpu(0), gpu(3)], former=[gpu(1)])
+    pod = a_pod((gpu(0), gpu(3)), handover=CDI)
+    assert pod.metadata.annotations[contract.NVIDIA.cdi_annotation].endswith(f",{CDI['nvidia']}=GPU-3")
+    assert rebinding.is_told(pod, by_cdi(a_node(a=claim)), claim)
+
+
+def test_a_node_that_cant_hand_over_replaces_nothing() -> None:
+    """The reason is the hand-over's, not that devices are few."""
+    claim = Claim("a", [gpu(1)])
+    seen = a_node(1, a=claim)
+    withheld = [Withheld(GPU, "no specification", devices=[*gpus(0, 1, 2, 3)])]
+    barred = replace(seen, status=replace(seen.status, handover={"nvidia": "none"}, withheld=withheld))
+    assert rebinding.judge(barred, claim).obstacle == "can't be given other devices of node n1: no specification"
 
 
 def test_a_former_device_is_held_by_whoever_was_told_its_number_or_its_uuid() -> None:

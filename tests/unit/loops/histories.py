@@ -144,10 +144,11 @@ class World:
         elif not pod.status.phase:
             self.cluster.edit(PODS, name, {"status": {"phase": "Failed", **self.pick(STATUSES)}}, "ns")
         elif pod.ending:
-            self.stopped.add(pod.metadata.uid)
             ended = {"containerStatuses": [{"name": "main", "state": {"terminated": {}}}]}
             waited = {"metadata": {"annotations": {contract.ENDED: pod.metadata.uid}}}
-            self.cluster.edit(PODS, name, self.pick(({"status": ended}, waited)), "ns")
+            said: dict[str, Any] = self.pick(({"status": ended}, waited))  # first: the schedule may be over here
+            self.stopped.add(pod.metadata.uid)
+            self.cluster.edit(PODS, name, said, "ns")
 
     def status_is_wiped(self) -> None:
         group = self.cluster.read(GROUPS, self.pick(GROUP_NAMES))

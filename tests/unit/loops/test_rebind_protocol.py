@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from deviceshare.domain import contract, rebinding
+from deviceshare.domain.devices import Devices
 from deviceshare.domain.hardware import Hardware, Part
 from deviceshare.domain.ledger import Claim, NodeDevices
 from deviceshare.domain.pods import Pod
@@ -28,6 +29,8 @@ from tests.unit.loops.histories import (
     schedules,
 )
 from tests.unit.loops.model import Actor, Pause
+
+KIND = contract.NVIDIA.kinds[0]
 
 
 class RebindWorld(World):
@@ -151,7 +154,7 @@ class RebindWorld(World):
         assert ledger is not None
         claim, pods = ledger.claims[uid], self._pods(node, uid)
         for pod in pods:
-            assert rebinding.is_told(pod, claim), "every pod is told at last what its group's claim holds"
+            assert rebinding.is_settled(pod, ledger, claim), "every pod is told at last what its group's claim holds"
         held = {number for pod in pods for number in self.received[pod.metadata.uid]}
         assert {device.index for device in claim.former} <= held, "nothing stays reserved that nobody has"
 
@@ -170,6 +173,36 @@ class RebindWorld(World):
         return [pod for pod in self.using() if pod.node == node and pod.group_uid == uid]
 
 
+class CdiWorld(RebindWorld):
+    """The same where devices are injected by CDI, or no longer: a sealed pod keeps what it was bound with."""
+
+    def __init__(self, schedule: bytes, moves: Any) -> None:
+        self.sealed: dict[str, Devices] = {}
+        """What pods had when a runtime's plugin was first told, by their UID."""
+        super().__init__(schedule, moves)
+
+    def begin_bind(self, pod: str, node: str) -> Any:
+        """Claims name UUIDs, for numbers can't be told."""
+        for ledger in self.cluster.all(NODE_DEVICES):
+            if not ledger.hardware.devices:
+                self.report(ledger.node)
+                self.cluster.edit(NODE_DEVICES, ledger.node, {"status": {"handover": {"nvidia": KIND}}})
+        return super().begin_bind(pod, node)
+
+    def handover_changes(self) -> None:
+        """Somebody updates the node's runtime, or labels the node."""
+        node, words = self.pick(NODE_NAMES), self.pick((KIND, "uuid", KIND))
+        if self.cluster.read(NODE_DEVICES, node):
+            self.cluster.edit(NODE_DEVICES, node, {"status": {"handover": {"nvidia": words}}})
+
+    def check(self) -> None:
+        super().check()
+        for pod in self.cluster.all(PODS):
+            if pod.lives and pod.sealed:
+                had = self.sealed.setdefault(pod.metadata.uid, pod.devices)
+                assert pod.devices == had, "what a sealed pod was bound with is what its containers get"
+
+
 async def _over(claim: Claim) -> None:
     """Every bind is over."""
 
@@ -185,6 +218,7 @@ REBINDS: Moves = [
     *[RebindWorld.telling_begins] * 3,
     *[RebindWorld.release_begins] * 3,
 ]
+CDI: Moves = [CdiWorld.handover_changes]
 
 
 @many
@@ -199,6 +233,20 @@ def test_what_a_live_pod_ever_received_goes_to_nobody_else(schedule: bytes) -> N
 def test_nor_while_people_wipe_statuses_and_delete_ledgers(schedule: bytes) -> None:
     """The same, with the repairs of both."""
     RebindWorld(schedule, [*USUAL, *REBINDS, *CARELESS]).run()
+
+
+@many
+@schedules
+def test_nor_where_a_restarted_container_gets_the_device_that_its_pod_was_bound_with(schedule: bytes) -> None:
+    """By CDI: only recreated pods see what a rebind gave, and until then the former devices stay reserved."""
+    CdiWorld(schedule, [*USUAL, *REBINDS, *CDI]).run()
+
+
+@many
+@schedules
+def test_nor_there_while_people_wipe_statuses_and_delete_ledgers(schedule: bytes) -> None:
+    """The same, with the repairs of both."""
+    CdiWorld(schedule, [*USUAL, *REBINDS, *CDI, *CARELESS]).run()
 
 
 def test_an_old_leader_that_wakes_late_tells_nobody_of_a_device_given_up_since() -> None:

@@ -174,7 +174,7 @@ def test_a_node_that_cannot_be_read_gets_no_group_until_it_can() -> None:
         async with world.leading():
             await soon(lambda: world.open("n1") and world.open("n2"))
             team = world.group("team")
-            world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: 0}}})
+            world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: [0]}}})
             await soon(lambda: world.fleet.filter(team, ["n1", "n2"]).fits == ["n2"])
             assert f"status.allocatable[{GPU}]" in world.fleet.filter(team, ["n1"]).reasons["n1"]
             await asyncio.sleep(LONG)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deviceshare.domain.hardware import Hardware, Part
 from deviceshare.domain.health import LOST, SILENT
@@ -37,6 +38,17 @@ def test_what_is_seen_is_reported_as_it_is() -> None:
 
     assert judged == Hardware(driver="550", boot_id="boot-1", devices=[part(0), part(1)])
     assert court.recorder.events == []
+
+
+def test_what_the_runtime_can_be_told_is_kept_while_the_driver_is_silent() -> None:
+    """Pods are bound meanwhile, to devices that are still well."""
+    court = Court()
+    court.judge.judge(replace(sight(0, 1), cdi_kinds=["nvidia.com/gpu"], runtime="cdi"))
+    silent = Sight(boot_id="boot-1", trouble="it hangs")
+    court.judge.judge(silent)
+    judged = court.judge.judge(silent)
+    assert judged is not None
+    assert (judged.cdi_kinds, judged.runtime) == (["nvidia.com/gpu"], "cdi")
 
 
 def test_marks_of_an_earlier_agent_are_read_back_before_anything_is_said() -> None:

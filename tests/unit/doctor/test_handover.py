@@ -1,0 +1,114 @@
+"""Which of NVIDIA's stacks a cluster has, and what keeps devices from containers there."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding
+from deviceshare.doctor.handover import Stack, injects_by_nri, judge, summary
+from deviceshare.doctor.kinds import ClusterPolicy, Machine, RuntimeClass, Workload
+from deviceshare.domain.inventory import Withheld
+from tests.unit.domain.objects import GPU, a_ledger, gpus
+
+
+def a_machine(runtime: str = "containerd://1.7.34") -> Machine:
+    body = {"metadata": {"name": "n1"}, "status": {"nodeInfo": {"containerRuntimeVersion": runtime}}}
+    return msgspec.convert(body, Machine)
+
+
+def a_policy(**cdi: Any) -> ClusterPolicy:
+    return msgspec.convert({"metadata": {"name": "cluster-policy"}, "spec": {"cdi": cdi}}, ClusterPolicy)
+
+
+def deployed(*flags: str) -> Workload:
+    containers = [{"name": "deviceshare", "args": ["run", *flags]}]
+    return msgspec.convert({"spec": {"template": {"spec": {"containers": containers}}}}, Workload)
+
+
+def a_toolkit(tag: str) -> Workload:
+    containers = [{"name": "toolkit", "image": f"registry.example.com:5000/container-toolkit{tag}"}]
+    return msgspec.convert({"spec": {"template": {"spec": {"containers": containers}}}}, Workload)
+
+
+NVIDIA = msgspec.convert({"metadata": {"name": "nvidia"}, "handler": "nvidia"}, RuntimeClass)
+PLUGIN = a_policy(enabled=True, nriPluginEnabled=True)
+
+
+def marks(findings: list[Finding]) -> list[str]:
+    return [finding.mark for finding in findings]
+
+
+def test_a_cluster_that_needs_nothing_is_well() -> None:
+    """NVIDIA's runtime is the default, or no node has NVIDIA's devices."""
+    assert judge(Stack([a_machine()], [NVIDIA], deployment=deployed())) == []
+    assert judge(Stack([a_machine()], [NVIDIA], [a_policy(enabled=False)])) == []
+    assert judge(Stack([], [], [PLUGIN])) == []
+    assert summary(Stack()).startswith("no GPU operator")
+
+
+def test_an_operator_by_cdi_needs_a_style_and_a_class() -> None:
+    """Else containers see no GPU, or don't start."""
+    stack = Stack([a_machine()], [NVIDIA], [a_policy(enabled=True)], deployment=deployed("--handover=auto"))
+    without_class, without_style = judge(stack)
+    assert marks([without_class, without_style]) == [WARNING, WARNING]
+    assert "handover.runtimeClassName=nvidia" in without_class.cure
+    assert "handover.style=cdi" in without_style.cure
+    assert judge(replace(stack, deployment=deployed("--handover=cdi", "--runtime-class=nvidia"))) == []
+    assert marks(judge(replace(stack, deployment=deployed("--handover=uuid", "--runtime-class=nvidia")))) == [PROBLEM]
+    assert "by CDI" in summary(stack)
+
+
+def test_an_nri_plugin_takes_names_by_annotation_only() -> None:
+    """And there is no RuntimeClass that a pod could name."""
+    stack = Stack([a_machine()], [], [PLUGIN], deployment=deployed("--handover=cdi"))
+    assert judge(stack) == []
+    [wrong] = judge(replace(stack, deployment=deployed()))
+    assert (wrong.mark, "handover.nri=true" in wrong.cure) == (PROBLEM, True)
+    [refused] = judge(replace(stack, deployment=deployed("--handover=cdi", "--runtime-class=nvidia")))
+    assert "pods of groups are refused" in refused.what
+    assert "NRI plugin" in summary(stack)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "able"),
+    [
+        ("containerd://1.7.29", False),
+        ("containerd://1.7.30-k3s1", True),
+        ("containerd://v1.7.34", True),
+        ("containerd://2.0.5", False),
+        ("containerd://2.1.0", True),
+        ("containerd://2.2.7", True),
+        ("containerd://1.6.36", False),
+        ("containerd://Unknown", None),
+        ("cri-o://1.30.4", None),
+        ("", None),
+    ],
+)
+def test_containerds_version_decides_whether_a_plugin_can_inject(runtime: str, able: bool | None) -> None:
+    """1.7.30 and 2.1.0 are the first of their lines."""
+    assert injects_by_nri(runtime) is able
+    found = judge(Stack([a_machine(runtime)], [], [PLUGIN], deployment=deployed("--handover=cdi")))
+    assert marks(found) == {True: [], False: [PROBLEM], None: [UNTESTED]}[able]
+
+
+@pytest.mark.parametrize(
+    ("tag", "old"),
+    [(":v1.19.0-ubuntu20.04", True), (":v1.20.0", False), (":1.18.2", True), ("@sha256:0", False), ("", False)],
+)
+def test_a_plugin_that_serves_its_own_namespace_only_is_found(tag: str, old: bool) -> None:
+    """By its image's tag, where it has one."""
+    found = judge(Stack([a_machine()], [], [PLUGIN], [a_toolkit(tag)], deployed("--handover=cdi")))
+    assert marks(found) == [PROBLEM] * old
+
+
+def test_nodes_that_cant_hand_over_are_named_with_the_reason() -> None:
+    """And counted by their words otherwise."""
+    ledger = a_ledger("n1")
+    withheld = [Withheld(GPU, "no CDI specification", devices=[*gpus(0, 1, 2, 3)]), Withheld(GPU, "kept out")]
+    mute = replace(ledger, status=replace(ledger.status, devices=[], handover={"nvidia": "none"}, withheld=withheld))
+    [found] = judge(Stack(ledgers=[mute]))
+    assert found.what == "no group gets nvidia.com/gpu: no CDI specification: n1"
+    named = replace(ledger, status=replace(ledger.status, handover={"nvidia": "uuid"}))
+    assert summary(Stack(ledgers=[named, ledger, mute])).endswith(": 1 by UUID or number, 1 by uuid")

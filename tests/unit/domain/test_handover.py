@@ -1,0 +1,133 @@
+"""Which words a node's runtime takes: by what its agent reports, its label and the cluster's setting."""
+
+import pytest
+from msgspec.structs import replace
+
+from deviceshare.domain import contract, handover
+from deviceshare.domain.devices import Device, Devices, visible, with_uuids
+from deviceshare.domain.handover import Handover, HandoverSetting, decide
+from deviceshare.domain.hardware import NO_HARDWARE, Hardware, Part
+from deviceshare.domain.inventory import Offer
+from deviceshare.domain.ledger import devices_patch
+from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
+
+PLUGINS = "k8s.device-plugin.nvidia.com/gpu"
+HOSTS = "nvidia.com/gpu"
+NAMED: Devices = (Device(GPU, 0, "GPU-a"), Device(GPU, 1, "GPU-b"))
+
+
+def seen(*, runtime: str = "", kinds: list[str] | None = None, uuid: bool = True) -> Hardware:
+    """What an agent reports of two GPUs."""
+    parts = [Part(GPU, number, f"GPU-{number}" if uuid else "") for number in range(2)]
+    return Hardware(devices=parts, runtime=runtime, cdi_kinds=kinds)
+
+
+def decided(hardware: Hardware, style: str = "auto", *, kind: str = "", label: str = "") -> Handover:
+    labels = {contract.HANDOVER_LABEL: label} if label else {}
+    return decide(contract.NVIDIA, labels, hardware, HandoverSetting(style, kind))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "style", "words"),
+    [
+        (NO_HARDWARE, "auto", ""),
+        (seen(uuid=False), "auto", ""),
+        (NO_HARDWARE, "index", "index"),
+        (seen(), "auto", "uuid"),
+        (seen(), "index", "index"),
+        (seen(), "uuid", "uuid"),
+        (seen(), "cdi", PLUGINS),
+        (seen(runtime="variable", kinds=[PLUGINS]), "auto", "uuid"),
+        (seen(runtime="cdi", kinds=[HOSTS, PLUGINS]), "auto", PLUGINS),
+        (seen(runtime="cdi", kinds=[HOSTS]), "auto", HOSTS),
+        (seen(runtime="cdi"), "auto", PLUGINS),
+        (seen(runtime="cdi", kinds=[PLUGINS]), "uuid", "uuid"),
+    ],
+)
+def test_the_setting_decides_and_auto_follows_the_agent(hardware: Hardware, style: str, words: str) -> None:
+    """With CDI the plugin's kind is preferred: NVIDIA documents it."""
+    assert decided(hardware, style) == Handover(words)
+
+
+def test_a_nodes_label_wins() -> None:
+    """One cluster may have both worlds."""
+    assert decided(seen(kinds=[PLUGINS]), "uuid", label="cdi").words == PLUGINS
+    assert decided(seen(kinds=[PLUGINS]), "cdi", label="index").words == "index"
+    assert "is none of auto, index, uuid, cdi" in decided(seen(), label="CDI").obstacle
+
+
+@pytest.mark.parametrize(
+    ("hardware", "style", "kind", "cure"),
+    [
+        (NO_HARDWARE, "uuid", "", "agent.enabled=true"),
+        (NO_HARDWARE, "cdi", "", "agent.enabled=true"),
+        (seen(uuid=False), "cdi", "", "agent.enabled=true"),
+        (seen(runtime="cdi", kinds=[]), "auto", "", "nvidia-ctk cdi generate"),
+        (seen(kinds=[HOSTS]), "cdi", PLUGINS, f"names all its devices by UUID as {PLUGINS}:"),
+    ],
+)
+def test_what_cant_be_handed_over_has_a_cure(hardware: Hardware, style: str, kind: str, cure: str) -> None:
+    """A container that starts without its devices helps nobody."""
+    assert cure in decided(hardware, style, kind=kind).obstacle
+
+
+def test_a_kind_that_also_names_numbers_needs_no_agent() -> None:
+    """Those of NVIDIA's nvidia-cdi-refresh."""
+    assert decided(NO_HARDWARE, "cdi", kind=HOSTS) == Handover(HOSTS)
+
+
+def test_a_vendor_without_cdi_keeps_its_variable() -> None:
+    """What is set for NVIDIA's nodes must not stop AMD's."""
+    for style in handover.STYLES:
+        assert decide(contract.AMD, {}, NO_HARDWARE, HandoverSetting(style)) == Handover("")
+
+
+def test_what_cant_be_handed_over_is_withheld_from_groups() -> None:
+    """Each vendor by itself, and only those that the node has."""
+    have = Offer((*NAMED, Device(AMD, 0)))
+    offer, words = handover.apply(have, {}, seen(runtime="cdi", kinds=[]), handover.DEFAULT)
+    assert offer.devices == (Device(AMD, 0),)
+    [withheld] = offer.withheld
+    assert (withheld.resource, tuple(withheld.devices)) == (GPU, NAMED)
+    assert withheld.reason.startswith("no CDI specification on the node")
+    assert words == {"nvidia": "none"}
+    assert handover.apply(have, {}, seen(), handover.DEFAULT) == (have, {"nvidia": "uuid"})
+
+
+def test_cdi_names_stand_in_the_variable_and_the_annotation_alike() -> None:
+    """Sorted, without blanks; and what was written can be read back."""
+    told = visible(reversed(NAMED), {"nvidia": PLUGINS})
+    names = f"{PLUGINS}=GPU-a,{PLUGINS}=GPU-b"
+    assert told == {contract.NVIDIA.annotation: names, "nvidia.cdi.k8s.io/pod": names}
+    assert with_uuids(gpus(0, 1), told) == NAMED
+
+
+def test_no_device_no_annotation() -> None:
+    """NVIDIA's plugin refuses an empty one, and the container doesn't start."""
+    assert visible([Device(AMD, 0)], {"nvidia": PLUGINS, "amd": "index"}) == {contract.AMD.annotation: "0"}
+
+
+def test_where_numbers_are_told_claims_name_numbers() -> None:
+    """After a reboot containers open what has the number then, so that is what must be claimed."""
+    assert handover.as_claimed(NAMED, {"nvidia": "index"}) == gpus(0, 1)
+    assert handover.as_claimed(NAMED, {"nvidia": "uuid"}) == NAMED
+    assert handover.as_claimed(NAMED, {}) == NAMED
+
+
+def test_numbers_mean_nothing_to_a_kind_that_names_uuids() -> None:
+    """Such a claim is from before the agent came."""
+    assert handover.unspeakable(gpus(0, 1), {"nvidia": PLUGINS}) == gpus(0, 1)
+    assert handover.unspeakable(gpus(0, 1), {"nvidia": HOSTS}) == ()
+    assert handover.unspeakable(NAMED, {"nvidia": PLUGINS}) == ()
+    assert handover.unspeakable(gpus(0), {"nvidia": "uuid"}) == ()
+
+
+def test_a_ledger_forgets_what_no_longer_holds() -> None:
+    """A vendor whose devices are gone must not keep its words; and who doesn't know them leaves them as they are."""
+    seen = a_ledger()
+    before = replace(seen, status=replace(seen.status, handover={"nvidia": PLUGINS, "amd": "index"}))
+    assert devices_patch(before, gpus(0), (), {"nvidia": "none"})["status"]["handover"] == {
+        "nvidia": "none",
+        "amd": None,
+    }
+    assert devices_patch(before, gpus(0))["status"]["handover"] == {"nvidia": PLUGINS, "amd": "index"}
