@@ -19,7 +19,7 @@ from deviceshare import __version__
 from deviceshare.domain import census
 from deviceshare.domain.drawing import draw
 from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.guard import Guard
+from deviceshare.domain.guard import PodGuard
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.kube.events import Recorder
@@ -96,7 +96,7 @@ class Process:
         self._recorder = Recorder(api, settings.instance)
         self._pulse = Pulse(api)
 
-        self._guard = Guard(settings.left_out)
+        self._guard = PodGuard(settings.left_out)
         self._cluster = cluster = GuardedCluster(api, self._guard)
         self._mirrors = mirrors = Mirrors(api, self._guard)
         self._fleet = Fleet()

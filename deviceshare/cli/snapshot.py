@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from deviceshare.domain import contract
 from deviceshare.domain.fleet import Fleet
 from deviceshare.domain.groups import Group
-from deviceshare.domain.guard import GUARDING, Guard, left_out
+from deviceshare.domain.guard import GUARDING, PodGuard, left_out
 from deviceshare.domain.pods import Pod
 from deviceshare.kube.cache import Cache, Object
 from deviceshare.loops.feeding import Feed
@@ -69,14 +69,14 @@ async def look(api: "Api") -> Snapshot:
     return snapshot(nodes.result(), ledgers.result(), groups.result(), seen, others)
 
 
-async def guard_of(api: "Api") -> Guard:
+async def guard_of(api: "Api") -> PodGuard:
     """The guard as the webhooks' configuration has it; the usual one where that can't be read."""
     try:
         found = await api.get(WEBHOOK_CONFIGURATIONS[1], contract.NAME)
     except (Forbidden, NotFound):
-        return Guard()
+        return PodGuard()
     webhooks = {webhook.get("name", ""): webhook for webhook in found.webhooks}
-    return Guard(left_out(webhooks.get(GUARDING, {})))
+    return PodGuard(left_out(webhooks.get(GUARDING, {})))
 
 
 def snapshot(

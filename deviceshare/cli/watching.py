@@ -8,7 +8,7 @@ from deviceshare.cli.cluster import ANSWER_SECONDS
 from deviceshare.cli.output import Part, on_terminal, screen, styled
 from deviceshare.cli.snapshot import Snapshot, guard_of, look
 from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.guard import Guard
+from deviceshare.domain.guard import PodGuard
 from deviceshare.domain.picture import Picture
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirrors import Mirrors
@@ -52,7 +52,7 @@ async def _next(changed: asyncio.Event, longest: float | None) -> None:
 
 @asynccontextmanager
 async def _mirrored(
-    api: Api, changed: asyncio.Event, guard: Guard
+    api: Api, changed: asyncio.Event, guard: PodGuard
 ) -> AsyncIterator[tuple[Callable[[], Snapshot], Callable[[], bool]]]:
     """Keeps mirrors; yields what they show, and whether they are up to date. Sets `changed` at each change."""
     fleet = Fleet()

@@ -27,7 +27,7 @@ class SecurityContext(Struct, frozen=True):
     capabilities: Capabilities | None = None
 
 
-class Mount(Struct, frozen=True, rename="camel"):
+class DraftMount(Struct, frozen=True, rename="camel"):
     mount_path: str | None = None
 
 
@@ -41,7 +41,7 @@ class DraftContainer(Struct, frozen=True, rename="camel"):
     name: str = ""
     env: list[Json] | None = None
     security_context: SecurityContext | None = None
-    volume_mounts: list[Mount] | None = None
+    volume_mounts: list[DraftMount] | None = None
     resources: DraftResources | None = None
 
     @property
@@ -63,7 +63,7 @@ class HostPath(Struct, frozen=True):
     path: str | None = None
 
 
-class Volume(Struct, frozen=True, rename="camel"):
+class DraftVolume(Struct, frozen=True, rename="camel"):
     host_path: HostPath | None = None
 
 
@@ -74,7 +74,7 @@ class DraftSpec(Struct, frozen=True, rename="camel"):
     init_containers: list[DraftContainer] | None = None
     ephemeral_containers: list[DraftContainer] | None = None
     host_pid: bool | None = field(default=None, name="hostPID")
-    volumes: list[Volume] | None = None
+    volumes: list[DraftVolume] | None = None
     resource_claims: list[Json] | None = None
 
     def lists(self) -> tuple[tuple[str, list[DraftContainer] | None], ...]:

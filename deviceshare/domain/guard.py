@@ -20,7 +20,7 @@ GUARDING: Final = "validate-pods.deviceshare.io"
 """The webhook that lets nobody else write what deviceshare says of pods."""
 
 
-class Guard:
+class PodGuard:
     """Calling it with a pod gives the pod as far as it may be believed."""
 
     def __init__(self, left_out: Iterable[str] = USUAL) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from deviceshare.domain import contract
 from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.guard import Guard
+from deviceshare.domain.guard import PodGuard
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import Mirror
 from deviceshare.loops.feeding import Feed
@@ -14,7 +14,7 @@ from deviceshare.loops.kinds import GROUPS, LIVE_PODS, NODE_DEVICES, NODES, PODS
 class Mirrors:
     """Groups, ledgers, shared nodes, the pods of groups as the guard sees them, and others that may have devices."""
 
-    def __init__(self, api: Api, guard: Guard) -> None:
+    def __init__(self, api: Api, guard: PodGuard) -> None:
         self.groups = Mirror(api, GROUPS)
         self.ledgers = Mirror(api, NODE_DEVICES)
         self.nodes = Mirror(api, NODES, label_selector=SHARED_NODES)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from deviceshare.domain.guard import Guard
+from deviceshare.domain.guard import PodGuard
 from deviceshare.domain.pods import Pod
 from deviceshare.loops.ports import Cluster, Kind
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 class GuardedCluster:
     """Implements the port `Cluster` over another one."""
 
-    def __init__(self, cluster: Cluster, guard: Guard) -> None:
+    def __init__(self, cluster: Cluster, guard: PodGuard) -> None:
         self._cluster = cluster
         self._guard = guard
 

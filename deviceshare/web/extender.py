@@ -16,7 +16,7 @@ from aiohttp import web
 from deviceshare.domain.explaining import pod_obstacle
 from deviceshare.domain.fleet import Filtered, Fleet
 from deviceshare.domain.groups import Group
-from deviceshare.domain.guard import Guard
+from deviceshare.domain.guard import PodGuard
 from deviceshare.domain.pods import Pod
 from deviceshare.loops.claiming import Refused
 from deviceshare.loops.ports import ApiError, Mirror
@@ -67,7 +67,7 @@ class Extender:
         groups: Mirror[Group],
         binder: Binds,
         ready: Callable[[], bool],
-        guard: Guard = Guard(),  # noqa: B008 it is never changed
+        guard: PodGuard = PodGuard(),  # noqa: B008 it is never changed
         *,
         own_names: OwnNames | None = LOOPBACK,
     ) -> None:

@@ -5,11 +5,12 @@ memory all the same, so who may come is decided here, when a connection is accep
 """
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -21,8 +22,25 @@ from deviceshare.web.visit import Visit
 log = structlog.get_logger(__name__)
 
 _BACKLOG: Final = 512
+_NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""A name such as localhost has an address of IPv6, too, where the kernel has none."""
 _GOODBYE: Final = 1.0
 """Seconds for TLS's end of a connection; without a bound, 30 pass if the other side says nothing."""
+
+
+def _listening(family: int, protocol: int, address: Any) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM, protocol)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening
 
 
 class Listener:
@@ -60,16 +78,17 @@ class Listener:
         """From now on connections are accepted; raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        missing = None
         try:
-            for family, kind, protocol, _, address in dict.fromkeys(found):
-                listening = socket.socket(family, kind, protocol)
-                self._sockets.append(listening)
-                listening.setblocking(False)
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listening.bind(address)
-                listening.listen(_BACKLOG)
+            for family, _, protocol, _, address in dict.fromkeys(found):
+                try:
+                    self._sockets.append(_listening(family, protocol, address))
+                except OSError as error:
+                    if error.errno not in _NOT_HERE:
+                        raise
+                    missing = error
+            if missing is not None and not self._sockets:
+                raise missing
         except OSError:
             await self.close()
             raise
@@ -101,6 +120,9 @@ class Listener:
             task = loop.create_task(self._welcome(accepted, str(peer[0])))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
+            # While others wait to be accepted, `sock_accept` returns at once: nobody else would get a turn, and those
+            # whom the crowd has no place for would keep their sockets.
+            await asyncio.sleep(0)
 
     async def _welcome(self, accepted: socket.socket, address: str) -> None:
         visit = self._receive(address)

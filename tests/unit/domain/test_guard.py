@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from deviceshare import assets
 from deviceshare.domain import contract
 from deviceshare.domain.explanation import explain_pod
-from deviceshare.domain.guard import USUAL, Guard, left_out
+from deviceshare.domain.guard import USUAL, PodGuard, left_out
 from deviceshare.domain.pods import Pod
 from tests.unit.domain.objects import a_fleet, a_node, a_pod, gpus
 
@@ -23,7 +23,7 @@ def test_a_pod_in_a_namespace_left_out_says_nothing() -> None:
     """No group, no devices, no admission; what isn't deviceshare's stays."""
     pod = elsewhere(a_pod(node="n1", devices=gpus(0)), "kube-system")
     pod.metadata.annotations["app"] = "x"
-    seen = Guard({"kube-system"})(pod)
+    seen = PodGuard({"kube-system"})(pod)
     assert (seen.group, seen.group_uid, seen.received, seen.admitted) == ("", "", (), False)
     assert seen.left_out == "team"
     assert seen.metadata.annotations == {"app": "x"}
@@ -34,15 +34,15 @@ def test_everybody_elses_pods_are_seen_as_they_are() -> None:
     """Those that the webhooks look after, and those that say nothing of deviceshare."""
     plain = msgspec.convert({"metadata": {"name": "p", "namespace": "kube-system"}}, Pod)
     for pod in (a_pod(node="n1", devices=gpus(0)), plain):
-        assert Guard({"kube-system"})(pod) is pod
+        assert PodGuard({"kube-system"})(pod) is pod
 
 
 def test_a_label_alone_is_taken_away_too() -> None:
     """It is what selectors go by."""
     pod = elsewhere(a_pod(), "kube-system")
     pod.metadata.annotations.clear()
-    assert Guard()(pod).left_out == "team"
-    assert Guard()(pod).metadata.labels == {}
+    assert PodGuard()(pod).left_out == "team"
+    assert PodGuard()(pod).metadata.labels == {}
 
 
 def test_the_usual_guard_leaves_out_what_the_manifests_do() -> None:
@@ -68,7 +68,7 @@ def test_only_names_of_namespaces_are_read_out_of_a_selector() -> None:
 
 def test_explain_names_the_setting_and_the_way_out() -> None:
     """As the extender does."""
-    pod = Guard()(elsewhere(a_pod(), "kube-system"))
+    pod = PodGuard()(elsewhere(a_pod(), "kube-system"))
     said = explain_pod(a_fleet(a_node()), pod, None, [], None).message
     assert "namespace kube-system" in said and "group team" in said
     assert "webhooks.excludedNamespaces" in said and "--excluded-namespaces" in said

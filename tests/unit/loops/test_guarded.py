@@ -9,7 +9,7 @@ import pytest
 
 from deviceshare.domain import contract
 from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.guard import Guard
+from deviceshare.domain.guard import PodGuard
 from deviceshare.domain.pods import Pod
 from deviceshare.kube.cache import Cache
 from deviceshare.loops.binding import Binder
@@ -37,7 +37,7 @@ class SeeingMirror(MemoryMirror):
     """As a mirror with `see`."""
 
     def set(self, key: str, new: Any) -> None:
-        super().set(key, None if new is None else Guard()(new))
+        super().set(key, None if new is None else PodGuard()(new))
 
 
 class GuardedCase(World):
@@ -49,7 +49,7 @@ class GuardedCase(World):
         super().__init__(cluster)
         groups, ledgers, nodes, pods = (cluster.mirrors[kind.plural] for kind in (GROUPS, NODE_DEVICES, NODES, PODS))
         self.controller = Controller(
-            GuardedCluster(cluster, Guard()),
+            GuardedCluster(cluster, PodGuard()),
             self.fleet,
             groups=groups,
             ledgers=ledgers,
@@ -128,7 +128,7 @@ def test_every_read_goes_through_the_guard() -> None:
 
     async def story() -> None:
         cluster = LiveCluster()
-        guarded = GuardedCluster(cluster, Guard())
+        guarded = GuardedCluster(cluster, PodGuard())
         answers = [await guarded.create(PODS, forged(), WHERE), await guarded.get(PODS, "forged", WHERE)]
         answers += await guarded.list(PODS, label_selector=contract.GROUP)
         version = {"metadata": {"resourceVersion": answers[-1].metadata.resource_version}}
@@ -143,7 +143,7 @@ def test_every_read_goes_through_the_guard() -> None:
 
 def test_a_mirror_holds_what_is_seen() -> None:
     """Of the watch, of a list and of our own writes alike."""
-    cache: Cache[Pod] = Cache(see=Guard())
+    cache: Cache[Pod] = Cache(see=PodGuard())
     feeds: tuple[Callable[[Pod], None], ...] = (cache.apply, cache.put, lambda pod: cache.replace([pod], "9"))
     for number, feed in enumerate(feeds, start=5):
         body = forged()
@@ -160,7 +160,7 @@ def test_the_binder_refuses_a_pod_that_it_was_never_asked_about() -> None:
         world = World()
         mirrors = world.cluster.mirrors
         binder = Binder(
-            GuardedCluster(world.cluster, Guard()),
+            GuardedCluster(world.cluster, PodGuard()),
             world.fleet,
             groups=mirrors["shareddevicegroups"],
             ledgers=mirrors["nodedevices"],

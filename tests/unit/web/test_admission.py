@@ -471,6 +471,13 @@ async def test_costly_reviews_are_refused_before_they_cost(webhooks: Webhooks) -
     assert (status, "more than 50000 members" in text) == (400, True)
 
 
+async def test_a_pod_with_a_table_in_an_annotation_is_no_costly_review(webhooks: Webhooks) -> None:
+    """Only members cost; strings may hold any number of commas, brackets and quotes."""
+    table = ",".join(["0.5", '{"a":[\\"b\\\\"'] * 30_000)
+    answer = await webhooks.ask("/mutate-pods", object={"metadata": {"annotations": {"table": table}}, "spec": {}})
+    assert answer["allowed"]
+
+
 async def test_what_is_no_review_is_quoted_with_a_bound(webhooks: Webhooks) -> None:
     """In the answer and in the log, where it comes once in a while only."""
     body = json.dumps({"apiVersion": "v1", "kind": "\x1b" + "x" * 1_000_000}).encode()
