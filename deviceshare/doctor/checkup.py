@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from deviceshare.doctor import definitions, flight, handover, nodes, plugin, replicas, rights, runtime, webhooks
+from deviceshare.doctor import (
+    definitions,
+    flight,
+    handover,
+    landing,
+    nodes,
+    plugin,
+    replicas,
+    rights,
+    runtime,
+    webhooks,
+)
 from deviceshare.doctor.findings import PROBLEM, Check
 from deviceshare.loops.ports import ApiError
 
@@ -23,6 +34,10 @@ class Request(Struct, frozen=True):
     canary: bool
     runtime_config: str | None
     """The text of a node's file with the settings of NVIDIA's toolkit."""
+    gpu: bool = False
+    """Whether a canary opens a GPU, too."""
+    image: str = ""
+    """What that one runs; "" for the image of deviceshare's own Deployment."""
 
 
 class Checkup(Struct, frozen=True):
@@ -50,6 +65,8 @@ async def look(api: "Api", request: Request) -> AsyncIterator[Check]:
     yield await handover.examine(api, deployment)
     if request.canary:
         yield await flight.examine(api, request.namespace, request.release)
+    if request.gpu:
+        yield await landing.examine(api, request.namespace, request.release, deployment, request.image)
 
 
 def conclude(checks: list[Check]) -> Checkup:
