@@ -28,6 +28,7 @@ _MARK, _NAME = 12, 14
 Examples:
   deviceshare doctor                                look at everything, and send a canary through
   deviceshare doctor --no-canary                    make nothing in the cluster
+  deviceshare doctor --gpu                          have a canary open a GPU, too: do GPUs arrive in containers?
   deviceshare doctor --namespace team-a             send the canary through a namespace of yours
   deviceshare doctor -o json | jq '.checks[].findings[]'
   ssh NODE cat /etc/nvidia-container-runtime/config.toml | deviceshare doctor --runtime-config -
@@ -41,6 +42,8 @@ Exit codes: 0 no problem found (warnings may be), 1 a problem or no cluster, 2 w
 @click.option(
     "--canary/--no-canary", default=True, help="Whether a group of one device and a pod are made for a moment."
 )
+@click.option("--gpu", is_flag=True, help="Run a pod of a new group that opens its NVIDIA GPU, and say what it saw.")
+@click.option("--gpu-image", default="", metavar="IMAGE", help="What it runs.  [default: the Deployment's image]")
 @click.option(
     "--runtime-config", type=click.File(), metavar="FILE", help="A node's settings of NVIDIA's toolkit; - for stdin."
 )
@@ -52,14 +55,20 @@ def doctor(
     output: str,
     *,
     canary: bool,
+    gpu: bool,
+    gpu_image: str,
     runtime_config: IO[str] | None,
     target: cluster.Target,
 ) -> None:
     """Look at CRDs, rights, replicas, webhooks, nodes and runtime, and send a canary through.
 
-    The canary is a group of one free device and a pod that runs nothing; both are deleted again, at Ctrl-C too.
+    The canary is a group of one free device and a pod that runs nothing; both are deleted again, at Ctrl-C too. That of
+    --gpu runs deviceshare's own image for a moment.
     """
-    request = Request(release_namespace, namespace, canary, runtime_config.read() if runtime_config else None)
+    if gpu and not canary:
+        raise click.UsageError("--gpu sends a canary, and --no-canary forbids it: leave one of them out")
+    settings = runtime_config.read() if runtime_config else None
+    request = Request(release_namespace, namespace, canary, settings, gpu, gpu_image)
     try:
         checkup = target.ask(lambda api: _examine(api, request, aloud=output == TABLE), seconds=None)
     except asyncio.CancelledError:

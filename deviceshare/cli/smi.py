@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import click
+import msgspec
 
 from deviceshare.cli.output import show
 from deviceshare.cli.usage_table import pod_table
 from deviceshare.domain import contract
 from deviceshare.domain.hardware import Part
+from deviceshare.domain.sighting import Sighting
 from deviceshare.domain.usage import DeviceUsage, Process
-from deviceshare.nvidia import DeviceUse, Driver, NoDriver, Refused, read_inventory, read_usage
+from deviceshare.nvidia import DeviceUse, Driver, NoDriver, NoLibrary, Refused, read_inventory, read_usage
 
 ALL = "all"
 NOTHING = ("", "none")
@@ -34,12 +36,16 @@ Examples:
 \b
 Exit codes: 0 shown, 1 this pod has no device or none can be read, 2 wrong flags.""",
 )
-def smi() -> None:
+@click.option("--report", type=click.Path(path_type=Path), hidden=True, help="For doctor --gpu: write a sighting here.")
+def smi(report: Path | None) -> None:
     """Show the devices of the pod that this runs in, their memory, and the processes on them.
 
     NVIDIA's only. Needs no access to the cluster. Processes of other pods of the group are shown without a name, or not
     at all, depending on the driver.
     """
+    if report:
+        report.write_bytes(msgspec.json.encode(_sighting(os.environ)))
+        return
     words = _visible(os.environ)
     try:
         with Driver():
@@ -55,6 +61,18 @@ def smi() -> None:
             " deviceshare inspect -d"
         )
     show(pod_table([_usage(use, models.get(use.uuid)) for use in mine]))
+
+
+def _sighting(environment: Mapping[str, str]) -> Sighting:
+    """All that NVML shows here, whatever the variable says."""
+    variable = environment.get(contract.NVIDIA.env)
+    try:
+        with Driver():
+            inventory = read_inventory()
+    except (NoDriver, Refused) as error:
+        return Sighting(variable, library=not isinstance(error, NoLibrary), error=str(error))
+    silent = [f"{index}: {why}" for index, why in sorted(inventory.silent.items())]
+    return Sighting(variable, [part.uuid for part in inventory.devices], silent)
 
 
 def _visible(environment: Mapping[str, str]) -> list[str]:

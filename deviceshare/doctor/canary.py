@@ -54,11 +54,11 @@ def pod(name: str, group: str) -> dict[str, Any]:
     }
 
 
-def free_resource(nodes: Sequence[Node], ledgers: Sequence[NodeDevices]) -> str:
-    """A resource of which a group could get one device now, or ""."""
+def free_resource(nodes: Sequence[Node], ledgers: Sequence[NodeDevices], wanted: str = "") -> str:
+    """A resource of which a group could get one device now, `wanted` where one is; or ""."""
     able = {node.metadata.name for node in nodes if node.shared and node.ready and not node.spec.unschedulable}
     free = {device.resource for ledger in ledgers if ledger.node in able for device in ledger.free()}
-    return min(free, default="")
+    return min(free & {wanted} if wanted else free, default="")
 
 
 def judge_pod(seen: Pod, release: str) -> list[Finding]:

@@ -9,6 +9,7 @@ from deviceshare.doctor import (
     definitions,
     flight,
     handover,
+    landing,
     nodes,
     plugin,
     replicas,
@@ -36,6 +37,10 @@ class Request(Struct, frozen=True):
     canary: bool
     runtime_config: str | None
     """The text of a node's file with the settings of NVIDIA's toolkit."""
+    gpu: bool = False
+    """Whether a canary opens a GPU, too."""
+    image: str = ""
+    """What that one runs; "" for the image of deviceshare's own Deployment."""
 
 
 class Checkup(Struct, frozen=True):
@@ -66,6 +71,8 @@ async def look(api: "Api", request: Request) -> AsyncIterator[Check]:
     yield await handover.examine(api, deployment)
     if request.canary:
         yield await flight.examine(api, request.namespace, request.release)
+    if request.gpu:
+        yield await landing.examine(api, request.namespace, request.release, deployment, request.image)
 
 
 def conclude(checks: list[Check]) -> Checkup:

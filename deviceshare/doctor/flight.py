@@ -5,6 +5,7 @@ Whatever happens, Ctrl-C too, group and pod are deleted; what a killed doctor le
 
 import asyncio
 import secrets
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -17,6 +18,9 @@ from deviceshare.loops.ports import ApiError, Forbidden, Kind, NotFound
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
+
+Make = Callable[[str, str], dict[str, Any]]
+Land = Callable[[Pod], Awaitable[tuple[str, list[Finding]]]]
 
 log = structlog.get_logger(__name__)
 
@@ -31,29 +35,35 @@ async def examine(api: "Api", namespace: str, release: str) -> Check:
     """Sends one through `namespace`."""
     try:
         findings = canary.judge_leftovers(await api.list(GROUPS, label_selector=canary.SELECTOR))
-        resource = await _free_resource(api)
+        resource = await free(api)
     except ApiError as error:
         return check("canary", "", [unread("groups, nodes and ledgers", error)])
     if not resource:
-        return check("canary", "", [*findings, _NOTHING_FREE])
-    said, found = await _fly(api, namespace, release, resource)
+        return check("canary", "", [*findings, NOTHING_FREE])
+    said, found = await fly(api, namespace, release, resource)
     return check("canary", said, [*findings, *found])
 
 
-_NOTHING_FREE: Final = Finding(
+NOTHING_FREE: Final = Finding(
     UNTESTED, "no device is free, so nothing was sent through", "run it again when one is: deviceshare inspect"
 )
 
 
-async def _fly(api: "Api", namespace: str, release: str, resource: str) -> tuple[str, list[Finding]]:
+async def fly(
+    api: "Api", namespace: str, release: str, resource: str, *, make: Make = canary.pod, land: Land | None = None
+) -> tuple[str, list[Finding]]:
+    """What there is to say where all is well, and what isn't. `make` is given the names of the pod and of its group;
+    `land` says, of a pod that was bound as it should be, what became of it, in place of what is said otherwise."""
     name = f"deviceshare-canary-{secrets.token_hex(4)}"
     said, findings = "", list[Finding]()
     try:
         try:
             await api.create(GROUPS, canary.group(name, resource))
-            await api.create(PODS, canary.pod(name, name), namespace)
-            seen, findings = await _follow(api, namespace, release, name)
+            await api.create(PODS, make(name, name), namespace)
+            seen, findings = await _follow(api, namespace, release, name, resource)
             said = f"a pod of a new group got {resource} on {seen.node}"
+            if land and seen.node and not findings:
+                said, findings = await land(seen)
         except Forbidden as error:
             cure = "ask again as who may make groups and pods, or leave it out: --no-canary"
             findings = [Finding(UNTESTED, f"the canary was refused: {error}", cure)]
@@ -64,7 +74,7 @@ async def _fly(api: "Api", namespace: str, release: str, resource: str) -> tuple
     return said, [*findings, *left]
 
 
-async def _follow(api: "Api", namespace: str, release: str, name: str) -> tuple[Pod, list[Finding]]:
+async def _follow(api: "Api", namespace: str, release: str, name: str, resource: str) -> tuple[Pod, list[Finding]]:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + BIND_SECONDS
     while True:
@@ -72,8 +82,8 @@ async def _follow(api: "Api", namespace: str, release: str, name: str) -> tuple[
         if seen.node or loop.time() > deadline:
             break
         await asyncio.sleep(POLL_SECONDS)
-    if not seen.node and not await _free_resource(api):
-        return seen, [_NOTHING_FREE]  # somebody else took the last one meanwhile
+    if not seen.node and not await free(api, resource):
+        return seen, [NOTHING_FREE]  # somebody else took the last one meanwhile
     if findings := canary.judge_pod(seen, release):
         return seen, findings
     deadline = loop.time() + STATUS_SECONDS
@@ -106,5 +116,6 @@ async def _clean(api: "Api", namespace: str, name: str) -> list[Finding]:
         return [Finding(WARNING, f"the canary {name} could not be deleted: {error or 'it is still there'}", cure)]
 
 
-async def _free_resource(api: "Api") -> str:
-    return canary.free_resource(await api.list(NODES), await api.list(NODE_DEVICES))
+async def free(api: "Api", wanted: str = "") -> str:
+    """A resource of which a device is free, `wanted` if it is given; or "". Raises ApiError."""
+    return canary.free_resource(await api.list(NODES), await api.list(NODE_DEVICES), wanted)

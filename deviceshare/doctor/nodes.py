@@ -43,13 +43,13 @@ def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices] | None, release:
     findings = [*_unshared(nodes), *_slips(nodes)]
     books = None if ledgers is None else {ledger.node: ledger for ledger in ledgers}
     bare, unbooked, unready = [], [], []
-    withheld: defaultdict[Withheld, list[str]] = defaultdict(list)
+    withheld: dict[str, tuple[Withheld, list[str]]] = {}
     for node in (each for each in nodes if each.shared):
         name = node.metadata.name
         book = (books or {}).get(name)
         inventory = take(node, book.hardware if book else NO_HARDWARE)
         for each in inventory.withheld if not inventory.faults else ():
-            withheld[each].append(name)
+            withheld.setdefault(str(each), (each, []))[1].append(name)
         if not inventory.devices and not inventory.withheld:
             bare.append(name)
         elif books is not None and book is None:
@@ -57,7 +57,7 @@ def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices] | None, release:
         if not node.ready:
             unready.append(name)
         findings += [_misread(name, fault) for fault in inventory.faults]
-    findings += [_withheld(each, names) for each, names in withheld.items()]
+    findings += [_withheld(each, names) for each, names in withheld.values()]
     findings += _found(nodes)
     if bare:
         cure = (

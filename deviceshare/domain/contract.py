@@ -118,7 +118,13 @@ NVIDIA: Final = Vendor(
     cdi_annotation=f"{CDI_ANNOTATION}/pod",
 )
 AMD: Final = Vendor("amd", "AMD_VISIBLE_DEVICES")
+"""Without kinds: the variable takes numbers, ranges and hexadecimal unique IDs. `amd-ctk cdi generate` names devices
+`amd.com/gpu=0`, for `--device` of Docker and Podman; nothing takes such names from a pod (ROCm/container-toolkit,
+`internal/gpu-tracker`; https://instinct.docs.amd.com/projects/container-toolkit/en/latest/)."""
 ASCEND: Final = Vendor("ascend", "ASCEND_VISIBLE_DEVICES")
+"""Without kinds: the variable takes numbers, ranges and names as in `Ascend910-0`. CDI specifications
+(`ascend.com/npu`) are made by Huawei's DRA driver alone, for each claim
+(Ascend/mind-cluster, `component/ascend-docker-runtime`)."""
 VENDORS: Final = (NVIDIA, AMD, ASCEND)
 
 ASCEND_RESOURCE_PREFIX: Final = "huawei.com/Ascend"

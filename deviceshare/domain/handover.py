@@ -115,7 +115,9 @@ def decide(
     uuids = [part.uuid for part in hardware.devices if contract.vendor_of(part.resource) is vendor and not part.lost]
     named = bool(uuids) and all(uuids)
     if not vendor.kinds:
-        style = AUTO  # Whatever is said of others: its runtime knows the variable only.
+        if labels.get(contract.HANDOVER_LABEL) == CDI:
+            return Handover(NONE, f"{vendor.env} takes no CDI names, and {_LABELLED_CDI}")
+        style = AUTO  # Whatever the cluster's setting says of others: its runtime knows the variable only.
     elif style == AUTO and hardware.runtime == CDI:
         style = CDI
     if style == AUTO:
@@ -144,4 +146,7 @@ def _by_cdi(vendor: contract.Vendor, hardware: Hardware, wanted: str, *, named: 
     )
 
 
+_LABELLED_CDI: Final = (
+    f"the node's label {contract.HANDOVER_LABEL}=cdi asks for them: kubectl label node NODE {contract.HANDOVER_LABEL}-"
+)
 _AGENT: Final = "install the chart with agent.enabled=true"

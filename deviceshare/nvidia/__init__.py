@@ -6,7 +6,7 @@ thread, because `Driver.restart` takes from all others what they hold.
 NVML shows processes by the PIDs of its caller's PID namespace, and only those: the agent's pod needs `hostPID`.
 """
 
-from deviceshare.nvidia.driver import Driver, Lost, NoDriver, Refused
+from deviceshare.nvidia.driver import Driver, Lost, NoDriver, NoLibrary, Refused
 from deviceshare.nvidia.events import Watch, XidError
 from deviceshare.nvidia.inventory import Inventory, read_boot_id, read_inventory
 from deviceshare.nvidia.usage import DeviceUse, ProcessUse, read_usage
@@ -18,6 +18,7 @@ __all__ = [
     "Inventory",
     "Lost",
     "NoDriver",
+    "NoLibrary",
     "ProcessUse",
     "Refused",
     "Watch",

@@ -17,6 +17,10 @@ class NoDriver(Exception):
     """NVML can't be used at all; the text says why, and what to do."""
 
 
+class NoLibrary(NoDriver):
+    """The library of NVIDIA's driver isn't here."""
+
+
 class Refused(Exception):
     """NVML answered with an error that says nothing about the GPU's health."""
 
@@ -64,7 +68,8 @@ def ask(function: Callable[..., Any], *arguments: object) -> Any:
         return function(*arguments)
     except pynvml.NVMLError as error:
         if error.value in _NO_DRIVER:
-            raise NoDriver(_NO_DRIVER[error.value]) from error
+            kind = NoLibrary if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND else NoDriver
+            raise kind(_NO_DRIVER[error.value]) from error
         if error.value in _LOST:
             raise Lost(_LOST[error.value]) from error
         raise Refused(f"{error} ({function.__name__})") from error

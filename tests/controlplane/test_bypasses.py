@@ -66,10 +66,10 @@ def test_a_way_around_is_refused_where_that_is_set(strict: Cluster, spec: Json, 
 def test_annotations_are_refused_later_too(strict: Cluster) -> None:
     """Container runtimes read them when the pod's sandbox is made, not when the pod is."""
     strict.create(a_pod("team", "honest"))
-    refusal = strict.refused("annotate", "pod", "honest", "nvidia.cdi.k8s.io/pod=nvidia.com/gpu=all")
+    refusal = strict.refused("annotate", "pod", "honest", "cdi.k8s.io/x=nvidia.com/gpu=all")
     strict.run("annotate", "pod", "honest", "note=mine")
 
-    assert "metadata.annotations['nvidia.cdi.k8s.io/pod'] has the container runtime add" in refusal
+    assert "metadata.annotations['cdi.k8s.io/x'] has the container runtime add" in refusal
     assert strict.pod("honest")["metadata"]["annotations"]["note"] == "mine"
 
 

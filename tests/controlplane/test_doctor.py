@@ -1,9 +1,11 @@
 """`deviceshare doctor` on a healthy cluster, and on one that is broken in one way after the other."""
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +18,9 @@ from click.testing import CliRunner
 from msgspec import Struct
 
 from deviceshare.cli.main import main
+from deviceshare.kube.api import Api
+from deviceshare.kube.connection import connect
+from deviceshare.loops.kinds import PODS
 from deviceshare.sandbox import Options, Sandbox, running
 from tests.controlplane.pool import GPU, pod
 
@@ -161,6 +166,60 @@ def test_without_a_canary_nothing_is_made(sandbox: Sandbox) -> None:
         kubectl(sandbox, "delete", "sdg", "marker")
     assert seen.endswith("/marker\n")
     assert "canary" not in told.marks and told.status == 0
+
+
+def tell(sandbox: Sandbox, image: str, message: str) -> threading.Thread:
+    """In a thread, what the kubelet would do with the canary of this image: its container ends, with this message."""
+
+    def canary() -> Json | None:
+        found = json.loads(
+            kubectl(sandbox, "get", "pods", "-l", "app.kubernetes.io/name=deviceshare-canary", "-o=json")
+        )
+        pods: list[Json] = found["items"]
+        mine = [each for each in pods if each["spec"]["containers"][0]["image"] == image]
+        return next((each for each in mine if each["status"]["phase"] == "Running"), None)
+
+    async def end(name: str) -> None:
+        exited = {"exitCode": 0, "reason": "Completed", "message": message}
+        container = {"name": "canary", "image": image, "imageID": image, "ready": False, "restartCount": 0}
+        body = {"phase": "Succeeded", "containerStatuses": [{**container, "state": {"terminated": exited}}]}
+        async with connect(str(sandbox.kubeconfig)) as connection:
+            await Api(connection).patch(PODS, name, {"status": body}, namespace="default", subresource="status")
+
+    def work() -> None:
+        wait(canary)
+        found = canary()
+        assert found is not None
+        asyncio.run(end(found["metadata"]["name"]))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("message", "mark", "text"),
+    [
+        ('{"variable": "0", "devices": ["GPU-a"]}', OK, "opened the GPU of its group, and sees no other"),
+        ('{"variable": "0", "library": false}', PROBLEM, "the runtime isn't NVIDIA's"),
+        ("exec failed", UNTESTED, "said nothing"),
+    ],
+)
+def test_a_canary_says_whether_it_opened_its_gpu(sandbox: Sandbox, message: str, mark: str, text: str) -> None:
+    """And is gone afterwards, whatever it said."""
+    with deviceshare(sandbox):
+        kubelet = tell(sandbox, "example.com/deviceshare:1", message)
+        told = examine(sandbox, "--gpu", "--gpu-image=example.com/deviceshare:1")
+        kubelet.join(SECONDS)
+    assert (told.marks["gpu"], told.marks["canary"]) == (mark, OK)
+    assert text in told.texts["gpu"] and nothing_left(sandbox)
+
+
+def test_without_an_image_no_canary_can_open_a_gpu(sandbox: Sandbox) -> None:
+    """Where deviceshare runs outside of the cluster, nobody knows its image."""
+    with deviceshare(sandbox):
+        told = examine(sandbox, "--gpu")
+    assert told.marks["gpu"] == UNTESTED and "--gpu-image" in told.texts["gpu"] and nothing_left(sandbox)
 
 
 def test_a_lost_webhook_configuration_is_found(sandbox: Sandbox) -> None:

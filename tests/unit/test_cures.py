@@ -21,6 +21,7 @@ CURES = {
     "delete and recreate the pod": "test_waiting.py::test_a_pod_admitted_while_the_webhook_was_away_is_never_bound",
     "deviceshare rebind": "test_rebind.py::test_a_broken_device_is_replaced_in_place_and_comes_back_when_it_is_mended",
     "deviceshare recover": "test_rebind.py::test_a_broken_device_is_replaced_in_place_and_comes_back_when_it_is_mended",
+    "kubectl delete pod": "test_handover.py::test_after_a_rebind_by_cdi_only_a_recreated_pod_sees_other_devices",
     "kubectl annotate secret": "test_trust.py::test_nobody_notices_that_certificates_change",
 }
 """What waiting pods' people are told to do, and who does it."""

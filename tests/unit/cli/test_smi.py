@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deviceshare.domain.sighting import Sighting, decode
 from tests.nvml import Script, build
 
 
@@ -22,11 +23,11 @@ def script(tmp_path: Path) -> Script:
     return Script(tmp_path / "script")
 
 
-def smi(environment: dict[str, str]) -> tuple[int, str]:
+def smi(environment: dict[str, str], *arguments: str) -> tuple[int, str]:
     """Exit code and output, in an environment with this and no other device variable."""
     kept = {key: value for key, value in os.environ.items() if not key.endswith("VISIBLE_DEVICES")}
     modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "deviceshare", "smi"]
+    command = [sys.executable, "-m", "deviceshare", "smi", *arguments]
     environment = kept | modules | environment
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout + done.stderr
@@ -128,3 +129,34 @@ def test_without_a_driver_the_way_out_is_named(tmp_path: Path) -> None:
     code, said = smi({"LD_LIBRARY_PATH": str(tmp_path), "NVIDIA_VISIBLE_DEVICES": "0"})
 
     assert (code, "Run nvidia-smi on the node" in said) == (1, True)
+
+
+def sighting(tmp_path: Path, environment: dict[str, str]) -> Sighting | None:
+    """What a canary of `doctor --gpu` leaves as its termination message."""
+    file = tmp_path / "termination-log"
+    assert smi(environment, f"--report={file}") == (0, "")
+    return decode(file.read_text())
+
+
+def test_a_canary_tells_all_that_it_sees(library: Path, script: Script, tmp_path: Path) -> None:
+    """Its own or not: the doctor compares."""
+    uuids = script.gpus(2)
+    environment = script.environment(library)
+
+    assert sighting(tmp_path, {**environment, "NVIDIA_VISIBLE_DEVICES": "1"}) == Sighting("1", uuids)
+    assert sighting(tmp_path, environment) == Sighting(None, uuids)
+    script.gpus(0)
+    assert sighting(tmp_path, {**environment, "NVIDIA_VISIBLE_DEVICES": "void"}) == Sighting("void")
+
+
+def test_a_canary_tells_a_missing_library_from_a_driver_that_fails(
+    library: Path, script: Script, tmp_path: Path
+) -> None:
+    """The one is the runtime's fault, the other the node's."""
+    script.gpus(1)
+    none = sighting(tmp_path, {"LD_LIBRARY_PATH": str(tmp_path), "NVIDIA_VISIBLE_DEVICES": "0"})
+    assert none is not None and (none.variable, none.library) == ("0", False)
+    script.error("nvmlInitWithFlags", 9)
+    broken = sighting(tmp_path, {**script.environment(library), "NVIDIA_VISIBLE_DEVICES": "0"})
+    assert broken is not None and (broken.library, broken.devices) == (True, [])
+    assert "kernel module isn't loaded" in broken.error

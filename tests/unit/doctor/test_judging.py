@@ -456,6 +456,10 @@ def test_a_canary_needs_a_device_that_is_free_on_a_node_that_works() -> None:
     free, held = a_ledger("n1"), a_ledger("n1", group=gpus(0, 1, 2, 3))
     assert canary.free_resource([a_node()], [free]) == "nvidia.com/gpu"
     assert canary.free_resource([a_node()], [held]) == ""
+    mixed = a_ledger("n1", {GPU: 1, AMD: 1})
+    assert canary.free_resource([a_node()], [mixed]) == AMD
+    assert canary.free_resource([a_node()], [mixed], GPU) == GPU
+    assert canary.free_resource([a_node()], [held], GPU) == ""
     assert canary.free_resource([a_node(ready=False)], [free]) == canary.free_resource([], [free]) == ""
 
 

@@ -82,6 +82,19 @@ def test_a_vendor_without_cdi_keeps_its_variable() -> None:
         assert decide(contract.AMD, {}, NO_HARDWARE, HandoverSetting(style)) == Handover("")
 
 
+@pytest.mark.parametrize("vendor", [contract.AMD, contract.ASCEND])
+def test_a_node_that_is_labelled_for_cdi_offers_nothing_of_a_vendor_without_it(vendor: contract.Vendor) -> None:
+    """Its runtime takes no CDI names from a pod; the label speaks of this node, the setting of most."""
+    labels = {contract.HANDOVER_LABEL: "cdi"}
+    decision = decide(vendor, labels, NO_HARDWARE, handover.DEFAULT)
+    assert decision.words == "none"
+    assert decision.obstacle == (
+        f"{vendor.env} takes no CDI names, and the node's label deviceshare.io/handover=cdi asks for them: "
+        "kubectl label node NODE deviceshare.io/handover-"
+    )
+    assert decide(vendor, {contract.HANDOVER_LABEL: "index"}, NO_HARDWARE, handover.DEFAULT) == Handover("")
+
+
 def test_what_cant_be_handed_over_is_withheld_from_groups() -> None:
     """Each vendor by itself, and only those that the node has."""
     have = Offer((*NAMED, Device(AMD, 0)))

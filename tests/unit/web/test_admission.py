@@ -121,7 +121,7 @@ async def test_a_way_around_is_warned_of_or_refused_as_set(webhooks: Webhooks, r
     privileged = {"name": "debug", "securityContext": {"privileged": True}}
     debugging = ready(debugged | {"spec": {**debugged["spec"], "ephemeralContainers": [privileged]}})
     annotated = {**debugged, "metadata": {**debugged["metadata"]}}
-    annotated["metadata"]["annotations"] = {**debugged["metadata"]["annotations"], "nvidia.cdi.k8s.io/pod": "x=all"}
+    annotated["metadata"]["annotations"] = {**debugged["metadata"]["annotations"], "cdi.k8s.io/x": "x=all"}
     later: Json = {"operation": "UPDATE", "oldObject": debugged}
 
     answers = [
@@ -129,7 +129,7 @@ async def test_a_way_around_is_warned_of_or_refused_as_set(webhooks: Webhooks, r
         await webhooks.ask("/validate-pods", object=debugging, subResource="ephemeralcontainers", **later),
         await webhooks.ask("/validate-pods", object=annotated, **later),
     ]
-    for answer, word in zip(answers, ("spec.hostPID", "'debug' is privileged", "nvidia.cdi.k8s.io"), strict=True):
+    for answer, word in zip(answers, ("spec.hostPID", "'debug' is privileged", "cdi.k8s.io/x"), strict=True):
         assert answer["allowed"] is not refuses
         assert word in (answer["status"]["message"] if refuses else " ".join(answer["warnings"]))
         assert ("warnings" in answer) is not refuses

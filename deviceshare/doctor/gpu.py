@@ -1,0 +1,185 @@
+"""A canary that opens its GPU: its pod, and what is so where it saw no GPU, or not its own.
+
+Its pod runs deviceshare's own image, which opens all that NVML shows and leaves a sighting as its termination message.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from deviceshare.doctor import canary
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, Finding
+from deviceshare.domain import contract
+from deviceshare.domain.devices import Devices
+from deviceshare.domain.meta import ObjectMeta
+from deviceshare.domain.sighting import MESSAGE_PATH, Sighting, decode
+from deviceshare.loops.kinds import Event
+from deviceshare.loops.ports import Kind
+
+RESOURCE: Final = "nvidia.com/gpu"
+LIFE_SECONDS: Final = 180
+"""How long the kubelet lets the pod be, image and all, should no doctor be left to delete it."""
+_SEE: Final = "see docs/handover.md"
+_IMAGE_REASONS: Final = frozenset(
+    ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
+)
+_REFUSED_REASONS: Final = frozenset(("CreateContainerError", "CreateContainerConfigError", "RunContainerError"))
+_NEVER_STARTED: Final = frozenset(("StartError", "ContainerCannotRun"))
+_UNRESOLVABLE: Final = "unresolvable CDI devices"
+"""What runtimes say of a name that no specification has, for want of a code (cncf-tags/container-device-interface)."""
+
+
+class Standstill(Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class Exit(Struct, frozen=True, rename="camel"):
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class CanaryState(Struct, frozen=True):
+    waiting: Standstill | None = None
+    terminated: Exit | None = None
+
+
+class CanaryContainer(Struct, frozen=True):
+    state: CanaryState = CanaryState()
+
+
+class CanaryStatus(Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    container_statuses: list[CanaryContainer] = field(default_factory=list)
+
+
+class CanaryPod(Struct, frozen=True):
+    """The pod as its kubelet tells of it."""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    status: CanaryStatus = field(default_factory=CanaryStatus)
+
+    @property
+    def state(self) -> CanaryState:
+        return next((each.state for each in self.status.container_statuses), CanaryState())
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the kubelet says of the container why it can't start; some of these it tries again."""
+        waiting = self.state.waiting
+        return waiting is not None and waiting.reason in _IMAGE_REASONS | _REFUSED_REASONS
+
+    @property
+    def over(self) -> bool:
+        return self.state.terminated is not None or self.status.phase in ("Succeeded", "Failed")
+
+
+CANARIES: Final = Kind("v1", "Pod", "pods", CanaryPod, namespaced=True)
+
+
+def pod(name: str, group: str, image: str) -> dict[str, Any]:
+    """The usual canary, which a strict namespace admits, but for what it runs. It asks for no device plugin's GPU."""
+    body = canary.pod(name, group)
+    [container] = body["spec"]["containers"]
+    container |= {
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["smi", f"--report={MESSAGE_PATH}"],
+        "terminationMessagePath": MESSAGE_PATH,
+        "env": [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"}],
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "256Mi"}},
+    }
+    body["spec"]["activeDeadlineSeconds"] = LIFE_SECONDS
+    return body
+
+
+def judge(seen: CanaryPod, given: Devices, events: Sequence[Event] = ()) -> list[Finding]:
+    """What keeps the GPU from the container of a bound pod; none where it opened what it was given, and no more."""
+    ended, waiting = seen.state.terminated, seen.state.waiting
+    if ended:
+        if ended.reason in _NEVER_STARTED:
+            return [_refused(seen, ended.message or ended.reason)]
+        sighting = decode(ended.message)
+        return judge_sighting(sighting, given) if sighting else [_dumb(ended)]
+    if waiting and waiting.reason in _IMAGE_REASONS:
+        cure = "name one that the node can pull with --gpu-image, or a namespace with its pull secret with --namespace"
+        return [Finding(UNTESTED, f"the canary's image isn't there: {_text(waiting)}", cure)]
+    if waiting and waiting.reason in _REFUSED_REASONS:
+        return [_refused(seen, _text(waiting))]
+    failed = next((each.message for each in events if each.reason == "FailedCreatePodSandBox"), "")
+    if failed:
+        what = f"the node can't make the canary's sandbox: {failed}"
+        cure = "set handover.runtimeClassName to a RuntimeClass whose handler the node's runtime has, or to none"
+        return [Finding(PROBLEM, what, f"{cure}; {_SEE}")]
+    why = seen.status.message or seen.status.reason or (_text(waiting) if waiting else "") or "no word of its kubelet"
+    cure = "kubectl apply -f examples/nvidia-smi.yaml; kubectl describe pod nvidia-smi"
+    return [Finding(UNTESTED, f"the canary's container didn't start and end in time: {why}", cure)]
+
+
+def judge_sighting(seen: Sighting, given: Devices) -> list[Finding]:
+    """What the container saw, against what its pod was given."""
+    if not seen.variable:
+        what = f"{contract.NVIDIA.env} is {'not set' if seen.variable is None else 'empty'} in the canary's container"
+        cure = "see that nothing changes its environment behind deviceshare's webhook: kubectl get"
+        return [Finding(PROBLEM, what, f"{cure} mutatingwebhookconfigurations")]
+    if not seen.devices and not seen.silent:
+        return [_blind(seen)]
+    named = {device.uuid for device in given}
+    if seen.silent:
+        what = f"the canary was shown a GPU that it can't open: {'; '.join(seen.silent)}"
+        return [Finding(PROBLEM, what, "run nvidia-smi on the node")]
+    if "" in named:  # claimed by number: what UUIDs these have, nobody said
+        if len(seen.devices) == len(given):
+            return []
+        what = f"the canary sees {len(seen.devices)} GPUs, {', '.join(seen.devices)}, and was given {len(given)}"
+    elif named == set(seen.devices):
+        return []
+    else:
+        what = f"the canary sees {', '.join(seen.devices)}, and was given {', '.join(sorted(named))}"
+    cure = f"see what else injects devices on the node (privileged runtimes, {contract.NVIDIA.env} in hooks)"
+    return [Finding(PROBLEM, what, f"{cure}; {_SEE}")]
+
+
+def _blind(seen: Sighting) -> Finding:
+    """Why a container whose variable names devices has none, by what was left in it."""
+    told = f"the canary sees no GPU, with {contract.NVIDIA.env}={seen.variable}"
+    if seen.error and seen.library:
+        return Finding(PROBLEM, f"{told}: {seen.error}", "run nvidia-smi on the node")
+    if seen.library:
+        what = f"{told}: the driver's library is there, and shows no device"
+        return Finding(PROBLEM, what, f"see that the runtime injects device files and not libraries alone; {_SEE}")
+    if seen.variable == "void":
+        what = f"{told}: a runtime read the variable and injected nothing, not even the driver's library"
+        cure = "see that the node's CDI specifications are those of its driver: nvidia-ctk cdi list"
+    elif "=" in (seen.variable or ""):
+        what = f"{told}: nothing on the node took these CDI names"
+        cure = "set handover.runtimeClassName, or handover.nri=true with NVIDIA's NRI plugin"
+    else:
+        what = f"{told}: the runtime isn't NVIDIA's, as nothing of the driver is in the container"
+        cure = "set handover.runtimeClassName, and handover.style=cdi where the GPU operator injects by CDI"
+    return Finding(PROBLEM, what, f"{cure}; {_SEE}")
+
+
+def _refused(seen: CanaryPod, text: str) -> Finding:
+    what = f"the canary's container can't be created: {text}"
+    if _UNRESOLVABLE not in text:
+        return Finding(PROBLEM, what, f"see the log of the node's container runtime; {_SEE}")
+    told = seen.metadata.annotations.get(contract.NVIDIA.annotation, "")
+    if "=" in told:
+        cure = f"have a CDI specification on the node name {told}: nvidia-ctk cdi list, or set handover.cdiKind"
+    else:
+        cure = "the runtime puts its default-kind before what isn't a CDI name: set handover.style=cdi"
+    return Finding(PROBLEM, what, f"{cure}; {_SEE}")
+
+
+def _dumb(ended: Exit) -> Finding:
+    what = f"the canary's container said nothing: {ended.reason or 'it ended'}, exit code {ended.exit_code}"
+    return Finding(UNTESTED, what, "name an image of this release of deviceshare with --gpu-image")
+
+
+def _text(waiting: Standstill) -> str:
+    return f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason

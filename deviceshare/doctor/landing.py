@@ -1,0 +1,96 @@
+"""Has a canary open its GPU: follows it from its binding to its end, and takes it away again."""
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from deviceshare.doctor import gpu
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, Check, Finding, check, unread
+from deviceshare.doctor.flight import NOTHING_FREE, fly, free
+from deviceshare.doctor.kinds import RUNTIME_CLASSES, Workload
+from deviceshare.domain import contract
+from deviceshare.domain.pods import Pod
+from deviceshare.loops.kinds import EVENTS, NODE_DEVICES, Event
+from deviceshare.loops.ports import ApiError, NotFound
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+NAME: Final = "gpu"
+POLL_SECONDS: Final = 1.0
+LAND_SECONDS: Final = 150.0
+"""From the binding to the end of the container; an image has to be pulled where deviceshare itself doesn't run."""
+STUCK_SECONDS: Final = 10.0
+"""How long a container may be unable to start before it is called so: the kubelet tries some of these again."""
+_NO_IMAGE: Final = Finding(
+    UNTESTED,
+    f"there is no Deployment {contract.NAME} whose image a canary could run",
+    "name an image of deviceshare with --gpu-image, or the namespace of its release with --release-namespace",
+)
+
+
+async def examine(api: "Api", namespace: str, release: str, deployment: Workload | None, image: str) -> Check:
+    """Sends one through `namespace`, with `image` or that of the Deployment."""
+    own = deployment.container(contract.NAME) if deployment else None
+    image = image or (own.image if own else "")
+    if not image:
+        return check(NAME, "", [_NO_IMAGE])
+    try:
+        if missing := await _missing_class(api, deployment):
+            return check(NAME, "", [missing])
+        if not await free(api, gpu.RESOURCE):
+            return check(NAME, "", [await _nothing_to_open(api)])
+    except ApiError as error:
+        return check(NAME, "", [unread("RuntimeClasses, nodes and ledgers", error)])
+    make = partial(gpu.pod, image=image)
+    said, findings = await fly(
+        api, namespace, release, gpu.RESOURCE, make=make, land=lambda bound: _land(api, namespace, bound)
+    )
+    return check(NAME, said, findings)
+
+
+async def _missing_class(api: "Api", deployment: Workload | None) -> Finding | None:
+    """A pod that names a RuntimeClass which isn't there is refused: there is nothing to send."""
+    name = deployment.flag("runtime-class") if deployment else None
+    if not name or any(each.metadata.name == name for each in await api.list(RUNTIME_CLASSES)):
+        return None
+    what = f"pods of groups are given the RuntimeClass {name!r}, which isn't there, so each is refused"
+    cure = "set handover.runtimeClassName to one that is there, or to none; see docs/handover.md"
+    return Finding(PROBLEM, what, cure)
+
+
+async def _nothing_to_open(api: "Api") -> Finding:
+    others = {device.resource for ledger in await api.list(NODE_DEVICES) for device in ledger.devices}
+    if others and gpu.RESOURCE not in others:
+        what = f"only NVIDIA's GPUs can be opened by a canary, and the shared nodes have {', '.join(sorted(others))}"
+        return Finding(UNTESTED, what, "")
+    return NOTHING_FREE
+
+
+async def _land(api: "Api", namespace: str, bound: Pod) -> tuple[str, list[Finding]]:
+    """What the canary saw, once its container has ended, or can't start."""
+    name = bound.metadata.name
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + LAND_SECONDS
+    stuck_until: float | None = None
+    while True:
+        try:
+            seen = await api.get(gpu.CANARIES, name, namespace)
+        except NotFound:
+            return "", [Finding(UNTESTED, "somebody deleted the canary before it saw anything", "run it again")]
+        now = loop.time()
+        if seen.stuck and stuck_until is None:
+            stuck_until = now + STUCK_SECONDS
+        if seen.over or now > deadline or (seen.stuck and stuck_until is not None and now > stuck_until):
+            break
+        await asyncio.sleep(POLL_SECONDS)
+    events = [] if seen.state.terminated else await _events(api, namespace, name)
+    findings = gpu.judge(seen, bound.devices, events)
+    return f"a container on {bound.node} opened the GPU of its group, and sees no other", findings
+
+
+async def _events(api: "Api", namespace: str, name: str) -> list[Event]:
+    try:
+        return await api.list(EVENTS, namespace=namespace, field_selector=f"involvedObject.name={name}")
+    except ApiError:  # they would only say more
+        return []
