@@ -120,17 +120,38 @@ def judge(stack: Stack) -> list[Finding]:
         what = "the operator's runtime isn't the default one, and pods of groups are given no runtimeClassName"
         cure = f"helm upgrade … --set handover.runtimeClassName={classes[0]},agent.runtimeClassName={classes[0]}"
         findings.append(Finding(WARNING, f"{what}: unless they name one, they see no GPU", f"{cure}; {_DOCS}"))
-    if stack.cdi and stack.style != handover.CDI:
-        what = f"handover.style is {stack.style}, and a runtime by CDI doesn't start a container that is told numbers"
-        mark = WARNING if stack.style == handover.AUTO else PROBLEM
-        findings.append(Finding(mark, what, f"helm upgrade … --set handover.style=cdi; {_DOCS}"))
+    if stack.cdi:
+        cure = f"helm upgrade … --set handover.style=cdi; {_DOCS}"
+        findings += _bare(stack, "a runtime by CDI doesn't start a container that is told numbers", cure)
     return findings
 
 
+def _bare(stack: Stack, why: str, cure: str) -> Iterable[Finding]:
+    """Nodes told numbers or UUIDs where only CDI names will do, by setting or label; or those that may yet be."""
+    told = {
+        ledger.node: ledger.status.handover.get(contract.NVIDIA.name, "")
+        for ledger in stack.ledgers
+        if any(contract.vendor_of(device.resource) is contract.NVIDIA for device in ledger.devices)
+    }
+    if nodes := sorted(node for node, words in told.items() if words != handover.NONE and not handover.is_kind(words)):
+        yield Finding(PROBLEM, f"told numbers or UUIDs, and {why}: {listed(nodes)}", _unlabelled(stack, cure))
+    elif stack.style != handover.CDI:
+        new = " until its agent has reported" if stack.style == handover.AUTO else ""
+        mark = WARNING if stack.style == handover.AUTO else PROBLEM
+        yield Finding(
+            mark, f"handover.style is {stack.style}: a new node is told numbers or UUIDs{new}, and {why}", cure
+        )
+
+
+def _unlabelled(stack: Stack, cure: str) -> str:
+    """A node's label overrules the setting; where that is right already, the label is all there is to change."""
+    label = f"kubectl label node NODE {contract.HANDOVER_LABEL}-"
+    return f"{label}; {_DOCS}" if stack.style == handover.CDI else f"where a node's label says it, {label}; else {cure}"
+
+
 def _by_plugin(stack: Stack) -> Iterable[Finding]:
-    if stack.style != handover.CDI:
-        what = f"handover.style is {stack.style}, and NVIDIA's NRI plugin takes CDI names by annotation only"
-        yield Finding(PROBLEM, f"{what}: pods of groups see no GPU", f"helm upgrade … --set handover.nri=true; {_DOCS}")
+    cure = f"helm upgrade … --set handover.nri=true; {_DOCS}"
+    yield from _bare(stack, "NVIDIA's NRI plugin takes CDI names only, so pods there see no GPU", cure)
     old = [name for each in stack.toolkits if (name := _version_of(each)) and _numbers(name) < (1, 20, 0)]
     if old:
         what = f"NVIDIA's NRI plugin serves pods of other namespaces from 1.20.0 on, and this is {listed(old)}"

@@ -100,6 +100,8 @@ def _slips(nodes: Iterable[Node]) -> list[Finding]:
 def _slip(key: str, value: str) -> bool:
     if key == contract.MODE_LABEL:
         return value != contract.MODE_SHARED
+    if key == contract.HANDOVER_LABEL:
+        return False  # Another value than it may have is why the node offers nothing: handover.py says so.
     return key.startswith(contract.PREFIX) or SequenceMatcher(None, key.lower(), contract.MODE_LABEL).ratio() >= ALIKE
 
 

@@ -78,7 +78,9 @@ def test_an_agent_reports_its_nodes_devices_and_pods_are_told_uuids(pool: Pool, 
     [environment] = pool.environments(pool.running("user"))
     assert environment[VISIBLE] == ",".join(uuids[:2])
 
-    version = pool.eventually(lambda: pool.get("ndev", node)["metadata"]["resourceVersion"])
+    # The leader's one-line summaries come up to two seconds after the claim.
+    pool.eventually(lambda: pool.get("ndev", node)["status"]["held"], lambda held: group in held)
+    version = pool.get("ndev", node)["metadata"]["resourceVersion"]
     agent.stop()
     agent.start()
     pool.eventually(lambda: agent.said("Read the devices"), lambda said: len(said) == 2)

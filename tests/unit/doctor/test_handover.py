@@ -9,7 +9,9 @@ from msgspec.structs import replace
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding
 from deviceshare.doctor.handover import Stack, injects_by_nri, judge, summary
 from deviceshare.doctor.kinds import ClusterPolicy, Machine, RuntimeClass, Workload
+from deviceshare.domain import contract
 from deviceshare.domain.inventory import Withheld
+from deviceshare.domain.ledger import NodeDevices
 from tests.unit.domain.objects import GPU, a_ledger, gpus
 
 
@@ -34,6 +36,12 @@ def a_toolkit(tag: str) -> Workload:
 
 NVIDIA = msgspec.convert({"metadata": {"name": "nvidia"}, "handler": "nvidia"}, RuntimeClass)
 PLUGIN = a_policy(enabled=True, nriPluginEnabled=True)
+
+
+def told(node: str, words: str) -> NodeDevices:
+    """The ledger of a node that is told devices in these words."""
+    ledger = a_ledger(node)
+    return replace(ledger, status=replace(ledger.status, handover={"nvidia": words} if words else {}))
 
 
 def marks(findings: list[Finding]) -> list[str]:
@@ -64,11 +72,26 @@ def test_an_nri_plugin_takes_names_by_annotation_only() -> None:
     """And there is no RuntimeClass that a pod could name."""
     stack = Stack([a_machine()], [], [PLUGIN], deployment=deployed("--handover=cdi"))
     assert judge(stack) == []
-    [wrong] = judge(replace(stack, deployment=deployed()))
+    [wrong] = judge(replace(stack, deployment=deployed(), ledgers=[told("n1", "")]))
     assert (wrong.mark, "handover.nri=true" in wrong.cure) == (PROBLEM, True)
     [refused] = judge(replace(stack, deployment=deployed("--handover=cdi", "--runtime-class=nvidia")))
     assert "pods of groups are refused" in refused.what
     assert "NRI plugin" in summary(stack)
+
+
+@pytest.mark.parametrize("cdi", [{"nriPluginEnabled": True}, {}])
+def test_it_is_what_nodes_are_told_that_counts(cdi: dict[str, bool]) -> None:
+    """`auto` is no fault on nodes whose agents report CDI, and a node's label may overrule what is set right."""
+    stack = Stack([a_machine()], [], [a_policy(enabled=True, **cdi)], deployment=deployed("--handover=auto"))
+    named, bare = told("n1", contract.NVIDIA.kinds[0]), told("n2", "uuid")
+    assert marks(judge(replace(stack, ledgers=[named]))) == [WARNING]
+    [found] = judge(replace(stack, ledgers=[named, bare]))
+    assert (found.mark, found.what.endswith(": n2")) == (PROBLEM, True)
+    labelled = replace(stack, deployment=deployed("--handover=cdi"), ledgers=[named, bare])
+    assert [finding.cure for finding in judge(labelled)] == [
+        "kubectl label node NODE deviceshare.io/handover-; see docs/handover.md"
+    ]
+    assert judge(replace(labelled, ledgers=[named])) == []
 
 
 @pytest.mark.parametrize(

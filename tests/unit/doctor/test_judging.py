@@ -289,6 +289,13 @@ def test_a_label_that_was_meant_to_be_ours_is_found(label: dict[str, str]) -> No
     assert "slip" in only(found, WARNING)
 
 
+def test_the_label_that_says_how_devices_are_handed_over_is_no_slip() -> None:
+    """Removing it, as the cure of a slip would have it, has pods told words that their runtime doesn't know."""
+    node = labelled("a", **{contract.MODE_LABEL: contract.MODE_SHARED, contract.HANDOVER_LABEL: "cdi"})
+    found = nodes.judge([a_node("good"), node], [a_ledger("good"), a_ledger("a")], RELEASE)
+    assert not [finding for finding in found if contract.HANDOVER_LABEL in f"{finding.what} {finding.cure}"]
+
+
 def test_other_peoples_labels_are_left_alone() -> None:
     """However much they look like labels."""
     other = labelled("b", kubernetes_io__hostname="b", example_com__mode="shared", nvidia_com__mig_mode="shared")
