@@ -35,6 +35,7 @@ NAMES = [
     "scheduler",
     "webhooks",
     "injection",
+    "objects",
     "nodes",
     "waiting pods",
     "plugin",
