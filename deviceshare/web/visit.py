@@ -145,8 +145,11 @@ class Visit(web.RequestHandler):
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """A fault of ours. Whoever found one must not fill the log with it."""
+        error = kw.get("exc_info")
+        if isinstance(error, ConnectionError):
+            log.debug("Lost the client before its answer", server=self._server, error=quoted(error))
+            return
         if (omitted := self._repeats.passes("exception")) is not None:
-            error = kw.get("exc_info")
             text = quoted(args[0] if args else "")
             log.error("Failed to answer a request", server=self._server, where=text, exc_info=error, **omitted)
 

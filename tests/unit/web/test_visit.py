@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, web
 from structlog.testing import capture_logs
 
 from deviceshare.telemetry import Metrics
@@ -223,6 +223,19 @@ async def test_a_fault_of_ours_is_told_once_and_then_counted() -> None:
                 reader, _ = await under.connect(HEAD + b"Content-Length: 0\r\n\r\n")
                 assert b" 500 " in await reader.readline()
         assert [each["event"] for each in logs] == ["Failed to answer a request"]
+
+
+async def test_a_client_that_leaves_before_its_answer_is_no_fault() -> None:
+    """As one does that asks whether it may go on (Expect: 100-continue) and is gone when it is told."""
+
+    async def gone(_: web.Request) -> web.Response:
+        raise ClientConnectionResetError("Cannot write to closing transport")
+
+    async with attacked(gone) as under:
+        with capture_logs() as logs:
+            reader, _ = await under.connect(HEAD + b"Content-Length: 0\r\n\r\n")
+            await all_of(reader)
+        assert [(each["event"], each["log_level"]) for each in logs] == [("Lost the client before its answer", "debug")]
 
 
 @pytest.mark.parametrize("ending", ["cut off by us", "given up by them"])
