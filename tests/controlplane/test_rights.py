@@ -108,12 +108,12 @@ def share_and_wait(there: Installed) -> None:
 
 
 def meet_an_impostor(there: Installed) -> None:
-    """A pod with the devices of its namesake, as old API servers let it come about, where no webhook looks."""
-    impostor = pod("impostor", "second", scheduler="nobody")
-    impostor["metadata"]["annotations"] |= {"deviceshare.io/pod-uid": "another"}
-    impostor["metadata"] |= {"labels": {"deviceshare.io/group": "second"}, "namespace": "kube-system"}
-    there.kubectl("create", "-f", "-", stdin=impostor)
-    there.until(lambda: not exists(there, "pod", "impostor", "-n", "kube-system"), "extender")
+    """A pod with the Binding of its namesake, as old API servers let it come about. Its group isn't there."""
+    apply(there, pod("impostor", "nowhere"))
+    meta = {"name": "impostor", "annotations": {"deviceshare.io/pod-uid": "another"}}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": {"kind": "Node", "name": "node-1"}}
+    there.kubectl("create", "--raw", "/api/v1/namespaces/default/pods/impostor/binding", "-f", "-", stdin=binding)
+    there.until(lambda: not exists(there, "pod", "impostor"), "extender")
     there.until(lambda: events(there, "impostor", "WrongDevices"), "keeper")
 
 

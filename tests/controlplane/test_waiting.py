@@ -115,7 +115,7 @@ def test_a_pod_admitted_while_the_webhook_was_away_is_never_bound(pool: Pool) ->
 
 
 def test_a_crowd_is_woken_a_few_at_a_time(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its group fits but its pods don't, so all are touched, in slices: another namespace's pod stands behind few."""
+    """Its group fits but no node has their CPUs, so all are touched, in slices: others wait for few."""
     pool.node()
     group, other = pool.group("crowd", 1), pool.group("other", 1)
     elsewhere = pool.another_namespace()
@@ -123,7 +123,8 @@ def test_a_crowd_is_woken_a_few_at_a_time(pool: Pool, capsys: pytest.CaptureFixt
     pool.apply(pod("first", other), namespace=elsewhere)
     pool.running("first")
     pool.running("first", namespace=elsewhere)
-    crowd = [pod(f"crowd-{number}", group, nodeSelector={"nowhere": "at-all"}) for number in range(CROWD)]
+    hungry = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": "1000"}}}
+    crowd = [pod(f"crowd-{number}", group, containers=[hungry]) for number in range(CROWD)]
     pool.apply(*crowd)
 
     def touched() -> list[datetime]:
