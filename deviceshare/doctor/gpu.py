@@ -58,7 +58,7 @@ class CanaryStatus(Struct, frozen=True, rename="camel"):
 
 
 class CanaryPod(Struct, frozen=True):
-    """The pod as its kubelet tells of it."""
+    """The pod as its kubelet reports it."""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     status: CanaryStatus = field(default_factory=CanaryStatus)

@@ -117,7 +117,7 @@ def _withheld(each: Withheld, nodes: list[str]) -> Finding:
 
 
 def _found(nodes: Iterable[Node]) -> list[Finding]:
-    """What the shared nodes' labels, annotations and plugins tell of sharing, where the devices can be counted."""
+    """What the shared nodes' labels, annotations and plugins say of sharing, where the devices can be counted."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for node in (each for each in nodes if each.shared):
         for resource, counted in physical.count(node).items():

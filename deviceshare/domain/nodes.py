@@ -19,7 +19,7 @@ class NodeInfo(Struct, frozen=True):
 
 
 class NodeStatus(Struct, frozen=True, rename="camel"):
-    """`capacity` is what device plugins tell of, `allocatable` what of it is healthy."""
+    """`capacity` is what device plugins report, `allocatable` what of it is healthy."""
 
     allocatable: dict[str, Quantity] = field(default_factory=dict)
     conditions: list[Condition] = field(default_factory=list)

@@ -42,7 +42,7 @@ class Counted(NamedTuple):
 
 
 def count(node: Node) -> dict[str, Counted]:
-    """Every known resource that the node tells of; none that it doesn't have."""
+    """Every known resource that the node reports; none that it doesn't have."""
     counted = {GPU: _nvidia(node), AMD_GPU: _amd(node)}
     for resource in _told(node, (contract.ASCEND_RESOURCE_PREFIX,)):
         counted[resource] = _ascend(node, resource)
@@ -148,7 +148,7 @@ def _plain(node: Node, resource: str) -> Counted:
 
 def _healthy(resource: str, number: int, healthy: int, found: str) -> Counted:
     if number > MOST:
-        return Counted(None, f"it tells of {number} {resource}", _how_many(resource), found)
+        return Counted(None, f"it reports {number} {resource}", _how_many(resource), found)
     if healthy >= number:
         return Counted(number, told=found)
     if healthy:

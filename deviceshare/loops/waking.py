@@ -32,7 +32,7 @@ WORKERS = 8
 AGAIN_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
 """After a touch that changed nothing; the last for ever."""
 GATHER_SECONDS = 0.05
-"""Between a change and the look at who waits: changes come in bursts, and a thousand pods take a millisecond."""
+"""Between a change and the look at waiting pods: changes come in bursts, and a thousand pods take a millisecond."""
 
 WAITING_GROUPS = ""
 """The key that stands for every group that pods wait for; no object has this name."""

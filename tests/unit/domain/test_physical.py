@@ -73,7 +73,7 @@ def test_gpus_are_counted_and_not_the_turns_on_them(
         ({"nvidia.com/mig-1g.5gb.shared": "7"}, {}, "split by MIG"),
         ({GPU: "many"}, {}, "'many' of nvidia.com/gpu is not a number of devices"),
         ({GPU: "500m"}, {}, "is not a number of devices"),
-        ({GPU: "9223372036854775807"}, {}, "it tells of 9223372036854775807"),
+        ({GPU: "9223372036854775807"}, {}, "it reports 9223372036854775807"),
     ],
 )
 def test_gpus_that_cannot_be_counted_are_not_and_the_cure_is_named(

@@ -1,4 +1,4 @@
-"""Objects that can't be read are in use: nothing is given back, made again or written over because of them."""
+"""Objects that can't be read are in use: nothing is released, recreated or overwritten because of them."""
 
 import asyncio
 from typing import Any
