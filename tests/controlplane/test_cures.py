@@ -148,7 +148,7 @@ def test_a_node_that_is_not_shared_any_more_is_labelled_again(pool: Pool) -> Non
 
 
 def test_a_node_without_devices_is_annotated(pool: Pool) -> None:
-    """Who waits gets them."""
+    """Waiting pods get them."""
     node = pool.node(0, inventory="amd.com/gpu=1")
     pool.kubectl("annotate", "--overwrite", "node", node, f"{contract.INVENTORY_ANNOTATION}=")
     pool.apply(pod("waits", pool.group()))

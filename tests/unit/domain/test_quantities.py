@@ -27,7 +27,7 @@ def test_a_number_of_devices_is_read_however_it_is_written(written: Quantity, nu
 
 @pytest.mark.parametrize("written", ["", "many", "Ki", "1 2", "0x10", "1e", "1ki", "--1", ".", "٣", "0" * 65, "1.5.2"])
 def test_what_cannot_be_read_counts_as_some(written: str) -> None:
-    """Who can't tell that nothing is asked for must not give it to somebody else."""
+    """A device whose request can't be read must not be allocated to another pod."""
     assert amount(written) is None
     assert is_some(written)
     assert whole(written) is None

@@ -60,7 +60,7 @@ def story_of(groups: tuple[str, ...], story: Callable[[World], object]) -> None:
 
 
 def test_of_a_namespace_only_a_few_are_touched_at_a_time() -> None:
-    """Refused again in the same words, nobody tells that they were tried: the next follow when they must have been."""
+    """A second refusal in the same words is written nowhere: the next follow once these must have been tried."""
 
     async def story(world: World) -> None:
         crowd(world, "a", "crowd")

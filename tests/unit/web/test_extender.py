@@ -289,15 +289,6 @@ async def test_whole_victims_are_answered_by_their_uids() -> None:
         assert await post(client, "preempt", asked) == {"NodeNameToMetaVictims": victims("a")}
 
 
-async def test_nobody_is_evicted_for_a_pod_of_a_namespace_that_is_left_out() -> None:
-    """Filter takes it nowhere; releases before 1.21 ask all the same."""
-    forged = pod()
-    forged["metadata"]["namespace"] = "kube-system"
-    async with asking(fleet({"a": 4}), group()) as client:
-        asked = {"Pod": forged, "NodeNameToMetaVictims": victims("a")}
-        assert await post(client, "preempt", asked) == {"NodeNameToMetaVictims": {}}
-
-
 async def test_victims_of_a_pod_without_a_group_are_none_of_our_business() -> None:
     """Ready or not."""
     asked = {"Pod": pod(joins=""), "NodeNameToMetaVictims": victims("a", "b")}
