@@ -23,8 +23,8 @@ from prometheus_client.registry import Collector
 from structlog.typing import EventDict, ExcInfo, Processor
 
 from deviceshare import __version__
-from deviceshare.domain.census import DeviceCount
-from deviceshare.domain.printable import printable_lines
+from deviceshare.domain.answers.census import DeviceCount
+from deviceshare.domain.objects.printable import printable_lines
 
 LogFormat = Literal["json", "console", "auto"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -138,9 +138,9 @@ class ServerMetrics:
         build.labels(version=__version__, python=platform.python_version()).set(1)
         ProcessCollector(registry=self.registry)
 
-    def request(self, verb: str) -> "Request":
+    def request(self, verb: str) -> "MeasuredRequest":
         """Measures the `with` block that answers a request; see `Request`."""
-        return Request(verb, self._requests, self._duration.labels(verb), self._inflight.labels(verb))
+        return MeasuredRequest(verb, self._requests, self._duration.labels(verb), self._inflight.labels(verb))
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """The answer to a scrape and its Content-Type, in the text format that the `Accept` header asks for.
@@ -187,7 +187,7 @@ class Metrics(ServerMetrics):
         self.registry.register(_CertificateState(expiries))
 
 
-class Request:
+class MeasuredRequest:
     """A request being answered: counted in flight inside the `with` block, by duration and result after it.
 
     `result` is `ok` unless the block sets another; an exception makes it `error`, a caller that hung up `cancelled`.

@@ -18,9 +18,9 @@ import yaml
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
-from deviceshare.domain.census import FREE, DeviceCount
-from deviceshare.domain.hardware import Hardware, Part
-from deviceshare.domain.usage import DeviceUsage, Process, Usage
+from deviceshare.domain.answers.census import FREE, DeviceCount
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
 from deviceshare.loops.agent.ports import Xid
 from deviceshare.telemetry import Metrics, ServerMetrics
 
@@ -58,7 +58,7 @@ def metrics() -> str:
 def _agents_metrics() -> AgentMetrics:
     of_an_agent = AgentMetrics()
     of_an_agent.count_xid(Xid("uuid", 79, ""))
-    used = DeviceUsage("resource", 0, utilization=1, processes=[Process(1)])
+    used = DeviceUsage("resource", 0, utilization=1, processes=[DeviceProcess(1)])
     hardware, usage = Hardware(devices=[Part("resource", 0)]), Usage("node", devices=[used])
     of_an_agent.watch_devices(lambda: hardware, lambda: usage, lambda: 1)
     return of_an_agent

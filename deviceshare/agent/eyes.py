@@ -16,7 +16,7 @@ import structlog
 
 from deviceshare import nvidia
 from deviceshare.agent.cdi_specs import CdiSpecs
-from deviceshare.domain.cgroups import owner_of
+from deviceshare.domain.device_health.process_owners import owner_of
 from deviceshare.loops.agent.ports import Running, Sight, Use, Xid
 
 log = structlog.get_logger(__name__)
@@ -75,7 +75,7 @@ class Eyes:
             try:
                 with nvidia.Driver():
                     self._look_and_listen(loop)
-            except (nvidia.NoDriver, nvidia.Refused) as error:
+            except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
                 self._send(loop, Sight(boot_id=self._boot_id, trouble=str(error)))
             except Exception as error:  # a mistake of ours must not look like a device that does its work
                 log.exception("Failed to look at the devices")
@@ -177,7 +177,7 @@ def _ears() -> nvidia.Watch | None:
     """None where this driver tells of no errors, as on some virtual GPUs."""
     try:
         watch = nvidia.Watch()
-    except nvidia.Refused as error:
+    except nvidia.NvmlRefused as error:
         log.warning("Failed to listen for errors", error=str(error))
         return None
     if watch.unwatched:

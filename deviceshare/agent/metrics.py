@@ -12,9 +12,9 @@ from prometheus_client import Counter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from deviceshare.domain.hardware import Hardware
-from deviceshare.domain.health import APPLICATION_XIDS
-from deviceshare.domain.usage import Usage
+from deviceshare.domain.device_health.examination import APPLICATION_XIDS
+from deviceshare.domain.objects.hardware import Hardware
+from deviceshare.domain.objects.usage import Usage
 from deviceshare.loops.agent.ports import Xid
 from deviceshare.telemetry import ServerMetrics
 

@@ -21,19 +21,19 @@ from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.agent.eyes import Eyes
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.agent.settings import AgentSettings
-from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import NotConfigured, connect
-from deviceshare.kube.events import Recorder
-from deviceshare.kube.mirror import Mirror
+from deviceshare.kube.mirror import ApiMirror
+from deviceshare.kube.recorder import EventRecorder
 from deviceshare.kubelet import pod_resources
-from deviceshare.loops.agent.allocating import Allocations
-from deviceshare.loops.agent.evicting import Evictions
-from deviceshare.loops.agent.guarding import Guard
-from deviceshare.loops.agent.judging import Judge
-from deviceshare.loops.agent.looking import Lookout
-from deviceshare.loops.agent.ports import NODE_PODS, Given, Kubelet, NodePod, Sight, Unreadable
-from deviceshare.loops.agent.reporting import Reporter
+from deviceshare.loops.agent.allocations import Allocations
+from deviceshare.loops.agent.evictions import Evictions
+from deviceshare.loops.agent.guard import IntruderGuard
+from deviceshare.loops.agent.judge import Judge
+from deviceshare.loops.agent.lookout import Lookout
+from deviceshare.loops.agent.ports import NODE_PODS, AllocationsUnknown, Kubelet, NodePod, PluginAllocation, Sight
+from deviceshare.loops.agent.reporter import Reporter
 from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.web.probes import probe_routes
@@ -73,9 +73,9 @@ class Agent:
         node = settings.node_name
         self._node = node
         self._metrics = AgentMetrics()
-        self._recorder = Recorder(api, node)
-        self._ledgers: Mirror[NodeDevices] = Mirror(api, NODE_DEVICES, field_selector=f"metadata.name={node}")
-        self._pods: Mirror[NodePod] = Mirror(api, NODE_PODS, field_selector=f"spec.nodeName={node}")
+        self._recorder = EventRecorder(api, node)
+        self._ledgers: ApiMirror[NodeDevices] = ApiMirror(api, NODE_DEVICES, field_selector=f"metadata.name={node}")
+        self._pods: ApiMirror[NodePod] = ApiMirror(api, NODE_PODS, field_selector=f"spec.nodeName={node}")
         self._reporter = Reporter(api, node, self._ledgers)
         self._judge = Judge(node, self._ledgers, self._recorder, now=_now, on_xid=self._metrics.count_xid)
         self._evictions = Evictions(api, on_evicted=self._metrics.evictions.inc)
@@ -92,7 +92,7 @@ class Agent:
             ledgers=self._ledgers,
             pods=self._pods,
             judge=self._judge,
-            guard=Guard(node, self._recorder, evict),
+            guard=IntruderGuard(node, self._recorder, evict),
             allocations=self._allocations,
             reporter=self._reporter,
             now=_now,
@@ -160,11 +160,11 @@ def _kubelet(socket: str) -> Kubelet | None:
     if not socket:
         return None
 
-    async def ask() -> list[Given]:
+    async def ask() -> list[PluginAllocation]:
         try:
             return list(await pod_resources.allocations(Path(socket)))
-        except pod_resources.Unreadable as error:
-            raise Unreadable(str(error)) from error
+        except pod_resources.PodResourcesUnknown as error:
+            raise AllocationsUnknown(str(error)) from error
 
     return ask
 

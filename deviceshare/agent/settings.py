@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from deviceshare.domain import contract
-from deviceshare.settings import Address, AddressType, flag
+from deviceshare.run.settings import Address, AddressType, flag
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field, structs
 
 from deviceshare.domain import contract
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.pods import Pod
-from deviceshare.domain.usage import DeviceUsage, Usage
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.usage import DeviceUsage, Usage
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.ports import ApiError, Forbidden
 

@@ -9,7 +9,7 @@ import click
 
 from deviceshare.cli import cluster
 from deviceshare.cli.output import JSON, TABLE, Cell, joined, print_answer, show, styled
-from deviceshare.doctor.checkup import Checkup, Request, conclude, look
+from deviceshare.doctor.checkup import Checkup, CheckupRequest, conclude, look
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Check
 from deviceshare.domain import contract
 
@@ -68,7 +68,7 @@ def doctor(
     if gpu and not canary:
         raise click.UsageError("--gpu sends a canary, and --no-canary forbids it: leave one of them out")
     settings = runtime_config.read() if runtime_config else None
-    request = Request(release_namespace, namespace, canary, settings, gpu, gpu_image)
+    request = CheckupRequest(release_namespace, namespace, canary, settings, gpu, gpu_image)
     try:
         checkup = target.ask(lambda api: _examine(api, request, aloud=output == TABLE), seconds=None)
     except asyncio.CancelledError:
@@ -78,7 +78,7 @@ def doctor(
     sys.exit(0 if checkup.healthy else 1)
 
 
-async def _examine(api: "Api", request: Request, *, aloud: bool) -> Checkup:
+async def _examine(api: "Api", request: CheckupRequest, *, aloud: bool) -> Checkup:
     task = asyncio.current_task()
     assert task is not None
     # As at Ctrl-C, which asyncio turns into the same: a canary must not stay behind.

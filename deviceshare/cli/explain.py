@@ -8,11 +8,11 @@ import click
 from deviceshare.cli import cluster
 from deviceshare.cli.explain_view import view
 from deviceshare.cli.output import JSON, TABLE, YAML, print_answer, show
-from deviceshare.cli.snapshot import Snapshot, guard_of, look
-from deviceshare.domain.explanation import Explanation, explain_group, explain_pod
-from deviceshare.domain.groups import Group
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.pods import Pod
+from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, look
+from deviceshare.domain.answers.explanation import Explanation, explain_group, explain_pod
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import NODES, PODS
 from deviceshare.loops.ports import NotFound
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Case(NamedTuple):
     """A group, where there is one, and what belongs to it; and the pod that is asked about, if one is."""
 
-    seen: Snapshot
+    seen: ClusterSnapshot
     group: Group | None
     home: Node | None
     pod: Pod | None = None

@@ -4,9 +4,9 @@ from typing import Final
 
 from deviceshare.cli.folding import fold, more
 from deviceshare.cli.output import Cell, Grid, Part, joined, styled, table
-from deviceshare.domain.explanation import Explanation
-from deviceshare.domain.fleet import TOO_FULL
-from deviceshare.domain.verdicts import NodeVerdict
+from deviceshare.domain.answers.explanation import Explanation
+from deviceshare.domain.answers.verdicts import NodeVerdict
+from deviceshare.domain.placement.fleet import TOO_FULL
 
 SHOWN: Final = 5
 """Nodes, each with all its devices, before the rest is counted; as many as a condition names."""

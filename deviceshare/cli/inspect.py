@@ -8,10 +8,10 @@ import click
 from deviceshare.cli import cluster
 from deviceshare.cli.inspect_view import view
 from deviceshare.cli.output import FORMATS, TABLE, WIDE, Part, print_answer, show
-from deviceshare.cli.snapshot import Snapshot, look
+from deviceshare.cli.snapshot import ClusterSnapshot, look
 from deviceshare.domain import contract
-from deviceshare.domain.drawing import draw
-from deviceshare.domain.picture import Picture
+from deviceshare.domain.answers.drawing import draw
+from deviceshare.domain.answers.picture import Picture
 
 
 @click.command(
@@ -36,7 +36,7 @@ def inspect(target: cluster.Target, node: str | None, output: str, *, details: b
     if watch and output not in (TABLE, WIDE):
         raise click.UsageError(f"--watch shows tables: leave out -o {output}, or run the command again and again.")
 
-    def picture(seen: Snapshot) -> Picture:
+    def picture(seen: ClusterSnapshot) -> Picture:
         return _picture(seen, node)
 
     def parts(shown: Picture) -> list[Part]:
@@ -53,7 +53,7 @@ def inspect(target: cluster.Target, node: str | None, output: str, *, details: b
         print_answer(picture(target.ask(look)), output)
 
 
-def _picture(seen: Snapshot, node: str | None) -> Picture:
+def _picture(seen: ClusterSnapshot, node: str | None) -> Picture:
     whole = draw(seen.fleet, seen.groups.values(), seen.pods.values())
     if node is None:
         return whole

@@ -7,7 +7,7 @@ from typing import Final
 from deviceshare.cli.folding import SHOWN, counted, fold, more, natural
 from deviceshare.cli.output import Cell, Part, group_name, joined, styled, table
 from deviceshare.cli.troubles import troubles
-from deviceshare.domain.picture import (
+from deviceshare.domain.answers.picture import (
     FORMER,
     FREE,
     LEFT,

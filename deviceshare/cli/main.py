@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from deviceshare import __version__
-from deviceshare.domain.printable import printable_lines
+from deviceshare.domain.objects.printable import printable_lines
 
 
 class LazyGroup(click.Group):

@@ -14,20 +14,20 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.decoding import decoder_of
-from deviceshare.domain.groups import Group
-from deviceshare.domain.inventory import take
-from deviceshare.domain.ledger import LedgerStatus, NodeDevices
-from deviceshare.domain.meta import Condition, ObjectMeta
-from deviceshare.domain.nodes import Node, NodeStatus
-from deviceshare.domain.pods import Pod
-from deviceshare.domain.workloads import WORKLOADS, Workload, pods_of
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
+from deviceshare.domain.objects.nodes import Node, NodeStatus
+from deviceshare.domain.objects.object_decoder import decoder_of
+from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.workloads import WORKLOADS, Workload, pods_of
+from deviceshare.domain.placement.inventory import take
 
 T = TypeVar("T")
 Named = TypeVar("Named", Group, Node, NodeDevices, Pod, Workload)
 
 
-class Unreadable(click.ClickException):
+class UnreadableManifest(click.ClickException):
     """A file can't be read as what it should be. Shown as `Error: …`, exit status 2."""
 
     exit_code = 2
@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
     pods: list[Pod]
 
 
-class Given(NamedTuple):
+class Manifests(NamedTuple):
     """What is there: nodes with their ledgers, and groups where the file has them, too."""
 
     nodes: list[Node]
@@ -76,7 +76,9 @@ class _Document(NamedTuple):
             return decoder_of(type_).decode(msgspec.json.encode(self.body))
         except (msgspec.MsgspecError, TypeError) as error:
             what, _, path = str(error).partition(" - at `$")
-            raise Unreadable(f"{self}, {path.strip('.`') or 'as a whole'}: {what[:1].lower()}{what[1:]}") from error
+            raise UnreadableManifest(
+                f"{self}, {path.strip('.`') or 'as a whole'}: {what[:1].lower()}{what[1:]}"
+            ) from error
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # chosen at run time
@@ -108,13 +110,13 @@ def wanted(files: Iterable[Path]) -> Wanted:
     return Wanted(list(groups.values()), [_in_namespace(pod) for pod in pods if pod.group])
 
 
-def given(file: Path) -> Given:
+def given(file: Path) -> Manifests:
     """Nodes, in Kubernetes' own words or in fewer; of a node without a NodeDevices all devices are free.
 
     Raises:
         Unreadable: likewise, or there is no node in the file.
     """
-    found = Given([], [], [], [])
+    found = Manifests([], [], [], [])
     for document in _documents([file]):
         if not document.kind:
             found.nodes.append(_node(document.read(PlainNode)))
@@ -127,7 +129,7 @@ def given(file: Path) -> Given:
         elif document.kind == "Pod":
             found.pods.append(_named(document, document.read(Pod)))
     if not found.nodes:
-        raise Unreadable(f"{file}: there is no node in it; write kubectl get nodes,nodedevices -o yaml there")
+        raise UnreadableManifest(f"{file}: there is no node in it; write kubectl get nodes,nodedevices -o yaml there")
     known = {ledger.node for ledger in found.ledgers}
     return found._replace(ledgers=[*found.ledgers, *(_ledger(n) for n in found.nodes if n.metadata.name not in known)])
 
@@ -151,9 +153,9 @@ def _documents(files: Iterable[Path]) -> Iterable[_Document]:
             with click.open_file(str(file), encoding="utf-8") as stream:
                 bodies = list(yaml.load_all(stream, Loader=_Loader))
         except (OSError, UnicodeDecodeError) as error:
-            raise Unreadable(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+            raise UnreadableManifest(f"{name}: {getattr(error, 'strerror', None) or error}") from error
         except yaml.YAMLError as error:
-            raise Unreadable(f"{name} is neither YAML nor JSON: {' '.join(str(error).split())}") from error
+            raise UnreadableManifest(f"{name} is neither YAML nor JSON: {' '.join(str(error).split())}") from error
         for number, body in enumerate(bodies, 1):
             yield from _unpacked(f"{name}, document {number}", body)
 
@@ -168,13 +170,15 @@ def _unpacked(where: str, body: Any) -> Iterable[_Document]:
             yield from _unpacked(f"{where}, item {number}", item)
         return
     if not isinstance(body, dict):
-        raise Unreadable(f"{where}: an object with apiVersion, kind and metadata was expected, not {body!r:.40}")
+        raise UnreadableManifest(
+            f"{where}: an object with apiVersion, kind and metadata was expected, not {body!r:.40}"
+        )
     yield _Document(where, body)
 
 
 def _named(document: _Document, obj: Named) -> Named:
     if not obj.metadata.name:
-        raise Unreadable(f"{document}, metadata.name: it is missing")
+        raise UnreadableManifest(f"{document}, metadata.name: it is missing")
     return obj
 
 

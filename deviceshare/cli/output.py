@@ -22,7 +22,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from deviceshare.domain.printable import printable, printable_lines
+from deviceshare.domain.objects.printable import printable, printable_lines
 
 TABLE, WIDE, JSON, YAML = "table", "wide", "json", "yaml"
 FORMATS: Final = (TABLE, WIDE, JSON, YAML)

@@ -7,12 +7,12 @@ import click
 from msgspec.structs import replace
 
 from deviceshare.cli import cluster
-from deviceshare.cli.manifests import Given, Wanted, given, wanted
+from deviceshare.cli.manifests import Manifests, Wanted, given, wanted
 from deviceshare.cli.output import JSON, TABLE, YAML, print_answer, show
 from deviceshare.cli.plan_view import view
-from deviceshare.cli.snapshot import Snapshot, look, snapshot
-from deviceshare.domain.planning import Plan, Planner
-from deviceshare.domain.workloads import admitted
+from deviceshare.cli.snapshot import ClusterSnapshot, look, snapshot
+from deviceshare.domain.answers.plan import Plan, Planner
+from deviceshare.domain.objects.workloads import admitted
 
 WAITS = 3
 """The exit status when something would wait; 1 and 2 mean failures in every command."""
@@ -57,13 +57,13 @@ def plan(target: cluster.Target, files: tuple[Path, ...], nodes: Path | None, ou
     sys.exit(0 if answer.complete else WAITS)
 
 
-def _from(file: Given) -> Snapshot:
+def _from(file: Manifests) -> ClusterSnapshot:
     grouped = [pod for pod in file.pods if pod.group]
     others = [pod for pod in file.pods if not pod.group and pod.plugin_resources()]
     return snapshot(file.nodes, file.ledgers, file.groups, grouped, others)
 
 
-def _plan(seen: Snapshot, new: Wanted) -> Plan:
+def _plan(seen: ClusterSnapshot, new: Wanted) -> Plan:
     groups = dict(seen.groups)
     for group in new.groups:
         known = seen.groups.get(group.name)

@@ -3,7 +3,7 @@
 from deviceshare.cli.folding import SHOWN, counted, fold, more
 from deviceshare.cli.inspect_view import nodes, total
 from deviceshare.cli.output import Part, group_name, styled, table
-from deviceshare.domain.planning import Placement, Plan
+from deviceshare.domain.answers.plan import Placement, Plan
 
 
 def view(plan: Plan, *, details: bool) -> list[Part]:

@@ -10,11 +10,12 @@ import click
 from deviceshare.cli import cluster
 from deviceshare.cli.output import say
 from deviceshare.cli.patience import insist, wait_for
-from deviceshare.domain import contract, rebinding
-from deviceshare.domain.devices import Device, Devices, selected
-from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import Claim, NodeDevices
-from deviceshare.domain.rebinding import Verdict
+from deviceshare.domain import contract
+from deviceshare.domain.objects.devices import Device, Devices, selected
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.placement import replacement
+from deviceshare.domain.placement.replacement import Replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
 from deviceshare.loops.ports import Cluster, NotFound
 
@@ -70,7 +71,7 @@ async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> st
             f" kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}, and the outcome with"
             f" kubectl describe sdg {name}"
         )
-    kept = [device for device in verdict.broken if any(rebinding.same(device, now) for now in after.claim.devices)]
+    kept = [device for device in verdict.broken if any(replacement.same(device, now) for now in after.claim.devices)]
     if kept:
         raise click.ClickException(
             f"Group {name} keeps {_listed(kept)}, which nothing could replace; see why with kubectl describe sdg {name}"
@@ -78,10 +79,10 @@ async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> st
     return _told(after, verdict.broken)
 
 
-async def _request(api: Cluster, name: str) -> tuple["_Seen", Verdict]:
+async def _request(api: Cluster, name: str) -> tuple["_Seen", Replacement]:
     """Asks the leader for other devices, if there are any; answers with the group as it was before."""
     seen = await _look(api, name)
-    verdict = rebinding.judge(seen.ledger, seen.claim)
+    verdict = replacement.judge(seen.ledger, seen.claim)
     if verdict.replacements:
         annotations = {contract.REBIND: new_token()}
         version = seen.group.metadata.resource_version
@@ -123,7 +124,7 @@ def _told(after: _Seen, broken: Devices) -> str:
     now = _listed(after.claim.devices)
     lines = [f"Group {after.group.name} now holds {now} on {after.node}, and no longer {_listed(broken)}."]
     if pods := after.group.status.allocated_pods:
-        if rebinding.by_cdi(after.ledger, after.claim.devices):
+        if replacement.by_cdi(after.ledger, after.claim.devices):
             lines.append(
                 "Its pods keep what they had, also when their containers restart, since devices are injected by CDI."
                 " Recreate them; what they had stays reserved until they have ended:"

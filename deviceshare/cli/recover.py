@@ -8,9 +8,9 @@ from deviceshare.cli import cluster
 from deviceshare.cli.output import say
 from deviceshare.cli.patience import insist, wait_for
 from deviceshare.domain import contract
-from deviceshare.domain.hardware import Hardware, Part
-from deviceshare.domain.health import finding, findings_of
-from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.device_health.examination import finding, findings_of
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, NotFound
 

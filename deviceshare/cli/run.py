@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from deviceshare import process, settings, telemetry
+from deviceshare import telemetry
+from deviceshare.run import process, settings
 
 
 @click.command(

@@ -15,14 +15,14 @@ from deviceshare.sandbox import (
     Options,
     Sandbox,
     SandboxError,
-    Status,
+    SandboxStatus,
     default_directory,
     running,
     start,
     status,
     stop,
 )
-from deviceshare.sandbox.demo import tell
+from deviceshare.sandbox.demo.tour import tell
 from deviceshare.sandbox.progress import Progress
 
 _RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -159,7 +159,7 @@ def show_status(directory: Path, output: str) -> None:
     sys.exit(0 if answer.ready else 1)
 
 
-def _print(answer: Status) -> None:
+def _print(answer: SandboxStatus) -> None:
     if answer.processes:
         made = table("NAME", "PID", "HEALTHY", "RESTARTS", "LAST EXIT")
         for process in answer.processes:

@@ -14,10 +14,10 @@ import msgspec
 from deviceshare.cli.output import show
 from deviceshare.cli.usage_table import pod_table
 from deviceshare.domain import contract
-from deviceshare.domain.hardware import Part
-from deviceshare.domain.sighting import Sighting
-from deviceshare.domain.usage import DeviceUsage, Process
-from deviceshare.nvidia import DeviceUse, Driver, NoDriver, NoLibrary, Refused, read_inventory, read_usage
+from deviceshare.domain.objects.hardware import Part
+from deviceshare.domain.objects.sighting import Sighting
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage
+from deviceshare.nvidia import DeviceUse, Driver, NoDriver, NoLibrary, NvmlRefused, read_inventory, read_usage
 
 ALL = "all"
 NOTHING = ("", "none")
@@ -51,7 +51,7 @@ def smi(report: Path | None) -> None:
         with Driver():
             models = {part.uuid: part for part in read_inventory().devices}
             mine = _mine(read_usage(), words)
-    except (NoDriver, Refused) as error:
+    except (NoDriver, NvmlRefused) as error:
         raise click.ClickException(_no_device(VOID) if words == [VOID] else str(error)) from error
     if not mine and words == [VOID]:
         raise click.ClickException(_no_device(VOID))
@@ -69,7 +69,7 @@ def _sighting(environment: Mapping[str, str]) -> Sighting:
     try:
         with Driver():
             inventory = read_inventory()
-    except (NoDriver, Refused) as error:
+    except (NoDriver, NvmlRefused) as error:
         return Sighting(variable, library=not isinstance(error, NoLibrary), error=str(error))
     silent = [f"{index}: {why}" for index, why in sorted(inventory.silent.items())]
     return Sighting(variable, [part.uuid for part in inventory.devices], silent)
@@ -119,7 +119,7 @@ def _usage(use: DeviceUse, part: Part | None) -> DeviceUsage:
         memory_used_mib=use.memory_used_mib or 0,
         memory_total_mib=use.memory_total_mib or 0,
         utilization=use.utilization,
-        processes=[Process(each.pid, _name(each.pid), each.memory_mib or 0) for each in use.processes],
+        processes=[DeviceProcess(each.pid, _name(each.pid), each.memory_mib or 0) for each in use.processes],
     )
 
 

@@ -4,26 +4,26 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from deviceshare.domain import contract
-from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.groups import Group
-from deviceshare.domain.guard import GUARDING, PodGuard, left_out
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.admission.pod_guard import GUARDING, PodGuard, left_out
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache, Object
-from deviceshare.loops.feeding import Feed
 from deviceshare.loops.kinds import GROUPS, LIVE_PODS, NODE_DEVICES, NODES, PODS, SHARED_NODES, WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.ports import Forbidden, NotFound
+from deviceshare.loops.replica.feed import Feed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from deviceshare.domain.ledger import NodeDevices
-    from deviceshare.domain.nodes import Node
+    from deviceshare.domain.objects.ledger import NodeDevices
+    from deviceshare.domain.objects.nodes import Node
     from deviceshare.kube.api import Api
 
 T = TypeVar("T", bound=Object)
 
 
-class Snapshot(NamedTuple):
+class ClusterSnapshot(NamedTuple):
     """The cluster as seen; `pods` are those that name a group."""
 
     fleet: Fleet
@@ -41,7 +41,7 @@ class Still(Cache[T]):
         self.replace(objects, "")
 
 
-async def look(api: "Api") -> Snapshot:
+async def look(api: "Api") -> ClusterSnapshot:
     """Reads nodes, ledgers, groups and their pods, all at once.
 
     The pods outside of groups, which may be most of the cluster's, are only read where some node has no agent that
@@ -85,8 +85,8 @@ def snapshot(
     groups: "Iterable[Group]",
     pods: "Iterable[Pod]",
     others: "Iterable[Pod]" = (),
-) -> Snapshot:
+) -> ClusterSnapshot:
     """What these objects make of the cluster; `others` are pods with devices from a device plugin."""
     fleet, members = Fleet(), list(pods)
     Feed(fleet, nodes=Still(nodes), ledgers=Still(ledgers), pods=Still(members), others=Still(others))
-    return Snapshot(fleet, {group.name: group for group in groups}, {pod.metadata.key: pod for pod in members})
+    return ClusterSnapshot(fleet, {group.name: group for group in groups}, {pod.metadata.key: pod for pod in members})

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from deviceshare.domain.picture import HELD, DeviceView, NodeView, Picture
-from deviceshare.domain.printable import quoted
+from deviceshare.domain.answers.picture import HELD, DeviceView, NodeView, Picture
+from deviceshare.domain.objects.printable import quoted
 
 
 class Trouble(NamedTuple):

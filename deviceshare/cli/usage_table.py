@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from deviceshare.cli.agents import DeviceNow, NodeNow
 from deviceshare.cli.output import Cell, Grid, group_name, joined, styled, table
-from deviceshare.domain.usage import DeviceUsage, Process
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage
 
 NONE = "-"
 
@@ -39,7 +39,7 @@ def _numbers(device: DeviceUsage) -> tuple[str, str, str]:
     return str(device.index), used, f"{device.memory_used_mib} / {device.memory_total_mib}"
 
 
-def _processes(device: DeviceUsage) -> Iterator[tuple[str, Process]]:
+def _processes(device: DeviceUsage) -> Iterator[tuple[str, DeviceProcess]]:
     """The greatest first, each with its memory."""
     for process in sorted(device.processes, key=lambda each: (-each.memory_mib, each.pid)):
         # Drivers don't tell the memory of every process, and no process has none.
@@ -50,5 +50,5 @@ def _ailment(device: DeviceNow) -> Cell:
     return styled(device.unhealthy, "red")
 
 
-def _trespass(process: Process) -> Cell:
+def _trespass(process: DeviceProcess) -> Cell:
     return styled("trespass" if process.trespass else "", "red")

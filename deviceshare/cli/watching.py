@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager, suppress
 
 from deviceshare.cli.cluster import ANSWER_SECONDS
 from deviceshare.cli.output import Part, on_terminal, screen, styled
-from deviceshare.cli.snapshot import Snapshot, guard_of, look
-from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.guard import PodGuard
-from deviceshare.domain.picture import Picture
+from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, look
+from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.answers.picture import Picture
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirrors import Mirrors
 
@@ -22,7 +22,7 @@ LOST = "The cluster does not answer; this is how it was. Trying again."
 Render = Callable[[Picture], list[Part]]
 
 
-async def follow(api: Api, draw: Callable[[Snapshot], Picture], render: Render) -> None:
+async def follow(api: Api, draw: Callable[[ClusterSnapshot], Picture], render: Render) -> None:
     """Draws until cancelled: on a terminal over what was there, elsewhere below it.
 
     Raises:
@@ -53,7 +53,7 @@ async def _next(changed: asyncio.Event, longest: float | None) -> None:
 @asynccontextmanager
 async def _mirrored(
     api: Api, changed: asyncio.Event, guard: PodGuard
-) -> AsyncIterator[tuple[Callable[[], Snapshot], Callable[[], bool]]]:
+) -> AsyncIterator[tuple[Callable[[], ClusterSnapshot], Callable[[], bool]]]:
     """Keeps mirrors; yields what they show, and whether they are up to date. Sets `changed` at each change."""
     fleet = Fleet()
     mirrors = Mirrors(api, guard)
@@ -66,7 +66,7 @@ async def _mirrored(
             for mirror in mirrors.by_name.values():
                 await mirror.wait_listed()
         yield (
-            lambda: Snapshot(
+            lambda: ClusterSnapshot(
                 fleet,
                 {group.name: group for group in mirrors.groups.values()},
                 {pod.metadata.key: pod for pod in mirrors.pods.values()},

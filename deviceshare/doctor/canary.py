@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, listed, logs
 from deviceshare.domain import contract
-from deviceshare.domain.groups import BOUND, Group
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.pods import Pod
-from deviceshare.domain.waiting import behind_gates
+from deviceshare.domain.answers.waiting import behind_gates
+from deviceshare.domain.objects.groups import BOUND, Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import Pod
 
 LABEL: Final = ("app.kubernetes.io/name", "deviceshare-canary")
 SELECTOR: Final = "=".join(LABEL)

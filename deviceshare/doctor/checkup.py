@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from deviceshare.kube.api import Api
 
 
-class Request(Struct, frozen=True):
+class CheckupRequest(Struct, frozen=True):
     """What to look at, and where."""
 
     release: str
@@ -50,7 +50,7 @@ class Checkup(Struct, frozen=True):
     checks: list[Check]
 
 
-async def look(api: "Api", request: Request) -> AsyncIterator[Check]:
+async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     """One check after the other, each as soon as it is done."""
     yield await definitions.examine(api)
     yield await rights.examine_person(api)

@@ -12,7 +12,7 @@ import structlog
 
 from deviceshare.doctor import canary
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, unread
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Forbidden, Kind, NotFound
 

@@ -11,9 +11,9 @@ from msgspec import Struct, field
 from deviceshare.doctor import canary
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, Finding
 from deviceshare.domain import contract
-from deviceshare.domain.devices import Devices
-from deviceshare.domain.meta import ObjectMeta
-from deviceshare.domain.sighting import MESSAGE_PATH, Sighting, decode
+from deviceshare.domain.objects.devices import Devices
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.sighting import MESSAGE_PATH, Sighting, decode
 from deviceshare.loops.kinds import Event
 from deviceshare.loops.ports import Kind
 

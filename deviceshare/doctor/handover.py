@@ -17,12 +17,13 @@ from deviceshare.doctor.kinds import (
     MACHINES,
     RUNTIME_CLASSES,
     ClusterPolicy,
-    Machine,
+    NodeSoftware,
+    Rollout,
     RuntimeClass,
-    Workload,
 )
-from deviceshare.domain import contract, handover
-from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain import contract
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.placement import handover
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import ApiError, NotFound
 
@@ -38,12 +39,12 @@ _UNDECIDED: Final = "UUID or number"
 class Stack(Struct, frozen=True):
     """What of NVIDIA's is installed, and what deviceshare is set to."""
 
-    machines: Sequence[Machine] = ()
+    machines: Sequence[NodeSoftware] = ()
     """The shared nodes that have NVIDIA's devices."""
     classes: Sequence[RuntimeClass] = ()
     policies: Sequence[ClusterPolicy] = ()
-    toolkits: Sequence[Workload] = ()
-    deployment: Workload | None = None
+    toolkits: Sequence[Rollout] = ()
+    deployment: Rollout | None = None
     ledgers: Sequence[NodeDevices] = field(default_factory=list)
 
     @property
@@ -64,7 +65,7 @@ class Stack(Struct, frozen=True):
         return (self.deployment and self.deployment.flag("runtime-class")) or ""
 
 
-async def examine(api: "Api", deployment: Workload | None) -> Check:
+async def examine(api: "Api", deployment: Rollout | None) -> Check:
     """`deployment` is deviceshare's own, if it was found."""
     try:
         shared = await api.list(MACHINES, label_selector=f"{contract.MODE_LABEL}={contract.MODE_SHARED}")
@@ -201,7 +202,7 @@ def injects_by_nri(runtime: str) -> bool | None:
     return (1, 7, 30) <= numbers < (2, 0, 0) or numbers >= (2, 1, 0)
 
 
-def _version_of(toolkit: Workload) -> str:
+def _version_of(toolkit: Rollout) -> str:
     """The toolkit's version by its image's tag; "" where it has none."""
     images = [each.image for each in toolkit.spec.template.spec.containers if "toolkit" in each.image]
     tags = [image.rpartition(":")[2] for image in images if "@" not in image]

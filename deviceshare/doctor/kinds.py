@@ -5,12 +5,12 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from deviceshare.domain import contract
-from deviceshare.domain.meta import Condition, ObjectMeta
-from deviceshare.domain.quantities import Quantity
+from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.loops.ports import Kind
 
 
-class Names(Struct, frozen=True):
+class CrdNames(Struct, frozen=True):
     plural: str = ""
     kind: str = ""
 
@@ -22,7 +22,7 @@ class CrdVersion(Struct, frozen=True):
 
 
 class CrdSpec(Struct, frozen=True):
-    names: Names = Names()
+    names: CrdNames = CrdNames()
     versions: list[CrdVersion] = field(default_factory=list)
 
 
@@ -74,13 +74,13 @@ class WorkPodSpec(Struct, frozen=True):
     containers: list[WorkContainer] = field(default_factory=list)
 
 
-class Template(Struct, frozen=True):
+class WorkTemplate(Struct, frozen=True):
     spec: WorkPodSpec = WorkPodSpec()
 
 
-class WorkloadSpec(Struct, frozen=True):
+class RolloutSpec(Struct, frozen=True):
     replicas: int = 1
-    template: Template = Template()
+    template: WorkTemplate = WorkTemplate()
 
 
 class WorkloadStatus(Struct, frozen=True, rename="camel"):
@@ -89,14 +89,14 @@ class WorkloadStatus(Struct, frozen=True, rename="camel"):
     number_ready: int = 0
 
 
-class Workload(Struct, frozen=True):
+class Rollout(Struct, frozen=True):
     """A Deployment or a DaemonSet.
 
     https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/deployment-v1/
     """
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
-    spec: WorkloadSpec = WorkloadSpec()
+    spec: RolloutSpec = RolloutSpec()
     status: WorkloadStatus = WorkloadStatus()
 
     def container(self, name: str) -> WorkContainer | None:
@@ -198,7 +198,7 @@ class MachineStatus(Struct, frozen=True, rename="camel"):
     """Which runtimes the node has; told from Kubernetes 1.30 on."""
 
 
-class Machine(Struct, frozen=True):
+class NodeSoftware(Struct, frozen=True):
     """A node's software."""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
@@ -244,10 +244,10 @@ OWN_ACCESS: Final = Kind(
     _AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews", AccessReview, namespaced=False
 )
 ACCESS: Final = Kind(_AUTHORIZATION, "SubjectAccessReview", "subjectaccessreviews", AccessReview, namespaced=False)
-DEPLOYMENTS: Final = Kind(_APPS, "Deployment", "deployments", Workload, namespaced=True)
-DAEMON_SETS: Final = Kind(_APPS, "DaemonSet", "daemonsets", Workload, namespaced=True)
+DEPLOYMENTS: Final = Kind(_APPS, "Deployment", "deployments", Rollout, namespaced=True)
+DAEMON_SETS: Final = Kind(_APPS, "DaemonSet", "daemonsets", Rollout, namespaced=True)
 CONFIG_MAPS: Final = Kind("v1", "ConfigMap", "configmaps", ConfigMap, namespaced=True)
 SCHEDULER_PODS: Final = Kind("v1", "Pod", "pods", SchedulerPod, namespaced=True)
 RUNTIME_CLASSES: Final = Kind("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", RuntimeClass, namespaced=False)
-MACHINES: Final = Kind("v1", "Node", "nodes", Machine, namespaced=False)
+MACHINES: Final = Kind("v1", "Node", "nodes", NodeSoftware, namespaced=False)
 CLUSTER_POLICIES: Final = Kind("nvidia.com/v1", "ClusterPolicy", "clusterpolicies", ClusterPolicy, namespaced=False)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from deviceshare.doctor import gpu
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, Check, Finding, check, unread
 from deviceshare.doctor.flight import NOTHING_FREE, fly, free
-from deviceshare.doctor.kinds import RUNTIME_CLASSES, Workload
+from deviceshare.doctor.kinds import RUNTIME_CLASSES, Rollout
 from deviceshare.domain import contract
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import EVENTS, NODE_DEVICES, Event
 from deviceshare.loops.ports import ApiError, NotFound
 
@@ -29,7 +29,7 @@ _NO_IMAGE: Final = Finding(
 )
 
 
-async def examine(api: "Api", namespace: str, release: str, deployment: Workload | None, image: str) -> Check:
+async def examine(api: "Api", namespace: str, release: str, deployment: Rollout | None, image: str) -> Check:
     """Sends one through `namespace`, with `image` or that of the Deployment."""
     own = deployment.container(contract.NAME) if deployment else None
     image = image or (own.image if own else "")
@@ -49,7 +49,7 @@ async def examine(api: "Api", namespace: str, release: str, deployment: Workload
     return check(NAME, said, findings)
 
 
-async def _missing_class(api: "Api", deployment: Workload | None) -> Finding | None:
+async def _missing_class(api: "Api", deployment: Rollout | None) -> Finding | None:
     """A pod that names a RuntimeClass which isn't there is refused: there is nothing to send."""
     name = deployment.flag("runtime-class") if deployment else None
     if not name or any(each.metadata.name == name for each in await api.list(RUNTIME_CLASSES)):

@@ -6,11 +6,12 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
 from deviceshare.doctor.findings import OK, PROBLEM, WARNING, Check, Finding, check, listed, logs, unread
-from deviceshare.domain import contract, physical
-from deviceshare.domain.hardware import NO_HARDWARE
-from deviceshare.domain.inventory import KEPT_OUT, Withheld, take
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node
+from deviceshare.domain import contract
+from deviceshare.domain.objects.hardware import NO_HARDWARE
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.placement import counted_devices
+from deviceshare.domain.placement.inventory import KEPT_OUT, Withheld, take
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.ports import ApiError
 
@@ -120,7 +121,7 @@ def _found(nodes: Iterable[Node]) -> list[Finding]:
     """What the shared nodes' labels, annotations and plugins say of sharing, where the devices can be counted."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for node in (each for each in nodes if each.shared):
-        for resource, counted in physical.count(node).items():
+        for resource, counted in counted_devices.count(node).items():
             if counted.told and counted.number:
                 found[f"{counted.number} {resource} ({counted.told})"].append(node.metadata.name)
     return [Finding(OK, f"{what}: {listed(names)}", "") for what, names in sorted(found.items())]

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from deviceshare.doctor.findings import WARNING, Check, Finding, check, listed, unread
 from deviceshare.domain import contract
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.quantities import is_some
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.quantities import is_some
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.ports import ApiError
 

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, logs, unread
-from deviceshare.doctor.kinds import DAEMON_SETS, DEPLOYMENTS, Workload
+from deviceshare.doctor.kinds import DAEMON_SETS, DEPLOYMENTS, Rollout
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import LEASES, Lease
 from deviceshare.loops.leadership import LEASE_NAME
@@ -19,7 +19,7 @@ NO_DURATION_SECONDS: Final = 15.0
 """How long a lease is watched that doesn't say how long it lasts."""
 
 
-async def deployment(api: "Api", namespace: str) -> Workload | None:
+async def deployment(api: "Api", namespace: str) -> Rollout | None:
     """deviceshare's own; None where it runs by other means. Raises ApiError."""
     try:
         return await api.get(DEPLOYMENTS, contract.NAME, namespace)
@@ -27,7 +27,7 @@ async def deployment(api: "Api", namespace: str) -> Workload | None:
         return None
 
 
-async def agents(api: "Api", namespace: str) -> Workload | None:
+async def agents(api: "Api", namespace: str) -> Rollout | None:
     """Those on the nodes; None where none are wanted. Raises ApiError."""
     try:
         return await api.get(DAEMON_SETS, contract.AGENT, namespace)
@@ -53,7 +53,7 @@ async def examine(api: "Api", namespace: str) -> Check:
     return check("replicas", f"{ready}a leader at work", findings)
 
 
-def judge_deployment(found: Workload | None, namespace: str) -> list[Finding]:
+def judge_deployment(found: Rollout | None, namespace: str) -> list[Finding]:
     """None is no fault by itself: where deviceshare runs by other means, its lease tells."""
     if found is None or found.status.ready_replicas >= found.spec.replicas > 0:
         return []
@@ -77,7 +77,7 @@ def judge_lease(name: str, namespace: str, *, renewed: bool | None, deployed: bo
     return [Finding(PROBLEM, f"{fate} the Lease {namespace}/{name}: {consequence}", logs(namespace, who))]
 
 
-def judge_agents(found: Workload | None, namespace: str) -> list[Finding]:
+def judge_agents(found: Rollout | None, namespace: str) -> list[Finding]:
     """Agents are optional; those that are wanted should run."""
     if found is None or found.status.number_ready >= found.status.desired_number_scheduled:
         return []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import to_builtins
 
 from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, unread
-from deviceshare.doctor.kinds import ACCESS, OWN_ACCESS, Attributes, Workload
+from deviceshare.doctor.kinds import ACCESS, OWN_ACCESS, Attributes, Rollout
 from deviceshare.domain import contract
 from deviceshare.loops.ports import ApiError
 
@@ -83,7 +83,7 @@ def judge_person(denied: list[Attributes]) -> list[Finding]:
     return [Finding(WARNING, f"you may not {listed([_said(each) for each in denied])}", cure)] if denied else []
 
 
-async def examine_own(api: "Api", namespace: str, deployment: Workload | None) -> Check:
+async def examine_own(api: "Api", namespace: str, deployment: Rollout | None) -> Check:
     """What deviceshare's service account may not do but has to."""
     flag = deployment.flag if deployment else (lambda _: None)
     user = flag("identity") or f"system:serviceaccount:{namespace}:{contract.NAME}"

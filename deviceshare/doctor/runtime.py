@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
-from deviceshare.doctor.kinds import MACHINES, RUNTIME_CLASSES, Machine, RuntimeClass
+from deviceshare.doctor.kinds import MACHINES, RUNTIME_CLASSES, NodeSoftware, RuntimeClass
 from deviceshare.domain import contract
 from deviceshare.loops.ports import ApiError
 
@@ -47,7 +47,7 @@ async def examine(api: "Api", settings: str | None) -> Check:
     return check("runtime", "nothing overrules or ignores the groups' variables", findings)
 
 
-def judge_handlers(machines: Iterable[Machine], classes: Sequence[RuntimeClass]) -> list[Finding]:
+def judge_handlers(machines: Iterable[NodeSoftware], classes: Sequence[RuntimeClass]) -> list[Finding]:
     """Whether pods can ask for NVIDIA's runtime where it isn't the default. Nodes tell what they have from 1.30 on."""
     named = [each.metadata.name for each in classes if each.handler == NVIDIA]
     have = [each.metadata.name for each in machines if NVIDIA in each.handlers]
@@ -64,7 +64,7 @@ def judge_handlers(machines: Iterable[Machine], classes: Sequence[RuntimeClass])
     return findings
 
 
-def judge_systems(machines: Iterable[Machine]) -> list[Finding]:
+def judge_systems(machines: Iterable[NodeSoftware]) -> list[Finding]:
     """Systems that are known to ignore the variable unless told otherwise."""
     names = [each.metadata.name for each in machines if BOTTLEROCKET in each.status.node_info.os_image]
     if not names:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, unread
-from deviceshare.doctor.kinds import CONFIG_MAPS, SCHEDULER_PODS, SchedulerPod, Workload
+from deviceshare.doctor.kinds import CONFIG_MAPS, SCHEDULER_PODS, Rollout, SchedulerPod
 from deviceshare.domain import contract
 from deviceshare.loops.ports import ApiError, NotFound
 
@@ -53,7 +53,7 @@ class SchedulerConfig(Struct, frozen=True, rename="camel"):
         return (self.percentage_of_nodes_to_score if own is None else own) or 0
 
 
-async def examine(api: "Api", release: str, deployment: Workload | None) -> Check:
+async def examine(api: "Api", release: str, deployment: Rollout | None) -> Check:
     """The ConfigMap of our own kube-scheduler, or whatever of the cluster's can be seen."""
     try:
         if deployment and deployment.container("kube-scheduler"):

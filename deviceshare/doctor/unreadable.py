@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deviceshare.doctor.findings import PROBLEM, Check, Finding, check, unread
 from deviceshare.domain import contract
-from deviceshare.domain.blind_spots import UnreadableObject, unreadable
+from deviceshare.domain.placement.blind_spots import UnreadableObject, unreadable
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Kind
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 from deviceshare.doctor.findings import WARNING, Check, Finding, check, listed, unread
 from deviceshare.domain import contract
-from deviceshare.domain.barred import Barred, barred
-from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.barred_pods import Barred, barred
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError
 

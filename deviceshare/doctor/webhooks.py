@@ -12,13 +12,14 @@ import msgspec
 import yaml
 from cryptography import x509
 
-from deviceshare import assets, certificates
+from deviceshare import assets
+from deviceshare.certificates import issuance
 from deviceshare.doctor import canary, replicas
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
-from deviceshare.doctor.kinds import Workload
+from deviceshare.doctor.kinds import Rollout
 from deviceshare.domain import contract
-from deviceshare.domain.guard import GUARDING, left_out
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.admission.pod_guard import GUARDING, left_out
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import PODS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from deviceshare.loops.ports import ApiError, NotFound
 
@@ -34,7 +35,7 @@ OF_AGENTS: Final = "validate-node-devices.deviceshare.io"
 _APPLY = "helm upgrade the release, or kubectl apply -f {file} and let deviceshare fill in the caBundle (--ca-secret)"
 
 
-async def examine(api: "Api", release: str, deployment: Workload | None) -> Check:
+async def examine(api: "Api", release: str, deployment: Rollout | None) -> Check:
     """The configurations, as they stand."""
     findings = []
     setting = deployment.flag("excluded-namespaces") if deployment else None
@@ -153,7 +154,7 @@ def _judge_bundle(kind: str, webhook: dict[str, Any], now: datetime) -> list[Fin
         text = base64.b64decode(webhook.get("clientConfig", {}).get("caBundle", "")).decode(errors="replace")
     except (binascii.Error, ValueError):
         text = ""
-    authorities = [x509.load_pem_x509_certificate(each.encode()) for each in certificates.split(text)]
+    authorities = [x509.load_pem_x509_certificate(each.encode()) for each in issuance.split(text)]
     if not authorities:
         cure = "see deviceshare's log for the certificate authority; with cert-manager, see that its CA injector runs"
         return [Finding(PROBLEM, f"{name}: caBundle holds no certificate, so the API server trusts nobody", cure)]

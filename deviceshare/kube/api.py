@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 from msgspec import Raw, Struct, field
 
-from deviceshare.domain.decoding import decoder_of
+from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.kube.backoff import delays
 from deviceshare.kube.connection import CONNECT_TIMEOUT, Connection, within
 from deviceshare.kube.paths import path_of, segment, selecting

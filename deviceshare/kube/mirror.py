@@ -20,7 +20,7 @@ import msgspec
 import structlog
 from msgspec import Raw, Struct
 
-from deviceshare.domain.decoding import decoder_of
+from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.kube.api import Api
 from deviceshare.kube.backoff import delays
 from deviceshare.kube.cache import Cache, T
@@ -30,7 +30,7 @@ from deviceshare.loops.ports import ApiError, Expired, Kind
 log = structlog.get_logger(__name__)
 
 
-class Pace(Struct, frozen=True):
+class MirrorPace(Struct, frozen=True):
     """The mirror's times, in seconds."""
 
     quiet: float = 75.0
@@ -47,7 +47,7 @@ class Pace(Struct, frozen=True):
     """All replicas wait for this after an outage, and the webhooks with them."""
 
 
-class Mirror(Generic[T]):
+class ApiMirror(Generic[T]):
     """Implements `deviceshare.loops.ports.Mirror`. Somebody owns a task with `run()`."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Mirror(Generic[T]):
         field_selector: str = "",
         keep: Callable[[T], bool] | None = None,
         see: Callable[[T], T] | None = None,
-        pace: Pace = Pace(),  # noqa: B008 it is frozen
+        pace: MirrorPace = MirrorPace(),  # noqa: B008 it is frozen
     ) -> None:
         """`keep` drops at once what isn't worth holding and can't be told by a selector; `see` as in Cache."""
         self.events = 0
@@ -203,7 +203,7 @@ class Mirror(Generic[T]):
         return delays(self._pace.first_pause, self._pace.longest_pause)
 
 
-def count_unreadable(mirrors: Iterable[Mirror[Any]]) -> dict[str, int]:
+def count_unreadable(mirrors: Iterable[ApiMirror[Any]]) -> dict[str, int]:
     """How many objects that can't be read they hold, by kind."""
     counts: dict[str, int] = {}
     for mirror in mirrors:

@@ -3,28 +3,28 @@
 from typing import Any
 
 from deviceshare.domain import contract
-from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.guard import PodGuard
+from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.api import Api
-from deviceshare.kube.mirror import Mirror
-from deviceshare.loops.feeding import Feed
+from deviceshare.kube.mirror import ApiMirror
 from deviceshare.loops.kinds import GROUPS, LIVE_PODS, NODE_DEVICES, NODES, PODS, SHARED_NODES
+from deviceshare.loops.replica.feed import Feed
 
 
 class Mirrors:
     """Groups, ledgers, shared nodes, the pods of groups as the guard sees them, and others that may have devices."""
 
     def __init__(self, api: Api, guard: PodGuard) -> None:
-        self.groups = Mirror(api, GROUPS)
-        self.ledgers = Mirror(api, NODE_DEVICES)
-        self.nodes = Mirror(api, NODES, label_selector=SHARED_NODES)
-        self.pods = Mirror(api, PODS, label_selector=contract.GROUP, see=guard)
+        self.groups = ApiMirror(api, GROUPS)
+        self.ledgers = ApiMirror(api, NODE_DEVICES)
+        self.nodes = ApiMirror(api, NODES, label_selector=SHARED_NODES)
+        self.pods = ApiMirror(api, PODS, label_selector=contract.GROUP, see=guard)
         # Pods that got devices from a vendor's device plugin. In a large cluster that is a long stream of which nearly
         # nothing is kept; the two selectors spare the API server from sending every pod twice.
-        self.others = Mirror(
+        self.others = ApiMirror(
             api, PODS, label_selector=f"!{contract.GROUP}", field_selector=LIVE_PODS, keep=lambda pod: pod.past_us
         )
-        self.by_name: dict[str, Mirror[Any]] = {
+        self.by_name: dict[str, ApiMirror[Any]] = {
             "groups": self.groups,
             "ledgers": self.ledgers,
             "nodes": self.nodes,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from deviceshare.domain.decoding import decoder_of
+from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.loops.ports import (
     AlreadyExists,
     ApiError,
@@ -29,7 +29,7 @@ class Details(Struct, frozen=True, rename="camel"):
     retry_after_seconds: int = 0
 
 
-class Status(Struct, frozen=True):
+class ApiStatus(Struct, frozen=True):
     """The body of a refusal, and the object of an ERROR event."""
 
     message: str = ""
@@ -54,14 +54,14 @@ _BY_CODE: dict[int, type[ApiError]] = {
 def refusal(request: str, code: int, headers: Mapping[str, str], body: bytes) -> ApiError:
     """The error for an HTTP status of 300 and above."""
     try:
-        status = decoder_of(Status).decode(body)
+        status = decoder_of(ApiStatus).decode(body)
     except msgspec.DecodeError:  # not from the API server proper: a proxy, or a handler without a Status
-        status = Status(message=body[:200].decode(errors="replace").strip())
+        status = ApiStatus(message=body[:200].decode(errors="replace").strip())
     after = headers.get("Retry-After", "")
     return refusal_of_status(request, status, code, float(after) if after.isdecimal() else None)
 
 
-def refusal_of_status(request: str, status: Status, code: int, retry_after: float | None = None) -> ApiError:
+def refusal_of_status(request: str, status: ApiStatus, code: int, retry_after: float | None = None) -> ApiError:
     """The error for a Status object, whichever way it came."""
     text = f"{request}: {code} {status.reason} {status.message}".rstrip()
     if retry_after is None and status.details and status.details.retry_after_seconds:

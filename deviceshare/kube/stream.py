@@ -9,8 +9,8 @@ import aiohttp
 import msgspec
 from msgspec import Raw, Struct
 
-from deviceshare.domain.decoding import decoder_of
-from deviceshare.kube.refusals import Status, refusal_of_status
+from deviceshare.domain.objects.object_decoder import decoder_of
+from deviceshare.kube.refusals import ApiStatus, refusal_of_status
 from deviceshare.loops.ports import ApiError, Expired
 
 LONGEST_LINE = 32 * 2**20
@@ -64,7 +64,7 @@ async def lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 def _error(raw: Raw) -> ApiError:
     try:
-        status = decoder_of(Status).decode(raw)
+        status = decoder_of(ApiStatus).decode(raw)
     except msgspec.DecodeError:
         return Expired("the watch ended with an error that can't be read")
     return refusal_of_status("watch", status, status.code or 500)

@@ -50,7 +50,7 @@ class Allocated(Struct, frozen=True):
     `MIG-…`; the index where the plugin runs with `DEVICE_ID_STRATEGY=index`."""
 
 
-class Unreadable(Exception):
+class PodResourcesUnknown(Exception):
     """Nobody can tell what the plugins gave away; the text says why and what to do."""
 
 
@@ -63,16 +63,16 @@ async def allocations(socket: Path, *, seconds: float = ANSWER_SECONDS) -> list[
         async with asyncio.timeout(seconds), Channel(path=str(socket)) as channel:
             answer = await _list(channel)
     except TimeoutError:
-        raise Unreadable(
+        raise PodResourcesUnknown(
             f"The kubelet accepted the connection on {socket} but did not answer in {seconds:g} s: "
             "see its log on the node (journalctl -u kubelet)."
         ) from None
     except OSError as error:
-        raise Unreadable(_unconnected(socket, error)) from error
+        raise PodResourcesUnknown(_unconnected(socket, error)) from error
     except GRPCError as error:
-        raise Unreadable(_refused(socket, error)) from error
+        raise PodResourcesUnknown(_refused(socket, error)) from error
     except (DecodeError, ProtocolError, StreamTerminatedError) as error:
-        raise Unreadable(
+        raise PodResourcesUnknown(
             f"What listens on {socket} does not speak the kubelet's pod-resources API "
             f"({str(error) or 'undecodable answer'}): check which directory of the node is mounted there."
         ) from error

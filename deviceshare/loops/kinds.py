@@ -5,11 +5,11 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from deviceshare.domain import contract
-from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.meta import ObjectMeta
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.ports import Kind
 
 

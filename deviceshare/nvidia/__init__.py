@@ -6,7 +6,7 @@ thread, because `Driver.restart` takes from all others what they hold.
 NVML shows processes by the PIDs of its caller's PID namespace, and only those: the agent's pod needs `hostPID`.
 """
 
-from deviceshare.nvidia.driver import Driver, Lost, NoDriver, NoLibrary, Refused
+from deviceshare.nvidia.driver import Driver, Lost, NoDriver, NoLibrary, NvmlRefused
 from deviceshare.nvidia.events import Watch, XidError
 from deviceshare.nvidia.inventory import Inventory, read_boot_id, read_inventory
 from deviceshare.nvidia.usage import DeviceUse, ProcessUse, read_usage
@@ -20,7 +20,7 @@ __all__ = [
     "NoDriver",
     "NoLibrary",
     "ProcessUse",
-    "Refused",
+    "NvmlRefused",
     "Watch",
     "XidError",
     "describe",

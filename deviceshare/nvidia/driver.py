@@ -21,11 +21,11 @@ class NoLibrary(NoDriver):
     """The library of NVIDIA's driver isn't here."""
 
 
-class Refused(Exception):
+class NvmlRefused(Exception):
     """NVML answered with an error that says nothing about the GPU's health."""
 
 
-class Lost(Refused):
+class Lost(NvmlRefused):
     """The driver can't reach the GPU any more, or not before it is reset."""
 
 
@@ -72,7 +72,7 @@ def ask(function: Callable[..., Any], *arguments: object) -> Any:
             raise kind(_NO_DRIVER[error.value]) from error
         if error.value in _LOST:
             raise Lost(_LOST[error.value]) from error
-        raise Refused(f"{error} ({function.__name__})") from error
+        raise NvmlRefused(f"{error} ({function.__name__})") from error
 
 
 def ask_if_known(function: Callable[..., Any], *arguments: object) -> Any:
@@ -81,7 +81,7 @@ def ask_if_known(function: Callable[..., Any], *arguments: object) -> Any:
         return ask(function, *arguments)
     except Lost:
         raise
-    except Refused:
+    except NvmlRefused:
         return None
 
 
@@ -92,7 +92,7 @@ class Driver:
         """Raises NoDriver."""
         try:
             ask(pynvml.nvmlInit)
-        except Refused as error:
+        except NvmlRefused as error:
             raise NoDriver(f"NVML doesn't start: {error}. Run nvidia-smi on the node: it tells the cause.") from error
 
     def stop(self) -> None:
@@ -127,7 +127,7 @@ def find_gpus() -> tuple[list[Gpu], dict[int, str]]:
         try:
             handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index)
             answering.append(Gpu(index, ask(pynvml.nvmlDeviceGetUUID, handle), handle))
-        except Refused as error:
+        except NvmlRefused as error:
             # Unknown errors too: without a UUID nobody can say which GPU this is.
             silent[index] = str(error)
     return answering, silent

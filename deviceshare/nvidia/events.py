@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 from msgspec import Struct
 
-from deviceshare.nvidia.driver import Refused, ask, find_gpus
+from deviceshare.nvidia.driver import NvmlRefused, ask, find_gpus
 
 
 class XidError(Struct, frozen=True):
@@ -34,7 +34,7 @@ class Watch:
         for gpu in gpus:
             try:
                 ask(pynvml.nvmlDeviceRegisterEvents, gpu.handle, pynvml.nvmlEventTypeXidCriticalError, self._events)
-            except Refused as error:
+            except NvmlRefused as error:
                 self.unwatched[gpu.uuid] = str(error)
             else:
                 self._uuids[_address(gpu.handle)] = gpu.uuid
@@ -66,7 +66,7 @@ class Watch:
         # A GPU that just fell off the bus may not answer any more, but its handle is still what it was.
         try:
             return str(ask(pynvml.nvmlDeviceGetUUID, handle))
-        except Refused:
+        except NvmlRefused:
             return self._uuids.get(_address(handle), "")
 
 

@@ -6,8 +6,8 @@ from typing import Final
 import pynvml
 from msgspec import Struct
 
-from deviceshare.domain.hardware import Link, Part
-from deviceshare.nvidia.driver import Gpu, Refused, ask, ask_if_known, find_gpus, pci_address
+from deviceshare.domain.objects.hardware import Link, Part
+from deviceshare.nvidia.driver import Gpu, NvmlRefused, ask, ask_if_known, find_gpus, pci_address
 from deviceshare.nvidia.links import read_links
 from deviceshare.nvidia.memory import MIB, read_memory
 
@@ -37,7 +37,7 @@ def read_inventory(sysfs: Path = Path("/sys")) -> Inventory:
     for gpu in gpus:
         try:
             read.append((gpu, _part(gpu, sysfs)))
-        except Refused as error:
+        except NvmlRefused as error:
             silent[gpu.index] = str(error)
     return Inventory(
         driver=ask_if_known(pynvml.nvmlSystemGetDriverVersion) or "",

@@ -7,8 +7,8 @@ from typing import Final
 
 import pynvml
 
-from deviceshare.domain.hardware import NUMA, NVLINK, SWITCH, Link, Part
-from deviceshare.nvidia.driver import Gpu, Refused, ask, ask_if_known, pci_address
+from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH, Link, Part
+from deviceshare.nvidia.driver import Gpu, NvmlRefused, ask, ask_if_known, pci_address
 
 _NVSWITCH: Final = "NVSwitch"
 _LEVELS: Final = {
@@ -51,7 +51,7 @@ def _lanes(gpu: Gpu) -> Counter[str]:
                 lanes[_NVSWITCH] += 1
             elif (pci := ask_if_known(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, gpu.handle, link)) is not None:
                 lanes[pci_address(pci.busId)] += 1
-    except Refused:
+    except NvmlRefused:
         lanes.clear()  # Lost between two calls: the next look will tell.
     return lanes
 
@@ -59,7 +59,7 @@ def _lanes(gpu: Gpu) -> Counter[str]:
 def _pcie(one: Gpu, other: Gpu) -> str:
     try:
         return _LEVELS.get(ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, one.handle, other.handle), "")
-    except Refused:
+    except NvmlRefused:
         return ""
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pynvml
 from msgspec import Struct
 
-from deviceshare.nvidia.driver import Gpu, Refused, ask_if_known, find_gpus
+from deviceshare.nvidia.driver import Gpu, NvmlRefused, ask_if_known, find_gpus
 from deviceshare.nvidia.memory import MIB, read_memory
 
 _LISTS: Final = (
@@ -46,7 +46,7 @@ def read_usage() -> list[DeviceUse]:
     for gpu in find_gpus()[0]:
         try:
             uses.append(_use(gpu))
-        except Refused:
+        except NvmlRefused:
             continue  # Lost meanwhile; to say so is the inventory's part.
     return uses
 

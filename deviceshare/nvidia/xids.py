@@ -1,4 +1,4 @@
-"""NVIDIA's names for Xid errors. Which of them count against the GPU, `domain/health.py` says.
+"""NVIDIA's names for Xid errors. Which of them count against the GPU, `domain/device_health/examination.py` says.
 
 The names are those of the Xid catalog, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, shortened.
 """

@@ -9,8 +9,8 @@ would have. Or, with `real_node`, there is one that is real: containerd, kubelet
 """
 
 from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.lifecycle import Sandbox, Status, running, start, status, stop
-from deviceshare.sandbox.pod import ENV, RUN_FOR, SIMULATED
+from deviceshare.sandbox.lifecycle import Sandbox, SandboxStatus, running, start, status, stop
+from deviceshare.sandbox.simulated.pod import ENV, RUN_FOR, SIMULATED
 from deviceshare.sandbox.state import Layout, Options, ProcessState, default_directory
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "ProcessState",
     "Sandbox",
     "SandboxError",
-    "Status",
+    "SandboxStatus",
     "default_directory",
     "running",
     "start",

@@ -17,11 +17,13 @@ from typing import TypeVar
 
 import msgspec
 
-from deviceshare.sandbox import binaries, machine, network, programs, real_node
+from deviceshare.sandbox.control_plane.probes import Prober
 from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.probes import Prober
+from deviceshare.sandbox.host import machine, network
+from deviceshare.sandbox.kubernetes import binaries, programs
 from deviceshare.sandbox.progress import Progress
-from deviceshare.sandbox.state import Layout, Options, Plan, ProcessState, State
+from deviceshare.sandbox.real import real_node
+from deviceshare.sandbox.state import Layout, Options, ProcessState, SandboxPlan, SandboxState
 
 _START_SECONDS = 240.0
 _STOP_SECONDS = 90.0
@@ -30,7 +32,7 @@ _POLL_SECONDS = 0.1
 T = TypeVar("T")
 
 
-class Status(msgspec.Struct, kw_only=True, rename="camel"):
+class SandboxStatus(msgspec.Struct, kw_only=True, rename="camel"):
     """How a sandbox is, asked of the processes themselves just now."""
 
     ready: bool
@@ -70,7 +72,7 @@ class Sandbox:
         """Of `alice`, who has the rights of `edit`, or of `deviceshare`, `kube-scheduler`, `kubelet` and the like."""
         return self.layout.kubeconfigs / f"{identity}.yaml"
 
-    def status(self) -> Status:
+    def status(self) -> SandboxStatus:
         """Asks every process how it is."""
         return status(self.layout.directory)
 
@@ -147,7 +149,7 @@ def _launch(options: Options, layout: Layout, progress: Progress, *, tied: bool)
     command += [str(os.getpid())] if tied else []
     with layout.lock() as lock:
         machine.clean(layout)
-        layout.prepare(Plan(options, found, node_programs))
+        layout.prepare(SandboxPlan(options, found, node_programs))
         with (layout.logs / "sandbox.log").open("wb") as log:
             # The child inherits the lock, and with it the directory: there is no moment in which nobody holds it.
             return subprocess.Popen(
@@ -219,10 +221,10 @@ def _await(question: Callable[[], T], patience: float) -> T:
     return answer
 
 
-def status(directory: Path) -> Status:
+def status(directory: Path) -> SandboxStatus:
     """How the sandbox of this directory is; not ready, and without processes, where none runs."""
     layout = Layout(directory)
-    answer = Status(ready=False, directory=str(layout.directory), kubeconfig=str(layout.kubeconfig))
+    answer = SandboxStatus(ready=False, directory=str(layout.directory), kubeconfig=str(layout.kubeconfig))
     state = layout.state()
     if not layout.running() or state is None:
         answer.message = (
@@ -237,7 +239,7 @@ def status(directory: Path) -> Status:
     return answer
 
 
-async def _probe(layout: Layout, state: State) -> list[ProcessState]:
+async def _probe(layout: Layout, state: SandboxState) -> list[ProcessState]:
     prober = Prober(layout.pki / "ca.crt")
     health = await asyncio.gather(*(prober.healthy(process.probe) for process in state.processes))
     for process, healthy in zip(state.processes, health, strict=True):

@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import msgspec
 
-from deviceshare.sandbox.binaries import Binaries
 from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.programs import Programs
+from deviceshare.sandbox.kubernetes.binaries import Binaries
+from deviceshare.sandbox.kubernetes.programs import Programs
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The extender entry of deviceshare-scheduler's configuration, where it shall not be deviceshare's own."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class SandboxPlan(msgspec.Struct, frozen=True):
     """What the supervising process is told by the one that starts it."""
 
     options: Options
@@ -61,7 +61,7 @@ class ProcessState(msgspec.Struct, kw_only=True):
     """The URL that answers 200 while the process is healthy."""
 
 
-class State(msgspec.Struct, kw_only=True):
+class SandboxState(msgspec.Struct, kw_only=True):
     """What the supervising process last wrote about its sandbox."""
 
     pid: int
@@ -95,7 +95,7 @@ class Layout:
         self._state = self.directory / "state.json"
         self._lock = self.directory / "lock"
 
-    def prepare(self, plan: Plan) -> None:
+    def prepare(self, plan: SandboxPlan) -> None:
         """Makes the locked directory ready for a start from nothing; what an earlier sandbox left is removed."""
         if not self._plan.exists() and set(self.directory.iterdir()) - {self._lock}:
             raise SandboxError(f"{self.directory} holds files of something else.", "Name an empty directory: --dir DIR")
@@ -106,18 +106,18 @@ class Layout:
             file.unlink(missing_ok=True)
         self._plan.write_bytes(msgspec.json.format(msgspec.json.encode(plan)))
 
-    def plan(self) -> Plan:
+    def plan(self) -> SandboxPlan:
         """What this sandbox was asked to be."""
-        return msgspec.json.decode(self._plan.read_bytes(), type=Plan)
+        return msgspec.json.decode(self._plan.read_bytes(), type=SandboxPlan)
 
-    def state(self) -> State | None:
+    def state(self) -> SandboxState | None:
         """What was last written, or None when nothing was."""
         try:
-            return msgspec.json.decode(self._state.read_bytes(), type=State)
+            return msgspec.json.decode(self._state.read_bytes(), type=SandboxState)
         except FileNotFoundError:
             return None
 
-    def write_state(self, state: State) -> None:
+    def write_state(self, state: SandboxState) -> None:
         """Replaces the state as a whole: a reader sees the old one or the new one."""
         draft = self._state.with_suffix(".new")
         draft.write_bytes(msgspec.json.format(msgspec.json.encode(state)))

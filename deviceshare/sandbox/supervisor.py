@@ -17,18 +17,18 @@ from deviceshare import telemetry
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.ports import ApiError
-from deviceshare.sandbox import identities
-from deviceshare.sandbox.certificates import Authority, write_key
-from deviceshare.sandbox.child import Child
-from deviceshare.sandbox.components import Component, Components, choose_ports
+from deviceshare.sandbox.control_plane import identities
+from deviceshare.sandbox.control_plane.certificates import SandboxAuthority, write_key
+from deviceshare.sandbox.control_plane.child import Child
+from deviceshare.sandbox.control_plane.components import Component, Components, choose_ports
+from deviceshare.sandbox.control_plane.install import install
+from deviceshare.sandbox.control_plane.probes import Prober
 from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.install import install
-from deviceshare.sandbox.network import API_SERVICE, HOST, NODE
-from deviceshare.sandbox.nodes import create_nodes, equip
-from deviceshare.sandbox.probes import Prober
-from deviceshare.sandbox.real_node import NAME, RealNode
-from deviceshare.sandbox.state import Layout, ProcessState, State
-from deviceshare.sandbox.syscalls import die_with_parent
+from deviceshare.sandbox.host.network import API_SERVICE, HOST, NODE
+from deviceshare.sandbox.host.syscalls import die_with_parent
+from deviceshare.sandbox.real.real_node import NAME, RealNode
+from deviceshare.sandbox.simulated.nodes import create_nodes, equip
+from deviceshare.sandbox.state import Layout, ProcessState, SandboxState
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ class Supervisor:
         self._ports = choose_ports()
         self._components = Components(layout, self._plan, self._ports)
         self._children: list[Child] = []
-        self._state = State(
+        self._state = SandboxState(
             pid=os.getpid(),
             server=self._components.server,
             version=self._plan.binaries.version,
@@ -80,7 +80,7 @@ class Supervisor:
 
     def _write_credentials(self) -> Path:
         pki = self._layout.pki
-        authority = Authority(pki)
+        authority = SandboxAuthority(pki)
         names = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
         authority.issue("kube-apiserver", names, ("127.0.0.1", HOST, API_SERVICE))
         authority.issue("loopback")

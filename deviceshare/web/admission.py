@@ -12,18 +12,27 @@ from aiohttp import web
 from msgspec import Raw, Struct, field
 
 from deviceshare.domain import contract
-from deviceshare.domain.bypasses import WARN, bypasses, new_bypasses, told
-from deviceshare.domain.decoding import ObjectDecoder
-from deviceshare.domain.drafts import Draft, DraftMeta
-from deviceshare.domain.groups import Group
-from deviceshare.domain.injection import Injection, concerns, inject, inject_ephemeral
-from deviceshare.domain.pods import Pod
-from deviceshare.domain.review_groups import review_changed_group, review_deleted_group, review_new_group
-from deviceshare.domain.review_node_devices import review_report
-from deviceshare.domain.review_pods import review_changed_pod, review_ephemeral_containers, review_new_pod
+from deviceshare.domain.admission.bypasses import WARN, bypasses, new_bypasses, told
+from deviceshare.domain.admission.drafts import Draft, DraftMeta
+from deviceshare.domain.admission.group_review import review_changed_group, review_deleted_group, review_new_group
+from deviceshare.domain.admission.injection import Injection, concerns, inject, inject_ephemeral
+from deviceshare.domain.admission.node_devices_review import review_report
+from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.object_decoder import ObjectDecoder
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.ports import Mirror
 from deviceshare.web.quoting import Repeats
-from deviceshare.web.review import ALLOWED, BadReview, Request, Unreadable, Verdict, decode, decode_object, encode
+from deviceshare.web.review import (
+    ALLOWED,
+    BadReview,
+    ReviewRequest,
+    ReviewVerdict,
+    UnreadableReviewObject,
+    decode,
+    decode_object,
+    encode,
+)
 from deviceshare.web.server import RESULT
 
 log = structlog.get_logger(__name__)
@@ -59,7 +68,7 @@ class Admission:
 
     `identity` is the user name deviceshare acts under, who alone may write its annotations; `agent` the one of its
     agents on nodes, who may write nothing but their reports. `bypasses` says whether ways around the hand-over are
-    warned of or refused (domain/bypasses.py); they are judged in the validation, which sees the pod as it is stored.
+    warned of or refused (domain/admission/bypasses.py); they are judged in the validation, which sees the pod as it is stored.
     `runtime_class` is the one that pods of groups get, or "".
     """
 
@@ -89,7 +98,7 @@ class Admission:
             web.post("/validate-node-devices", _handler(contract.NODE_DEVICES_KIND, self._validate_node_devices)),
         ]
 
-    def _mutate_pod(self, request: Request) -> Verdict:
+    def _mutate_pod(self, request: ReviewRequest) -> ReviewVerdict:
         if not _concerns_us(request.object):
             return ALLOWED
         pod = _draft(request.object)
@@ -101,9 +110,9 @@ class Admission:
             injection = inject_ephemeral(pod, _ephemeral_names(request.old_object))
         else:
             injection = Injection()
-        return Verdict(injection.refusal, patch=injection.patch, warnings=injection.warnings)
+        return ReviewVerdict(injection.refusal, patch=injection.patch, warnings=injection.warnings)
 
-    def _validate_pod(self, request: Request) -> Verdict:
+    def _validate_pod(self, request: ReviewRequest) -> ReviewVerdict:
         if not (_concerns_us(request.object) or _concerns_us(request.old_object)):
             return ALLOWED
         if request.operation == "CREATE":
@@ -119,37 +128,41 @@ class Admission:
         # Whose labels may change has nothing to do with what else of the pod can't be read.
         old, new = (_pod(raw, whole=False) for raw in (request.old_object, request.object))
         if new.metadata.hides("metadata.labels") or new.metadata.hides("metadata.annotations"):
-            raise Unreadable(f"the pod can't be read ({new.metadata.fault})")
+            raise UnreadableReviewObject(f"the pod can't be read ({new.metadata.fault})")
         ours = request.user_info.username == self._identity
         around = [] if ours else new_bypasses(old.metadata.annotations, new.metadata.annotations)
         return self._told(review_changed_pod(old, new, by_deviceshare=ours), around)
 
-    def _told(self, refusal: str, around: list[str]) -> Verdict:
+    def _told(self, refusal: str, around: list[str]) -> ReviewVerdict:
         refused, warnings = told(around, self._bypasses)
-        return Verdict(refusal or refused, warnings=warnings)
+        return ReviewVerdict(refusal or refused, warnings=warnings)
 
-    def _validate_group(self, request: Request) -> Verdict:
+    def _validate_group(self, request: ReviewRequest) -> ReviewVerdict:
         if request.sub_resource:
             return ALLOWED  # the status is guarded by RBAC; whoever has the right may need it to repair
         if request.operation == "CREATE":
-            return Verdict(review_new_group(_group(request.object)))
+            return ReviewVerdict(review_new_group(_group(request.object)))
         if request.operation == "UPDATE":
             old, new = (_group(raw, whole=False) for raw in (request.old_object, request.object))
-            return Verdict(review_changed_group(old, new))
+            return ReviewVerdict(review_changed_group(old, new))
         if request.operation == "DELETE":
             group = decode_object(_groups, request.old_object, whole=False)
             if not self._pods.synced:
-                return Verdict(f"deviceshare doesn't know yet which pods use {group.name!r}: try again soon", code=503)
-            return Verdict(review_deleted_group(group, self._pods.values()))
+                return ReviewVerdict(
+                    f"deviceshare doesn't know yet which pods use {group.name!r}: try again soon", code=503
+                )
+            return ReviewVerdict(review_deleted_group(group, self._pods.values()))
         return ALLOWED
 
-    def _validate_node_devices(self, request: Request) -> Verdict:
+    def _validate_node_devices(self, request: ReviewRequest) -> ReviewVerdict:
         if request.user_info.username != self._agent:
             return ALLOWED
         if request.operation != "UPDATE":
-            return Verdict("an agent only reports on a NodeDevices that is there; the leader makes and deletes them")
+            return ReviewVerdict(
+                "an agent only reports on a NodeDevices that is there; the leader makes and deletes them"
+            )
         old, new = _whole(request.old_object), _whole(request.object)
-        return Verdict(review_report(old, new, request.user_info.node))
+        return ReviewVerdict(review_report(old, new, request.user_info.node))
 
 
 def _concerns_us(raw: Raw) -> bool:
@@ -189,16 +202,18 @@ def _whole(raw: Raw) -> dict[str, Any]:
     whole = decode_object(_wholes, raw)
     for key in ("metadata", "spec", "status"):
         if not isinstance(whole.get(key) or {}, dict):
-            raise Unreadable(f"the object can't be read: {key} is no map")
+            raise UnreadableReviewObject(f"the object can't be read: {key} is no map")
     return whole
 
 
 def _check_number(what: str, found: Sized, limit: int) -> None:
     if len(found) > limit:
-        raise Unreadable(f"{len(found)} {what} are more than deviceshare takes: at most {limit}")
+        raise UnreadableReviewObject(f"{len(found)} {what} are more than deviceshare takes: at most {limit}")
 
 
-def _handler(kind: str, judge: Callable[[Request], Verdict]) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _handler(
+    kind: str, judge: Callable[[ReviewRequest], ReviewVerdict]
+) -> Callable[[web.Request], Awaitable[web.Response]]:
     repeats = Repeats()
 
     async def handle(request: web.Request) -> web.Response:
@@ -211,9 +226,9 @@ def _handler(kind: str, judge: Callable[[Request], Verdict]) -> Callable[[web.Re
         try:
             verdict = judge(review)
             body = encode(review, verdict)
-        except (Unreadable, RecursionError) as error:
-            verdict = Verdict(
-                str(error) if isinstance(error, Unreadable) else "the object is nested too deeply", code=400
+        except (UnreadableReviewObject, RecursionError) as error:
+            verdict = ReviewVerdict(
+                str(error) if isinstance(error, UnreadableReviewObject) else "the object is nested too deeply", code=400
             )
             body = encode(review, verdict)
         response = web.Response(body=body, content_type="application/json")

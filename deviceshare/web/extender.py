@@ -13,13 +13,13 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from deviceshare.domain.explaining import pod_obstacle
-from deviceshare.domain.fleet import Filtered, Fleet
-from deviceshare.domain.groups import Group
-from deviceshare.domain.guard import PodGuard
-from deviceshare.domain.pods import Pod
-from deviceshare.loops.claiming import Refused
+from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.answers.obstacles import pod_obstacle
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import Filtered, Fleet
 from deviceshare.loops.ports import ApiError, Mirror
+from deviceshare.loops.protocol.bind import Refused
 from deviceshare.web.extender_api import (
     decode_arguments,
     decode_binding,

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Raw, Struct, field
 
-from deviceshare.domain.decoding import ObjectDecoder
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.object_decoder import ObjectDecoder
+from deviceshare.domain.objects.pods import Pod
 
 
 class NodeList(Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct, field
 
-from deviceshare.domain.decoding import ObjectDecoder
+from deviceshare.domain.objects.object_decoder import ObjectDecoder
 from deviceshare.web.quoting import quoted
 
 API_VERSION = "admission.k8s.io/v1"
@@ -47,7 +47,7 @@ class UserInfo(Struct, frozen=True):
         return next(iter((self.extra or {}).get("authentication.kubernetes.io/node-name", ())), "")
 
 
-class Request(Struct, frozen=True, rename="camel"):
+class ReviewRequest(Struct, frozen=True, rename="camel"):
     """One thing somebody wants to do. The objects stay undecoded: most are none of our business."""
 
     uid: str
@@ -59,7 +59,7 @@ class Request(Struct, frozen=True, rename="camel"):
     old_object: Raw = Raw(b"null")
 
 
-class Verdict(Struct, frozen=True):
+class ReviewVerdict(Struct, frozen=True):
     """The answer: allowed unless there is a refusal. `code` is the HTTP status that the user's client is given."""
 
     refusal: str = ""
@@ -68,7 +68,7 @@ class Verdict(Struct, frozen=True):
     warnings: Sequence[str] = ()
 
 
-ALLOWED = Verdict()
+ALLOWED = ReviewVerdict()
 
 
 class _Envelope(Struct, rename="camel"):
@@ -98,10 +98,10 @@ class _Answer(Struct, rename="camel"):
 
 
 _envelopes = ObjectDecoder(_Envelope)
-_requests = ObjectDecoder(Request)
+_requests = ObjectDecoder(ReviewRequest)
 
 
-def decode(body: bytes, kind: str) -> Request:
+def decode(body: bytes, kind: str) -> ReviewRequest:
     """The request in an AdmissionReview about an object of this kind; raises BadReview."""
     if _has_many_members(body):
         raise BadReview(f"the body is not a JSON {KIND} of an object in use: it has more than {_MAX_ELEMENTS} members")
@@ -140,7 +140,7 @@ def _separators(json: bytes) -> int:
     return len(json) - len(json.translate(None, _STRUCTURE))
 
 
-class Unreadable(Exception):
+class UnreadableReviewObject(Exception):
     """The object under review has a field that is not what its schema says."""
 
 
@@ -149,10 +149,10 @@ def decode_object(decoder: ObjectDecoder[T], raw: Raw, *, whole: bool = True) ->
     try:
         return decoder.decode(raw) if whole else decoder.salvage(raw)
     except (ValueError, RecursionError, msgspec.DecodeError) as error:
-        raise Unreadable(f"the object can't be read: {quoted(error)}") from error
+        raise UnreadableReviewObject(f"the object can't be read: {quoted(error)}") from error
 
 
-def encode(request: Request, verdict: Verdict) -> bytes:
+def encode(request: ReviewRequest, verdict: ReviewVerdict) -> bytes:
     """The AdmissionReview that answers the request."""
     response = _Response(
         request.uid,

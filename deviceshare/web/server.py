@@ -11,10 +11,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
 from deviceshare.telemetry import ServerMetrics
+from deviceshare.web.address_turns import AddressTurns
 from deviceshare.web.crowd import Crowd, CrowdBounds
 from deviceshare.web.listener import Listener
 from deviceshare.web.quoting import Repeats, quoted
-from deviceshare.web.turns import AddressTurns
 from deviceshare.web.visit import Visit
 
 log = structlog.get_logger(__name__)

@@ -25,7 +25,7 @@ TICK: Final = 5.0
 """Seconds until it is looked again without a change that anybody told: a watch may be lost in silence."""
 
 
-class Snapshot(NamedTuple):
+class EncodedState(NamedTuple):
     """One state, plain and packed with gzip; each that differs from the one before has the next number, from 1."""
 
     number: int
@@ -41,7 +41,7 @@ class Snapshots:
         self._make = make
         self._pause = pause
         self._tick = tick
-        self._newest = Snapshot(0, b"", b"")
+        self._newest = EncodedState(0, b"", b"")
         self._begun = self._made = 0
         """Count the attempts. One shows every change until it began."""
         self._looking = 0
@@ -73,7 +73,7 @@ class Snapshots:
             if not self._looking:
                 self._wanted.clear()
 
-    async def current(self) -> Snapshot:
+    async def current(self) -> EncodedState:
         """What is true now; number 0 when closed before. Waits as long as no snapshot can be made: bound it."""
         with self.looking():
             wanted = self._begun + self._stale.is_set()
@@ -120,7 +120,7 @@ class Snapshots:
     async def _take(self, body: bytes) -> None:
         if body != self._newest.body:
             packed = await asyncio.to_thread(gzip.compress, body, 1)
-            self._newest = Snapshot(self._newest.number + 1, body, packed)
+            self._newest = EncodedState(self._newest.number + 1, body, packed)
         self._made = self._begun
         ended, self._round = self._round, asyncio.Event()
         ended.set()

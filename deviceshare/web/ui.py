@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from deviceshare.domain.picture import Picture
+from deviceshare.domain.answers.picture import Picture
 from deviceshare.web.origins import OwnNames, check_origin
 from deviceshare.web.server import BOUND
 from deviceshare.web.snapshots import Snapshots
@@ -54,7 +54,7 @@ class Replica(Struct, frozen=True, rename="camel"):
     """Mirror → what is wrong with it; empty while all are synced."""
 
 
-class State(Struct, frozen=True, rename="camel"):
+class PageState(Struct, frozen=True, rename="camel"):
     """What `/ui/state` tells."""
 
     replica: Replica
@@ -63,7 +63,7 @@ class State(Struct, frozen=True, rename="camel"):
 
 def encode(replica: Replica, cluster: Picture) -> bytes:
     """The JSON of `/ui/state`."""
-    return msgspec.json.encode(State(replica, cluster))
+    return msgspec.json.encode(PageState(replica, cluster))
 
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -16,15 +16,16 @@ import yaml
 
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, connect, within
-from deviceshare.sandbox import binaries, identities
-from deviceshare.sandbox.certificates import Authority, write_key
-from deviceshare.sandbox.child import Child
-from deviceshare.sandbox.components import Component, Components, choose_ports
-from deviceshare.sandbox.install import install
-from deviceshare.sandbox.nodes import create_nodes
-from deviceshare.sandbox.probes import Prober
+from deviceshare.sandbox.control_plane import identities
+from deviceshare.sandbox.control_plane.certificates import SandboxAuthority, write_key
+from deviceshare.sandbox.control_plane.child import Child
+from deviceshare.sandbox.control_plane.components import Component, Components, choose_ports
+from deviceshare.sandbox.control_plane.install import install
+from deviceshare.sandbox.control_plane.probes import Prober
+from deviceshare.sandbox.kubernetes import binaries
 from deviceshare.sandbox.progress import Progress
-from deviceshare.sandbox.state import Layout, Options, Plan
+from deviceshare.sandbox.simulated.nodes import create_nodes
+from deviceshare.sandbox.state import Layout, Options, SandboxPlan
 
 _START_SECONDS = 60.0
 _REQUEST_SECONDS = 30.0
@@ -34,7 +35,7 @@ _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 class ControlPlane:
     """A running API server, and how to start more beside it."""
 
-    def __init__(self, layout: Layout, plan: Plan, prober: Prober) -> None:
+    def __init__(self, layout: Layout, plan: SandboxPlan, prober: Prober) -> None:
         self.nodes = plan.options.nodes
         self.kubeconfig = layout.kubeconfig
         self.ports = choose_ports()
@@ -97,9 +98,11 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
     """Starts one in a temporary directory; yields it and an admin's connection."""
     with tempfile.TemporaryDirectory(prefix="deviceshare-benchmark-") as directory:
         layout = Layout(Path(directory))
-        plan = Plan(Options(nodes=nodes, devices=devices, deviceshare=False, durable=True), binaries.find(Progress()))
+        plan = SandboxPlan(
+            Options(nodes=nodes, devices=devices, deviceshare=False, durable=True), binaries.find(Progress())
+        )
         with _locked(layout, plan):
-            authority = Authority(layout.pki)
+            authority = SandboxAuthority(layout.pki)
             authority.issue("kube-apiserver", ("localhost",), ("127.0.0.1",))
             authority.issue("loopback")
             authority.issue("webhook")
@@ -123,7 +126,7 @@ async def send(connection: Connection, method: str, path: str, body: bytes | Non
 
 
 @contextlib.contextmanager
-def _locked(layout: Layout, plan: Plan) -> Iterator[None]:
+def _locked(layout: Layout, plan: SandboxPlan) -> Iterator[None]:
     with layout.lock():
         layout.prepare(plan)
         yield

@@ -23,8 +23,8 @@ import uvloop
 from msgspec import Struct
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import devices_of, selected, visible
-from deviceshare.domain.groups import BOUND
+from deviceshare.domain.objects.devices import devices_of, selected, visible
+from deviceshare.domain.objects.groups import BOUND
 from deviceshare.kube.api import Api
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from tests.benchmarks.control_plane import control_plane

@@ -12,13 +12,13 @@ from typing import Any
 import uvloop
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import Device, devices_of
-from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.groups import Group, GroupSpec, GroupStatus
-from deviceshare.domain.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
-from deviceshare.domain.meta import ObjectMeta
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.devices import Device, devices_of
+from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.telemetry import Metrics, configure
 from deviceshare.web import extender
 from deviceshare.web.extender import Extender

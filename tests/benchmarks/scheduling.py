@@ -25,7 +25,7 @@ from rich.table import Table
 from deviceshare.domain import contract
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection
-from deviceshare.sandbox.components import Component
+from deviceshare.sandbox.control_plane.components import Component
 from tests.benchmarks import agreeable, load
 from tests.benchmarks.control_plane import ControlPlane, control_plane
 

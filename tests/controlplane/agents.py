@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceshare.sandbox import Sandbox
-from deviceshare.sandbox.ports import free_ports
+from deviceshare.sandbox.host.ports import free_ports
 from tests.nvml.script import Script
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from deviceshare.sandbox import debian
+from deviceshare.sandbox.kubernetes import debian
 from deviceshare.sandbox.progress import Progress
 
 PATIENCE_MS = 30_000

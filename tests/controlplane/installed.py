@@ -20,7 +20,7 @@ import yaml
 
 from charts import helm
 from deviceshare.sandbox import Sandbox
-from deviceshare.sandbox.ports import free_ports
+from deviceshare.sandbox.host.ports import free_ports
 from tests.controlplane.rights import Request, request
 
 Json = dict[str, Any]

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from deviceshare.domain.contract import GROUP
-from deviceshare.domain.devices import Device
-from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.pods import Pod
-from deviceshare.domain.rebinding import covers
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.replacement import covers
 from deviceshare.kube.api import Api
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from deviceshare.sandbox import ENV, Options, Sandbox
-from deviceshare.sandbox.nodes import node
+from deviceshare.sandbox.simulated.nodes import node
 
 GPU = "nvidia.com/gpu"
 AMD = "amd.com/gpu"

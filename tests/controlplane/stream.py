@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.kube.api import Api
 from deviceshare.loops.kinds import GROUPS, PODS
 from deviceshare.loops.ports import AlreadyExists, ApiError, NotFound, Unavailable

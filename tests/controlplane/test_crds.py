@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.groups import MAX_COUNT
+from deviceshare.domain.objects.groups import MAX_COUNT
 from deviceshare.sandbox import Options, Sandbox, running
 
 Json = dict[str, Any]

@@ -13,8 +13,8 @@ import pytest
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from msgspec.structs import replace
 
-from deviceshare import certificates
-from deviceshare.domain.pods import Pod
+from deviceshare.certificates import issuance
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.kube.connection import Connection
 from deviceshare.loops.ports import ApiError
 from tests.benchmarks.control_plane import control_plane, send
@@ -39,14 +39,14 @@ class Files:
             "lifetime": timedelta(hours=1),
             "skew": timedelta(hours=1),
         }
-        self._authority = certificates.new_authority("test", **self._times)
+        self._authority = issuance.new_authority("test", **self._times)
         self.authority = directory / "ca.crt"
         self.authority.write_text(self._authority.certificate)
         self.server = self._issue("server", for_client=False)
         self.client = self._issue("client", for_client=True)
 
     def _issue(self, name: str, *, for_client: bool) -> tuple[Path, Path]:
-        issued = certificates.issue(
+        issued = issuance.issue(
             self._authority, name, dns_names=[], addresses=["127.0.0.1"], for_client=for_client, **self._times
         )
         certificate, key = self._directory / f"{name}.crt", self._directory / f"{name}.key"

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.hardware import Hardware, Part
+from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import NODE_DEVICES

@@ -10,8 +10,8 @@ import pytest
 
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
-from deviceshare.kube.events import Recorder
-from deviceshare.kube.mirror import Mirror
+from deviceshare.kube.mirror import ApiMirror
+from deviceshare.kube.recorder import EventRecorder
 from deviceshare.kube.refusals import Unserved
 from deviceshare.loops.kinds import EVENTS, GROUPS, LEASES, NODES, PODS
 from deviceshare.loops.leadership import LEASE_NAME, Elector
@@ -94,7 +94,7 @@ async def test_a_binding_gives_node_and_annotations_at_once(api: Api, namespace:
     node = (await api.list(NODES))[0].metadata.name
     bind: dict[str, Any] = {"uid": made.metadata.uid, "node": node, "timeout": 2.5}
     seen = []
-    mirror = Mirror(api, PODS, namespace=namespace)
+    mirror = ApiMirror(api, PODS, namespace=namespace)
     mirror.subscribe(lambda old, new: seen.append(new))
     async with owned(mirror.run()):
         await until(lambda: mirror.synced)
@@ -111,7 +111,7 @@ async def test_a_binding_gives_node_and_annotations_at_once(api: Api, namespace:
 async def test_a_mirror_follows_its_selector(api: Api, namespace: str) -> None:
     """Who leaves the selection is gone from the mirror, and a list in pages is a whole one."""
     made = [await api.create(PODS, pod(f"p{n}", picked="yes" if n else "no"), namespace) for n in range(4)]
-    mirror = Mirror(api, PODS, namespace=namespace, label_selector="picked=yes")
+    mirror = ApiMirror(api, PODS, namespace=namespace, label_selector="picked=yes")
     async with owned(mirror.run()):
         await until(lambda: len(mirror) == 3)
         mirror.put(await api.patch(PODS, "p1", {"metadata": {"annotations": {"x": "y"}}}, namespace=namespace))
@@ -146,8 +146,8 @@ async def test_events_are_accepted_and_counted(api: Api, namespace: str) -> None
     """Of cluster-scoped objects too, which live in `default`."""
     made = await api.create(PODS, pod("p"), namespace)
     node = (await api.list(NODES))[0].metadata
-    recorder = Recorder(api, "test")
-    mirror = Mirror(api, EVENTS, field_selector="reason=Tested", keep=lambda event: event.message == namespace)
+    recorder = EventRecorder(api, "test")
+    mirror = ApiMirror(api, EVENTS, field_selector="reason=Tested", keep=lambda event: event.message == namespace)
 
     def counted(times: int) -> bool:
         found = {(event.metadata.namespace, event.count) for event in mirror.values()}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain import allocation
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement import allocation
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import GROUPS, PODS

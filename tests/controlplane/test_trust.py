@@ -20,25 +20,25 @@ import yaml
 from cryptography import x509
 
 from deviceshare import assets
+from deviceshare.certificates import ca_secret
+from deviceshare.certificates.ca_bundles import read
+from deviceshare.certificates.keeper import RenewalPace
+from deviceshare.certificates.rotation import Lifetimes
 from deviceshare.cli.run import run
-from deviceshare.domain.pods import Pod
-from deviceshare.domain.trust import Lifetimes
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, connect
-from deviceshare.loops import trust_secret
-from deviceshare.loops.bundles import read
 from deviceshare.loops.kinds import SECRETS
 from deviceshare.loops.ports import ApiError
-from deviceshare.loops.trust import Pace
-from deviceshare.process import Process
-from deviceshare.sandbox.ports import free_ports
-from deviceshare.settings import Settings
+from deviceshare.run.process import Process
+from deviceshare.run.settings import Settings
+from deviceshare.sandbox.host.ports import free_ports
 from tests.benchmarks.control_plane import control_plane, send
 from tests.controlplane.pool import pod
 
 NAMESPACE, SECRET, CONFIGURATION = "deviceshare-system", "deviceshare-ca", "deviceshare"
 A_SECOND = 50
-PACE = Pace(
+PACE = RenewalPace(
     look=1,
     first=0.1,
     settle=2,
@@ -193,7 +193,7 @@ async def test_nobody_notices_that_certificates_change() -> None:
         load = Load(admin, [first, second])
         async with asyncio.timeout(120), load.running():
             await until(lambda: first.shown and second.shown)
-            asked = {"metadata": {"annotations": {trust_secret.ROTATE: "now"}}}
+            asked = {"metadata": {"annotations": {ca_secret.ROTATE: "now"}}}
             await api.patch(SECRETS, SECRET, asked, namespace=NAMESPACE)
             await until(lambda: all(issuers(replica) == 2 for replica in (first, second)))
             known = len(first.shown), len(second.shown)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from deviceshare.loops.window import PLACES, TRIED_SECONDS
+from deviceshare.loops.leader.touch_window import PLACES, TRIED_SECONDS
 from tests.controlplane.pool import GPU, VISIBLE, Pool, pod, refers
 
 CROWD = 60

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from deviceshare import assets
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.sandbox import Sandbox
 
 Json = dict[str, Any]

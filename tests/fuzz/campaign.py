@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from deviceshare.domain.decoding import decoder_of
+from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Kind
 from deviceshare.web.extender_api import decode_arguments, decode_binding, decode_preemption, named_nodes

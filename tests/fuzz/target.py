@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from deviceshare import certificates
+from deviceshare.certificates import issuance
 from deviceshare.domain import contract
 from tests.unit.kube.scripted import kubeconfig
 
@@ -83,8 +83,8 @@ def deviceshare(directory: Path, tree: Path = ROOT, *, level: str = "info") -> I
     """All four servers."""
     names = {"dns_names": ["localhost"], "addresses": ["127.0.0.1"]}
     now, day, hour = datetime.now(UTC), timedelta(days=1), timedelta(hours=1)
-    authority = certificates.new_authority("target", now=now, lifetime=day, skew=hour)
-    issued = certificates.issue(authority, "target", now=now, lifetime=day, skew=hour, **names)  # type: ignore[arg-type]
+    authority = issuance.new_authority("target", now=now, lifetime=day, skew=hour)
+    issued = issuance.issue(authority, "target", now=now, lifetime=day, skew=hour, **names)  # type: ignore[arg-type]
     (directory / "tls.crt").write_text(issued.certificate)
     (directory / "tls.key").write_text(issued.key)
     flags = [f"--{server}-bind=127.0.0.1:0" for server in SERVERS]

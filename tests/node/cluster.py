@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from deviceshare.domain.contract import GROUP
 from deviceshare.sandbox import Sandbox
-from deviceshare.sandbox.images import BUSYBOX
+from deviceshare.sandbox.real.images import BUSYBOX
 
 GPU = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from deviceshare.sandbox import debian
-from deviceshare.sandbox.cache import cache_root, locked
+from deviceshare.sandbox.kubernetes import debian
+from deviceshare.sandbox.kubernetes.cache import cache_root, locked
 from deviceshare.sandbox.progress import Progress
 
 CHECKOUT: Final = Path(__file__).parents[2]

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.hardware import Hardware, Part
+from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.sandbox import Options, running
-from deviceshare.sandbox.machine import RUNTIME_SOCKET, entering
+from deviceshare.sandbox.host.machine import RUNTIME_SOCKET, entering
 from tests.node.cluster import GPU, TELL, Cluster, Json, group, pod
 
 KIND = contract.NVIDIA.kinds[0]

@@ -15,7 +15,7 @@ import pytest
 
 from charts.helm import NAMESPACE
 from deviceshare.domain.contract import NVIDIA
-from deviceshare.sandbox import images
+from deviceshare.sandbox.real import images
 from tests.node.cluster import TELL, VISIBLE, Cluster, Json, group, pod
 from tests.node.release import SELECTOR, Release
 

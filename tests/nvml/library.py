@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from deviceshare.sandbox import debian
 from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.kubernetes import debian
 from deviceshare.sandbox.progress import Progress
 
 VARIABLE: Final = "DEVICESHARE_TEST_NVML"

@@ -7,20 +7,20 @@ import pytest
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from deviceshare import certificates
-from deviceshare.certificates import Issued, Unreadable
-from deviceshare.domain.trust import Authority, Validity
+from deviceshare.certificates import issuance
+from deviceshare.certificates.issuance import Issued, UnreadableCertificate
+from deviceshare.certificates.rotation import Authority, Validity
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 
 
 def an_authority(lifetime: timedelta = 30 * DAY) -> Authority:
-    return certificates.new_authority("test", now=NOW, lifetime=lifetime, skew=HOUR)
+    return issuance.new_authority("test", now=NOW, lifetime=lifetime, skew=HOUR)
 
 
 def a_certificate(authority: Authority) -> Issued:
-    return certificates.issue(authority, "leaf", dns_names=["a.b.svc"], now=NOW, lifetime=DAY, skew=HOUR)
+    return issuance.issue(authority, "leaf", dns_names=["a.b.svc"], now=NOW, lifetime=DAY, skew=HOUR)
 
 
 def verify(issued: Issued, believed: list[str], name: str = "a.b.svc") -> None:
@@ -53,7 +53,7 @@ def test_an_authority_is_read_back_as_it_was_made() -> None:
     """From what a Secret holds of it."""
     authority = an_authority()
 
-    assert certificates.read_authority(authority.certificate, authority.key) == authority
+    assert issuance.read_authority(authority.certificate, authority.key) == authority
 
 
 SPOILED: dict[str, Callable[[Authority, Authority], tuple[str, str]]] = {
@@ -69,8 +69,8 @@ SPOILED: dict[str, Callable[[Authority, Authority], tuple[str, str]]] = {
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
 def test_what_is_no_authority_is_not_read_as_one(spoil: Callable[[Authority, Authority], tuple[str, str]]) -> None:
     """Signing by it would convince nobody."""
-    with pytest.raises(Unreadable):
-        certificates.read_authority(*spoil(an_authority(), an_authority()))
+    with pytest.raises(UnreadableCertificate):
+        issuance.read_authority(*spoil(an_authority(), an_authority()))
 
 
 def test_a_bundle_is_taken_apart_into_what_is_readable_in_it() -> None:
@@ -78,4 +78,4 @@ def test_a_bundle_is_taken_apart_into_what_is_readable_in_it() -> None:
     first, second = an_authority().certificate, an_authority().certificate
     broken = first.replace("M", "*")
 
-    assert certificates.split(f"# ours\n{first.strip()}\n{broken}\n\n{second}") == (first, second)
+    assert issuance.split(f"# ours\n{first.strip()}\n{broken}\n\n{second}") == (first, second)

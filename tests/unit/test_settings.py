@@ -6,9 +6,9 @@ import click
 import pytest
 
 from deviceshare.cli.run import run
-from deviceshare.domain.guard import USUAL
+from deviceshare.domain.admission.pod_guard import USUAL
 from deviceshare.loops.leadership import Timing
-from deviceshare.settings import Settings, Tls
+from deviceshare.run.settings import Settings, Tls
 
 WITHOUT_WEBHOOK = ("--roles", "controller,extender")
 

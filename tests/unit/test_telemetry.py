@@ -12,7 +12,7 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceshare import __version__, telemetry
-from deviceshare.domain.census import DeviceCount
+from deviceshare.domain.answers.census import DeviceCount
 from deviceshare.telemetry import Metrics
 
 
@@ -38,13 +38,13 @@ def test_off_a_terminal_an_event_is_one_line_of_json() -> None:
     """Collectors of logs need no configuration for ours."""
     stream = io.StringIO()
     telemetry.configure(stream=stream)
-    structlog.get_logger("deviceshare.loops.binding").info("Bound pod", pod="default/a", node="n1")
+    structlog.get_logger("deviceshare.loops.replica.binder").info("Bound pod", pod="default/a", node="n1")
     (line,) = lines(stream)
     stamp = line.pop("timestamp")
     assert line == {
         "message": "Bound pod",
         "level": "info",
-        "logger": "deviceshare.loops.binding",
+        "logger": "deviceshare.loops.replica.binder",
         "pod": "default/a",
         "node": "n1",
     }

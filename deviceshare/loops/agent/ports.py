@@ -5,9 +5,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 from msgspec import Struct, field
 
-from deviceshare.domain.cgroups import Owner
-from deviceshare.domain.hardware import Link, Part
-from deviceshare.domain.meta import ObjectMeta
+from deviceshare.domain.device_health.process_owners import Owner
+from deviceshare.domain.objects.hardware import Link, Part
+from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.loops.ports import Kind
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class Sight(Struct, frozen=True):
     runtime: str = ""
 
 
-class Given(Protocol):
+class PluginAllocation(Protocol):
     """What device plugins gave to one pod, of one resource."""
 
     @property
@@ -75,11 +75,11 @@ class Given(Protocol):
     def device_ids(self) -> tuple[str, ...]: ...
 
 
-class Unreadable(Exception):
+class AllocationsUnknown(Exception):
     """The kubelet doesn't say what was given away; the text tells why and what to do."""
 
 
-Kubelet = Callable[[], Awaitable[Sequence[Given]]]
+Kubelet = Callable[[], Awaitable[Sequence[PluginAllocation]]]
 """What plugins gave away. Bounded in time; raises Unreadable."""
 
 

@@ -12,7 +12,7 @@ from deviceshare import nvidia
 from deviceshare.agent import eyes
 from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.agent.eyes import HUNG, Eyes
-from deviceshare.domain.cgroups import Owner
+from deviceshare.domain.device_health.process_owners import Owner
 from deviceshare.loops.agent.ports import Running, Sight
 from tests.nvml import Script, build, load
 from tests.unit.kube.scripted import until

@@ -1,8 +1,8 @@
 """An agent's numbers, as Prometheus reads them."""
 
 from deviceshare.agent.metrics import AgentMetrics
-from deviceshare.domain.hardware import Hardware, Part, Trespass
-from deviceshare.domain.usage import DeviceUsage, Process, Usage
+from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
 from deviceshare.loops.agent.ports import Xid
 
 GPU = "nvidia.com/gpu"
@@ -21,10 +21,10 @@ USAGE = Usage(
             memory_total_mib=10,
             utilization=37,
             processes=[
-                Process(1, "a", 1, "ns/p", "main"),
-                Process(2, "b", 1, "ns/p", "main"),
-                Process(3, "c", 1),
-                Process(4, "d", 0),
+                DeviceProcess(1, "a", 1, "ns/p", "main"),
+                DeviceProcess(2, "b", 1, "ns/p", "main"),
+                DeviceProcess(3, "c", 1),
+                DeviceProcess(4, "d", 0),
             ],
         ),
         DeviceUsage(GPU, 2, "GPU-c"),

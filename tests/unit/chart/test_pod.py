@@ -9,11 +9,11 @@ from helm_python import HelmError
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
-from deviceshare.domain.guard import left_out
-from deviceshare.domain.handover import HandoverSetting
-from deviceshare.domain.hardware import Hardware
-from deviceshare.domain.usage import Usage
-from deviceshare.settings import Settings
+from deviceshare.domain.admission.pod_guard import left_out
+from deviceshare.domain.objects.hardware import Hardware
+from deviceshare.domain.objects.usage import Usage
+from deviceshare.domain.placement.handover import HandoverSetting
+from deviceshare.run.settings import Settings
 from deviceshare.telemetry import Metrics
 from tests.unit.chart.objects import VARIANTS, containers, default_file, named, variant, with_values
 

@@ -8,8 +8,8 @@ import yaml
 from charts import helm
 from deviceshare import assets
 from deviceshare.domain import contract
-from deviceshare.sandbox.components import asks_before_evicting, scheduler_config_version
-from deviceshare.sandbox.install import narrow
+from deviceshare.sandbox.control_plane.components import asks_before_evicting, scheduler_config_version
+from deviceshare.sandbox.control_plane.install import narrow
 from tests.unit.chart.objects import VERSIONS, Json, containers, named
 
 WITH_AGENTS = {"agent": {"enabled": True}}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from deviceshare.cli.snapshot import guard_of
-from deviceshare.domain.guard import USUAL
+from deviceshare.domain.admission.pod_guard import USUAL
 from deviceshare.loops.kinds import WebhookConfiguration
 from deviceshare.loops.ports import ApiError, Forbidden, NotFound, Unavailable
 

@@ -24,13 +24,13 @@ from deviceshare.cli.plan_view import view as planned
 from deviceshare.cli.sandbox import _print
 from deviceshare.cli.usage_table import pod_table
 from deviceshare.doctor.findings import Check
-from deviceshare.domain import picture
-from deviceshare.domain.explanation import Explanation
-from deviceshare.domain.picture import DeviceView, Picture
-from deviceshare.domain.planning import Plan
-from deviceshare.domain.printable import printable, quoted
-from deviceshare.domain.usage import DeviceUsage
-from deviceshare.sandbox import Status
+from deviceshare.domain.answers import picture
+from deviceshare.domain.answers.explanation import Explanation
+from deviceshare.domain.answers.picture import DeviceView, Picture
+from deviceshare.domain.answers.plan import Plan
+from deviceshare.domain.objects.printable import printable, quoted
+from deviceshare.domain.objects.usage import DeviceUsage
+from deviceshare.sandbox import SandboxStatus
 
 HOSTILE = "[/x][red]:bug:\x1b]0;title\x07\x1b[2J\r\n\x00\x9b31m\x7f\u202eabc\u2066\u2028\t\ud800"
 SHOWN = "[/x][red]:bug:\\x1b]0;title\\x07\\x1b[2J\\r\\n\\x00\\x9b31m\\x7f\\u202eabc\\u2066\\u2028\\t\\ud800"
@@ -119,7 +119,7 @@ def test_every_view_shows_hostile_texts_and_obeys_none(name: str) -> None:
 
 def test_a_crash_of_a_sandbox_process_is_told_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Its last words are anybody's."""
-    _print(filled(Status, HOSTILE))
+    _print(filled(SandboxStatus, HOSTILE))
     told = capsys.readouterr()
 
     assert SHOWN in told.out and "\\x1b" in told.err

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from deviceshare.cli.inspect_view import view
 from deviceshare.cli.output import FilteringConsole, show
-from deviceshare.domain.drawing import draw
-from deviceshare.domain.groups import Group
-from deviceshare.domain.hardware import Hardware, Part, Trespass
-from deviceshare.domain.picture import Picture
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.answers.drawing import draw
+from deviceshare.domain.answers.picture import Picture
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
+from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 from tests.unit.domain.test_drawing import a_scene, with_hardware
 

@@ -9,8 +9,8 @@ import pytest
 
 from deviceshare.cli.recover import lift
 from deviceshare.domain import contract
-from deviceshare.domain.hardware import Hardware, Part
-from deviceshare.domain.health import findings_of
+from deviceshare.domain.device_health.examination import findings_of
+from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Conflict
 from tests.unit.domain.objects import GPU

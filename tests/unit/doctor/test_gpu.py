@@ -8,8 +8,8 @@ import pytest
 from deviceshare.doctor import gpu
 from deviceshare.doctor.findings import PROBLEM, UNTESTED
 from deviceshare.domain import contract
-from deviceshare.domain.devices import Device
-from deviceshare.domain.sighting import Sighting, decode
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.sighting import Sighting, decode
 from deviceshare.loops.kinds import Event
 from tests.unit.domain.objects import GPU
 

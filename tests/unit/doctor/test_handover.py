@@ -8,30 +8,30 @@ from msgspec.structs import replace
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding
 from deviceshare.doctor.handover import Stack, injects_by_nri, judge, summary
-from deviceshare.doctor.kinds import ClusterPolicy, Machine, RuntimeClass, Workload
+from deviceshare.doctor.kinds import ClusterPolicy, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import contract
-from deviceshare.domain.inventory import Withheld
-from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.placement.inventory import Withheld
 from tests.unit.domain.objects import GPU, a_ledger, gpus
 
 
-def a_machine(runtime: str = "containerd://1.7.34") -> Machine:
+def a_machine(runtime: str = "containerd://1.7.34") -> NodeSoftware:
     body = {"metadata": {"name": "n1"}, "status": {"nodeInfo": {"containerRuntimeVersion": runtime}}}
-    return msgspec.convert(body, Machine)
+    return msgspec.convert(body, NodeSoftware)
 
 
 def a_policy(**cdi: Any) -> ClusterPolicy:
     return msgspec.convert({"metadata": {"name": "cluster-policy"}, "spec": {"cdi": cdi}}, ClusterPolicy)
 
 
-def deployed(*flags: str) -> Workload:
+def deployed(*flags: str) -> Rollout:
     containers = [{"name": "deviceshare", "args": ["run", *flags]}]
-    return msgspec.convert({"spec": {"template": {"spec": {"containers": containers}}}}, Workload)
+    return msgspec.convert({"spec": {"template": {"spec": {"containers": containers}}}}, Rollout)
 
 
-def a_toolkit(tag: str) -> Workload:
+def a_toolkit(tag: str) -> Rollout:
     containers = [{"name": "toolkit", "image": f"registry.example.com:5000/container-toolkit{tag}"}]
-    return msgspec.convert({"spec": {"template": {"spec": {"containers": containers}}}}, Workload)
+    return msgspec.convert({"spec": {"template": {"spec": {"containers": containers}}}}, Rollout)
 
 
 NVIDIA = msgspec.convert({"metadata": {"name": "nvidia"}, "handler": "nvidia"}, RuntimeClass)

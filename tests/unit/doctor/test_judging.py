@@ -8,16 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from charts import helm
-from deviceshare import certificates
+from deviceshare.certificates import issuance
+from deviceshare.certificates.ca_bundles import encode
 from deviceshare.doctor import canary, definitions, nodes, plugin, replicas, rights, runtime, webhooks
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Finding, check, listed
-from deviceshare.doctor.kinds import Attributes, Crd, Machine, RuntimeClass, Workload
+from deviceshare.doctor.kinds import Attributes, Crd, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import contract
-from deviceshare.domain.groups import Group
-from deviceshare.domain.hardware import Hardware, Part
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.pods import Pod
-from deviceshare.loops.bundles import encode
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import WebhookConfiguration
 from deviceshare.loops.ports import Forbidden, Unavailable
 from tests.controlplane.rights import granted
@@ -137,8 +137,8 @@ def test_a_person_with_few_rights_is_warned_only() -> None:
 # Replicas
 
 
-def a_deployment(ready: int, wanted: int) -> Workload:
-    return msgspec.convert({"spec": {"replicas": wanted}, "status": {"readyReplicas": ready}}, Workload)
+def a_deployment(ready: int, wanted: int) -> Rollout:
+    return msgspec.convert({"spec": {"replicas": wanted}, "status": {"readyReplicas": ready}}, Rollout)
 
 
 def test_replicas_that_are_not_ready_are_found() -> None:
@@ -162,7 +162,7 @@ def test_a_lease_that_stands_still_is_found_with_what_stands_still_with_it() -> 
 
 def test_agents_that_are_wanted_and_not_ready_are_found() -> None:
     """Without agents at all, nothing is wrong."""
-    some = msgspec.convert({"status": {"desiredNumberScheduled": 3, "numberReady": 1}}, Workload)
+    some = msgspec.convert({"status": {"desiredNumberScheduled": 3, "numberReady": 1}}, Rollout)
     assert "1 of 3 agents" in only(replicas.judge_agents(some, RELEASE), WARNING)
     assert replicas.judge_agents(None, RELEASE) == []
 
@@ -172,7 +172,7 @@ def test_agents_that_are_wanted_and_not_ready_are_found() -> None:
 
 def configuration(*names: str, until: datetime = NOW + timedelta(days=300)) -> WebhookConfiguration:
     """With a CA that is valid until then."""
-    authority = certificates.new_authority(
+    authority = issuance.new_authority(
         "test", now=until - timedelta(days=400), lifetime=timedelta(days=400), skew=timedelta()
     )
     client = {"caBundle": encode([authority.certificate])}
@@ -352,9 +352,9 @@ def test_a_device_plugin_that_may_give_a_groups_devices_away_is_found() -> None:
 # The runtime
 
 
-def a_machine(*handlers: str, system: str = "Debian GNU/Linux 12") -> Machine:
+def a_machine(*handlers: str, system: str = "Debian GNU/Linux 12") -> NodeSoftware:
     status = {"nodeInfo": {"osImage": system}, "runtimeHandlers": [{"name": name} for name in handlers]}
-    return msgspec.convert({"metadata": {"name": "n"}, "status": status}, Machine)
+    return msgspec.convert({"metadata": {"name": "n"}, "status": status}, NodeSoftware)
 
 
 def a_class(handler: str = "nvidia") -> RuntimeClass:

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from deviceshare.doctor import gpu, landing
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, Check
-from deviceshare.doctor.kinds import Workload
+from deviceshare.doctor.kinds import Rollout
 from deviceshare.domain import contract
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
@@ -59,7 +59,7 @@ class BindingCluster:
 def examined(cluster: BindingCluster, directory: Path, *flags: str, image: str = IMAGE) -> Check:
     """What the doctor says, who leaves nothing behind."""
     containers = [{"name": "deviceshare", "image": image, "args": list(flags)}]
-    deployment = msgspec.convert({"spec": {"template": {"spec": {"containers": containers}}}}, Workload)
+    deployment = msgspec.convert({"spec": {"template": {"spec": {"containers": containers}}}}, Rollout)
 
     async def ask(file: str) -> Check:
         async with connect(file) as connection:

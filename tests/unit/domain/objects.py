@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import Device, Devices, devices_of
-from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import Claim, NodeDevices, new_ledger
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.devices import Device, Devices, devices_of
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, new_ledger
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import Fleet
 
 GPU = "nvidia.com/gpu"
 AMD = "amd.com/gpu"

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.allocation import MAX_SCORE, choose, scores, shortage
-from deviceshare.domain.devices import Device
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.placement.allocation import MAX_SCORE, choose, scores, shortage
 
 RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")
 WANTS = st.dictionaries(st.sampled_from(RESOURCES), st.integers(1, 4), min_size=1)

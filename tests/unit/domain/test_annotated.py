@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.annotated import MOST, Listed, read
+from deviceshare.domain.placement.annotated_devices import MOST, Listed, read
 from tests.unit.domain.objects import AMD, GPU
 
 

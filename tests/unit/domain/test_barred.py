@@ -6,14 +6,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from deviceshare.domain import barred as judging
-from deviceshare.domain import contract, node_affinity, status
-from deviceshare.domain.barred import barred
-from deviceshare.domain.drawing import draw
-from deviceshare.domain.explanation import explain_pod
-from deviceshare.domain.node_affinity import Affinity
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.pods import Pod
+from deviceshare.domain import contract
+from deviceshare.domain.answers import group_status
+from deviceshare.domain.answers.drawing import draw
+from deviceshare.domain.answers.explanation import explain_pod
+from deviceshare.domain.objects import node_affinity
+from deviceshare.domain.objects.node_affinity import Affinity
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement import barred_pods as judging
+from deviceshare.domain.placement.barred_pods import barred
 from tests.unit.domain.objects import a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 RECREATE = "delete and recreate the pod"
@@ -125,10 +127,10 @@ def test_condition_explain_and_picture_say_the_same_of_such_a_pod() -> None:
     fleet = a_fleet(*TWO, ledgers=(a_ledger("n1"), a_ledger("n2", team=gpus(0, 1))))
     group, pods = a_group(node="n2"), [frozen("p", node="n1"), frozen("q", node="n1")]
     [text, _] = [each.text for each in barred(fleet, group, pods)]
-    bound = status.bound(group, fleet, pods)
+    bound = group_status.bound(group, fleet, pods)
     assert (bound.status, bound.reason) == ("True", "Claimed")
     assert f"pod ns/p and 1 more can't join it: {text}" in bound.message
-    wanted = status.desired_status(group, fleet, home=fleet.node("n2"), pods=pods, now="")
+    wanted = group_status.desired_status(group, fleet, home=fleet.node("n2"), pods=pods, now="")
     assert wanted.conditions[0].message == bound.message and wanted.phase == "Bound"
     assert explain_pod(fleet, pods[0], group, pods, fleet.node("n2")).message == text
     assert {each.reason for each in draw(fleet, [group], pods).waiting} == {text}

@@ -7,15 +7,15 @@ import msgspec
 from deviceshare.cli.troubles import troubles
 from deviceshare.doctor import unreadable as check
 from deviceshare.domain import contract
-from deviceshare.domain.blind_spots import UnreadableObject, unreadable
-from deviceshare.domain.decoding import decoder_of
-from deviceshare.domain.drawing import draw
-from deviceshare.domain.explaining import pod_obstacle
-from deviceshare.domain.explanation import explain_group, explain_pod
-from deviceshare.domain.groups import Group
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.pods import Pod
-from deviceshare.domain.rebinding import telling
+from deviceshare.domain.answers.drawing import draw
+from deviceshare.domain.answers.explanation import explain_group, explain_pod
+from deviceshare.domain.answers.obstacles import pod_obstacle
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_decoder import decoder_of
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.blind_spots import UnreadableObject, unreadable
+from deviceshare.domain.placement.replacement import telling
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 POD = {"metadata": {"name": "odd", "namespace": "ns", "uid": "u", "labels": {contract.GROUP: "team"}}}

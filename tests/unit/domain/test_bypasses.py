@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceshare.domain.bypasses import REFUSE, WARN, WAYS, bypasses, new_bypasses, told
-from deviceshare.domain.drafts import Draft
+from deviceshare.domain.admission.bypasses import REFUSE, WARN, WAYS, bypasses, new_bypasses, told
+from deviceshare.domain.admission.drafts import Draft
 
 Json = dict[str, Any]
 

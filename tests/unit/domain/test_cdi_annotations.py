@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceshare.domain.drafts import Draft
-from deviceshare.domain.injection import inject
-from deviceshare.domain.pods import Pod
-from deviceshare.domain.review_pods import review_changed_pod, review_new_pod
+from deviceshare.domain.admission.drafts import Draft
+from deviceshare.domain.admission.injection import inject
+from deviceshare.domain.admission.pod_review import review_changed_pod, review_new_pod
+from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.jsonpatch import applied
 
 KEYS = ["nvidia.cdi.k8s.io", "nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io/container.main"]

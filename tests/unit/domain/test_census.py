@@ -1,12 +1,12 @@
 """The numbers behind `deviceshare_devices` and `deviceshare_groups`."""
 
-from deviceshare.domain.census import DeviceCount, count_devices, count_groups
-from deviceshare.domain.devices import Device, devices_of
-from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.groups import Group, GroupStatus
-from deviceshare.domain.hardware import Allocation, Hardware, Part
-from deviceshare.domain.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
-from deviceshare.domain.meta import ObjectMeta
+from deviceshare.domain.answers.census import DeviceCount, count_devices, count_groups
+from deviceshare.domain.objects.devices import Device, devices_of
+from deviceshare.domain.objects.groups import Group, GroupStatus
+from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
+from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.placement.fleet import Fleet
 
 GPU = "nvidia.com/gpu"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.cgroups import Owner, owner_of
+from deviceshare.domain.device_health.process_owners import Owner, owner_of
 
 UID = "3f6c1a52-9d0e-4b8a-8c1d-2f7e6a5b4c3d"
 DASHED = UID.replace("-", "_")

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from msgspec import Raw, Struct
 from msgspec.structs import fields
 
-from deviceshare.doctor.kinds import Crd, Machine, RuntimeClass, Workload
-from deviceshare.domain.decoding import MOST_FAULTS, ObjectDecoder, decoder_of
-from deviceshare.domain.drafts import Draft
-from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.pods import Pod
+from deviceshare.doctor.kinds import Crd, NodeSoftware, Rollout, RuntimeClass
+from deviceshare.domain.admission.drafts import Draft
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_decoder import MOST_FAULTS, ObjectDecoder, decoder_of
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.kube.api import Page, Resources, Version
-from deviceshare.kube.refusals import Status
+from deviceshare.kube.refusals import ApiStatus
 from deviceshare.kube.stream import WatchEvent
 from deviceshare.loops.agent.ports import NodePod
 from deviceshare.loops.kinds import Event, Lease, Secret, WebhookConfiguration
 from deviceshare.web.extender_api import Arguments, Binding
-from deviceshare.web.review import Request
+from deviceshare.web.review import ReviewRequest
 
 READ: tuple[type[Struct], ...] = (
     Pod,
@@ -38,17 +38,17 @@ READ: tuple[type[Struct], ...] = (
     Group,
     NodeDevices,
     Draft,
-    Request,
+    ReviewRequest,
     Arguments,
     Binding,
     Page,
     WatchEvent,
-    Status,
+    ApiStatus,
     Version,
     Resources,
     Crd,
-    Workload,
-    Machine,
+    Rollout,
+    NodeSoftware,
     RuntimeClass,
 )
 """All that is decoded of what others write. What these Structs demand, their schemas demand, too."""

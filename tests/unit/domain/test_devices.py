@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import Device, devices_of, parse_selected, selected, visible
+from deviceshare.domain.objects.devices import Device, devices_of, parse_selected, selected, visible
 
 RESOURCES = st.sampled_from(["nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910"])
 DEVICES = st.sets(st.builds(Device, RESOURCES, st.integers(0, 2000)))

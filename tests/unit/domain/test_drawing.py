@@ -3,13 +3,13 @@
 import msgspec
 from msgspec.structs import replace
 
-from deviceshare.domain.devices import Device
-from deviceshare.domain.drawing import draw
-from deviceshare.domain.fleet import NO_LEDGER, NOT_SHARED, Fleet
-from deviceshare.domain.hardware import Allocation, Hardware, Part, Trespass
-from deviceshare.domain.ledger import Claim, NodeDevices
-from deviceshare.domain.picture import Count, DeviceView, Picture
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.answers.drawing import draw
+from deviceshare.domain.answers.picture import Count, DeviceView, Picture
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import Allocation, Hardware, Part, Trespass
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import NO_LEDGER, NOT_SHARED, Fleet
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.pods import Pod
 
 RUNS: dict[str, Any] = {"name": "main", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
 WAITS: dict[str, Any] = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}

@@ -6,15 +6,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from deviceshare.domain import contract, explaining
-from deviceshare.domain.explanation import LOWEST, explain_group, explain_pod
-from deviceshare.domain.fleet import OTHER_LABELS, Fleet
-from deviceshare.domain.groups import Group
-from deviceshare.domain.hardware import NVLINK, Allocation, Hardware, Link, Part
-from deviceshare.domain.ledger import Claim
-from deviceshare.domain.pods import Pod
-from deviceshare.domain.status import desired_status
-from deviceshare.domain.verdicts import DeviceVerdict, verdicts
+from deviceshare.domain import contract
+from deviceshare.domain.answers import obstacles
+from deviceshare.domain.answers.explanation import LOWEST, explain_group, explain_pod
+from deviceshare.domain.answers.group_status import desired_status
+from deviceshare.domain.answers.verdicts import DeviceVerdict, verdicts
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part
+from deviceshare.domain.objects.ledger import Claim
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import OTHER_LABELS, Fleet
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 from tests.unit.domain.test_drawing import with_claim, with_hardware
 
@@ -155,7 +156,7 @@ def told_of(pod: Pod, group: Group | None) -> str:
     [
         (with_annotations(a_pod(), **{contract.GROUP: None}), None, "it names no group; a pod joins one with"),
         (a_pod("p", "typo"), None, "group typo does not exist: create it"),
-        (a_pod("p", injected=False), a_group(), explaining.NOT_INJECTED),
+        (a_pod("p", injected=False), a_group(), obstacles.NOT_INJECTED),
         (a_pod("p"), a_group(schedulingStrategy="x"), "group team is invalid: spec.schedulingStrategy"),
         (a_pod("p"), a_group(), f"waiting for 2 {GPU}, which no shared node has free"),
         (

@@ -6,12 +6,12 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain import allocation
-from deviceshare.domain.devices import Devices, devices_of
-from deviceshare.domain.fleet import NOT_SHARED, Fleet
-from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node
+from deviceshare.domain.objects.devices import Devices, devices_of
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.fleet import NOT_SHARED, Fleet
 from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 NAMES = ("n1", "n2", "n3")

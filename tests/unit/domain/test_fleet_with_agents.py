@@ -3,13 +3,13 @@
 import msgspec
 from msgspec.structs import replace
 
-from deviceshare.domain.devices import Device
-from deviceshare.domain.hardware import NVLINK, Allocation, Hardware, Link, Part
-from deviceshare.domain.inventory import take
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.status import desired_status
-from deviceshare.domain.waiting import explain
+from deviceshare.domain.answers.group_status import desired_status
+from deviceshare.domain.answers.waiting import explain
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.placement.inventory import take
 from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, gpus
 
 PARTS = [Part(GPU, index, f"GPU-{index}") for index in range(4)]

@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from deviceshare.doctor import canary
 from deviceshare.doctor.findings import UNTESTED
-from deviceshare.domain import status
-from deviceshare.domain.drawing import draw
-from deviceshare.domain.explanation import explain_group, explain_pod
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.answers import group_status
+from deviceshare.domain.answers.drawing import draw
+from deviceshare.domain.answers.explanation import explain_group, explain_pod
+from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 KUEUE = "kueue.x-k8s.io/admission"
@@ -48,9 +48,9 @@ def test_a_group_says_that_all_its_pods_are_gated() -> None:
     """It would fit, and nobody has to look for devices."""
     fleet = a_fleet(a_node(), ledgers=(a_ledger(),))
     held, free = gated(a_pod("p", "team")), a_pod("q", "team")
-    found = status.bound(a_group(), fleet, [held])
+    found = group_status.bound(a_group(), fleet, [held])
     assert (found.reason, found.message) == ("SchedulingGated", f"none of its pods is to be scheduled yet: each {TEXT}")
-    assert status.bound(a_group(), fleet, [held, free]).reason == "Waiting"
+    assert group_status.bound(a_group(), fleet, [held, free]).reason == "Waiting"
 
 
 def test_explain_tells_gated_pods_from_those_that_wait_for_devices() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.groups import MAX_COUNT, GroupSpec, name_fault, spec_faults
+from deviceshare.domain.objects.groups import MAX_COUNT, GroupSpec, name_fault, spec_faults
 
 GPU = "nvidia.com/gpu"
 

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from deviceshare import assets
 from deviceshare.domain import contract
-from deviceshare.domain.explanation import explain_pod
-from deviceshare.domain.guard import USUAL, PodGuard, left_out
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.admission.pod_guard import USUAL, PodGuard, left_out
+from deviceshare.domain.answers.explanation import explain_pod
+from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.objects import a_fleet, a_node, a_pod, gpus
 
 

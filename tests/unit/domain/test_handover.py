@@ -3,12 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from deviceshare.domain import contract, handover
-from deviceshare.domain.devices import Device, Devices, visible, with_uuids
-from deviceshare.domain.handover import Handover, HandoverSetting, decide
-from deviceshare.domain.hardware import NO_HARDWARE, Hardware, Part
-from deviceshare.domain.inventory import Offer
-from deviceshare.domain.ledger import devices_patch
+from deviceshare.domain import contract
+from deviceshare.domain.objects.devices import Device, Devices, visible, with_uuids
+from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
+from deviceshare.domain.objects.ledger import devices_patch
+from deviceshare.domain.placement import handover
+from deviceshare.domain.placement.handover import Handover, HandoverSetting, decide
+from deviceshare.domain.placement.inventory import Offer
 from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
 
 PLUGINS = "k8s.device-plugin.nvidia.com/gpu"

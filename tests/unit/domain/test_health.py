@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec.structs import replace
 
-from deviceshare.domain.hardware import NO_HARDWARE, Hardware, Part
-from deviceshare.domain.health import LOST, SILENT, Examination, examine, finding, findings_of
+from deviceshare.domain.device_health.examination import LOST, SILENT, Examination, examine, finding, findings_of
+from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 
 GPU = "nvidia.com/gpu"
 A, B = Part(GPU, 0, "GPU-a", model="H100"), Part(GPU, 1, "GPU-b", model="H100")

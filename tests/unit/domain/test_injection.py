@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deviceshare.domain import contract
-from deviceshare.domain.drafts import Draft
-from deviceshare.domain.groups import Group, GroupSpec, GroupStatus
-from deviceshare.domain.injection import Injection, inject, inject_ephemeral
-from deviceshare.domain.meta import ObjectMeta
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.admission.drafts import Draft
+from deviceshare.domain.admission.injection import Injection, inject, inject_ephemeral
+from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.jsonpatch import applied
 
 Json = dict[str, Any]

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.allocation import choose
-from deviceshare.domain.devices import Device, Devices
-from deviceshare.domain.explanation import explain_group
-from deviceshare.domain.hardware import NO_HARDWARE, Hardware, Part
-from deviceshare.domain.inventory import KEPT_OUT, Offer, take
-from deviceshare.domain.ledger import Claim, LedgerStatus, NodeDevices
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.rebinding import judge
-from deviceshare.domain.status import desired_status
-from deviceshare.domain.verdicts import verdicts
-from deviceshare.loops.claiming import joinable
+from deviceshare.domain.answers.explanation import explain_group
+from deviceshare.domain.answers.group_status import desired_status
+from deviceshare.domain.answers.verdicts import verdicts
+from deviceshare.domain.objects.devices import Device, Devices
+from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
+from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.placement.allocation import choose
+from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
+from deviceshare.domain.placement.replacement import judge
+from deviceshare.loops.protocol.bind import joinable
 from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 A910, A310 = "huawei.com/Ascend910", "huawei.com/Ascend310P"

@@ -6,11 +6,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain import ledger
-from deviceshare.domain.devices import Device
-from deviceshare.domain.inventory import Withheld
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.loops.repairing import Holding, reconcile_holdings
+from deviceshare.domain.objects import ledger
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.placement.inventory import Withheld
+from deviceshare.loops.protocol.repair import Holding, reconcile_holdings
 from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
 
 

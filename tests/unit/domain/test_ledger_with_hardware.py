@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from deviceshare.domain.devices import Device, Devices, devices_of, visible, with_uuids
-from deviceshare.domain.hardware import Allocation, Hardware, Part
-from deviceshare.domain.ledger import Claim, NodeDevices, devices_patch
+from deviceshare.domain.objects.devices import Device, Devices, devices_of, visible, with_uuids
+from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, devices_patch
 from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
 
 CARDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")

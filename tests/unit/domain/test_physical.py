@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.physical import Counted, count
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.placement.counted_devices import Counted, count
 from tests.unit.domain.objects import AMD, GPU
 
 SHARED = "nvidia.com/gpu.shared"

@@ -4,12 +4,12 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.groups import Group
-from deviceshare.domain.planning import Plan, Planner
-from deviceshare.domain.pods import Pod
-from deviceshare.domain.waiting import explain
-from deviceshare.domain.workloads import Workload, admitted, pods_of
+from deviceshare.domain.answers.plan import Plan, Planner
+from deviceshare.domain.answers.waiting import explain
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.workloads import Workload, admitted, pods_of
+from deviceshare.domain.placement.fleet import Fleet
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, gpus
 
 

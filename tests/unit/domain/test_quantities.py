@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.quantities import MAX, Quantity, amount, is_some, whole
+from deviceshare.domain.objects.quantities import MAX, Quantity, amount, is_some, whole
 
 SUFFIXES = {"": "1", "k": "1000", "M": "1000000", "Ki": "1024", "m": "1/1000", "e3": "1000", "E-1": "1/10"}
 

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from deviceshare.domain import contract, rebinding
-from deviceshare.domain.devices import Device, Devices
-from deviceshare.domain.hardware import NVLINK, Allocation, Hardware, Link, Part
-from deviceshare.domain.inventory import Withheld
-from deviceshare.domain.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
-from deviceshare.domain.meta import ObjectMeta
-from deviceshare.domain.pods import Pod, PodSpec
+from deviceshare.domain import contract
+from deviceshare.domain.objects.devices import Device, Devices
+from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part
+from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pods import Pod, PodSpec
+from deviceshare.domain.placement import replacement
+from deviceshare.domain.placement.inventory import Withheld
 from tests.unit.domain.objects import AMD, GPU, gpus
 
 NOT_DECIDED: Mapping[str, str] = {}
@@ -46,7 +47,7 @@ def reporting(ledger: NodeDevices, **more: Any) -> NodeDevices:
 
 
 def a_pod(devices: Devices, former: Devices = (), handover: Mapping[str, str] = NOT_DECIDED) -> Pod:
-    annotations = rebinding.told(devices, handover)
+    annotations = replacement.told(devices, handover)
     if former:
         annotations[contract.FORMER_DEVICES] = msgspec.json.encode(former).decode()
     return Pod(ObjectMeta(annotations=annotations), PodSpec(node_name="n1"))
@@ -55,7 +56,7 @@ def a_pod(devices: Devices, former: Devices = (), handover: Mapping[str, str] = 
 def test_only_what_is_broken_is_replaced() -> None:
     """By the best connected to what the group keeps."""
     claim = Claim("a", [gpu(0), gpu(1)])
-    verdict = rebinding.judge(a_node(1, links=((0, 3),), a=claim), claim)
+    verdict = replacement.judge(a_node(1, links=((0, 3),), a=claim), claim)
     assert (verdict.broken, verdict.replacements, verdict.obstacle) == ((gpu(1),), (gpu(3),), "")
     assert verdict.devices == (gpu(0), gpu(3))
 
@@ -63,7 +64,7 @@ def test_only_what_is_broken_is_replaced() -> None:
 def test_a_lost_device_is_broken_too() -> None:
     """Whether its agent tells so, or the node just hasn't it any more."""
     claim = Claim("a", [gpu(1), Device(AMD, 5)])
-    verdict = rebinding.judge(a_node(lost=(1,), a=claim), claim)
+    verdict = replacement.judge(a_node(lost=(1,), a=claim), claim)
     assert verdict.broken == (Device(AMD, 5), gpu(1))
     assert verdict.devices == (Device(AMD, 0), gpu(0))
 
@@ -73,16 +74,16 @@ def test_what_plain_pods_got_or_may_get_is_replaced_too() -> None:
     claim = Claim("a", [gpu(0), gpu(1)])
     ledger, web = a_node(a=claim), Allocation("shop/web", "w", GPU, [1])
     given = reporting(ledger, allocations=[web])
-    assert rebinding.judge(given, claim).devices == (gpu(0), gpu(2))
+    assert replacement.judge(given, claim).devices == (gpu(0), gpu(2))
     keeper = Allocation("system/keeper", "k", GPU, [0, 3], placeholder=True)
     kept = reporting(ledger, allocations=[keeper], placeholders=True)
-    assert rebinding.judge(kept, claim).devices == (gpu(0), gpu(3))
+    assert replacement.judge(kept, claim).devices == (gpu(0), gpu(3))
 
 
 def test_half_a_cure_is_none() -> None:
     """A group of two resources gets both replaced or neither."""
     claim, other = Claim("a", [gpu(0), Device(AMD, 5)]), Claim("b", [gpu(1), gpu(2), gpu(3)])
-    verdict = rebinding.judge(a_node(0, a=claim, b=other), claim)
+    verdict = replacement.judge(a_node(0, a=claim, b=other), claim)
     assert verdict.obstacle == f"needs 1 healthy {GPU} to replace 0, but node n1 has 0 free"
     assert (verdict.replacements, verdict.devices) == ((), (Device(AMD, 5), gpu(0)))
 
@@ -91,9 +92,9 @@ def test_a_group_that_had_numbers_only_has_uuids_from_then_on() -> None:
     """Else its pods would be told a mixture, which no runtime understands; the former one is named for good, too."""
     claim = Claim("a", list(gpus(0, 1)))
     seen = a_node(1, a=claim)
-    verdict = rebinding.judge(seen, claim)
+    verdict = replacement.judge(seen, claim)
     assert verdict.devices == (gpu(0), gpu(2))
-    patch = rebinding.rebind_patch(seen, "a", "token", verdict)
+    patch = replacement.rebind_patch(seen, "a", "token", verdict)
     changed = patch["spec"]["claims"]["a"]
     assert changed["former"] == [{"resource": GPU, "index": 1, "uuid": "GPU-1"}]
     assert (changed["rebound"], patch["metadata"]["resourceVersion"]) == ("token", "7")
@@ -103,14 +104,14 @@ def test_what_was_former_stays_former() -> None:
     """Over several rebinds; only `release_former` takes anything away."""
     claim = Claim("a", [gpu(1)], former=[gpu(0)])
     seen = a_node(0, 1, a=claim)
-    patch = rebinding.rebind_patch(seen, "a", "token", rebinding.judge(seen, claim))
+    patch = replacement.rebind_patch(seen, "a", "token", replacement.judge(seen, claim))
     assert [device["index"] for device in patch["spec"]["claims"]["a"]["former"]] == [0, 1]
 
 
 def test_a_pod_is_told_what_its_claim_holds_and_keeps_a_record_of_what_it_had() -> None:
     """All that it ever had, since any of its containers may hold it."""
     claim = Claim("a", [gpu(3)], former=[gpu(0), gpu(1)])
-    change = rebinding.telling(a_pod((gpu(1),), (gpu(0),)), a_node(a=claim), claim)
+    change = replacement.telling(a_pod((gpu(1),), (gpu(0),)), a_node(a=claim), claim)
     assert change[contract.NVIDIA.annotation] == "GPU-3"
     assert change[contract.AMD.annotation] is None
     former = json.loads(change[contract.FORMER_DEVICES] or "")
@@ -120,8 +121,8 @@ def test_a_pod_is_told_what_its_claim_holds_and_keeps_a_record_of_what_it_had() 
 def test_a_pod_that_knows_already_is_left_alone() -> None:
     """And so is one that has what the claim doesn't reserve."""
     claim = Claim("a", [gpu(3)], former=[gpu(0)])
-    assert rebinding.telling(a_pod((gpu(3),), (gpu(0),)), a_node(a=claim), claim) == {}
-    assert rebinding.telling(a_pod((gpu(1),)), a_node(a=claim), claim) == {}
+    assert replacement.telling(a_pod((gpu(3),), (gpu(0),)), a_node(a=claim), claim) == {}
+    assert replacement.telling(a_pod((gpu(1),)), a_node(a=claim), claim) == {}
 
 
 def by_cdi(ledger: NodeDevices) -> NodeDevices:
@@ -133,11 +134,11 @@ def test_a_pod_that_got_its_devices_by_cdi_keeps_them() -> None:
     """A container that restarts gets what the sandbox's annotations named: to rewrite them would be a lie."""
     claim = Claim("a", [gpu(0), gpu(3)], former=[gpu(1)])
     pod, node = a_pod((gpu(0), gpu(1)), handover=CDI), by_cdi(a_node(a=claim))
-    change = rebinding.telling(pod, node, claim)
+    change = replacement.telling(pod, node, claim)
     assert change.keys() == {contract.FORMER_DEVICES}
     assert [device["uuid"] for device in json.loads(change[contract.FORMER_DEVICES] or "")] == ["GPU-1"]
-    assert not rebinding.is_told(pod, node, claim)
-    assert not rebinding.is_settled(pod, node, claim)
+    assert not replacement.is_told(pod, node, claim)
+    assert not replacement.is_settled(pod, node, claim)
 
 
 def test_what_it_keeps_is_written_down_once_and_stays_reserved() -> None:
@@ -145,11 +146,11 @@ def test_what_it_keeps_is_written_down_once_and_stays_reserved() -> None:
     claim = Claim("a", [gpu(0), gpu(3)], former=[gpu(1)])
     pod = a_pod((gpu(0), gpu(1)), (gpu(1),), handover=CDI)
     for node in (by_cdi(a_node(a=claim)), a_node(a=claim)):
-        assert rebinding.telling(pod, node, claim) == {}
-        assert not rebinding.is_told(pod, node, claim)
-        assert rebinding.is_settled(pod, node, claim)
-        assert rebinding.covers(node, claim, pod.received)
-    assert rebinding.still_held(claim, [pod]) == (gpu(1),)
+        assert replacement.telling(pod, node, claim) == {}
+        assert not replacement.is_told(pod, node, claim)
+        assert replacement.is_settled(pod, node, claim)
+        assert replacement.covers(node, claim, pod.received)
+    assert replacement.still_held(claim, [pod]) == (gpu(1),)
 
 
 def test_a_recreated_pod_is_told_in_the_nodes_words() -> None:
@@ -157,7 +158,7 @@ def test_a_recreated_pod_is_told_in_the_nodes_words() -> None:
     claim = Claim("a", [gpu(0), gpu(3)], former=[gpu(1)])
     pod = a_pod((gpu(0), gpu(3)), handover=CDI)
     assert pod.metadata.annotations[contract.NVIDIA.cdi_annotation].endswith(f",{CDI['nvidia']}=GPU-3")
-    assert rebinding.is_told(pod, by_cdi(a_node(a=claim)), claim)
+    assert replacement.is_told(pod, by_cdi(a_node(a=claim)), claim)
 
 
 def test_a_node_that_cant_hand_over_replaces_nothing() -> None:
@@ -166,22 +167,22 @@ def test_a_node_that_cant_hand_over_replaces_nothing() -> None:
     seen = a_node(1, a=claim)
     withheld = [Withheld(GPU, "no specification", devices=[*gpus(0, 1, 2, 3)])]
     barred = replace(seen, status=replace(seen.status, handover={"nvidia": "none"}, withheld=withheld))
-    assert rebinding.judge(barred, claim).obstacle == "can't be given other devices of node n1: no specification"
+    assert replacement.judge(barred, claim).obstacle == "can't be given other devices of node n1: no specification"
 
 
 def test_a_former_device_is_held_by_whoever_was_told_its_number_or_its_uuid() -> None:
     """Some pods were told before there was an agent."""
     claim = Claim("a", [gpu(3)], former=[gpu(0), gpu(1), gpu(2)])
     pods = [a_pod(gpus(0)), a_pod((gpu(3),), (gpu(1),))]
-    assert rebinding.still_held(claim, pods) == (gpu(0), gpu(1))
-    assert not rebinding.same(Device(GPU, 0, "GPU-a"), Device(GPU, 0, "GPU-b"))
+    assert replacement.still_held(claim, pods) == (gpu(0), gpu(1))
+    assert not replacement.same(Device(GPU, 0, "GPU-a"), Device(GPU, 0, "GPU-b"))
 
 
 @given(st.sets(st.integers(0, 3)), st.sets(st.integers(0, 3), min_size=1), st.sets(st.integers(0, 3)))
 def test_a_verdict_never_takes_what_is_broken_or_another_s(sick: set[int], mine: set[int], theirs: set[int]) -> None:
     """And holds as many as before."""
     claim, other = Claim("a", [gpu(n) for n in mine]), Claim("b", [], former=[gpu(n) for n in theirs - mine])
-    verdict = rebinding.judge(a_node(*sick, a=claim, b=other), claim)
+    verdict = replacement.judge(a_node(*sick, a=claim, b=other), claim)
     assert len(verdict.devices) == len(mine)
     assert {device.index for device in verdict.broken} == sick & mine
     if not verdict.obstacle:

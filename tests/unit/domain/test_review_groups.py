@@ -2,10 +2,10 @@
 
 import pytest
 
-from deviceshare.domain.groups import Group, GroupSpec, GroupStatus
-from deviceshare.domain.meta import ObjectMeta
-from deviceshare.domain.pods import Pod, PodSpec, PodStatus
-from deviceshare.domain.review_groups import review_changed_group, review_deleted_group, review_new_group
+from deviceshare.domain.admission.group_review import review_changed_group, review_deleted_group, review_new_group
+from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pods import Pod, PodSpec, PodStatus
 
 
 def a_group(name: str = "team", node: str = "", **resources: int) -> Group:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.selecting import KEPT, Selections
+from deviceshare.domain.placement.node_selections import KEPT, Selections
 
 LABELS = st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"))
 CHANGES = st.tuples(st.sampled_from(["n1", "n2", "n3"]), LABELS | st.none())

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.pods import Pod
-from deviceshare.domain.status import desired_status, status_patch, transitions
+from deviceshare.domain.answers.group_status import desired_status, status_patch, transitions
+from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import Fleet
 from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:00:09Z"

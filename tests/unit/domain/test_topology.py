@@ -5,9 +5,9 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain import topology
-from deviceshare.domain.devices import Devices
-from deviceshare.domain.hardware import NUMA, NVLINK, PROXIMITY, SWITCH, Link
+from deviceshare.domain.objects.devices import Devices
+from deviceshare.domain.objects.hardware import NUMA, NVLINK, PROXIMITY, SWITCH, Link
+from deviceshare.domain.placement import topology
 from tests.unit.domain.objects import GPU, gpus
 
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from deviceshare.domain.devices import Device
-from deviceshare.domain.hardware import MAX_TRESPASSES, Hardware, Part, Trespass
-from deviceshare.domain.ledger import Claim, LedgerStatus, NodeDevices
-from deviceshare.domain.trespass import Occupant, as_trespass, trespassers, written
+from deviceshare.domain.device_health.trespasses import Occupant, as_trespass, trespassers, written
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import MAX_TRESPASSES, Hardware, Part, Trespass
+from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
 from tests.unit.domain.objects import GPU, a_ledger, gpus
 
 TEAM = "uid-of-team"

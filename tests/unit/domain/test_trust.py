@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.trust import Authority, Lifetimes, Served, Trust, Validity, advance, signer
+from deviceshare.certificates.rotation import Authority, Lifetimes, Served, Trust, Validity, advance, signer
 
 DAY = timedelta(days=1)
 LIFETIMES = Lifetimes(authority=30 * DAY, certificate=DAY, skew=timedelta(hours=1))

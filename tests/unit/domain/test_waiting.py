@@ -1,6 +1,6 @@
 """What a waiting group says: who is in the way, on few nodes, in words that someone can act on."""
 
-from deviceshare.domain.waiting import SHOWN_NODES, explain
+from deviceshare.domain.answers.waiting import SHOWN_NODES, explain
 from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.meta import ObjectMeta
-from deviceshare.domain.nodes import Node
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.kube.cache import Cache
 
 Change = tuple[str | None, str | None]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from deviceshare import certificates
+from deviceshare.certificates import issuance
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect, within
 from deviceshare.loops.kinds import NODES
@@ -72,11 +72,9 @@ async def test_a_stream_that_is_left_is_cut_off_whatever_the_server_does(tmp_pat
 def write_certificates(directory: Path) -> Path:
     """Those of a server at 127.0.0.1; returns where its CA's lies."""
     now, hour, skew = datetime.now(UTC), timedelta(hours=1), timedelta(minutes=5)
-    authority = certificates.new_authority("test", now=now, lifetime=hour, skew=skew)
+    authority = issuance.new_authority("test", now=now, lifetime=hour, skew=skew)
     addresses = ["127.0.0.1"]
-    issued = certificates.issue(
-        authority, "server", dns_names=[], addresses=addresses, now=now, lifetime=hour, skew=skew
-    )
+    issued = issuance.issue(authority, "server", dns_names=[], addresses=addresses, now=now, lifetime=hour, skew=skew)
     (directory / "tls.crt").write_text(issued.certificate)
     (directory / "tls.key").write_text(issued.key)
     (directory / "ca.crt").write_text(authority.certificate)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
-from deviceshare.kube.events import CAPACITY, LONGEST_MESSAGE, TRIES, Recorder
+from deviceshare.kube.recorder import CAPACITY, LONGEST_MESSAGE, TRIES, EventRecorder
 from deviceshare.loops.kinds import EVENTS, GROUPS, PODS, Event
 from deviceshare.loops.ports import AlreadyExists, ApiError, Cluster, Forbidden, Kind, Unavailable
 from tests.unit.kube.scripted import until
@@ -52,8 +52,8 @@ class EventServer(ModelCluster):
 
 
 @asynccontextmanager
-async def recording(server: EventServer, capacity: int = CAPACITY) -> AsyncIterator[Recorder]:
-    recorder = Recorder(cast("Cluster", server), "replica-1", capacity=capacity, dropped=server.drop)
+async def recording(server: EventServer, capacity: int = CAPACITY) -> AsyncIterator[EventRecorder]:
+    recorder = EventRecorder(cast("Cluster", server), "replica-1", capacity=capacity, dropped=server.drop)
     running = asyncio.create_task(recorder.run())
     try:
         yield recorder
@@ -63,7 +63,7 @@ async def recording(server: EventServer, capacity: int = CAPACITY) -> AsyncItera
         await asyncio.wait({running})
 
 
-def tell(recorder: Recorder, message: str = "devices 0,1", name: str = "team-a") -> None:
+def tell(recorder: EventRecorder, message: str = "devices 0,1", name: str = "team-a") -> None:
     recorder.event(GROUPS, name, "", "uid-1", type_="Normal", reason="Bound", message=message)
 
 

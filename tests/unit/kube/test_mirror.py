@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import structlog
 
-from deviceshare.domain.nodes import Node
+from deviceshare.domain.objects.nodes import Node
 from deviceshare.kube.api import Api
-from deviceshare.kube.mirror import Mirror, Pace, count_unreadable
+from deviceshare.kube.mirror import ApiMirror, MirrorPace, count_unreadable
 from deviceshare.loops.kinds import NODES
 from tests.unit.kube.scripted import (
     Scripted,
@@ -29,8 +29,8 @@ from tests.unit.kube.scripted import (
     until,
 )
 
-HASTY = Pace(quiet=0.2, lost=30.0, first_pause=0.001, longest_pause=0.01)
-Start = Callable[..., AbstractAsyncContextManager[tuple[Mirror[Node], Scripted]]]
+HASTY = MirrorPace(quiet=0.2, lost=30.0, first_pause=0.001, longest_pause=0.01)
+Start = Callable[..., AbstractAsyncContextManager[tuple[ApiMirror[Node], Scripted]]]
 
 
 @pytest.fixture
@@ -38,10 +38,10 @@ def start(tmp_path: Path) -> Start:
     """Starts a scripted server and a running Mirror of its nodes."""
 
     @asynccontextmanager
-    async def go(*steps: Step, pace: Pace = HASTY) -> AsyncIterator[tuple[Mirror[Node], Scripted]]:
+    async def go(*steps: Step, pace: MirrorPace = HASTY) -> AsyncIterator[tuple[ApiMirror[Node], Scripted]]:
         server = Scripted(*steps)
         async with serving(server.handle, tmp_path) as connection:
-            mirror = Mirror(Api(connection, timeout=0.3), NODES, label_selector="x=y", pace=pace)
+            mirror = ApiMirror(Api(connection, timeout=0.3), NODES, label_selector="x=y", pace=pace)
             running = asyncio.create_task(mirror.run())
             try:
                 yield mirror, server
@@ -53,7 +53,7 @@ def start(tmp_path: Path) -> Start:
     return go
 
 
-def holds(mirror: Mirror[Node], **versions: int) -> Callable[[], bool]:
+def holds(mirror: ApiMirror[Node], **versions: int) -> Callable[[], bool]:
     wanted = {name: str(version) for name, version in versions.items()}
     return lambda: {n.metadata.name: n.metadata.resource_version for n in mirror.values()} == wanted
 
@@ -145,7 +145,7 @@ async def test_a_server_in_trouble_is_waited_for(start: Start) -> None:
 
 async def test_a_refused_list_is_not_hammered(start: Start) -> None:
     """However long the mirror has lived, a server that refuses is given time."""
-    pace = Pace(steady=0.0, first_pause=60.0, longest_pause=60.0)
+    pace = MirrorPace(steady=0.0, first_pause=60.0, longest_pause=60.0)
     async with start(refuse(403, "Forbidden"), page(5), pace=pace) as (_, server):
         await until(lambda: len(server.seen) == 1)
         await asyncio.sleep(0.05)
@@ -164,7 +164,7 @@ async def test_a_version_that_was_lost_in_an_outage_is_not_waited_for_twice(
 async def test_a_mirror_whose_watch_is_lost_for_long_says_so(start: Start) -> None:
     """Readiness depends on it: decisions on old state would only be refused by the API server."""
     well = stream(event("ADDED", node("a", 6)), then="end")
-    pace = Pace(quiet=0.2, lost=0.05, first_pause=0.001, longest_pause=0.01)
+    pace = MirrorPace(quiet=0.2, lost=0.05, first_pause=0.001, longest_pause=0.01)
     async with start(page(5), well, *[refuse(500)] * 30, well, pace=pace) as (mirror, server):
         await until(lambda: mirror.synced)
         await until(lambda: not mirror.synced)
@@ -213,7 +213,7 @@ async def test_a_line_of_megabytes_in_small_pieces_is_read(start: Start) -> None
     big = line(event("ADDED", node("a", 6, note="x" * 3 * 2**20)))
     pieces = [big[i : i + 2**16] for i in range(0, len(big), 2**16)]
     pieces[-1] += b"\n" + line(event("ADDED", node("b", 7)))
-    async with start(page(5), stream(*pieces), pace=Pace(quiet=10.0)) as (mirror, _):
+    async with start(page(5), stream(*pieces), pace=MirrorPace(quiet=10.0)) as (mirror, _):
         await until(holds(mirror, a=6, b=7))
         assert mirror.lists == 1
 

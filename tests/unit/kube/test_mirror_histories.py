@@ -12,9 +12,9 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceshare.domain.nodes import Node
+from deviceshare.domain.objects.nodes import Node
 from deviceshare.kube import api
-from deviceshare.kube.mirror import Mirror, Pace
+from deviceshare.kube.mirror import ApiMirror, MirrorPace
 from deviceshare.loops.kinds import NODES
 from tests.unit.kube.scripted import event, line, node, serving, status, until
 
@@ -139,8 +139,8 @@ async def _live(before: list[Op], during: list[Op], history: list[Op], directory
             wrong.append((new, "was there already"))
 
     async with serving(world.handle, directory) as connection:
-        pace = Pace(quiet=0.05, first_pause=0.001, longest_pause=0.01)
-        mirror = Mirror(api.Api(connection, timeout=1.0), NODES, pace=pace)
+        pace = MirrorPace(quiet=0.05, first_pause=0.001, longest_pause=0.01)
+        mirror = ApiMirror(api.Api(connection, timeout=1.0), NODES, pace=pace)
         mirror.subscribe(follow)
         await _play(world, mirror, before)
         running = asyncio.create_task(mirror.run())
@@ -157,7 +157,7 @@ async def _live(before: list[Op], during: list[Op], history: list[Op], directory
     assert wrong == []
 
 
-async def _play(world: World, mirror: Mirror[Node], history: list[Op]) -> None:
+async def _play(world: World, mirror: ApiMirror[Node], history: list[Op]) -> None:
     answers: list[dict[str, Any] | None] = []
     for op, argument in history:
         if op == "trouble":

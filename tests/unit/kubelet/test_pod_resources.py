@@ -14,7 +14,7 @@ from grpclib.exceptions import GRPCError
 from grpclib.server import Server, Stream
 
 from deviceshare.kubelet.messages import STRING, messages
-from deviceshare.kubelet.pod_resources import MESSAGES, METHOD, Allocated, Unreadable, allocations
+from deviceshare.kubelet.pod_resources import MESSAGES, METHOD, Allocated, PodResourcesUnknown, allocations
 
 # As Kubernetes 1.37 has it, as far as it differs from what we read.
 NEWER = messages(
@@ -164,7 +164,9 @@ async def test_an_answer_of_many_mebibytes_is_read(socket: Path) -> None:
 
 async def test_a_missing_socket_is_told_with_what_to_mount(socket: Path) -> None:
     """The agent without the host path, or on a node whose kubelet keeps its files elsewhere."""
-    with pytest.raises(Unreadable, match=r"no socket .*kubelet\.sock: mount the kubelet's directory pod-resources"):
+    with pytest.raises(
+        PodResourcesUnknown, match=r"no socket .*kubelet\.sock: mount the kubelet's directory pod-resources"
+    ):
         await allocations(socket)
 
 
@@ -172,7 +174,7 @@ async def test_a_socket_that_nobody_serves_is_told(socket: Path) -> None:
     """The kubelet is down: its socket's file stays."""
     with sockets.socket(sockets.AF_UNIX) as bound:
         bound.bind(str(socket))
-    with pytest.raises(Unreadable, match=r"Nobody listens on .*systemctl status kubelet"):
+    with pytest.raises(PodResourcesUnknown, match=r"Nobody listens on .*systemctl status kubelet"):
         await allocations(socket)
 
 
@@ -183,7 +185,7 @@ async def test_no_permission_is_told(socket: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", refuse)
-    with pytest.raises(Unreadable, match=r"No permission .*runAsUser: 0"):
+    with pytest.raises(PodResourcesUnknown, match=r"No permission .*runAsUser: 0"):
         await allocations(socket)
 
 
@@ -202,7 +204,7 @@ async def test_a_refusal_is_told_in_the_kubelets_words(socket: Path, status: Sta
         raise GRPCError(status, "rejected by me")
 
     async with kubelet(socket, refuse):
-        with pytest.raises(Unreadable, match=expected) as told:
+        with pytest.raises(PodResourcesUnknown, match=expected) as told:
             await allocations(socket)
     assert "rejected by me" in str(told.value)
 
@@ -210,7 +212,7 @@ async def test_a_refusal_is_told_in_the_kubelets_words(socket: Path, status: Sta
 async def test_a_kubelet_that_hangs_is_given_up(socket: Path) -> None:
     """It answers neither HTTP/2's greeting nor the call; the connection is closed all the same."""
     async with saying(socket, b""):
-        with pytest.raises(Unreadable, match=r"did not answer in 0\.2 s: see its log"):
+        with pytest.raises(PodResourcesUnknown, match=r"did not answer in 0\.2 s: see its log"):
             await allocations(socket, seconds=0.2)
 
 
@@ -224,7 +226,7 @@ async def test_a_kubelet_that_hangs_in_the_call_is_given_up(socket: Path) -> Non
         return listing([])
 
     async with kubelet(socket, hang):
-        with pytest.raises(Unreadable, match=r"did not answer in 1 s"):
+        with pytest.raises(PodResourcesUnknown, match=r"did not answer in 1 s"):
             await allocations(socket, seconds=1)
         assert asked.is_set()
 
@@ -247,7 +249,7 @@ async def test_being_cancelled_is_not_taken_for_a_failure(socket: Path) -> None:
 async def test_something_else_on_the_socket_is_told(socket: Path, said: bytes, then_close: bool) -> None:
     """Another program's socket is mounted there."""
     async with saying(socket, said, then_close=then_close):
-        with pytest.raises(Unreadable, match="does not speak the kubelet's pod-resources API"):
+        with pytest.raises(PodResourcesUnknown, match="does not speak the kubelet's pod-resources API"):
             await allocations(socket)
 
 
@@ -256,5 +258,5 @@ async def test_an_answer_that_is_no_message_is_told(socket: Path) -> None:
     other = messages("v1", {"ListPodResourcesResponse": {1: (STRING, "name")}})
     answer = other["ListPodResourcesResponse"](name="\x0f not a message")  # field 1, of a wire type that doesn't exist
     async with kubelet(socket, always(answer), kinds=other):
-        with pytest.raises(Unreadable, match="does not speak the kubelet's pod-resources API"):
+        with pytest.raises(PodResourcesUnknown, match="does not speak the kubelet's pod-resources API"):
             await allocations(socket)

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import devices_of
-from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import Claim, as_json, new_ledger
-from deviceshare.domain.pods import Pod
-from deviceshare.loops import collecting, repairing
-from deviceshare.loops.claiming import BINDS_OVER_SECONDS, binds_over
+from deviceshare.domain.objects.devices import devices_of
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import Claim, as_json, new_ledger
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.protocol import collect, repair
+from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS, binds_over
 from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.model import Actor, ModelCluster, Pause
 from tests.unit.loops.replicas import KINDS, Clock, SentRequest, SteppedReplica
@@ -198,13 +198,13 @@ class World:
             async def wait_out(mark: str) -> None:
                 await wait(self.seen_mark.setdefault(mark, self.clock.now) + self.binds_over())
 
-            return collecting.collect(self.cluster, ledger.node, uid, new_mark=self._new_mark, wait_out_binds=wait_out)
+            return collect.collect(self.cluster, ledger.node, uid, new_mark=self._new_mark, wait_out_binds=wait_out)
 
         self._begin(f"collect {uid}", work)
 
     def status_is_repaired(self) -> None:
         name = self.pick(GROUP_NAMES)
-        self._begin(f"readopt {name}", lambda wait: repairing.readopt(self.cluster, name))
+        self._begin(f"readopt {name}", lambda wait: repair.readopt(self.cluster, name))
 
     def ledger_is_recreated(self) -> None:
         """As the controller does it: created without devices, then opened."""
@@ -215,17 +215,17 @@ class World:
         async def work(wait: "Wait") -> None:
             ledger = self.cluster.read(NODE_DEVICES, node.metadata.name)
             if ledger is None:
-                await repairing.recreate(
+                await repair.recreate(
                     self.cluster,
                     node,
-                    gather=lambda: repairing.fenced_evidence(self.cluster),
+                    gather=lambda: repair.fenced_evidence(self.cluster),
                     wait_out_binds=lambda: wait(self.clock.now + binds_over(None)),
                 )
-            await repairing.open_ledger(
+            await repair.open_ledger(
                 self.cluster,
                 node.metadata.name,
                 self.have,
-                gather=lambda: repairing.evidence(self.cluster),
+                gather=lambda: repair.evidence(self.cluster),
             )
 
         self._begin("recreate", work)

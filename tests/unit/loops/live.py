@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from deviceshare.domain import contract
-from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.pods import Pod
-from deviceshare.loops.binding import Binder
-from deviceshare.loops.controller import Controller
-from deviceshare.loops.feeding import Feed
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.ports import ApiError, Conflict, Kind, Unavailable
+from deviceshare.loops.replica.binder import Binder
+from deviceshare.loops.replica.feed import Feed
 from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.model import ModelCluster, Raw
 from tests.unit.loops.virtual_time import now

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from deviceshare.domain.decoding import decoder_of
+from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import AlreadyExists, ApiError, Conflict, Kind, NotFound, Undecodable
 

@@ -9,12 +9,12 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from deviceshare.domain.fleet import Fleet
-from deviceshare.loops.binding import Binder
-from deviceshare.loops.claiming import BINDING_SECONDS, QUEUE_SECONDS, Refused
-from deviceshare.loops.feeding import Feed
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Kind, Unavailable
+from deviceshare.loops.protocol.bind import BINDING_SECONDS, QUEUE_SECONDS, Refused
+from deviceshare.loops.replica.binder import Binder
+from deviceshare.loops.replica.feed import Feed
 from tests.unit.loops.live import LiveCluster, MemoryMirror
 from tests.unit.loops.model import ModelCluster
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.loops import binding, collecting
-from deviceshare.loops.binding import Binder
-from deviceshare.loops.claiming import BINDING_SECONDS, QUEUE_SECONDS, binds_over
-from deviceshare.loops.collecting import Outcome
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.protocol import collect
+from deviceshare.loops.protocol.bind import BINDING_SECONDS, QUEUE_SECONDS, binds_over
+from deviceshare.loops.protocol.collect import Outcome
+from deviceshare.loops.replica import binder
+from deviceshare.loops.replica.binder import Binder
 from tests.unit.loops.histories import World
 from tests.unit.loops.model import Actor
 from tests.unit.loops.replicas import SteppedReplica
@@ -48,7 +49,7 @@ class Races(World):
 
         return Actor(
             "collector",
-            collecting.collect(
+            collect.collect(
                 self.cluster, "n1", next(iter(ledger.claims)), new_mark=self._new_mark, wait_out_binds=at_once
             ),
         )
@@ -136,8 +137,8 @@ def test_a_replica_that_slept_sends_no_binding(make: Make) -> None:
 def test_the_clock_of_binds_counts_suspended_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """CLOCK_MONOTONIC stands still while a machine is suspended, and a bind would not notice."""
     monkeypatch.setattr(time, "clock_gettime", lambda clock: {time.CLOCK_BOOTTIME: 7.0}[clock])
-    assert binding.boottime() == 7.0
-    assert Binder.__init__.__kwdefaults__ == {"clock": binding.boottime}
+    assert binder.boottime() == 7.0
+    assert Binder.__init__.__kwdefaults__ == {"clock": binder.boottime}
 
 
 def test_a_pod_written_since_filter_is_read_again_and_then_the_ledger(make: Make) -> None:
@@ -161,7 +162,7 @@ def test_a_pod_that_never_stops_changing_is_left_to_the_scheduler(make: Make) ->
         races.cluster.edit(PODS, "p2", {}, "ns")
         races.replica.serve(races.replica.requests[0])
     assert task.result() == "pod ns/p2 was written meanwhile"
-    assert asked(races.replica).count(("bind", "pods")) == 1 + binding.ATTEMPTS
+    assert asked(races.replica).count(("bind", "pods")) == 1 + binder.ATTEMPTS
 
 
 def test_a_pod_that_names_another_group_meanwhile_is_not_bound_by_the_old_one(make: Make) -> None:
@@ -219,7 +220,7 @@ def test_a_collector_waits_out_binds_while_pods_are_pending(make: Make) -> None:
         waits.append((mark, races.holders()))
 
     (uid,) = races.cluster.all(NODE_DEVICES)[0].claims
-    work = collecting.collect(races.cluster, "n1", uid, new_mark=races._new_mark, wait_out_binds=wait)
+    work = collect.collect(races.cluster, "n1", uid, new_mark=races._new_mark, wait_out_binds=wait)
     assert Actor("collector", work).finish() is Outcome.FREED
     assert waits == [("mark-1", ["a"])]
 

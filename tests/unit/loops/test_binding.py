@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.devices import devices_of
-from deviceshare.domain.explaining import NOT_INJECTED
-from deviceshare.domain.ledger import as_json, new_ledger
-from deviceshare.loops import claiming
-from deviceshare.loops.claiming import Refused
+from deviceshare.domain.answers.obstacles import NOT_INJECTED
+from deviceshare.domain.objects.devices import devices_of
+from deviceshare.domain.objects.ledger import as_json, new_ledger
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Conflict, Unavailable
+from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol.bind import Refused
 from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import now, run
@@ -274,7 +274,7 @@ def test_a_bind_ends_in_time_when_the_api_server_hangs() -> None:
         began = now()
         asyncio.get_running_loop().call_later(60, lambda: None)  # lets virtual time pass
         assert "longer than" in await scheduler.bind("p", "n1")
-        assert now() - began <= claiming.BIND_SECONDS
+        assert now() - began <= bind.BIND_SECONDS
         assert len(world.fleet.free("n1")) == 4
 
     told(story)
@@ -287,7 +287,7 @@ def test_a_group_that_changed_its_mind_does_not_get_its_old_claim() -> None:
         world = scheduler.world
         group = world.group("a", 2)
         world.pod("p", "a")
-        await claiming.claim(scheduler.cluster, group, "n1")
+        await bind.claim(scheduler.cluster, group, "n1")
         scheduler.cluster.edit(GROUPS, "a", {"spec": {"resources": {GPU: 1}}})
         await asyncio.sleep(1)
         assert "is being released" in await scheduler.bind("p", "n1")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from deviceshare.domain.devices import devices_of
+from deviceshare.domain.objects.devices import devices_of
 from deviceshare.loops.ports import Unavailable
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.test_binding import Scheduler, told

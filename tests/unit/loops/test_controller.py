@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.loops.claiming import Refused
-from deviceshare.loops.controller import STUCK_SECONDS
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.leader.controller import STUCK_SECONDS
 from deviceshare.loops.ports import ApiError, Conflict, Unavailable
+from deviceshare.loops.protocol.bind import Refused
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import run
 

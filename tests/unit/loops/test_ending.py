@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from deviceshare.domain import contract
-from deviceshare.loops.ending import MARGIN_SECONDS
 from deviceshare.loops.kinds import GROUPS, PODS
+from deviceshare.loops.leader.endings import MARGIN_SECONDS
 from deviceshare.loops.ports import Unavailable
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.test_releasing import a_bound_group

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from deviceshare.domain.groups import BOUND, DEGRADED, PENDING
+from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, soon

@@ -8,16 +8,16 @@ import msgspec
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.guard import PodGuard
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache
-from deviceshare.loops.binding import Binder
-from deviceshare.loops.claiming import Refused
-from deviceshare.loops.controller import Controller
-from deviceshare.loops.feeding import Feed
-from deviceshare.loops.guarded import GuardedCluster
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.leader.controller import Controller
+from deviceshare.loops.protocol.bind import Refused
+from deviceshare.loops.replica.binder import Binder
+from deviceshare.loops.replica.feed import Feed
+from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.live import LiveCluster, MemoryMirror, World, soon
 from tests.unit.loops.virtual_time import run

@@ -6,10 +6,10 @@ import msgspec
 
 from deviceshare.cli.rebind import ask as ask_for_others
 from deviceshare.domain import contract
-from deviceshare.domain.hardware import Hardware, Part
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.loops.claiming import BINDS_OVER_SECONDS
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
+from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import run

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from deviceshare.domain import contract
-from deviceshare.loops.impostors import ImpostorWatch
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Unavailable
+from deviceshare.loops.replica.impostor_watch import ImpostorWatch
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import now, run
 

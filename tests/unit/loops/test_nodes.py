@@ -3,9 +3,9 @@
 import asyncio
 
 from deviceshare.domain import contract
-from deviceshare.loops.claiming import BINDS_OVER_SECONDS
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
+from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import now, run

@@ -9,14 +9,15 @@ from typing import Any
 
 import msgspec
 
-from deviceshare.domain import contract, rebinding
-from deviceshare.domain.devices import Devices
-from deviceshare.domain.hardware import Hardware, Part
-from deviceshare.domain.ledger import Claim, NodeDevices
-from deviceshare.domain.pods import Pod
-from deviceshare.loops import rebinding as protocol
+from deviceshare.domain import contract
+from deviceshare.domain.objects.devices import Devices
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement import replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Conflict
+from deviceshare.loops.protocol import rebind as protocol
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.histories import (
     BINDS_OVER,
@@ -154,7 +155,7 @@ class RebindWorld(World):
         assert ledger is not None
         claim, pods = ledger.claims[uid], self._pods(node, uid)
         for pod in pods:
-            assert rebinding.is_settled(pod, ledger, claim), "every pod is told at last what its group's claim holds"
+            assert replacement.is_settled(pod, ledger, claim), "every pod is told at last what its group's claim holds"
         held = {number for pod in pods for number in self.received[pod.metadata.uid]}
         assert {device.index for device in claim.former} <= held, "nothing stays reserved that nobody has"
 

@@ -6,14 +6,15 @@ from typing import Any
 
 import msgspec
 
-from deviceshare.domain import contract, rebinding
-from deviceshare.domain.devices import Device, devices_of
-from deviceshare.domain.hardware import Hardware, Part
-from deviceshare.domain.pods import Pod
-from deviceshare.loops import repairing
-from deviceshare.loops.claiming import BINDS_OVER_SECONDS
+from deviceshare.domain import contract
+from deviceshare.domain.objects.devices import Device, devices_of
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement import replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
+from deviceshare.loops.protocol import repair
+from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import now, run
@@ -114,7 +115,7 @@ def test_a_pod_whose_binding_was_late_is_told_too() -> None:
             await asyncio.sleep(5)
             body = {"spec": {"nodeName": "n1"}, "metadata": {"annotations": annotations}}
             world.cluster.edit(PODS, "b", body, "ns")
-            await soon(lambda: rebinding.is_told(world.read_pod("b"), world.ledger("n1"), claim(world)))
+            await soon(lambda: replacement.is_told(world.read_pod("b"), world.ledger("n1"), claim(world)))
             world.end("a")
             await asyncio.sleep(BINDS_OVER_SECONDS + 2)
             assert numbers(claim(world).former) == [0], "the late pod had it"
@@ -275,8 +276,8 @@ def test_a_ledger_is_opened_with_what_pods_had_before() -> None:
         uid = world.read_group("team").uid
         forgetful = {"spec": {"claims": {uid: {"former": None}}}, "status": {"devices": []}}
         world.cluster.edit(NODE_DEVICES, "n1", forgetful)
-        gathered = partial(repairing.evidence, world.cluster)
-        await repairing.open_ledger(world.cluster, "n1", devices_of({GPU: 4}), gather=gathered)
+        gathered = partial(repair.evidence, world.cluster)
+        await repair.open_ledger(world.cluster, "n1", devices_of({GPU: 4}), gather=gathered)
         assert (numbers(claim(world).devices), numbers(claim(world).former)) == ([0, 2], [1])
 
     run(story())

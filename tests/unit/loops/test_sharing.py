@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.loops.sharing import SharedRead
+from deviceshare.loops.shared_read import SharedRead
 from tests.unit.loops.virtual_time import run
 
 

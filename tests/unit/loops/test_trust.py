@@ -10,19 +10,18 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from deviceshare import certificates
-from deviceshare.domain.trust import Lifetimes, Trust
-from deviceshare.loops import trust_secret
+from deviceshare.certificates import ca_secret, issuance
+from deviceshare.certificates.keeper import Keeper, RenewalPace, ServerNames
+from deviceshare.certificates.rotation import Lifetimes, Trust
 from deviceshare.loops.kinds import SECRETS, WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.ports import Forbidden, Unavailable
-from deviceshare.loops.trust import Keeper, Names, Pace
 from tests.unit.loops.live import LiveCluster, soon
 from tests.unit.loops.virtual_time import now, run
 
 NAMESPACE, SECRET, CONFIGURATION = "system", "ca", "deviceshare"
-NAMES = Names(NAMESPACE, SECRET, CONFIGURATION, ["deviceshare.system.svc"])
+NAMES = ServerNames(NAMESPACE, SECRET, CONFIGURATION, ["deviceshare.system.svc"])
 LIFETIMES = Lifetimes(authority=timedelta(seconds=3600), certificate=timedelta(seconds=600), skew=timedelta(seconds=60))
-PACE = Pace(lifetimes=LIFETIMES)
+PACE = RenewalPace(lifetimes=LIFETIMES)
 CERTIFICATE_SECONDS = LIFETIMES.certificate.total_seconds()
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WEBHOOK = {"name": "a.deviceshare.io", "clientConfig": {"service": {"name": "deviceshare"}}, "unknown": {"kept": 1}}
@@ -64,7 +63,7 @@ def bundles(cluster: LiveCluster) -> list[tuple[str, ...]]:
         configuration = cluster.read(kind, CONFIGURATION)
         for webhook in configuration.webhooks if configuration else ():
             text = base64.b64decode(webhook["clientConfig"].get("caBundle", "")).decode()
-            found.append(certificates.split(text))
+            found.append(issuance.split(text))
     return found
 
 
@@ -76,7 +75,7 @@ def register(cluster: LiveCluster) -> None:
 
 def kept(cluster: LiveCluster) -> Trust:
     secret = cluster.read(SECRETS, SECRET, NAMESPACE)
-    return trust_secret.decode(secret) if secret else Trust()
+    return ca_secret.decode(secret) if secret else Trust()
 
 
 def sizes(cluster: LiveCluster) -> set[int]:
@@ -197,7 +196,7 @@ def test_an_authority_asked_for_is_introduced_before_it_signs() -> None:
         async with running(leader, other):
             await soon(lambda: leader.shown and other.shown and sizes(cluster) == {1})
             [(first,), *_] = bundles(cluster)
-            cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {trust_secret.ROTATE: "now"}}}, NAMESPACE)
+            cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {ca_secret.ROTATE: "now"}}}, NAMESPACE)
             await soon(lambda: sizes(cluster) == {2}, PACE.look + 1)
             assert len(leader.shown) == 1
             await stand(cluster, leader, PACE.settle - 2 * PACE.look)
@@ -221,7 +220,7 @@ def test_a_rotation_goes_on_where_a_crash_left_it() -> None:
         first = Replica(cluster)
         async with running(first):
             await soon(lambda: first.shown and sizes(cluster) == {1})
-            cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {trust_secret.ROTATE: "now"}}}, NAMESPACE)
+            cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {ca_secret.ROTATE: "now"}}}, NAMESPACE)
             await soon(lambda: sizes(cluster) == {2}, PACE.look + 1)
             await asyncio.sleep(PACE.settle / 2)
         second = Replica(cluster)
@@ -241,7 +240,7 @@ def test_a_bundle_that_somebody_spoils_has_to_stand_again() -> None:
         replica = Replica(cluster)
         async with running(replica):
             await soon(lambda: sizes(cluster) == {1})
-            cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {trust_secret.ROTATE: "now"}}}, NAMESPACE)
+            cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {ca_secret.ROTATE: "now"}}}, NAMESPACE)
             await asyncio.sleep(PACE.settle - PACE.look)
             register(cluster)
             await asyncio.sleep(PACE.settle - PACE.look)
@@ -357,7 +356,7 @@ def test_an_empty_secret_with_our_label_is_filled() -> None:
     """An installer may bring it, so that it goes when deviceshare goes."""
 
     async def tell(cluster: LiveCluster) -> None:
-        cluster.put(SECRETS, {"metadata": {"name": SECRET, "labels": {trust_secret.OURS: ""}}}, NAMESPACE)
+        cluster.put(SECRETS, {"metadata": {"name": SECRET, "labels": {ca_secret.OURS: ""}}}, NAMESPACE)
         replica = Replica(cluster)
         async with running(replica):
             await soon(lambda: replica.shown and sizes(cluster) == {1}, 1)

@@ -14,18 +14,18 @@ from typing import TypeVar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deviceshare.domain.trust import Lifetimes
-from deviceshare.loops import trust_secret
-from deviceshare.loops.bundles import Configuration
+from deviceshare.certificates import ca_secret
+from deviceshare.certificates.ca_bundles import Configuration
+from deviceshare.certificates.keeper import Keeper, RenewalPace, ServerNames
+from deviceshare.certificates.rotation import Lifetimes
 from deviceshare.loops.kinds import SECRETS, WEBHOOK_CONFIGURATIONS
-from deviceshare.loops.trust import Keeper, Names, Pace
 from tests.unit.loops.model import Actor, ModelCluster
 
 T = TypeVar("T")
 
-NAMES = Names("system", "ca", "deviceshare", ["deviceshare.system.svc"])
+NAMES = ServerNames("system", "ca", "deviceshare", ["deviceshare.system.svc"])
 SKEW = 60
-PACE = Pace(
+PACE = RenewalPace(
     lifetimes=Lifetimes(
         authority=timedelta(seconds=3600), certificate=timedelta(seconds=600), skew=timedelta(seconds=SKEW)
     )
@@ -115,7 +115,7 @@ class World:
     def ask(self) -> None:
         """A person wants another authority."""
         if self.cluster.read(SECRETS, NAMES.secret, NAMES.namespace):
-            asked = {"metadata": {"annotations": {trust_secret.ROTATE: "now"}}}
+            asked = {"metadata": {"annotations": {ca_secret.ROTATE: "now"}}}
             self.cluster.edit(SECRETS, NAMES.secret, asked, NAMES.namespace)
 
     def delete(self) -> None:
@@ -135,7 +135,7 @@ class World:
     def apply_again(self) -> None:
         """A person replaces the configurations by those without a bundle, but not while the Secret is lost, too."""
         secret = self.cluster.read(SECRETS, NAMES.secret, NAMES.namespace)
-        if secret is None or trust_secret.decode(secret).current is None:
+        if secret is None or ca_secret.decode(secret).current is None:
             return
         self.register()
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.fleet import Fleet
-from deviceshare.domain.pods import Pod
-from deviceshare.loops.feeding import Feed
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.replica.feed import Feed
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import MemoryMirror, World, soon
 from tests.unit.loops.model import decoded

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.fleet import Filtered
-from deviceshare.domain.groups import Group
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import Filtered
 from deviceshare.loops.kinds import PODS
+from deviceshare.loops.leader.touch_window import PLACES, TRIED_SECONDS
 from deviceshare.loops.ports import ApiError, Invalid
-from deviceshare.loops.window import PLACES, TRIED_SECONDS
 from tests.unit.domain.objects import INJECTED
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.test_waking import woken

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.domain.hardware import NVLINK, PROXIMITY
+from deviceshare.domain.objects.hardware import NVLINK, PROXIMITY
 from deviceshare.nvidia import Driver, Watch, read_boot_id, read_inventory, read_usage
 from tests.nvml import Script
 

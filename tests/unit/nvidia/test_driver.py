@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.nvidia import Driver, NoDriver, Refused, read_inventory, read_usage
+from deviceshare.nvidia import Driver, NoDriver, NvmlRefused, read_inventory, read_usage
 from tests.nvml import Script
 
 TESTS = Path(__file__).parent
@@ -75,5 +75,5 @@ def test_a_driver_that_cannot_count_is_neither_gone_nor_without_gpus(script: Scr
     """An empty inventory would say that the node has no GPUs."""
     script.gpus(2)
     script.error("nvmlDeviceGetCount_v2", 999)
-    with pytest.raises(Refused, match="nvmlDeviceGetCount"):
+    with pytest.raises(NvmlRefused, match="nvmlDeviceGetCount"):
         read_inventory()

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deviceshare.domain.hardware import Part
+from deviceshare.domain.objects.hardware import Part
 from deviceshare.nvidia import Driver, Inventory, read_inventory
 from tests.nvml import Script
 

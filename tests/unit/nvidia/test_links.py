@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.domain.hardware import NUMA, NVLINK, SWITCH, Link
+from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH, Link
 from deviceshare.nvidia import Driver, read_inventory
 from tests.nvml import Script
 

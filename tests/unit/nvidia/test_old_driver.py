@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deviceshare.domain.hardware import NUMA, NVLINK, SWITCH
+from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH
 from deviceshare.nvidia import DeviceUse, Inventory, ProcessUse
 from tests.nvml import Script, build
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from deviceshare.sandbox.apt import derive_sources
-from deviceshare.sandbox.debian import upstream_version
 from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.kubernetes.apt import derive_sources
+from deviceshare.sandbox.kubernetes.debian import upstream_version
 
 MIRROR = "http://mirror.example/debian"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from deviceshare.sandbox import binaries
-from deviceshare.sandbox.binaries import NODE, REQUIRED, find
 from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.kubernetes import binaries
+from deviceshare.sandbox.kubernetes.binaries import NODE, REQUIRED, find
 from deviceshare.sandbox.progress import Progress
 
 

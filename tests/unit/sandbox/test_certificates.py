@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.sandbox.certificates import Authority
-from deviceshare.sandbox.probes import Prober
+from deviceshare.sandbox.control_plane.certificates import SandboxAuthority
+from deviceshare.sandbox.control_plane.probes import Prober
 
 
 async def serve(directory: Path, name: str) -> tuple[asyncio.Server, str]:
@@ -26,19 +26,19 @@ async def serve(directory: Path, name: str) -> tuple[asyncio.Server, str]:
 
 
 @pytest.fixture
-def authorities(tmp_path: Path) -> tuple[Authority, Authority]:
+def authorities(tmp_path: Path) -> tuple[SandboxAuthority, SandboxAuthority]:
     """Two that don't know each other."""
     made = []
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
-        made.append(Authority(tmp_path / name))
+        made.append(SandboxAuthority(tmp_path / name))
         made[-1].issue("loopback")
     return made[0], made[1]
 
 
 @pytest.mark.parametrize(("signer", "healthy"), [("ours", True), ("theirs", False)])
 async def test_a_probe_believes_only_its_own_authority(
-    authorities: tuple[Authority, Authority], tmp_path: Path, signer: str, healthy: bool
+    authorities: tuple[SandboxAuthority, SandboxAuthority], tmp_path: Path, signer: str, healthy: bool
 ) -> None:
     """Whoever else listens on that port isn't the process that was asked for."""
     server, url = await serve(tmp_path / signer, "loopback")
@@ -46,11 +46,13 @@ async def test_a_probe_believes_only_its_own_authority(
         assert await Prober(authorities[0].certificate).healthy(url) is healthy
 
 
-async def test_nobody_listening_is_not_healthy(authorities: tuple[Authority, Authority]) -> None:
+async def test_nobody_listening_is_not_healthy(authorities: tuple[SandboxAuthority, SandboxAuthority]) -> None:
     """The most usual state of a process that died."""
     assert not await Prober(authorities[0].certificate).healthy("http://127.0.0.1:1/healthz")
 
 
-def test_keys_are_readable_by_their_owner_only(authorities: tuple[Authority, Authority], tmp_path: Path) -> None:
+def test_keys_are_readable_by_their_owner_only(
+    authorities: tuple[SandboxAuthority, SandboxAuthority], tmp_path: Path
+) -> None:
     """Other users of the machine could pass for the API server."""
     assert (tmp_path / "ours/loopback.key").stat().st_mode & 0o077 == 0

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.sandbox.child import Child
-from deviceshare.sandbox.components import Component
+from deviceshare.sandbox.control_plane.child import Child
+from deviceshare.sandbox.control_plane.components import Component
+from deviceshare.sandbox.control_plane.probes import Prober
 from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.probes import Prober
 
 SLEEP = ["sleep", "600"]
 

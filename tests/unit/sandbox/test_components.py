@@ -6,15 +6,20 @@ from typing import Any
 import pytest
 import yaml
 
-from deviceshare.sandbox.binaries import Binaries
-from deviceshare.sandbox.components import Components, asks_before_evicting, choose_ports, scheduler_config_version
-from deviceshare.sandbox.state import Layout, Options, Plan
+from deviceshare.sandbox.control_plane.components import (
+    Components,
+    asks_before_evicting,
+    choose_ports,
+    scheduler_config_version,
+)
+from deviceshare.sandbox.kubernetes.binaries import Binaries
+from deviceshare.sandbox.state import Layout, Options, SandboxPlan
 
 
 def components(directory: Path, version: str = "v1.20.2", **options: Any) -> Components:
     """Those of a sandbox of this release."""
     binaries = Binaries("apiserver", "controller-manager", "scheduler", "kubectl", "etcd", version)
-    layout, plan = Layout(directory), Plan(Options(**options), binaries)
+    layout, plan = Layout(directory), SandboxPlan(Options(**options), binaries)
     with layout.lock():
         layout.prepare(plan)
     return Components(layout, plan, choose_ports())

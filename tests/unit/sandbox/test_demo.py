@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deviceshare.sandbox import demo, demo_stage, demo_story
-from deviceshare.sandbox.demo_stage import WIDTH, Stage, Surprise
-from deviceshare.sandbox.pod import ENV
+from deviceshare.sandbox.demo import stage, story, tour
+from deviceshare.sandbox.demo.stage import WIDTH, Stage, Surprise
+from deviceshare.sandbox.simulated.pod import ENV
 
-GPU = demo_story.RESOURCE
+GPU = story.RESOURCE
 
 
 def pod(name: str, group: str, node: str, visible: str | None) -> dict[str, Any]:
     """A pod as kubectl prints it; without `visible` it hasn't started."""
     annotations = {"deviceshare.io/group": group}
     if visible is not None:
-        annotations[ENV] = json.dumps({"main": {demo_story.VISIBLE: visible}})
+        annotations[ENV] = json.dumps({"main": {story.VISIBLE: visible}})
     metadata = {"namespace": "ns", "name": name, "annotations": annotations}
     return {"metadata": metadata, "spec": {"nodeName": node, "containers": [{"name": "main"}]}}
 
@@ -36,8 +36,8 @@ def group(name: str, node: str, devices: str, pods: int, count: int) -> dict[str
 
 def fault(groups: list[dict[str, Any]], *pods: dict[str, Any]) -> str:
     """What is wrong with two groups, `a` of two pods and `b` of one."""
-    seen = demo_story.sights(json.dumps({"items": pods}))
-    return demo_story.sharing_fault(seen, demo_story.groups(json.dumps({"items": groups})), {"a": 2, "b": 1})
+    seen = story.sights(json.dumps({"items": pods}))
+    return story.sharing_fault(seen, story.groups(json.dumps({"items": groups})), {"a": 2, "b": 1})
 
 
 GROUPS = [group("a", "n", "0,1", 2, 2), group("b", "n", "2", 1, 1)]
@@ -73,13 +73,13 @@ def test_a_container_without_the_variable_is_shown_as_such() -> None:
     """An empty value means no device, a missing one means that nobody said anything."""
     unset = pod("p", "a", "n", "0")
     unset["metadata"]["annotations"][ENV] = '{"main": {}, "init": {"NVIDIA_VISIBLE_DEVICES": ""}}'
-    seen = demo_story.sights(json.dumps({"items": [unset]}))
+    seen = story.sights(json.dumps({"items": [unset]}))
     assert [(sight.container, sight.visible) for sight in seen] == [("main", "(unset)"), ("init", "")]
 
 
 def test_columns_are_aligned_as_kubectl_does() -> None:
     """By the widest cell, without spaces at the end."""
-    assert demo_story.columns([("NAME", "NODE"), ("a-long-name", "n")]) == "NAME          NODE\na-long-name   n"
+    assert story.columns([("NAME", "NODE"), ("a-long-name", "n")]) == "NAME          NODE\na-long-name   n"
 
 
 class Scripted:
@@ -148,7 +148,7 @@ def test_a_command_that_ends_otherwise_is_a_surprise(status: int, fails: bool, e
 
 def test_what_never_becomes_true_is_a_surprise(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what was wrong last."""
-    monkeypatch.setattr(demo_stage, "PATIENCE", 0.0)
+    monkeypatch.setattr(stage, "PATIENCE", 0.0)
     on, _ = stage(Scripted())
     with pytest.raises(Surprise, match="expected peace, saw war"):
         on.eventually("peace", lambda: "war", lambda seen: seen)
@@ -160,9 +160,9 @@ def test_a_step_that_does_not_hold_ends_the_story(monkeypatch: pytest.MonkeyPatc
     def breaks(_: Stage) -> str:
         raise Surprise("rain", "sun")
 
-    monkeypatch.setattr(demo, "STEPS", (("First", lambda _: "Well."), ("Second", breaks), ("Third", breaks)))
+    monkeypatch.setattr(tour, "STEPS", (("First", lambda _: "Well."), ("Second", breaks), ("Third", breaks)))
     on, shown = stage(Scripted())
-    surprise = demo.play(on)
+    surprise = tour.play(on)
     assert surprise is not None
     assert surprise.seen == "sun"
     assert shown.getvalue().split("\n") == [

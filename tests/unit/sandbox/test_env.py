@@ -2,26 +2,33 @@
 
 import pytest
 
-from deviceshare.domain.meta import ObjectMeta
-from deviceshare.sandbox.env import environment, expand, host_ip, pod_ip
-from deviceshare.sandbox.pod import Container, EnvVar, FieldRef, Pod, PodSpec, ValueFrom
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.sandbox.simulated.env import environment, expand, host_ip, pod_ip
+from deviceshare.sandbox.simulated.pod import (
+    KubeletContainer,
+    KubeletEnvVar,
+    KubeletFieldRef,
+    KubeletPod,
+    KubeletPodSpec,
+    ValueFrom,
+)
 
-POD = Pod(
+POD = KubeletPod(
     metadata=ObjectMeta(
         name="p", namespace="ns", uid="u-1", annotations={"deviceshare.io/x": "0,1"}, labels={"app": "train"}
     ),
-    spec=PodSpec(node_name="node-1", service_account_name="sa"),
+    spec=KubeletPodSpec(node_name="node-1", service_account_name="sa"),
 )
 
 
-def resolve(*variables: EnvVar, pod: Pod = POD) -> dict[str, str]:
+def resolve(*variables: KubeletEnvVar, pod: KubeletPod = POD) -> dict[str, str]:
     """The environment of a container with these variables."""
-    return environment(pod, Container(name="c", env=list(variables)))
+    return environment(pod, KubeletContainer(name="c", env=list(variables)))
 
 
-def downward(name: str, path: str) -> EnvVar:
+def downward(name: str, path: str) -> KubeletEnvVar:
     """A variable that refers to a field of the pod."""
-    return EnvVar(name=name, value_from=ValueFrom(field_ref=FieldRef(field_path=path)))
+    return KubeletEnvVar(name=name, value_from=ValueFrom(field_ref=KubeletFieldRef(field_path=path)))
 
 
 @pytest.mark.parametrize(
@@ -68,22 +75,24 @@ def test_references_are_expanded_as_kubernetes_does(text: str, expanded: str) ->
 
 def test_a_reference_sees_only_what_was_set_before_it() -> None:
     """The order of the list decides, not the names."""
-    early, late = EnvVar(name="EARLY", value="$(LATE)"), EnvVar(name="LATE", value="$(EARLY)!")
+    early, late = KubeletEnvVar(name="EARLY", value="$(LATE)"), KubeletEnvVar(name="LATE", value="$(EARLY)!")
     assert resolve(early, late) == {"EARLY": "$(LATE)", "LATE": "$(LATE)!"}
 
 
 def test_a_reference_sees_what_the_downward_api_gave() -> None:
     """Both kinds of value are one environment."""
     devices = downward("DEVICES", "metadata.annotations['deviceshare.io/x']")
-    assert resolve(devices, EnvVar(name="COPY", value="[$(DEVICES)]"))["COPY"] == "[0,1]"
+    assert resolve(devices, KubeletEnvVar(name="COPY", value="[$(DEVICES)]"))["COPY"] == "[0,1]"
 
 
 def test_of_equal_names_the_last_one_wins() -> None:
     """A hand-written variable before the injected one has no effect."""
     injected = downward("NVIDIA_VISIBLE_DEVICES", "metadata.annotations['deviceshare.io/x']")
-    assert resolve(EnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all"), injected) == {"NVIDIA_VISIBLE_DEVICES": "0,1"}
+    assert resolve(KubeletEnvVar(name="NVIDIA_VISIBLE_DEVICES", value="all"), injected) == {
+        "NVIDIA_VISIBLE_DEVICES": "0,1"
+    }
 
 
 def test_what_is_not_resolved_is_left_out() -> None:
     """A Secret's value would be a guess; an empty string would be a lie."""
-    assert resolve(EnvVar(name="SECRET", value_from=ValueFrom()), EnvVar(name="EMPTY")) == {"EMPTY": ""}
+    assert resolve(KubeletEnvVar(name="SECRET", value_from=ValueFrom()), KubeletEnvVar(name="EMPTY")) == {"EMPTY": ""}

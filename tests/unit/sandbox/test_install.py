@@ -7,7 +7,7 @@ import yaml
 
 from deviceshare import assets
 from deviceshare.domain.contract import AGENT_IDENTITY
-from deviceshare.sandbox.install import local_webhooks
+from deviceshare.sandbox.control_plane.install import local_webhooks
 
 
 def installed(minor: int) -> dict[str, dict[str, Any]]:

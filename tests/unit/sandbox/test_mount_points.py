@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.sandbox import mount_points
-from deviceshare.sandbox.binaries import Binaries
-from deviceshare.sandbox.state import Layout, Options, Plan
+from deviceshare.sandbox.host import mount_points
+from deviceshare.sandbox.kubernetes.binaries import Binaries
+from deviceshare.sandbox.state import Layout, Options, SandboxPlan
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     (machine / "lib").mkdir(parents=True)
     layout = Layout(tmp_path / "sandbox")
     with layout.lock():
-        layout.prepare(Plan(Options(), Binaries("", "", "", "", "", "v1.20.2")))
+        layout.prepare(SandboxPlan(Options(), Binaries("", "", "", "", "", "v1.20.2")))
     return layout
 
 

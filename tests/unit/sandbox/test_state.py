@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.sandbox.binaries import Binaries
 from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.kubernetes.binaries import Binaries
 from deviceshare.sandbox.lifecycle import status, stop
-from deviceshare.sandbox.state import Layout, Options, Plan, ProcessState, State
+from deviceshare.sandbox.state import Layout, Options, ProcessState, SandboxPlan, SandboxState
 
 BINARIES = Binaries("apiserver", "controller-manager", "scheduler", "kubectl", "etcd", "v1.20.2")
-PLAN = Plan(Options(nodes=3, extender={"urlPrefix": "http://127.0.0.1:1"}), BINARIES)
+PLAN = SandboxPlan(Options(nodes=3, extender={"urlPrefix": "http://127.0.0.1:1"}), BINARIES)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_a_start_removes_what_the_last_sandbox_left(layout: Layout) -> None:
     """A new etcd on old data would bring back yesterday's pods."""
     with layout.lock():
         layout.prepare(PLAN)
-        layout.write_state(State(pid=1, ready=True))
+        layout.write_state(SandboxState(pid=1, ready=True))
         (layout.data / "etcd").mkdir()
         layout.prepare(PLAN)
     assert layout.state() is None
@@ -74,7 +74,7 @@ def test_a_dead_sandbox_is_not_reported_as_running(layout: Layout) -> None:
     with layout.lock():
         layout.prepare(PLAN)
     process = ProcessState(name="etcd", pid=1, healthy=True)
-    layout.write_state(State(pid=1, ready=True, processes=[process]))
+    layout.write_state(SandboxState(pid=1, ready=True, processes=[process]))
     answer = status(layout.directory)
     assert (answer.ready, answer.processes) == (False, [])
     assert "sandbox up --dir" in answer.message

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from deviceshare.sandbox.pod import ENV, RUN_FOR, Pod
-from deviceshare.sandbox.steps import JOB_SECONDS, Patch, Remove, Wait, next_step, timestamp
+from deviceshare.sandbox.simulated.pod import ENV, RUN_FOR, KubeletPod
+from deviceshare.sandbox.simulated.steps import JOB_SECONDS, Patch, Remove, Wait, next_step, timestamp
 
 NOW = datetime.datetime(2026, 1, 1, 12, 0, 0, tzinfo=datetime.UTC)
 LATER = NOW + datetime.timedelta(hours=1)
@@ -24,7 +24,7 @@ def pod(**changes: Any) -> dict[str, Any]:
 
 def step(document: dict[str, Any], now: datetime.datetime = NOW) -> Patch | Remove | Wait:
     """The next step for the pod as the API server would send it."""
-    return next_step(msgspec.convert(document, Pod), now)
+    return next_step(msgspec.convert(document, KubeletPod), now)
 
 
 def take(document: dict[str, Any], now: datetime.datetime = NOW) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from deviceshare.domain.meta import ObjectMeta
+from deviceshare.domain.objects.object_meta import ObjectMeta
 
 
 class HasMeta(Protocol):

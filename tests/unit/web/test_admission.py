@@ -12,11 +12,11 @@ from aiohttp import ClientSession
 from structlog.testing import capture_logs
 
 from deviceshare.domain import contract
-from deviceshare.domain.drafts import Draft
-from deviceshare.domain.groups import Group, GroupSpec, GroupStatus
-from deviceshare.domain.injection import inject
-from deviceshare.domain.meta import ObjectMeta
-from deviceshare.domain.pods import Pod, PodSpec
+from deviceshare.domain.admission.drafts import Draft
+from deviceshare.domain.admission.injection import inject
+from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pods import Pod, PodSpec
 from deviceshare.telemetry import Metrics
 from deviceshare.web.admission import MAX_BODY, Admission
 from deviceshare.web.server import Server

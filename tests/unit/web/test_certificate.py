@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare import certificates
-from deviceshare.certificates import Issued
-from deviceshare.domain.trust import Authority
-from deviceshare.web.certificate import Certificate, MemoryCertificate, UnusableCertificate
+from deviceshare.certificates import issuance
+from deviceshare.certificates.issuance import Issued
+from deviceshare.certificates.rotation import Authority
+from deviceshare.certificates.serving import Certificate, MemoryCertificate, UnusableCertificate
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
@@ -28,13 +28,11 @@ def theirs() -> Authority:
 
 
 def new_authority() -> Authority:
-    return certificates.new_authority(
-        "test", now=datetime.now(UTC), lifetime=timedelta(days=1), skew=timedelta(hours=1)
-    )
+    return issuance.new_authority("test", now=datetime.now(UTC), lifetime=timedelta(days=1), skew=timedelta(hours=1))
 
 
 def issue(authority: Authority, *, for_client: bool = False) -> Issued:
-    return certificates.issue(
+    return issuance.issue(
         authority,
         "leaf",
         dns_names=["localhost"],

@@ -11,14 +11,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from deviceshare.domain import contract
-from deviceshare.domain.explaining import NOT_INJECTED
-from deviceshare.domain.fleet import NO_LEDGER, NOT_SHARED, OTHER_LABELS, Fleet
-from deviceshare.domain.groups import Group
-from deviceshare.domain.ledger import NodeDevices
-from deviceshare.domain.nodes import Node
-from deviceshare.domain.pods import Pod
-from deviceshare.loops.claiming import Refused
+from deviceshare.domain.answers.obstacles import NOT_INJECTED
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import NO_LEDGER, NOT_SHARED, OTHER_LABELS, Fleet
 from deviceshare.loops.ports import Unavailable
+from deviceshare.loops.protocol.bind import Refused
 from deviceshare.web.extender import MAX_BODY, STARTING, Extender
 from tests.unit.web.mirrors import FixedMirror
 

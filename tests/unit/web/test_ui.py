@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from deviceshare.domain.drawing import draw
+from deviceshare.domain.answers.drawing import draw
 from deviceshare.telemetry import Metrics
 from deviceshare.web import ui
 from deviceshare.web.server import Server

@@ -9,9 +9,9 @@ import pytest
 from aiohttp import ClientSession
 
 from deviceshare.domain import contract
-from deviceshare.domain.decoding import decoder_of
-from deviceshare.domain.groups import Group
-from deviceshare.domain.pods import Pod
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.object_decoder import decoder_of
+from deviceshare.domain.objects.pods import Pod
 from tests.unit.web.test_admission import Webhooks
 from tests.unit.web.test_extender import GPU, asking, fleet, group, pod, post, whole_node
 

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import ClientConnectionResetError, web
 from structlog.testing import capture_logs
 
+from deviceshare.certificates.serving import Certificate
 from deviceshare.telemetry import Metrics
-from deviceshare.web.certificate import Certificate
 from deviceshare.web.server import Server
 from tests.unit.web.test_server import a_certificate, echo, write_certificate
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from deviceshare.domain import contract
-from deviceshare.domain.hardware import Hardware, Part
-from deviceshare.domain.ledger import NodeDevices
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.loops.agent.ports import NodePod, Sight, Use
 from deviceshare.loops.ports import ApiError, Kind, NotFound
 from tests.unit.domain.objects import GPU

@@ -7,9 +7,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.hardware import Allocation, Hardware
-from deviceshare.loops.agent.allocating import PATIENCE, Allocations
-from deviceshare.loops.agent.ports import Unreadable
+from deviceshare.domain.objects.hardware import Allocation, Hardware
+from deviceshare.loops.agent.allocations import PATIENCE, Allocations
+from deviceshare.loops.agent.ports import AllocationsUnknown
 from tests.unit.domain.objects import AMD, GPU, a_ledger
 from tests.unit.loops.agent.node import Node, part, uuid
 
@@ -26,12 +26,12 @@ class Kubelet(Node):
 
     def __init__(self, placeholders: str = "") -> None:
         super().__init__()
-        self.answer: list[Given] | Unreadable = []
+        self.answer: list[Given] | AllocationsUnknown = []
         self.changes = 0
         self.allocations = Allocations(self.ask, self.pods, lambda: [part(0), part(1)], self.changed, placeholders)
 
     async def ask(self) -> list[Any]:
-        if isinstance(self.answer, Unreadable):
+        if isinstance(self.answer, AllocationsUnknown):
             raise self.answer
         return self.answer
 
@@ -138,12 +138,12 @@ async def test_a_kubelet_that_says_nothing_leaves_all_unknown() -> None:
     """Until it speaks again."""
     kubelet = Kubelet()
     assert not kubelet.allocations.asked
-    kubelet.answer = Unreadable("there is no socket")
+    kubelet.answer = AllocationsUnknown("there is no socket")
     await kubelet.allocations.look()
     assert (kubelet.allocations.known, kubelet.allocations.asked) == (None, True)
 
     assert await kubelet.look() == []
-    kubelet.answer = Unreadable("there is no socket")
+    kubelet.answer = AllocationsUnknown("there is no socket")
     await kubelet.allocations.look()
     assert kubelet.allocations.known is None
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.hardware import Hardware, Trespass
-from deviceshare.domain.usage import Process
-from deviceshare.loops.agent.evicting import Intruder
-from deviceshare.loops.agent.guarding import Guard
+from deviceshare.domain.objects.hardware import Hardware, Trespass
+from deviceshare.domain.objects.usage import DeviceProcess
+from deviceshare.loops.agent.evictions import Intruder
+from deviceshare.loops.agent.guard import IntruderGuard
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.agent.node import NODE, TEAM, part
 from tests.unit.loops.agent.test_looking import Tower, running, used
@@ -25,7 +25,7 @@ class Watched(Tower):
     def __init__(self) -> None:
         super().__init__()
         self.wanted: list[Intruder] = []
-        self.lookout._guard = Guard(NODE, self.recorder, self.wanted.append)
+        self.lookout._guard = IntruderGuard(NODE, self.recorder, self.wanted.append)
         self.set_ledger(Hardware(devices=[part(0), part(1)]))
         self.hold(0)
 
@@ -34,7 +34,7 @@ class Watched(Tower):
         assert self.reported is not None
         return self.reported.trespasses
 
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[DeviceProcess]:
         return self.lookout.usage.devices[0].processes
 
 
@@ -75,8 +75,8 @@ async def test_no_annotation_hides_an_intruder(member: dict[str, str], intruder:
 
     assert node.look() == [Trespass(GPU, 0, "steal", "ns/intruder")]
     assert node.processes() == [
-        Process(1, "train", 1024, "ns/member", "main"),
-        Process(2, "steal", 1024, "ns/intruder", "main", trespass=True),
+        DeviceProcess(1, "train", 1024, "ns/member", "main"),
+        DeviceProcess(2, "steal", 1024, "ns/intruder", "main", trespass=True),
     ]
     assert node.wanted == [Intruder("ns", "intruder", "uid-of-intruder")]
 
@@ -111,5 +111,5 @@ async def test_a_process_that_renames_itself_is_one_finding() -> None:
         rows = node.look(name=f"kworker/{look}")
 
     assert rows == [Trespass(GPU, 0, "kworker/0", "ns/intruder")]
-    assert node.processes()[1] == Process(2, "kworker/3", 1024, "ns/intruder", "main", trespass=True)
+    assert node.processes()[1] == DeviceProcess(2, "kworker/3", 1024, "ns/intruder", "main", trespass=True)
     assert node.recorder.reasons("intruder") == ["Trespass"]

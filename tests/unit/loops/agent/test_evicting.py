@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from deviceshare.loops.agent.evicting import Evictions, Intruder
+from deviceshare.loops.agent.evictions import Evictions, Intruder
 from deviceshare.loops.ports import NotFound, Unavailable
 from tests.unit.loops import virtual_time
 from tests.unit.loops.agent.node import Node

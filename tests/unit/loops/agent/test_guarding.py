@@ -2,11 +2,11 @@
 
 from msgspec.structs import replace
 
-from deviceshare.domain.devices import Device
-from deviceshare.domain.hardware import Hardware, Trespass
-from deviceshare.domain.trespass import Occupant
-from deviceshare.loops.agent.evicting import Intruder
-from deviceshare.loops.agent.guarding import MEMORY, Guard
+from deviceshare.domain.device_health.trespasses import Occupant
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import Hardware, Trespass
+from deviceshare.loops.agent.evictions import Intruder
+from deviceshare.loops.agent.guard import MEMORY, IntruderGuard
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.agent.node import NODE, TEAM, Node, part, uuid
 
@@ -31,7 +31,7 @@ class Post(Node):
         self.set_ledger(Hardware(devices=[part(0), part(1)]))
         self.hold(0)
         self.wanted: list[Intruder] = []
-        self.guard = Guard(NODE, self.recorder, self.wanted.append if evicts else None)
+        self.guard = IntruderGuard(NODE, self.recorder, self.wanted.append if evicts else None)
 
     def look(self, *occupants: Occupant) -> list[Trespass]:
         return list(self.guard.look(self.ledger, occupants).values())

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from deviceshare.domain.hardware import Hardware, Part
-from deviceshare.domain.health import LOST, SILENT
-from deviceshare.loops.agent.judging import Judge
+from deviceshare.domain.device_health.examination import LOST, SILENT
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.loops.agent.judge import Judge
 from deviceshare.loops.agent.ports import Sight, Xid
 from tests.unit.loops.agent.node import NODE, Node, part, sight, uuid
 

@@ -5,15 +5,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from deviceshare.domain.cgroups import Owner
-from deviceshare.domain.hardware import Allocation, Hardware, Trespass
-from deviceshare.domain.usage import DeviceUsage, Process
-from deviceshare.loops.agent.allocating import Allocations
-from deviceshare.loops.agent.guarding import Guard
-from deviceshare.loops.agent.judging import Judge
-from deviceshare.loops.agent.looking import BLIND_SECONDS, Lookout
+from deviceshare.domain.device_health.process_owners import Owner
+from deviceshare.domain.objects.hardware import Allocation, Hardware, Trespass
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage
+from deviceshare.loops.agent.allocations import Allocations
+from deviceshare.loops.agent.guard import IntruderGuard
+from deviceshare.loops.agent.judge import Judge
+from deviceshare.loops.agent.lookout import BLIND_SECONDS, Lookout
 from deviceshare.loops.agent.ports import Running, Sight, Use
-from deviceshare.loops.agent.reporting import Reporter
+from deviceshare.loops.agent.reporter import Reporter
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.agent.node import NODE, TEAM, Node, part, sight, uuid
 
@@ -34,7 +34,7 @@ class Tower(Node):
             ledgers=self.ledgers,
             pods=self.pods,
             judge=self.judge,
-            guard=Guard(NODE, self.recorder),
+            guard=IntruderGuard(NODE, self.recorder),
             allocations=self.allocations,
             reporter=self.reporter,
             now=lambda: NOW,
@@ -98,9 +98,9 @@ async def test_use_is_told_by_pod_and_container() -> None:
             81559,
             37,
             [
-                Process(1, "train", 1024, "ns/member", "main"),
-                Process(2, "steal", 1024, "ns/stranger", "", trespass=True),
-                Process(3, "miner", 1024, trespass=True),
+                DeviceProcess(1, "train", 1024, "ns/member", "main"),
+                DeviceProcess(2, "steal", 1024, "ns/stranger", "", trespass=True),
+                DeviceProcess(3, "miner", 1024, trespass=True),
             ],
         )
     ]

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from deviceshare.domain.hardware import Hardware
-from deviceshare.loops.agent.reporting import Reporter
+from deviceshare.domain.objects.hardware import Hardware
+from deviceshare.loops.agent.reporter import Reporter
 from deviceshare.loops.ports import Forbidden, Unavailable
 from tests.unit.kube.scripted import until
 from tests.unit.loops.agent.node import NODE, Node, part

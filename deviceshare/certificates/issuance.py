@@ -1,0 +1,169 @@
+"""X.509: making a certificate authority, signing what servers show, reading PEM.
+
+Keys are ECDSA on P-256, which every client of Kubernetes takes and which cost a fraction of a millisecond to make.
+Authorities carry names of their own and key identifiers (RFC 5280, 4.2.1.1 and 4.2.1.2), so that a verifier who
+believes several, as during a rotation, finds the right one.
+"""
+
+import ipaddress
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from deviceshare.certificates.rotation import Authority, Validity
+
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+class UnreadableCertificate(Exception):
+    """What should be a certificate and its key is not; the text says in which way."""
+
+
+class Issued(NamedTuple):
+    """A certificate and its key, in PEM."""
+
+    certificate: str
+    key: str
+    validity: Validity
+
+
+def new_authority(name: str, *, now: datetime, lifetime: timedelta, skew: timedelta) -> Authority:
+    """A new CA, valid from `skew` before `now`. A random part is added to its name."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name(f"{name}-{secrets.token_hex(4)}")
+    validity = Validity((now - skew).replace(microsecond=0), (now + lifetime).replace(microsecond=0))
+    builder = (
+        _builder(subject, subject, key.public_key(), key.public_key(), validity)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+    )
+    return Authority(_pem(builder.sign(key, hashes.SHA256())), new_key_pem(key), validity)
+
+
+def issue(
+    authority: Authority,
+    name: str,
+    *,
+    dns_names: Sequence[str],
+    addresses: Sequence[str] = (),
+    now: datetime,
+    lifetime: timedelta,
+    skew: timedelta,
+    for_client: bool = False,
+) -> Issued:
+    """A certificate for a server of these names and IP addresses, or for a client; never outlives its authority."""
+    signer, signing_key = _load(authority.certificate, authority.key)
+    key = ec.generate_private_key(ec.SECP256R1())
+    validity = Validity(
+        max(now - skew, authority.validity.not_before).replace(microsecond=0),
+        min(now + lifetime, authority.validity.not_after).replace(microsecond=0),
+    )
+    alternatives = [
+        *(x509.DNSName(dns_name) for dns_name in dns_names),
+        *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
+    ]
+    purpose = ExtendedKeyUsageOID.CLIENT_AUTH if for_client else ExtendedKeyUsageOID.SERVER_AUTH
+    builder = (
+        _builder(_name(name), signer.subject, key.public_key(), signing_key.public_key(), validity)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+    )
+    return Issued(_pem(builder.sign(signing_key, hashes.SHA256())), new_key_pem(key), validity)
+
+
+def read_authority(certificate: str, key: str) -> Authority:
+    """An authority as `new_authority` made it; raises Unreadable for anything else."""
+    loaded, signing_key = _load(certificate, key)
+    if loaded.public_key() != signing_key.public_key():
+        raise UnreadableCertificate("the key is another certificate's")
+    try:
+        is_authority = loaded.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        loaded.verify_directly_issued_by(loaded)
+    except (x509.ExtensionNotFound, InvalidSignature, TypeError, ValueError) as error:
+        raise UnreadableCertificate(
+            f"not a certificate authority's own certificate: {str(error) or type(error).__name__}"
+        ) from error
+    if not is_authority:
+        raise UnreadableCertificate("the certificate is not an authority's")
+    return Authority(_pem(loaded), key, Validity(loaded.not_valid_before_utc, loaded.not_valid_after_utc))
+
+
+def split(bundle: str) -> tuple[str, ...]:
+    """The certificates of a PEM bundle, one by one; what is none is left out."""
+    found = []
+    for part in _PEM.findall(bundle):
+        try:
+            found.append(_pem(x509.load_pem_x509_certificate(part.encode())))
+        except ValueError:
+            continue
+    return tuple(found)
+
+
+def new_key_pem(key: ec.EllipticCurvePrivateKey | None = None) -> str:
+    """A private key in PEM; a new one unless given."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    form = serialization.PrivateFormat.TraditionalOpenSSL
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+
+
+def _load(certificate: str, key: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    try:
+        loaded = x509.load_pem_x509_certificate(certificate.encode())
+        signing_key = serialization.load_pem_private_key(key.encode(), password=None)
+    except (ValueError, TypeError) as error:
+        raise UnreadableCertificate(f"not PEM: {error}") from error
+    if not isinstance(signing_key, ec.EllipticCurvePrivateKey):
+        raise UnreadableCertificate("the key is not an elliptic curve's")
+    return loaded, signing_key
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    signing_key: ec.EllipticCurvePublicKey,
+    validity: Validity,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(validity.not_before)
+        .not_valid_after(validity.not_after)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key), critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -1,0 +1,135 @@
+"""What a server shows in its handshakes, and demands of who calls; changed while it is in use.
+
+Certificates are renewed under a running process: by cert-manager, by a person, by `deviceshare.certificates.keeper`. The server
+holds one SSLContext for its whole life, which only leads each new handshake to the one loaded last
+(https://docs.python.org/3/library/ssl.html#ssl.SSLContext.sni_callback). So neither a restart nor a second listener is
+needed, handshakes under way end as they began, and whoever was taken out of the client CAs is refused from then on.
+"""
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+class UnusableCertificate(Exception):
+    """The files are no certificate and its key; the text names them."""
+
+
+class _Handshakes:
+    """The lasting context, and where it leads."""
+
+    def __init__(self, *, clients: bool = False) -> None:
+        self.context = _context()
+        self.context.sni_callback = self._lead
+        if clients:
+            # That a client is asked is decided here, whom to believe by the context that is led to. A session resumed
+            # by a ticket would ask nobody.
+            self.context.verify_mode = ssl.CERT_REQUIRED
+            self.context.minimum_version = ssl.TLSVersion.TLSv1_3
+            self.context.num_tickets = 0
+        self._loaded: ssl.SSLContext | None = None
+
+    def use(self, certificate: Path, key: Path, clients: Path | None = None) -> None:
+        """For the next handshakes; raises OSError (ssl.SSLError is one) and changes nothing when it can't."""
+        loaded = _context()
+        loaded.load_cert_chain(certificate, key)
+        if clients is not None:
+            loaded.load_verify_locations(clients)
+        self._loaded = loaded
+
+    def _lead(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> int | None:
+        if self._loaded is None:
+            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME  # nothing to show yet: not ready
+        connection.context = self._loaded
+        return None
+
+
+class Certificate:
+    """A certificate chain and its key in PEM files; and the CAs whose clients alone are let in, where they are named.
+
+    Raises:
+        UnusableCertificate: the files can't be used.
+    """
+
+    def __init__(self, certificate: Path, key: Path, clients: Path | None = None) -> None:
+        self._files = (certificate, key, clients)
+        self._handshakes = _Handshakes(clients=clients is not None)
+        self.context = self._handshakes.context
+        try:
+            self._loaded = _state(*self._files)
+            self._handshakes.use(*self._files)
+        except OSError as error:
+            named = ", ".join(str(file) for file in self._files if file)
+            raise UnusableCertificate(f"{named}: not a certificate and its key in PEM: {error}") from error
+
+    async def watch(self, interval: float = 10.0) -> None:
+        """Takes in changed files for ever, looking every `interval` seconds. Unusable files are logged and left."""
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                if (state := _state(*self._files)) != self._loaded:
+                    self._handshakes.use(*self._files)
+                    self._loaded = state
+                    log.info("Loaded a new certificate", file=str(self._files[0]))
+            except OSError as error:
+                log.warning("Kept the old certificate", file=str(self._files[0]), error=str(error))
+
+
+class MemoryCertificate:
+    """A certificate that is handed over by who made it. Until then every handshake is refused.
+
+    `clients` is a file of the CAs whose clients alone are let in; without it, everybody is. Raises UnusableCertificate.
+    """
+
+    def __init__(self, clients: Path | None = None) -> None:
+        self._handshakes = _Handshakes(clients=clients is not None)
+        self.context = self._handshakes.context
+        self._clients = clients
+        self._shown = ("", "")
+        try:
+            self._loaded = _state(clients)
+            if clients is not None:
+                _context().load_verify_locations(clients)
+        except OSError as error:
+            raise UnusableCertificate(f"{clients}: not certificates in PEM: {error}") from error
+
+    def use(self, certificate: str, key: str) -> None:
+        """Shows this certificate, in PEM, in the next handshakes."""
+        # OpenSSL loads from files only. This one lies in memory, has no name, and is gone when it is closed.
+        with os.fdopen(os.memfd_create("certificate", os.MFD_CLOEXEC), "w") as file:
+            file.write(certificate + key)
+            file.flush()
+            path = Path(f"/proc/self/fd/{file.fileno()}")
+            self._handshakes.use(path, path, self._clients)
+        self._shown = (certificate, key)
+
+    async def watch(self, interval: float = 10.0) -> None:
+        """Takes in changed CAs of clients for ever. Unusable files are logged and left."""
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                if (state := _state(self._clients)) != self._loaded:
+                    if all(self._shown):
+                        self.use(*self._shown)
+                    self._loaded = state
+                    log.info("Loaded new CAs of clients", file=str(self._clients))
+            except OSError as error:
+                log.warning("Kept the old CAs of clients", file=str(self._clients), error=str(error))
+
+
+def _state(*files: Path | None) -> tuple[tuple[int, int, int], ...]:
+    # The inode tells a replaced file from an old one even where clocks are coarse.
+    stats = [file.stat() for file in files if file]
+    return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -1,0 +1,163 @@
+"""Ways around the hand-over: what in a group's pod may give it other devices than its group's.
+
+The devices of a group are handed over by a variable. Whatever else gives a container devices, or the means to take
+them, isn't counted by deviceshare. `WAYS` lists what can be seen in a pod; docs/security.md lists the rest, too.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from posixpath import normpath
+from typing import Final, NamedTuple
+
+from deviceshare.domain import contract
+from deviceshare.domain.admission.drafts import Draft, DraftContainer
+from deviceshare.domain.objects.printable import quoted
+
+WARN, REFUSE = "warn", "refuse"
+MODES: Final = (WARN, REFUSE)
+"""What the webhook does about them."""
+
+_TOLD: Final = 5
+"""Ways named to a pod's author; a terminal holds no more."""
+_LONGEST_NAME: Final = 63
+
+_DEVICE_LIST: Final = "/run/nvidia-container-devices"
+_NODE_PATHS: Final = (
+    *("/dev", "/proc", "/sys/fs/cgroup", "/run/nvidia"),
+    *("/etc/cdi", "/run/cdi", "/run/nri", "/var/lib/kubelet", "/etc/kubernetes/manifests"),
+    *("/run/containerd", "/run/k3s", "/run/crio", "/run/docker", "/run/docker.sock", "/run/cri-dockerd.sock"),
+)
+_HARMLESS: Final = tuple(f"/dev/{name}" for name in ("shm", "hugepages", "infiniband", "fuse", "net", "log", "null"))
+_ANNOTATIONS: Final = (
+    "cdi.k8s.io",  # containerd, CRI-O and NVIDIA's runtime; with a vendor in front, their NRI plugins
+    *("devices.nri.io", "cdi-devices.nri.io", "mounts.nri.io"),  # the device injector of containerd/nri, old and new
+    *("devices.noderesource.dev", "cdi-devices.noderesource.dev", "mounts.noderesource.dev"),
+    *("io.kubernetes.cri-o.Devices", "devices.crio.io"),
+)
+_POWERS: Final = ("ALL", "CAP_SYS_ADMIN", "SYS_ADMIN")
+_CLASS: Final = "deviceclass.resource.kubernetes.io/"
+"""https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/"""
+_VENDORS: Final = ("nvidia.com/", "amd.com/", "huawei.com/")
+
+
+class Way(NamedTuple):
+    """One way around: where it is found in a pod, and what it does."""
+
+    find: Callable[[Draft, Collection[str]], Iterable[str]]
+    """Given names of containers that are not to be looked at."""
+    does: str
+
+
+def bypasses(pod: Draft, skip: Collection[str] = ()) -> list[str]:
+    """The ways around that a pod takes, a sentence for each; containers named in `skip` can't be changed any more."""
+    return [_sentence(found, way.does) for way in WAYS if (found := list(way.find(pod, skip)))]
+
+
+def new_bypasses(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """The ways around that a change of a pod's annotations adds."""
+    found = [_annotation(key) for key in sorted(new) if _is_device_annotation(key) and new[key] != old.get(key)]
+    return [_sentence(found, _ANNOTATED)] if found else []
+
+
+def told(found: list[str], mode: str) -> tuple[str, list[str]]:
+    """The refusal, or the warnings, that the ways `found` call for."""
+    if not found:
+        return "", []
+    said = found if len(found) <= _TOLD else [*found[: _TOLD - 1], f"and {len(found) - _TOLD + 1} more ways around"]
+    if mode == WARN:
+        return "", said
+    cure = "leave it out: deviceshare refuses what goes around the devices of a group here (--bypasses=refuse)"
+    return f"{'; '.join(said)}; {cure}", []
+
+
+def _sentence(places: list[str], does: str) -> str:
+    return f"{places[0]}{f' (and {len(places) - 1} more)' if len(places) > 1 else ''} {does}"
+
+
+# Where they are found.
+
+
+def _containers(pod: Draft, skip: Collection[str]) -> Iterator[tuple[str, DraftContainer]]:
+    for field, containers in pod.spec.lists():
+        for position, container in enumerate(containers or ()):
+            if container.name not in skip:
+                yield f"spec.{field}[{position}] {quoted(container.name, _LONGEST_NAME)}", container
+
+
+def _privileged(pod: Draft, skip: Collection[str]) -> Iterator[str]:
+    return (where for where, container in _containers(pod, skip) if container.privileged)
+
+
+def _powerful(pod: Draft, skip: Collection[str]) -> Iterator[str]:
+    return (where for where, container in _containers(pod, skip) if not {*_POWERS}.isdisjoint(container.capabilities))
+
+
+def _host_pid(pod: Draft, _: Collection[str]) -> list[str]:
+    return ["spec.hostPID"] if pod.spec.host_pid else []
+
+
+def _mounts(pod: Draft, skip: Collection[str]) -> Iterator[str]:
+    for where, container in _containers(pod, skip):
+        for mount in container.volume_mounts or ():
+            if _within(_path(mount.mount_path), _DEVICE_LIST):
+                yield f"{where}: the mount {quoted(mount.mount_path or '')}"
+
+
+def _annotated(pod: Draft, _: Collection[str]) -> Iterator[str]:
+    return (_annotation(key) for key in sorted(pod.metadata.annotations or {}) if _is_device_annotation(key))
+
+
+def _host_paths(pod: Draft, _: Collection[str]) -> Iterator[str]:
+    for position, volume in enumerate(pod.spec.volumes or ()):
+        if volume.host_path and _opens_node(_path(volume.host_path.path)):
+            yield f"spec.volumes[{position}]: {quoted(volume.host_path.path or '')} of the node"
+
+
+def _claims(pod: Draft, _: Collection[str]) -> Iterator[str]:
+    return (f"spec.resourceClaims[{position}]" for position, _ in enumerate(pod.spec.resource_claims or ()))
+
+
+def _limits(pod: Draft, skip: Collection[str]) -> Iterator[str]:
+    for where, container in _containers(pod, skip):
+        for name, quantity in sorted(container.limits.items()):
+            others = name.startswith(_VENDORS) and contract.vendor_of(name) is None
+            if (others or name.startswith(_CLASS)) and str(quantity) != "0":
+                yield f"{where}: the limit {quoted(name)}"
+
+
+def _annotation(key: str) -> str:
+    return f"metadata.annotations[{quoted(key)}]"
+
+
+def _is_device_annotation(key: str) -> bool:
+    domain = key.partition("/")[0]
+    return any(domain == name or domain.endswith(f".{name}") for name in _ANNOTATIONS)
+
+
+def _path(written: str | None) -> str:
+    """As the node resolves it; /var/run is a link to /run."""
+    path = normpath("/" + (written or "").lstrip("/"))
+    return path.removeprefix("/var") if _within(path, "/var/run") else path
+
+
+def _opens_node(path: str) -> bool:
+    if any(_within(path, harmless) for harmless in _HARMLESS):
+        return False
+    return any(_within(path, other) or _within(other, path) for other in _NODE_PATHS)
+
+
+def _within(path: str, directory: str) -> bool:
+    return directory in ("/", path) or path.startswith(f"{directory}/")
+
+
+_ANNOTATED: Final = "has the container runtime add devices or mounts"
+
+WAYS: Final = (
+    Way(_privileged, "is privileged: it sees every device of its node, not only the group's"),
+    Way(_powerful, "has SYS_ADMIN: it can make itself a way to every device of its node"),
+    Way(_host_pid, "shows the pod all processes of its node, and with them their devices"),
+    Way(_mounts, "is a list of devices to NVIDIA's runtime"),
+    Way(_annotated, _ANNOTATED),
+    Way(_host_paths, "opens the node's devices, or who hands them out, to the pod"),
+    Way(_claims, "may bring devices that deviceshare doesn't count"),
+    Way(_limits, "is met by devices that deviceshare doesn't count"),
+)

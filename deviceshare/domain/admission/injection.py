@@ -1,0 +1,173 @@
+"""What the mutating webhook makes of a pod that names a group.
+
+A pod's environment is fixed at its admission, when nobody knows its devices yet. So each container gets references to
+annotations that the Binding will write (the downward API). Where the pod may run isn't written into it: a pod outlives
+what is so when it is admitted, and filter decides by what is so when it is scheduled (decision 10).
+
+Everything here is idempotent: API servers may send a pod through the webhooks twice, and people copy pods from
+`kubectl get -o yaml`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from deviceshare.domain import contract
+from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, add
+from deviceshare.domain.objects.groups import Group, name_fault
+
+CUDA_ORDER = "CUDA_DEVICE_ORDER"
+"""CUDA numbers the fastest device 0 unless told to count as everybody else does, by PCI bus."""
+
+_EPHEMERAL_CONTAINERS = "/spec/ephemeralContainers"
+
+
+class Injection(NamedTuple):
+    """A JSON patch (RFC 6902) that makes the pod ready for its group, warnings for its author, or a refusal."""
+
+    patch: Sequence[Json] = ()
+    warnings: Sequence[str] = ()
+    refusal: str = ""
+
+
+def concerns(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> bool:
+    """Whether a pod with this metadata is deviceshare's business; every other pod is left alone."""
+    return contract.GROUP in (labels or {}) or contract.GROUP in (annotations or {})
+
+
+def group_fault(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> str:
+    """What is wrong with the way a pod names its group, with the way out, or ""."""
+    name, label = (annotations or {}).get(contract.GROUP), (labels or {}).get(contract.GROUP)
+    if name is None:
+        return (
+            f"metadata.labels[{contract.GROUP}] is deviceshare's own: "
+            f"join the group with the annotation {contract.GROUP}: {label} and leave the label out"
+        )
+    if fault := name_fault(name):
+        return f"metadata.annotations[{contract.GROUP}]: {fault}; `kubectl get sdg` lists the groups"
+    if label not in (None, name):
+        return (
+            f"metadata.labels[{contract.GROUP}] says {label!r}, but the annotation of that name says {name!r}: "
+            "leave the label out, deviceshare sets it"
+        )
+    return ""
+
+
+def inject(pod: Draft, group: Group | None, *, group_known: bool = True, runtime_class: str = "") -> Injection:
+    """Makes a new pod ready for its group; a pod that names none is left alone.
+
+    `group` is the group it names, as far as it exists; `group_known` says whether its absence is certain enough for a
+    warning. `runtime_class` is the one that pods of groups get (handover.HandoverSetting).
+    """
+    labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    if not concerns(labels, annotations):
+        return Injection()
+    if refusal := group_fault(labels, annotations):
+        return Injection(refusal=refusal)
+    name = annotations[contract.GROUP]
+    patch, warnings = _strip(annotations)
+    if contract.GROUP not in labels:
+        patch.append(_label(pod, name))
+    if pod.spec.scheduler_name in (None, "", contract.DEFAULT_SCHEDULER_NAME):
+        patch.append(add("/spec/schedulerName", contract.SCHEDULER_NAME))
+    _set_runtime_class(pod.spec, runtime_class, patch, warnings)
+    for field, containers in pod.spec.lists():
+        _inject_all(f"/spec/{field}", containers, patch, warnings)
+    if group is None and group_known:
+        warnings.append(f"SharedDeviceGroup {name!r} doesn't exist yet; the pod waits for it (kubectl get sdg)")
+    return Injection(patch, warnings)
+
+
+def inject_ephemeral(pod: Draft, existing: Collection[str]) -> Injection:
+    """Makes new ephemeral containers of a group's pod ready; `existing` names those that can't be changed any more."""
+    if contract.GROUP not in (pod.metadata.annotations or {}):
+        return Injection()
+    patch: list[Json] = []
+    warnings: list[str] = []
+    _inject_all(_EPHEMERAL_CONTAINERS, pod.spec.ephemeral_containers, patch, warnings, skip=existing)
+    return Injection(patch, warnings)
+
+
+def _label(pod: Draft, name: str) -> Json:
+    if pod.metadata.labels is None:
+        return add("/metadata/labels", {contract.GROUP: name})
+    return add(_pointer("labels", contract.GROUP), name)
+
+
+def _strip(annotations: dict[str, str]) -> tuple[list[Json], list[str]]:
+    """Removes what only deviceshare may write: such a pod was copied from one that had been given devices."""
+    own = sorted(filter(contract.is_ours_alone, annotations))
+    patch = [{"op": "remove", "path": _pointer("annotations", key)} for key in own]
+    return patch, [
+        f"metadata.annotations[{key}] is removed: deviceshare sets it when the pod gets devices" for key in own
+    ]
+
+
+def _set_runtime_class(spec: DraftSpec, wanted: str, patch: list[Json], warnings: list[str]) -> None:
+    """The pod's own wins: its author may know more of the node than the cluster's setting."""
+    own = spec.runtime_class_name
+    if wanted and not own:
+        patch.append(add("/spec/runtimeClassName", wanted))
+    elif wanted and own != wanted:
+        warnings.append(
+            f"spec.runtimeClassName: {own!r} is kept, but pods of groups get their devices by {wanted!r} here: leave it"
+            " out unless that one gives devices, too"
+        )
+
+
+# Containers.
+
+
+def _inject_all(
+    path: str,
+    containers: list[DraftContainer] | None,
+    patch: list[Json],
+    warnings: list[str],
+    skip: Collection[str] = (),
+) -> None:
+    for position, container in enumerate(containers or ()):
+        if container.name in skip:
+            continue
+        where = f"{path[1:].replace('/', '.')}[{position}] {container.name!r}"
+        env = container.env or []
+        wanted, overridden = _environment(env)
+        if wanted != env:
+            patch.append(add(f"{path}/{position}/env", wanted))
+        warnings += [
+            f"{where}: env {name} is replaced: deviceshare sets it for every pod of a group" for name in overridden
+        ]
+
+
+def _environment(env: list[Json]) -> tuple[list[Json], list[str]]:
+    """The variables a container shall have, and the names of hand-written ones that gave way.
+
+    Ours come first, so that later variables may refer to them as `$(NVIDIA_VISIBLE_DEVICES)`.
+    """
+    ours, overridden = [], []
+    for vendor in contract.VENDORS:
+        mine = [variable for variable in env if variable.get("name") == vendor.env]
+        good = [variable for variable in mine if _refers(variable, vendor)]
+        ours.append(good[0] if good else _reference(vendor))
+        if len(good) < len(mine):
+            overridden.append(vendor.env)
+    if all(variable.get("name") != CUDA_ORDER for variable in env):
+        ours.append({"name": CUDA_ORDER, "value": "PCI_BUS_ID"})
+    names = [vendor.env for vendor in contract.VENDORS]  # no set: nobody has checked yet that a name is a text
+    return ours + [variable for variable in env if variable.get("name") not in names], overridden
+
+
+def _reference(vendor: contract.Vendor) -> Json:
+    return {"name": vendor.env, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": _path(vendor)}}}
+
+
+def _path(vendor: contract.Vendor) -> str:
+    return f"metadata.annotations['{vendor.annotation}']"
+
+
+def _refers(variable: Json, vendor: contract.Vendor) -> bool:
+    source = {"fieldRef": {"fieldPath": _path(vendor)}}  # without the version that the API server fills in
+    return variable in (_reference(vendor), {"name": vendor.env, "valueFrom": source})
+
+
+def _pointer(field: str, key: str) -> str:
+    """A JSON pointer (RFC 6901) to an entry of a metadata map."""
+    return f"/metadata/{field}/{key.replace('~', '~0').replace('/', '~1')}"

@@ -1,0 +1,58 @@
+"""The guard: which pods' words are believed.
+
+A pod's annotations say which group's devices it was given, and repair rebuilds ledgers from that. They can be believed
+because the webhooks let nobody but deviceshare write them. In the namespaces that the webhooks leave out anybody may
+write anything; so the same setting takes from their pods all that they say of deviceshare, wherever a pod is read.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.pods import Pod
+
+USUAL: Final = frozenset({"kube-system", contract.NAMESPACE})
+"""Left out by the manifests, and by the chart unless its values say otherwise."""
+
+GUARDING: Final = "validate-pods.deviceshare.io"
+"""The webhook that lets nobody else write what deviceshare says of pods."""
+
+
+class PodGuard:
+    """Calling it with a pod gives the pod as far as it may be believed."""
+
+    def __init__(self, left_out: Iterable[str] = USUAL) -> None:
+        """`left_out`: the namespaces that the webhooks leave out."""
+        self.left_out = frozenset(left_out)
+
+    def __call__(self, pod: Pod) -> Pod:
+        meta = pod.metadata
+        if meta.namespace not in self.left_out or not (_ours(meta.labels) or _ours(meta.annotations)):
+            return pod
+        bare = replace(meta, labels=_others(meta.labels), annotations=_others(meta.annotations))
+        return replace(pod, metadata=bare, left_out=pod.group or meta.labels.get(contract.GROUP, ""))
+
+
+def left_out(webhook: Mapping[str, Any]) -> frozenset[str]:
+    """The namespaces that a webhook's selector leaves out by name.
+
+    https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-metadata-name
+    """
+    selector = webhook.get("namespaceSelector") or {}
+    wanted = ("kubernetes.io/metadata.name", "NotIn")
+    return frozenset(
+        name
+        for each in selector.get("matchExpressions") or ()
+        if (each.get("key"), each.get("operator")) == wanted
+        for name in each.get("values") or ()
+    )
+
+
+def _ours(names: Mapping[str, str]) -> bool:
+    return any(name.startswith(contract.PREFIX) for name in names)
+
+
+def _others(names: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in names.items() if not name.startswith(contract.PREFIX)}

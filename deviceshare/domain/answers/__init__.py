@@ -1,0 +1,1 @@
+"""What people and monitoring are told: statuses, reasons, explanations, the picture, plans and counts."""

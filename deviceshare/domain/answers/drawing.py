@@ -1,0 +1,193 @@
+"""Draws the picture of the cluster from what is known here and now."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from deviceshare.domain import contract
+from deviceshare.domain.answers import group_status
+from deviceshare.domain.answers.obstacles import (
+    group_message,
+    node_obstacle,
+    pod_obstacle,
+    scheduler_said,
+    why_members_wait,
+)
+from deviceshare.domain.answers.picture import (
+    FORMER,
+    FREE,
+    HELD,
+    LEFT,
+    PLUGIN,
+    RELEASING,
+    SPLIT,
+    WITHHELD,
+    Count,
+    DeviceView,
+    GroupView,
+    NodeView,
+    Picture,
+    WaitingPod,
+)
+from deviceshare.domain.objects.devices import Device, selected
+from deviceshare.domain.objects.groups import PENDING, Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.barred_pods import barred
+from deviceshare.domain.placement.blind_spots import unreadable
+from deviceshare.domain.placement.fleet import Fleet
+
+
+def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
+    """The whole picture; `pods` are those that name a group."""
+    by_name, pods = {group.name: group for group in groups}, list(pods)
+    members: dict[str, list[Pod]] = {}
+    for pod in pods:
+        members.setdefault(pod.group, []).append(pod)
+    messages = {name: group_message(fleet, group, members.get(name, [])) for name, group in by_name.items()}
+    # Of a hundred pods that wait, most wait for the same.
+    why = cache(lambda name, said: why_members_wait(fleet, by_name[name], said, messages[name]))
+    vain = {
+        each.pod.metadata.key: each.text
+        for name, group in by_name.items()
+        for each in barred(fleet, group, members.get(name, []))
+    }
+    nodes = [view_of(fleet, name) for name in fleet.names()]
+    return Picture(
+        nodes=nodes,
+        groups=[_group(fleet, by_name[name], members.get(name, []), messages[name]) for name in sorted(by_name)],
+        waiting=sorted(
+            (
+                WaitingPod(
+                    pod.metadata.key,
+                    pod.group or pod.left_out,
+                    pod.metadata.creation_timestamp or "",
+                    pod_obstacle(pod, by_name.get(pod.group))
+                    or vain.get(pod.metadata.key)
+                    or why(pod.group, scheduler_said(pod)),
+                )
+                for mine in members.values()
+                for pod in mine
+                if pod.pending
+            ),
+            key=lambda waiting: (waiting.since, waiting.pod),
+        ),
+        total=_sum(count for node in nodes for count in node.counts),
+        unreadable=[
+            *unreadable(contract.GROUP_KIND, (group.metadata for group in by_name.values())),
+            *fleet.unreadable(),
+            *unreadable("Pod", (pod.metadata for pod in pods)),
+        ],
+    )
+
+
+def _group(fleet: Fleet, group: Group, pods: list[Pod], message: str) -> GroupView:
+    # Whether the group's node is gone or only not shared any more, the leader asks; its word is in the status.
+    healthy = next((c for c in group.status.conditions if c.type == group_status.IS_HEALTHY), None)
+    ledger = fleet.ledger(group.node)
+    claim = ledger.claims.get(group.uid) if ledger else None
+    return GroupView(
+        name=group.name,
+        phase=group.status.phase or PENDING,
+        node=group.node,
+        wants=group.spec.resources,
+        devices=selected(ledger.held(claim)) if ledger and claim else group.status.selected_devices,
+        pods=sorted(fleet.pods(group.uid)),
+        waiting=sum(pod.pending and not pod.gates for pod in pods),
+        gated=sum(bool(pod.gates) for pod in pods),
+        message=message,
+        ailment=healthy.message if healthy and healthy.status == group_status.FALSE else "",
+    )
+
+
+def view_of(fleet: Fleet, name: str) -> NodeView:
+    """One node of the picture."""
+    ledger = fleet.ledger(name)
+    devices = sorted(_devices(ledger), key=lambda view: (view.resource, view.index, view.uuid)) if ledger else []
+    free = Counter(device.resource for device in ledger.free()) if ledger else Counter[str]()
+    obstacle, opaque = node_obstacle(fleet, name), fleet.opaque(name)
+    return NodeView(
+        name=name,
+        obstacle=obstacle,
+        opaque=sorted(opaque),
+        withheld=[str(each) for each in ledger.status.withheld if not each.devices] if ledger else [],
+        driver=ledger.hardware.driver if ledger else "",
+        counts=[
+            Count(
+                resource,
+                total=sum(not view.lost for view in mine),
+                allocated=sum(not view.lost and view.use not in (FREE, LEFT, SPLIT, WITHHELD) for view in mine),
+                free=0 if obstacle or resource in opaque else free[resource],
+                unhealthy=sum(not view.sound for view in mine),
+            )
+            for resource, mine in _by_resource(devices).items()
+        ],
+        devices=devices,
+    )
+
+
+def _devices(ledger: NodeDevices) -> Iterable[DeviceView]:
+    uses = _uses(ledger)
+    kept_out = ledger.kept_out
+    present = tuple(sorted({*ledger.devices, *kept_out}))
+    named = {device.uuid for device in present if device.uuid}
+    lost = [Device(part.resource, part.index, part.uuid) for part in ledger.hardware.devices if part.lost]
+    named |= {device.uuid for device in lost}
+    # A claim from before the agent knows the lost device by its number only.
+    numbered = {Device(device.resource, device.index) for device in lost}
+    gone = [device for device in uses if device not in (*present, *numbered) and device.uuid not in named]
+    by_uuid = {device.uuid: use for device, use in uses.items() if device.uuid}
+    for device in (*present, *lost, *gone):
+        number = Device(device.resource, device.index)
+        use, group, pod = uses.get(device) or by_uuid.get(device.uuid) or uses.get(number) or (FREE, "", "")
+        hardware = ledger.hardware
+        part = hardware.named(device.uuid) if device.uuid else hardware.part(device.resource, device.index)
+        yield DeviceView(
+            device.resource,
+            device.index,
+            use,
+            group,
+            pod,
+            uuid=device.uuid,
+            watched=part is not None,
+            model=part.model if part else "",
+            memory_mib=part.memory_mib if part else 0,
+            withheld=kept_out.get(device, ""),
+            unhealthy=part.unhealthy if part else "",
+            since=part.since if part else "",
+            lost=device not in present,
+            trespasses=[t for t in hardware.trespasses if (t.resource, t.index) == (device.resource, device.index)]
+            if device in present
+            else [],
+        )
+
+
+def _uses(ledger: NodeDevices) -> Mapping[Device, tuple[str, str, str]]:
+    """Device → (use, group, pod) of every device that somebody has; a claim counts more than what is only left over."""
+    uses = dict.fromkeys(ledger.left(), (LEFT, "", ""))
+    uses |= dict.fromkeys(ledger.kept_out, (WITHHELD, "", ""))
+    uses |= dict.fromkeys(ledger.split(), (SPLIT, "", ""))
+    uses |= {device: (PLUGIN, "", pod) for device, pod in ledger.allocated().items()}
+    uses |= {
+        ledger.present(device): (FORMER, claim.group, "") for claim in ledger.claims.values() for device in claim.former
+    }
+    for claim in ledger.claims.values():
+        use = RELEASING if claim.releasing else HELD
+        uses |= dict.fromkeys(ledger.held(claim), (use, claim.group, ""))
+    return uses
+
+
+def _by_resource(devices: Iterable[DeviceView]) -> dict[str, list[DeviceView]]:
+    mine: dict[str, list[DeviceView]] = {}
+    for device in devices:
+        mine.setdefault(device.resource, []).append(device)
+    return mine
+
+
+def _sum(counts: Iterable[Count]) -> list[Count]:
+    totals: dict[str, list[int]] = {}
+    for count in counts:
+        numbers = totals.setdefault(count.resource, [0, 0, 0, 0])
+        for position, number in enumerate((count.total, count.allocated, count.free, count.unhealthy)):
+            numbers[position] += number
+    return [Count(resource, *numbers) for resource, numbers in sorted(totals.items())]

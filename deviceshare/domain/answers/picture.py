@@ -1,0 +1,144 @@
+"""The whole cluster as a person looks at it: nodes and their devices, who holds what, who waits and why.
+
+`deviceshare inspect` prints it, its JSON and YAML are these Structs, and the page at `/ui` shows it. Fields may be
+added to a Struct, but none changes its meaning: people's scripts read them. `drawing` makes it.
+"""
+
+from typing import Final
+
+from msgspec import Struct, field
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.hardware import Trespass
+from deviceshare.domain.placement.blind_spots import UnreadableObject
+
+FREE: Final = "free"
+HELD: Final = "held"
+RELEASING: Final = "releasing"
+"""Of a group that is gone, while its last pods still use it."""
+FORMER: Final = "former"
+"""Replaced by a rebind, while pods that were given it may still use it."""
+SPLIT: Final = "split"
+"""By NVIDIA's MIG: its parts may be others', as another resource."""
+LEFT: Final = "left"
+"""To the vendor's device plugin: no placeholder pod keeps it for groups."""
+WITHHELD: Final = "withheld"
+"""Not for groups, such as by the node's annotation."""
+PLUGIN: Final = "plugin"
+"""Given to a pod by the vendor's device plugin."""
+
+
+class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One device. Model, memory and UUID are known where the node's agent runs."""
+
+    resource: str
+    index: int
+    use: str
+    """One of the words above."""
+    group: str = ""
+    """Who holds it, or held it."""
+    pod: str = ""
+    """`namespace/name` of the pod that the device plugin gave it to."""
+    uuid: str = ""
+    watched: bool = False
+    """Whether an agent looks after it: else nobody knows whether it is healthy."""
+    model: str = ""
+    memory_mib: int = 0
+    withheld: str = ""
+    """Why it isn't for groups, held or not."""
+    unhealthy: str = ""
+    """Why it isn't handed out; empty while it is healthy."""
+    since: str = ""
+    """When it was found unhealthy, RFC 3339."""
+    lost: bool = False
+    """Whether the node doesn't have it any more."""
+    trespasses: list[Trespass] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether it is there and works."""
+        return not self.unhealthy and not self.lost
+
+
+class Count(Struct, frozen=True, rename="camel"):
+    """Devices of one resource, on a node or in the cluster. A device may be allocated and unhealthy at once."""
+
+    resource: str
+    total: int = 0
+    """Those that are there, healthy or not."""
+    allocated: int = 0
+    """Those that a group or a device plugin's pod has, lost ones left out."""
+    free: int = 0
+    """Those that a group could get now."""
+    unhealthy: int = 0
+    """Those that are broken or lost."""
+
+
+class NodeView(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One shared node, or one that was shared and whose devices are still held."""
+
+    name: str
+    counts: list[Count]
+    devices: list[DeviceView]
+    obstacle: str = ""
+    """Why no group gets devices here, whatever is free; empty when nothing is in the way."""
+    opaque: list[str] = field(default_factory=list)
+    """Resources that pods have through the device plugin, unknown which devices, so that no group gets any."""
+    withheld: list[str] = field(default_factory=list)
+    """Resources that may be there, unknown which devices, so that no group gets any, each with the reason."""
+    driver: str = ""
+
+
+class GroupView(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One group. `message` is its condition Bound's, `ailment` its condition Healthy's while that is False."""
+
+    name: str
+    phase: str
+    wants: dict[str, int]
+    node: str = ""
+    devices: dict[str, str] = field(default_factory=dict)
+    """As `status.selectedDevices`, in the node's present numbering."""
+    pods: list[str] = field(default_factory=list)
+    """Those that have the devices, as `namespace/name`."""
+    waiting: int = 0
+    """How many more pods wait to join."""
+    gated: int = 0
+    """How many more are behind scheduling gates, so that no scheduler tries them yet."""
+    message: str = ""
+    ailment: str = ""
+
+
+class WaitingPod(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A pod of a group that has no node yet, those behind scheduling gates among them."""
+
+    pod: str
+    group: str
+    since: str
+    """When it was created, RFC 3339."""
+    reason: str
+
+
+class Picture(Struct, frozen=True, rename="camel"):
+    """The cluster; every list is sorted by name, the waiting pods by how long they wait."""
+
+    nodes: list[NodeView]
+    groups: list[GroupView]
+    waiting: list[WaitingPod]
+    total: list[Count]
+    unreadable: list[UnreadableObject] = field(default_factory=list)
+    """Objects that are not what their kind says; nothing is decided by what they hide."""
+
+    def of(self, node: str) -> "Picture | None":
+        """One node with the groups that live there and the pods that wait to join them; None for an unknown node."""
+        nodes = [each for each in self.nodes if each.name == node]
+        groups = [group for group in self.groups if group.node == node]
+        names = {group.name for group in groups}
+        waiting = [pod for pod in self.waiting if pod.group in names]
+        hidden = [each for each in self.unreadable if each.name == node or (each.kind, each.name) in _named(groups)]
+        return Picture(nodes, groups, waiting, nodes[0].counts, hidden) if nodes else None
+
+
+def _named(groups: list[GroupView]) -> set[tuple[str, str]]:
+    """The groups and their pods, as they are called when they can't be read."""
+    pods = {("Pod", pod) for group in groups for pod in group.pods}
+    return pods | {(contract.GROUP_KIND, group.name) for group in groups}

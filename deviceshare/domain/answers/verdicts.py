@@ -1,0 +1,131 @@
+"""For each node, whether a group could live there, why not, and what would free each of its devices.
+
+The verdicts are those of `Fleet.filter`, which answers kube-scheduler; the devices are those that the bind would take.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from deviceshare.domain import contract
+from deviceshare.domain.answers.drawing import view_of
+from deviceshare.domain.answers.obstacles import node_obstacle
+from deviceshare.domain.answers.picture import FORMER, FREE, LEFT, PLUGIN, RELEASING, SPLIT, WITHHELD, DeviceView
+from deviceshare.domain.objects.devices import selected
+from deviceshare.domain.objects.groups import Group, group_faults
+from deviceshare.domain.placement import allocation, topology
+from deviceshare.domain.placement.fleet import TOO_FULL, Fleet
+
+
+class DeviceVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One device that the group could use. No `reason`: it is free."""
+
+    resource: str
+    index: int
+    reason: str = ""
+    cure: str = ""
+    """What would free it."""
+
+
+class NodeVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One node. No `reason`: the group's next pod may go there."""
+
+    node: str
+    fits: bool
+    reason: str = ""
+    score: int | None = None
+    """Among the nodes that fit, 0 to 10; kube-scheduler adds its own."""
+    would_get: dict[str, str] = field(default_factory=dict)
+    """As `status.selectedDevices`."""
+    why_these: str = ""
+    lacks: int = 0
+    """How many devices more it would need."""
+    devices: list[DeviceVerdict] = field(default_factory=list)
+
+
+class Candidates(NamedTuple):
+    """The nodes that the group's next pod may go to, with their scores; and why not, for each of the others."""
+
+    scores: dict[str, int]
+    reasons: dict[str, str]
+
+
+def candidates(fleet: Fleet, group: Group) -> Candidates:
+    """What filter and prioritize answer over all nodes, leaving out nodes that kube-scheduler would not use itself."""
+    names = fleet.names()
+    if faults := group_faults(group):
+        return Candidates({}, dict.fromkeys(names, f"group {group.name} is invalid: {faults[0]}"))
+    fits, reasons = fleet.filter(group, names)
+    reasons |= {name: obstacle for name in fits if (obstacle := node_obstacle(fleet, name))}
+    return Candidates(fleet.prioritize(group, [name for name in fits if name not in reasons]), reasons)
+
+
+def verdicts(fleet: Fleet, group: Group) -> list[NodeVerdict]:
+    """Every shared node, the best first, then those that lack the fewest devices, then the others."""
+    scores, reasons = candidates(fleet, group)
+    found = [_verdict(fleet, group, name, reasons.get(name, ""), scores) for name in fleet.names()]
+    return sorted(found, key=_rank)
+
+
+def _rank(verdict: NodeVerdict) -> tuple[bool, int, bool, int, str]:
+    missing = not verdict.reason.startswith(TOO_FULL)
+    return (not verdict.fits, -(verdict.score or 0), missing, verdict.lacks, verdict.node)
+
+
+def _verdict(fleet: Fleet, group: Group, name: str, reason: str, scores: Mapping[str, int]) -> NodeVerdict:
+    wants, free = group.spec.resources, fleet.free(name)
+    lacks = {resource: count - sum(device.resource == resource for device in free) for resource, count in wants.items()}
+    chosen = () if reason or group.node else allocation.choose(wants, free, fleet.links(name)) or ()
+    return NodeVerdict(
+        node=name,
+        fits=not reason,
+        reason=reason,
+        score=scores.get(name),
+        would_get=selected(chosen),
+        why_these=topology.reason(chosen, fleet.links(name)),
+        lacks=sum(max(count, 0) for count in lacks.values()),
+        devices=list(_devices(fleet, name, wants)),
+    )
+
+
+def _devices(fleet: Fleet, name: str, wants: Iterable[str]) -> Iterable[DeviceVerdict]:
+    for device in view_of(fleet, name).devices:
+        if device.resource in wants:
+            reason, cure = _in_the_way(fleet, name, device)
+            yield DeviceVerdict(device.resource, device.index, reason, cure)
+
+
+def _in_the_way(fleet: Fleet, node: str, device: DeviceView) -> tuple[str, str]:
+    """Why a device can't be had, and what would change that."""
+    if device.unhealthy:
+        return f"unhealthy: {device.unhealthy}", f"mend it, then deviceshare recover {node} {device.index}"
+    if device.lost:
+        return "no longer on the node", "mend the node"
+    if device.use == FREE:
+        return "", ""
+    if device.use == SPLIT:
+        return "split by MIG", "unite it on its node with nvidia-smi -mig 0, if nobody has a part of it"
+    if device.use == LEFT:
+        return "left to the device plugin", "let placeholder pods have more devices (agent.placeholders of the chart)"
+    if device.use == WITHHELD:
+        return device.withheld, f"change the annotation {contract.INVENTORY_ANNOTATION} of node {node}"
+    if device.use == PLUGIN:
+        return f"given to pod {device.pod} by the device plugin", f"pod {device.pod} ends"
+    users = _users(fleet, node, device.group)
+    if device.use == RELEASING:
+        return f"still used by the deleted group {device.group}", f"{users} ends" if users else "it is released soon"
+    if device.use == FORMER:
+        return f"may still be used by pods of group {device.group}", f"{users} ends" if users else "it is released soon"
+    delete = f"kubectl delete sdg {device.group}"
+    return f"held by group {device.group}", f"{users} ends, then {delete}" if users else f"no pod uses it: {delete}"
+
+
+def _users(fleet: Fleet, node: str, group: str) -> str:
+    """The pods that use a group's devices on the node, in a few words."""
+    ledger = fleet.ledger(node)
+    uids = [uid for uid, claim in ledger.claims.items() if claim.group == group] if ledger else []
+    pods = sorted(pod for uid in uids for pod in fleet.pods(uid))
+    if len(pods) > 1:
+        return f"the last of its {len(pods)} pods"
+    return f"pod {pods[0]}" if pods else ""

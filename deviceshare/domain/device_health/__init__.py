@@ -1,0 +1,1 @@
+"""What an agent concludes from what it reads: which devices are healthy, and whose process is whose."""

@@ -1,0 +1,135 @@
+"""A SharedDeviceGroup, and what may be wrong with one."""
+
+import re
+
+from msgspec import Struct, field
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.domain.objects.printable import printable, quoted
+
+MAX_COUNT = 1024
+"""Devices of one resource in a group; the CRD's schema says the same. No node comes near it."""
+
+PENDING, BOUND, DEGRADED = "Pending", "Bound", "Degraded"
+
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+
+
+class GroupSpec(Struct, frozen=True, rename="camel"):
+    """What the user asks for."""
+
+    resources: dict[str, int] = field(default_factory=dict)
+    scheduling_strategy: str = "binpack"
+    node_selector: dict[str, str] = field(default_factory=dict)
+
+
+class GroupStatus(Struct, frozen=True, rename="camel"):
+    """Where the group lives. `node_name` decides it; everything else tells people about it.
+
+    `fence` is raised by the collector to make a bind fail that read the group before (claims.md, collect, step 2).
+    """
+
+    phase: str = ""
+    node_name: str = ""
+    selected_devices: dict[str, str] = field(default_factory=dict)
+    allocated_pods: list[str] = field(default_factory=list)
+    pod_count: int | None = None
+    conditions: list[Condition] = field(default_factory=list)
+    observed_generation: int = 0
+    fence: int = 0
+
+
+class Group(Struct, frozen=True, rename="camel"):
+    """The object users make. Its identity is its UID: a group deleted and made again is another group."""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: GroupSpec = field(default_factory=GroupSpec)
+    status: GroupStatus = field(default_factory=GroupStatus)
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def node(self) -> str:
+        """The node the group lives on, or "" while it is unbound."""
+        return self.status.node_name
+
+    @property
+    def deleting(self) -> bool:
+        """Whether the group is going away, held up by a finalizer: it keeps what it has and takes nobody in."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def rebind(self) -> str:
+        """The request for other devices in place of unhealthy ones, made last; "" when there never was one."""
+        return self.metadata.annotations.get(contract.REBIND, "")
+
+
+def name_fault(name: str) -> str:
+    """Why no pod could ever join a group of this name, or "". Pods carry it as a label value."""
+    if not name:
+        return "the group's name is empty"
+    if len(name) > 63:
+        return f"the group's name has {len(name)} characters, but pods carry it as a label, which holds 63"
+    if not _DNS_SUBDOMAIN.fullmatch(name):
+        return f"{name!r} can't be a group's name: use lower case letters, digits, '-' and '.'"
+    return ""
+
+
+def group_faults(group: Group) -> list[str]:
+    """What makes the group impossible, as `spec_faults` says it; one that can't be read is, until it is corrected."""
+    if group.metadata.fault:
+        return [f"can't be read ({group.metadata.fault}): correct it with kubectl edit sdg {group.name}"]
+    return spec_faults(group.spec)
+
+
+def spec_faults(spec: GroupSpec) -> list[str]:
+    """What makes the group impossible, each naming the field and the way out; empty when all is well.
+
+    The CRD's schema refuses most of this already; the rest can't be said in a schema that Kubernetes 1.20 accepts.
+    """
+    faults = []
+    if not spec.resources:
+        faults.append("spec.resources is empty: name at least one, such as nvidia.com/gpu: 1")
+    speakers: dict[str, str] = {}
+    for resource, count in sorted(spec.resources.items()):
+        vendor = contract.vendor_of(resource)
+        if vendor is None:
+            what = "unknown resource" if _is_label_key(resource) else "no resource can be called"
+            faults.append(f"spec.resources: {what} {quoted(resource)}; known are {contract.KNOWN_RESOURCES_TEXT}")
+        elif vendor.env in speakers:
+            other = speakers[vendor.env]
+            faults.append(f"spec.resources: {other} and {resource} both speak through {vendor.env}; use two groups")
+        else:
+            speakers[vendor.env] = resource
+        if not 1 <= count <= MAX_COUNT:
+            faults.append(f"spec.resources[{printable(resource)}]: {count} is not between 1 and {MAX_COUNT}")
+    if spec.scheduling_strategy not in ("binpack", "spread"):
+        faults.append(f"spec.schedulingStrategy: {quoted(spec.scheduling_strategy)} is neither binpack nor spread")
+    for key, value in sorted(spec.node_selector.items()):
+        if not _is_label_key(key):
+            faults.append(
+                f"spec.nodeSelector: {quoted(key)} can't be a label's key; see kubectl get nodes --show-labels"
+            )
+        if not _LABEL_VALUE.fullmatch(value):
+            faults.append(f"spec.nodeSelector[{printable(key)}]: {quoted(value)} can't be a label's value")
+    return faults
+
+
+def _is_label_key(key: str) -> bool:
+    """Whether it is a qualified name, as labels' keys and resources have them.
+
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+    """
+    prefix, slash, name = key.rpartition("/")
+    if slash and not (len(prefix) <= 253 and _DNS_SUBDOMAIN.fullmatch(prefix)):
+        return False
+    return _LABEL_NAME.fullmatch(name) is not None

@@ -1,0 +1,111 @@
+"""What a node's agent reads of its devices, in `NodeDevices.status.hardware`; the agent alone writes it.
+
+Where no agent runs there is none of this: devices are then known by number only, always healthy and equally far apart.
+"""
+
+from typing import Final
+
+from msgspec import Struct, field
+
+from deviceshare.domain.objects.devices import Device
+
+NVLINK: Final = "nvlink"
+SWITCH: Final = "switch"
+NUMA: Final = "numa"
+PROXIMITY: Final = (NVLINK, SWITCH, NUMA)
+"""How close two devices are, the closest first: joined by NVLink, behind one PCIe switch, on one NUMA node. Pairs that
+are none of these are not written down."""
+
+MAX_TRESPASSES: Final = 32
+"""Written down at most; more tell nobody more."""
+
+
+class Part(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One device as the driver shows it. `index` is the driver's present number; a reboot may change it."""
+
+    resource: str
+    index: int
+    uuid: str = ""
+    model: str = ""
+    memory_mib: int = 0
+    pci: str = ""
+    """The PCI address, as in `0000:3b:00.0`."""
+    numa_node: int | None = None
+    mig: bool = False
+    """Whether the device is split by NVIDIA's MIG."""
+    unhealthy: str = ""
+    """Why the device isn't handed out, such as `Xid 79: GPU has fallen off the bus`; empty while it is healthy."""
+    since: str = ""
+    """When it was found unhealthy, RFC 3339. With the UUID it names this one finding."""
+    lost: bool = False
+    """Whether the driver doesn't show it any more; what stands here is then what it said last."""
+
+    @property
+    def device(self) -> Device:
+        return Device(self.resource, self.index, self.uuid)
+
+
+class Link(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How two devices of one resource are joined, by their indices, the lower first."""
+
+    resource: str
+    a: int
+    b: int
+    kind: str
+    """One of PROXIMITY."""
+    lanes: int = 0
+    """NVLinks between the two."""
+
+
+class Allocation(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the vendor's device plugin gave to a pod, as the kubelet tells."""
+
+    pod: str
+    """`namespace/name`"""
+    uid: str
+    resource: str
+    indices: list[int] = field(default_factory=list)
+    placeholder: bool = False
+    """Whether the pod only keeps the devices from the plugin, for groups."""
+
+
+class Trespass(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A process on a group's device that belongs to no pod of the group."""
+
+    resource: str
+    index: int
+    process: str
+    """Its name, for people."""
+    pod: str = ""
+    """`namespace/name`; empty for a process outside of any pod."""
+
+
+class Hardware(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The agent's whole report on its node."""
+
+    driver: str = ""
+    boot_id: str = ""
+    """The kernel's; another one means that the node was started anew."""
+    devices: list[Part] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    allocations: list[Allocation] | None = None
+    """None where the kubelet's pod-resources socket can't be read: then nobody knows what plugins gave away."""
+    placeholders: bool = False
+    """Whether groups get only what placeholder pods have: all else is the device plugin's to give."""
+    trespasses: list[Trespass] = field(default_factory=list)
+    cdi_kinds: list[str] | None = None
+    """The CDI kinds whose specifications on the node name every device by its UUID, sorted; None where the agent can't
+    read specifications."""
+    runtime: str = ""
+    """How the agent itself was given the devices: `cdi`, `variable`, or "" where that can't be seen."""
+
+    def part(self, resource: str, index: int) -> Part | None:
+        """The device with this number, unless it is lost: its number may be another's now."""
+        return next((p for p in self.devices if (p.resource, p.index) == (resource, index) and not p.lost), None)
+
+    def named(self, uuid: str) -> Part | None:
+        """The device with this UUID, lost or not."""
+        return next((part for part in self.devices if part.uuid == uuid), None)
+
+
+NO_HARDWARE: Final = Hardware()

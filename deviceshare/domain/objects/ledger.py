@@ -1,0 +1,297 @@
+"""NodeDevices: which devices a node has and who holds which. The one place where ownership is decided.
+
+A claim is made, marked, unmarked and dropped by a merge patch that carries the resourceVersion that was read, so that
+of two writers one loses, whoever they are. The patches name one claim each and leave the rest of the object alone.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.devices import Device, Devices, identities, selected
+from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.placement.inventory import Withheld
+
+Patch = dict[str, Any]
+"""A JSON merge patch (RFC 7386)."""
+
+
+class Claim(Struct, frozen=True, rename="camel"):
+    """What one holder has, as its pods were told: by UUID where the node's agent told UUIDs at that time.
+
+    `releasing` is a collector's mark: devices still in use, but nobody may join any more. `former` are devices that
+    were replaced and that pods may hold until they end; `rebound` names the request that replaced them.
+    """
+
+    group: str
+    devices: list[Device] = field(default_factory=list)
+    releasing: str = ""
+    former: list[Device] = field(default_factory=list)
+    rebound: str = ""
+
+
+class LedgerSpec(Struct, frozen=True, rename="camel"):
+    claims: dict[str, Claim] = field(default_factory=dict)
+
+
+class LedgerStatus(Struct, frozen=True, rename="camel"):
+    """`hardware` is written by the node's agent, everything else by the leader.
+
+    `devices` are for groups; those named by UUID are meant by it, whatever their number. `withheld` are not for groups.
+    """
+
+    devices: list[Device] = field(default_factory=list)
+    withheld: list[Withheld] = field(default_factory=list)
+    handover: dict[str, str] = field(default_factory=dict)
+    """By vendor, the words that the node's runtime takes (handover.py), as far as that is known."""
+    reasons: str = ""
+    total: str = ""
+    free: str = ""
+    held: str = ""
+    hardware: Hardware = NO_HARDWARE
+
+
+class NodeDevices(Struct, frozen=True, rename="camel"):
+    """The ledger of one node; `spec.claims` maps the UID of a holder to its claim."""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: LedgerSpec = field(default_factory=LedgerSpec)
+    status: LedgerStatus = field(default_factory=LedgerStatus)
+
+    @property
+    def node(self) -> str:
+        return self.metadata.name
+
+    @property
+    def claims(self) -> dict[str, Claim]:
+        return self.spec.claims
+
+    @property
+    def hardware(self) -> Hardware:
+        """What the node's agent reports; empty where there is none."""
+        return self.status.hardware
+
+    @property
+    def devices(self) -> Devices:
+        """The node's devices for groups, in its present numbering. What its agent doesn't see isn't there."""
+        parts = {(part.resource, part.index): part.device for part in self.hardware.devices if not part.lost}
+        seen = {part.resource for part in self.hardware.devices}
+        named = set(parts.values())
+        numbers = [(d.resource, d.index) for d in self.status.devices if not d.uuid]
+        here = (parts.get(number, Device(*number)) for number in numbers if number in parts or number[0] not in seen)
+        by_uuid = (self.present(device) for device in self.status.devices if device.uuid)
+        return tuple(sorted({*here, *(device for device in by_uuid if device in named)}))
+
+    @property
+    def kept_out(self) -> dict[Device, str]:
+        """The devices that the node has, but not for groups, in its present numbering, and why."""
+        return {self.present(d): each.text for each in self.status.withheld for d in each.devices}
+
+    def has(self, device: Device) -> bool:
+        """Whether the device, in the present numbering, is there, for groups or not."""
+        return device.identity in identities((*self.devices, *self.kept_out))
+
+    def unknown(self, resource: str) -> str:
+        """Why nobody knows which devices of the resource are there, or ""."""
+        return next((w.text for w in self.status.withheld if w.resource == resource and not w.devices), "")
+
+    def present(self, device: Device) -> Device:
+        """The device in the node's present numbering: found by its UUID, or by its index if it was given without one.
+
+        One that isn't there stays as it is, and so equals none that is. Where no agent reports, as in a ledger that was
+        just made again, nobody knows UUIDs, and the index must do.
+        """
+        part = self._part(device)
+        if part and not part.lost:
+            return part.device
+        if device.uuid and all(part.resource != device.resource for part in self.hardware.devices):
+            return Device(device.resource, device.index)
+        return device
+
+    def _part(self, device: Device) -> Part | None:
+        if device.uuid:
+            return self.hardware.named(device.uuid)
+        return self.hardware.part(device.resource, device.index)
+
+    def held(self, claim: Claim) -> Devices:
+        """What the claim holds, in the node's present numbering; former devices not among them."""
+        return tuple(sorted(map(self.present, claim.devices)))
+
+    def claimed(self) -> set[Device]:
+        """Every device in a claim, marked or not, and every former one, in the node's present numbering."""
+        return {device for claim in self.claims.values() for device in self.reserved(claim)}
+
+    def reserved(self, claim: Claim) -> set[Device]:
+        """What nobody else may have because of the claim: its devices and its former ones, likewise."""
+        return {self.present(device) for device in (*claim.devices, *claim.former)}
+
+    def unhealthy(self) -> dict[Device, str]:
+        """The devices that are not handed out since they are broken, and why."""
+        return {part.device: part.unhealthy for part in self.hardware.devices if part.unhealthy}
+
+    def ailing(self, claim: Claim) -> str:
+        """Which devices of the claim are unhealthy and why, in words; "" when none is."""
+        broken = [
+            f"{part.resource} {part.index} is unhealthy ({part.unhealthy})"
+            for device in claim.devices
+            if (part := self._part(device)) and part.unhealthy
+        ]
+        return ", ".join(broken)
+
+    def split(self) -> set[Device]:
+        """The devices that are split by MIG: their parts may be others' already, as another resource."""
+        return {part.device for part in self.hardware.devices if part.mig}
+
+    def allocated(self) -> dict[Device, str]:
+        """What the vendor's device plugin gave away past us: device → pod, as `namespace/name`."""
+        return {
+            self.present(Device(contract.counted_as(allocation.resource), index)): allocation.pod
+            for allocation in self.hardware.allocations or ()
+            for index in allocation.indices
+            if not allocation.placeholder
+        }
+
+    def left(self) -> set[Device]:
+        """What is left to the device plugin: it may give them away at any time, since no placeholder pod has them.
+
+        Nothing where placeholders aren't used. Where they are, and nobody knows what they have, everything.
+        """
+        if not self.hardware.placeholders:
+            return set()
+        kept = {
+            (allocation.resource, index)
+            for allocation in self.hardware.allocations or ()
+            for index in allocation.indices
+            if allocation.placeholder
+        }
+        return {part.device for part in self.hardware.devices if (part.resource, part.index) not in kept}
+
+    def free(self) -> Devices:
+        """The devices that the node has for groups, that are whole and healthy, and that nobody holds, sorted.
+
+        Under whatever name: who holds `huawei.com/Ascend910` 0 has `huawei.com/Ascend310P` 0, too. None where something
+        of the ledger can't be read: that may be a claim.
+        """
+        if self.metadata.unreadable:
+            return ()
+        taken = self.claimed() | self.unhealthy().keys() | self.allocated().keys() | self.left() | self.split()
+        unfree = identities(taken)
+        return tuple(device for device in self.devices if device.identity not in unfree)
+
+
+def claim_patch(
+    ledger: NodeDevices, uid: str, group: str, devices: Iterable[Device], former: Iterable[Device] = ()
+) -> Patch:
+    """Takes devices for a holder, if nobody wrote the ledger meanwhile."""
+    return _patch(ledger, uid, _claim_json(Claim(group, list(devices), former=list(former))))
+
+
+def rebound_patch(ledger: NodeDevices, uid: str, token: str, claim: Claim) -> Patch:
+    """Answers the request `token` for other devices with what `claim` names."""
+    return _patch(ledger, uid, {**_claim_json(claim), "rebound": token})
+
+
+def former_patch(ledger: NodeDevices, uid: str, former: Iterable[Device]) -> Patch:
+    """Says which devices are reserved besides those of the claim."""
+    return _patch(ledger, uid, {"former": as_json(former) or None})
+
+
+def mark_patch(ledger: NodeDevices, uid: str, mark: str) -> Patch:
+    """Marks a claim as releasing. `mark`, an RFC 3339 time, is new each time: equal marks are one same write."""
+    return _patch(ledger, uid, {"releasing": mark})
+
+
+def unmark_patch(ledger: NodeDevices, uid: str) -> Patch:
+    """Takes the mark of a claim away."""
+    return _patch(ledger, uid, {"releasing": None})
+
+
+def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
+    """Gives the devices of a claim back."""
+    return _patch(ledger, uid, None)
+
+
+def devices_patch(
+    ledger: NodeDevices,
+    devices: Iterable[Device],
+    withheld: Iterable[Withheld] | None = None,
+    handover: Mapping[str, str] | None = None,
+) -> Patch:
+    """Writes what the node has, with the summaries that follow from it; for the status subresource.
+
+    What is withheld, and how devices are handed over, stay as they are unless they are named.
+    """
+    before = ledger.status.handover
+    have, kept = sorted(devices), ledger.status.withheld if withheld is None else list(withheld)
+    then = replace(ledger, status=replace(ledger.status, devices=have, withheld=kept))
+    stored = [{**to_builtins(each), "devices": as_json(each.devices)} for each in kept]
+    return {
+        "metadata": {"resourceVersion": ledger.metadata.resource_version},
+        "status": {
+            "devices": as_json(have),
+            "withheld": stored,
+            "handover": before if handover is None else dict.fromkeys(before) | dict(handover),
+            **summary(then),
+        },
+    }
+
+
+def _patch(ledger: NodeDevices, uid: str, claim: Mapping[str, Any] | None) -> Patch:
+    return {
+        "metadata": {"resourceVersion": ledger.metadata.resource_version},
+        "spec": {"claims": {uid: claim}},
+    }
+
+
+def new_ledger(node: Node, claims: Mapping[str, Claim]) -> dict[str, Any]:
+    """A NodeDevices to create, owned by its node, with claims by the UID of their holder."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
+    return {
+        "apiVersion": f"{contract.API_GROUP}/{contract.API_VERSION}",
+        "kind": contract.NODE_DEVICES_KIND,
+        "metadata": {"name": node.metadata.name, "ownerReferences": [owner]},
+        "spec": {"claims": {uid: _claim_json(claim) for uid, claim in claims.items()}},
+    }
+
+
+def _claim_json(claim: Claim) -> dict[str, Any]:
+    former = {"former": as_json(claim.former)} if claim.former else {}
+    return {"group": claim.group, "devices": as_json(claim.devices), **former}
+
+
+def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:
+    """Devices as the API server stores them."""
+    stored: list[dict[str, Any]] = to_builtins(sorted(devices))
+    return stored
+
+
+def summary(ledger: NodeDevices) -> dict[str, str]:
+    """The one-line texts of `kubectl get nodedevices`: total, free, held, and why devices are withheld."""
+    have, unhealthy = ledger.devices, _counted(ledger.unhealthy())
+    free, total = _counted(ledger.free()), _counted(have)
+    return {
+        "total": ", ".join(
+            f"{resource}={count}" + (f" ({unhealthy[resource]} unhealthy)" if unhealthy[resource] else "")
+            for resource, count in total.items()
+        ),
+        "free": ", ".join(f"{resource}={free[resource]}" for resource in total),
+        "held": "; ".join(
+            f"{claim.group}{' (releasing)' if claim.releasing else ''}: {_listed(ledger.held(claim))}"
+            for claim in sorted(ledger.claims.values(), key=lambda claim: claim.group)
+        ),
+        "reasons": "; ".join(map(str, ledger.status.withheld)),
+    }
+
+
+def _counted(devices: Iterable[Device]) -> Counter[str]:
+    return Counter(device.resource for device in sorted(devices))
+
+
+def _listed(devices: Iterable[Device]) -> str:
+    return " ".join(f"{resource}={indices}" for resource, indices in selected(devices).items())

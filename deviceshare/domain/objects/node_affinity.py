@@ -1,0 +1,90 @@
+"""The nodes that a pod's own spec rules out: its nodeSelector and its required node affinity.
+
+kube-scheduler holds pods to these; deviceshare reads them only to name the pods that can't go where their group can.
+https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, field
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.nodes import Node
+
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+
+
+class NodeRequirement(Struct, frozen=True):
+    """Of one label, or of the field `metadata.name`."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+    def holds(self, have: Mapping[str, str]) -> bool:
+        value, wanted = have.get(self.key), self.values or ()
+        match self.operator:
+            case "In":
+                return value in wanted
+            case "NotIn":
+                return value not in wanted
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                numbers = [int(text) for text in (value or "", *wanted) if _INTEGER.fullmatch(text)]
+                if len(numbers) != 2:
+                    return False
+                return numbers[0] > numbers[1] if self.operator == "Gt" else numbers[0] < numbers[1]
+        return True  # An operator of a later Kubernetes: nobody is told that a node is ruled out that may not be.
+
+
+class NodeTerm(Struct, frozen=True, rename="camel"):
+    """Requirements that hold together. A term without any matches no node."""
+
+    match_expressions: list[NodeRequirement] | None = None
+    match_fields: list[NodeRequirement] | None = None
+
+    def matches(self, node: Node) -> bool:
+        labels, fields = self.match_expressions or [], self.match_fields or []
+        if not labels and not fields:
+            return False
+        name = {"metadata.name": node.metadata.name}
+        return all(each.holds(node.metadata.labels) for each in labels) and all(each.holds(name) for each in fields)
+
+
+class NodeTerms(Struct, frozen=True, rename="camel"):
+    """Terms of which one must match."""
+
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class NodeAffinity(Struct, frozen=True):
+    required: NodeTerms | None = field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class Affinity(Struct, frozen=True, rename="camel"):
+    """A pod's `spec.affinity`, as far as it names nodes."""
+
+    node_affinity: NodeAffinity | None = None
+
+    @property
+    def terms(self) -> Iterable[NodeTerm] | None:
+        """None where any node will do."""
+        required = self.node_affinity.required if self.node_affinity else None
+        return None if required is None else required.node_selector_terms or ()
+
+    @property
+    def frozen_in(self) -> bool:
+        """Whether an earlier deviceshare wrote it: it asked for shared nodes in each term (decision 10)."""
+        ours = NodeRequirement(contract.MODE_LABEL, "In", [contract.MODE_SHARED])
+        return any(ours in (term.match_expressions or ()) for term in self.terms or ())
+
+
+def admits(selector: Mapping[str, str] | None, affinity: Affinity | None, node: Node) -> bool:
+    """Whether a pod with this `spec.nodeSelector` and `spec.affinity` may be scheduled to the node."""
+    terms = affinity.terms if affinity else None
+    suits = terms is None or any(term.matches(node) for term in terms)
+    return suits and (selector or {}).items() <= node.metadata.labels.items()

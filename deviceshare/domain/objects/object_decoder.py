@@ -1,0 +1,173 @@
+"""ObjectDecoder: JSON of the API server made Structs, null taken for absent as Go does, and what can't be read named.
+
+Kubernetes' servers and clients are written in Go, whose decoder leaves a field that is null as if it weren't there
+(https://pkg.go.dev/encoding/json#Unmarshal); so objects with nulls are stored and sent, and mean nothing by them. In a
+list or a map null stands for the zero value. msgspec refuses both, at no cost to all other objects: what it refuses is
+looked at once more, part by part.
+
+What is still not what its Struct says is left at its default and told in `metadata.unreadable`. Such an object is
+there all the same: who decides something by a field asks whether that field could be read (ObjectMeta.hides).
+"""
+
+import types
+from functools import cache
+from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import FieldInfo, fields, replace
+
+from deviceshare.domain.objects.object_meta import ObjectMeta
+
+T = TypeVar("T")
+
+MOST_FAULTS: Final = 16
+"""Told of one object; past that everything of it counts as unreadable."""
+LONGEST_PATH: Final = 160
+"""Characters of a field's path: keys of a map are as long as somebody likes."""
+
+_NULL: Final = b"null"
+_NOTHING: Final = object()
+_ZEROS: Final[dict[Any, bytes]] = {str: b'""', bytes: b'""', int: b"0", float: b"0", bool: b"false"}
+
+
+class ObjectDecoder(Generic[T]):
+    """Decodes one type; see the module."""
+
+    def __init__(self, type_: type[T]) -> None:
+        self._type = type_
+        self._typed = msgspec.json.Decoder(type_)
+
+    def decode(self, raw: bytes | Raw) -> T:
+        """Raises msgspec.DecodeError, which names the place, where anything isn't what the type says."""
+        found, faults = self._read(raw)
+        if faults:
+            raise _refusal(faults)
+        return found
+
+    def salvage(self, raw: bytes | Raw) -> T:
+        """An object with what can be read of it; the rest is in `metadata.unreadable`.
+
+        Raises:
+            msgspec.DecodeError: it isn't JSON, or nothing that has metadata.
+        """
+        found, faults = self._read(raw)
+        if not faults:
+            return found
+        metadata = getattr(found, "metadata", None)
+        if not isinstance(found, Struct) or not isinstance(metadata, ObjectMeta):
+            raise _refusal(faults)
+        return replace(found, metadata=replace(metadata, unreadable=faults))
+
+    def _read(self, raw: bytes | Raw) -> tuple[T, dict[str, str]]:
+        try:
+            return self._typed.decode(raw), {}
+        except msgspec.ValidationError:
+            faults: dict[str, str] = {}
+            return _read(self._type, raw, "", faults), faults
+        except (RecursionError, UnicodeDecodeError) as error:
+            raise msgspec.DecodeError(str(error)) from error
+
+
+def decoder_of(type_: type[T]) -> ObjectDecoder[T]:
+    """The one decoder of a type."""
+    key: Any = type_
+    decoder: ObjectDecoder[T] = _object_decoder(key)
+    return decoder
+
+
+@cache
+def _object_decoder(type_: Any) -> ObjectDecoder[Any]:
+    return ObjectDecoder(type_)
+
+
+@cache
+def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(type_)
+
+
+@cache
+def _fields(type_: type[Struct]) -> tuple[FieldInfo, ...]:
+    return fields(type_)
+
+
+def _read(type_: Any, raw: bytes | Raw, path: str, faults: dict[str, str]) -> Any:
+    """The value; _NOTHING where it can't be made at all. What can't be read is added to `faults` by its path."""
+    try:
+        return _decoder(type_).decode(raw)
+    except msgspec.ValidationError as error:
+        origin, arguments = get_origin(type_), get_args(type_)
+        if bytes(raw) == _NULL and path:
+            return _read(type_, _zero(type_, origin), path, faults) if _zero(type_, origin) else _NOTHING
+        if origin in (Union, types.UnionType):
+            one, *others = [each for each in arguments if each is not types.NoneType]
+            if not others:
+                return _read(one, raw, path, faults)
+        parts = _parts(type_, origin, raw)
+        if parts is None:
+            return _unreadable(path, str(error).partition(" - at `")[0], faults)
+        if isinstance(parts, list):
+            read = [_read(arguments[0], part, f"{path}[{number}]", faults) for number, part in enumerate(parts)]
+            return [each for each in read if each is not _NOTHING]
+        if origin is dict:
+            items = {key: _read(arguments[1], part, f"{path}[{key}]", faults) for key, part in parts.items()}
+            return {key: value for key, value in items.items() if value is not _NOTHING}
+        return _struct(type_, parts, path, faults)
+
+
+def _struct(type_: type[Struct], parts: dict[str, Raw], path: str, faults: dict[str, str]) -> Any:
+    values, whole, before = {}, True, f"{path}." if path else ""
+    if type_.__struct_config__.forbid_unknown_fields:
+        for key in sorted(parts.keys() - {field.encode_name for field in _fields(type_)}):
+            _unreadable(path, f"Object contains unknown field `{key}`", faults)
+    for field in _fields(type_):
+        part = parts.get(field.encode_name)
+        if part is None or bytes(part) == _NULL:
+            if field.required:
+                _unreadable(path, f"Object missing required field `{field.encode_name}`", faults)
+                whole = False
+            continue
+        value = _read(field.type, part, before + field.encode_name, faults)
+        if value is not _NOTHING:
+            values[field.name] = value
+        elif field.required:
+            whole = False
+    return type_(**values) if whole else _NOTHING
+
+
+def _parts(type_: Any, origin: Any, raw: bytes | Raw) -> dict[str, Raw] | list[Raw] | None:
+    """What a value consists of, if it can be taken apart."""
+    wanted: Any
+    if origin is list:
+        wanted = list[Raw]
+    elif origin is dict or (isinstance(type_, type) and issubclass(type_, Struct)):
+        wanted = dict[str, Raw]
+    else:
+        return None
+    try:
+        parts: dict[str, Raw] | list[Raw] = _decoder(wanted).decode(raw)
+    except msgspec.ValidationError:
+        return None
+    return parts
+
+
+def _zero(type_: Any, origin: Any) -> bytes:
+    """The JSON that stands for null in a list or a map."""
+    if origin is list:
+        return b"[]"
+    if origin is dict or (isinstance(type_, type) and issubclass(type_, Struct)):
+        return b"{}"
+    return _ZEROS.get(type_, b"")
+
+
+def _unreadable(path: str, why: str, faults: dict[str, str]) -> Any:
+    if len(faults) < MOST_FAULTS:
+        faults.setdefault(path[:LONGEST_PATH], why[:LONGEST_PATH])
+    else:
+        faults[""] = "more of it can't be read"
+    return _NOTHING
+
+
+def _refusal(faults: dict[str, str]) -> msgspec.ValidationError:
+    path, why = next(iter(faults.items()))
+    return msgspec.ValidationError(f"{why} - at `$.{path}`" if path else why)

@@ -1,0 +1,259 @@
+"""A pod as deviceshare sees it: which group it names, what it was given, and whether it still lives."""
+
+import msgspec
+from msgspec import Struct, field
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects import container_states
+from deviceshare.domain.objects.container_states import SeenContainer
+from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
+from deviceshare.domain.objects.node_affinity import Affinity
+from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.domain.objects.quantities import Quantity, is_some
+
+
+class FieldRef(Struct, frozen=True, rename="camel"):
+    field_path: str = ""
+
+
+class EnvSource(Struct, frozen=True, rename="camel"):
+    field_ref: FieldRef | None = None
+
+
+class EnvVar(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    value_from: EnvSource | None = None
+
+    @property
+    def field_path(self) -> str:
+        """The field of the pod that the variable has its value from, or ""."""
+        source = self.value_from and self.value_from.field_ref
+        return source.field_path if source else ""
+
+
+class Requirements(Struct, frozen=True):
+    """Of extended resources, such as devices, requests equal limits, and the API server wants the limits."""
+
+    limits: dict[str, Quantity] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> set[str]:
+        """The device resources of which it asks the vendor's device plugin for some; a limit of `0` asks for none."""
+        return {r for r, quantity in self.limits.items() if contract.plugin_vendor_of(r) and is_some(quantity)}
+
+
+class Container(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    env: list[EnvVar] = field(default_factory=list)
+    resources: Requirements = field(default_factory=Requirements)
+
+
+class SchedulingGate(Struct, frozen=True):
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/"""
+
+    name: str = ""
+
+
+class PodSpec(Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+    scheduler_name: str = ""
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    scheduling_gates: list[SchedulingGate] = field(default_factory=list)
+    containers: list[Container] = field(default_factory=list)
+    init_containers: list[Container] = field(default_factory=list)
+    resources: Requirements = field(default_factory=Requirements)
+    """The pod's as a whole; Kubernetes 1.32 and later have them."""
+    termination_grace_period_seconds: int | None = None
+
+
+class PodStatus(Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    conditions: list[Condition] = field(default_factory=list)
+    container_statuses: list[SeenContainer] | None = None
+    init_container_statuses: list[SeenContainer] | None = None
+    ephemeral_container_statuses: list[SeenContainer] | None = None
+
+
+class Pod(Struct, frozen=True, rename="camel"):
+    """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: PodSpec = field(default_factory=PodSpec)
+    status: PodStatus = field(default_factory=PodStatus)
+    left_out: str = ""
+    """The group that the pod names in vain: nothing is believed of it (guard.py). No API server sends this field."""
+
+    @property
+    def group(self) -> str:
+        """The name of the group the pod asks to join, or ""."""
+        named = self.metadata.annotations.get(contract.GROUP, "")
+        if not named and self.metadata.hides("metadata.annotations"):
+            return self.metadata.labels.get(contract.GROUP, "")
+        return named
+
+    @property
+    def group_uid(self) -> str:
+        """The UID of the group whose devices the pod was given at its binding, or "" before."""
+        return group_uid_of(self.metadata)
+
+    @property
+    def node(self) -> str:
+        return self.spec.node_name
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of the pod runs any more, for which its phase alone is no proof (domain/objects/container_states.py)."""
+        if self.status.phase not in container_states.TERMINAL:
+            return False
+        if not self.spec.node_name or self.metadata.annotations.get(contract.ENDED) == self.metadata.uid:
+            return True
+        status = self.status
+        every = (status.container_statuses, status.init_container_statuses, status.ephemeral_container_statuses)
+        containers = [container.name for container in self.spec.containers]
+        return container_states.have_ended(
+            status.phase, containers, (each for statuses in every for each in statuses or ())
+        )
+
+    @property
+    def ending(self) -> bool:
+        """Whether the pod's phase says that it has ended, and its containers may run on."""
+        return self.status.phase in container_states.TERMINAL and not self.finished
+
+    @property
+    def grace_seconds(self) -> int:
+        """How long its containers may go on that the kubelet is to end."""
+        return container_states.grace_seconds(
+            self.spec.termination_grace_period_seconds, self.metadata.deletion_grace_period_seconds
+        )
+
+    @property
+    def lives(self) -> bool:
+        """Whether the pod's containers may be using devices. A pod being deleted may, until it is gone."""
+        return (bool(self.spec.node_name) or self.metadata.hides("spec.nodeName")) and not self.finished
+
+    def lives_on(self, node: str) -> bool:
+        """Whether it may be using devices of the node; a pod whose node can't be read may be anywhere."""
+        return self.lives and self.spec.node_name in (node, "")
+
+    def holds(self, group_uid: str, node: str) -> bool:
+        """Whether the pod, which names a group, may have devices of the group with this UID on the node."""
+        known = bool(self.group_uid) or not self.metadata.hides("metadata.annotations")
+        return self.lives_on(node) and (self.group_uid == group_uid or not known)
+
+    @property
+    def pending(self) -> bool:
+        """Whether the pod may yet be bound."""
+        return not self.spec.node_name and not self.finished
+
+    @property
+    def gates(self) -> list[str]:
+        """The scheduling gates that somebody has yet to remove; until then no scheduler tries the pod."""
+        return [gate.name for gate in self.spec.scheduling_gates] if self.pending else []
+
+    @property
+    def refusal(self) -> Condition | None:
+        """What the scheduler said when it tried the pod in vain; None where it didn't, as behind a scheduling gate."""
+        if not self.pending or self.gates:
+            return None
+        said = (c for c in self.status.conditions if c.type == "PodScheduled" and c.status == "False")
+        return next((c for c in said if c.reason in _REFUSALS), None)
+
+    @property
+    def impostor(self) -> bool:
+        """Whether the pod got a binding that was meant for an earlier pod of its name.
+
+        Old API servers don't compare the UID of a Binding (claims.md, bind, step 5).
+        """
+        return is_impostor(self.metadata)
+
+    @property
+    def devices(self) -> Devices:
+        """What its containers see when they start; empty where the annotation is missing or can't be read."""
+        annotations = self.metadata.annotations
+        text = annotations.get(contract.SELECTED_DEVICES, "")
+        try:
+            given = parse_selected(msgspec.json.decode(text, type=dict[str, str])) if text else ()
+        except ValueError:
+            return ()
+        return with_uuids(given, annotations)
+
+    @property
+    def sealed(self) -> bool:
+        """Whether its containers get the same devices for as long as it lives, whatever its annotations say later.
+
+        Runtimes give their NRI plugins the annotations that the pod's sandbox was made with, at each start of a
+        container (containerd/containerd, `internal/cri/nri`).
+        """
+        annotations = self.metadata.annotations
+        return any(vendor.cdi_annotation in annotations for vendor in contract.VENDORS)
+
+    @property
+    def former(self) -> Devices:
+        """What the pod was given before rebinds: its containers may hold that until it ends."""
+        text = self.metadata.annotations.get(contract.FORMER_DEVICES, "")
+        try:
+            return tuple(sorted(msgspec.json.decode(text, type=list[Device]))) if text else ()
+        except ValueError:
+            return ()
+
+    @property
+    def received(self) -> Devices:
+        """All that the pod was ever given."""
+        return (*self.devices, *self.former)
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the webhook has seen the pod: injected, and labelled so that the mirrors see it too.
+
+        Devices of a pod that no mirror shows could be given to somebody else while it lives.
+        """
+        return self.injected and self.metadata.labels.get(contract.GROUP) == self.group
+
+    @property
+    def injected(self) -> bool:
+        """Whether every container reads its devices from the pod's annotations, as the webhook makes it.
+
+        A pod admitted while the webhook was away fails this, and must never be bound: an image may bake in `all`.
+        """
+        containers = [*self.spec.init_containers, *self.spec.containers]
+        return bool(containers) and all(_reads_annotations(container) for container in containers)
+
+    @property
+    def containers_hidden(self) -> bool:
+        """Whether nobody can tell what its containers ask for."""
+        return self.metadata.hides("spec.containers") or self.metadata.hides("spec.initContainers")
+
+    @property
+    def past_us(self) -> bool:
+        """Whether it may have devices from the vendor's device plugin, past deviceshare."""
+        return self.containers_hidden or bool(self.plugin_resources())
+
+    def plugin_resources(self) -> set[str]:
+        """Device resources the pod asks of the vendor's device plugin, past deviceshare; parts of devices, too."""
+        containers = [*self.spec.init_containers, *self.spec.containers]
+        return self.spec.resources.devices.union(*(container.resources.devices for container in containers))
+
+
+def group_uid_of(meta: ObjectMeta) -> str:
+    """The UID of the group whose devices a pod with this metadata was given, or "".
+
+    Believed beside the label only that the webhook guards: without it, anybody writes what they like there.
+    """
+    return meta.annotations.get(contract.GROUP_UID, "") if contract.GROUP in meta.labels else ""
+
+
+def is_impostor(meta: ObjectMeta) -> bool:
+    """See `Pod.impostor`."""
+    return meta.annotations.get(contract.POD_UID, meta.uid) != meta.uid and not meta.hides("metadata.uid")
+
+
+_REFUSALS = ("Unschedulable", "SchedulerError")
+"""The reasons of `PodScheduled=False` after a try; `SchedulingGated` says that there was none (k8s.io/api/core/v1)."""
+
+_PATHS = {vendor.env: f"metadata.annotations['{vendor.annotation}']" for vendor in contract.VENDORS}
+
+
+def _reads_annotations(container: Container) -> bool:
+    # The last of several variables of one name wins in a container, so it is the one that counts.
+    return {v.name: v.field_path for v in container.env if v.name in _PATHS} == _PATHS

@@ -1,0 +1,69 @@
+"""Workloads as manifests describe them, made into the pods that their controllers would make."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pods import Container, EnvSource, EnvVar, FieldRef, Pod, PodSpec
+
+
+class Template(Struct, frozen=True, rename="camel"):
+    """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: PodSpec = field(default_factory=PodSpec)
+
+
+class WorkloadSpec(Struct, frozen=True, rename="camel"):
+    """What Deployments, ReplicaSets and StatefulSets (`replicas`) and Jobs (the rest) have in common."""
+
+    template: Template = field(default_factory=Template)
+    replicas: int = 1
+    parallelism: int = 1
+    completions: int | None = None
+
+
+class Workload(Struct, frozen=True, rename="camel"):
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: WorkloadSpec = field(default_factory=WorkloadSpec)
+
+
+WORKLOADS: Final = ("Deployment", "ReplicaSet", "StatefulSet", "Job")
+"""By kind."""
+
+_INJECTED = [
+    EnvVar(vendor.env, EnvSource(FieldRef(f"metadata.annotations['{vendor.annotation}']")))
+    for vendor in contract.VENDORS
+]
+
+
+def pods_of(kind: str, workload: Workload) -> list[Pod]:
+    """The pods that run at once, numbered from 0 as a StatefulSet numbers its own; not admitted yet."""
+    spec, meta = workload.spec, workload.metadata
+    count = min(spec.parallelism, spec.completions or spec.parallelism) if kind == "Job" else spec.replicas
+    return [
+        Pod(replace(spec.template.metadata, name=f"{meta.name}-{number}", namespace=meta.namespace), spec.template.spec)
+        for number in range(count)
+    ]
+
+
+def admitted(pod: Pod) -> Pod:
+    """A pod as the webhook makes it: labelled, given to our scheduler, its containers reading their devices."""
+    labels: Mapping[str, str] = {**pod.metadata.labels, contract.GROUP: pod.group}
+    unnamed = pod.spec.scheduler_name in ("", contract.DEFAULT_SCHEDULER_NAME)
+    spec = replace(
+        pod.spec,
+        scheduler_name=contract.SCHEDULER_NAME if unnamed else pod.spec.scheduler_name,
+        containers=[_injected(container) for container in pod.spec.containers],
+        init_containers=[_injected(container) for container in pod.spec.init_containers],
+    )
+    return replace(pod, metadata=replace(pod.metadata, labels=dict(labels)), spec=spec)
+
+
+def _injected(container: Container) -> Container:
+    ours = {variable.name for variable in _INJECTED}
+    return replace(container, env=[*_INJECTED, *(each for each in container.env if each.name not in ours)])

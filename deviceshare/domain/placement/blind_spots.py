@@ -1,0 +1,96 @@
+"""Objects that can't be read: what that keeps from being decided, and what a person does about it."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pods import Pod
+
+_COMMANDS: Final = {"Pod": "pod", "Node": "node", contract.GROUP_KIND: "sdg", contract.NODE_DEVICES_KIND: "ndev"}
+
+
+class UnreadableObject(Struct, frozen=True, rename="camel"):
+    """An object that is there but isn't what its kind says."""
+
+    kind: str
+    name: str
+    """`namespace/name`, or the name alone."""
+    fault: str
+    """The field, and what is wrong with it."""
+
+    @property
+    def cure(self) -> str:
+        namespace, _, name = self.name.rpartition("/")
+        command = f"kubectl edit {_COMMANDS.get(self.kind, self.kind)}{f' -n {namespace}' * bool(namespace)} {name}"
+        return f"correct that field with {command}, or delete the object if nothing uses it"
+
+
+def unreadable(kind: str, objects: Iterable[ObjectMeta]) -> list[UnreadableObject]:
+    """Those of one kind that can't be read, by their metadata, sorted by name."""
+    found = [UnreadableObject(kind, meta.key, meta.fault) for meta in objects if meta.unreadable]
+    return sorted(found, key=lambda each: each.name)
+
+
+def node_fault(node: Node) -> str:
+    """Why nothing is decided about the node, or ""."""
+    meta = node.metadata
+    return f"the node can't be read ({meta.fault}): kubectl edit node {meta.name}" if meta.unreadable else ""
+
+
+def ledger_fault(ledger: NodeDevices) -> str:
+    """Why nobody knows who holds which devices of the node, or ""."""
+    meta = ledger.metadata
+    text = f"the NodeDevices of the node can't be read ({meta.fault}): kubectl edit ndev {meta.name}"
+    return text if meta.unreadable else ""
+
+
+def pod_fault(pod: Pod) -> str:
+    """What can't be read of the pod, or ""."""
+    return f"can't be read ({pod.metadata.fault})" if pod.metadata.unreadable else ""
+
+
+class BlindSpots:
+    """Pods outside of groups of which nobody can tell what they hold, by the node that they live on."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, dict[str, UnreadableObject]] = {}
+
+    def note(self, node: str, pod: Pod, *, hidden: bool) -> None:
+        """Takes in that a pod on the node hides what it asks for, or that it doesn't or has ended. "" is any node."""
+        key = pod.metadata.key
+        if hidden:
+            self._pods.setdefault(node, {})[key] = UnreadableObject("Pod", key, pod.metadata.fault)
+        elif self._pods.get(node, {}).pop(key, None) and not self._pods[node]:
+            del self._pods[node]
+
+    def every(self, nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> list[UnreadableObject]:
+        """All that can't be read of nodes, ledgers and pods outside of groups."""
+        return [
+            *unreadable("Node", (node.metadata for node in nodes)),
+            *unreadable(contract.NODE_DEVICES_KIND, (ledger.metadata for ledger in ledgers)),
+            *sorted((pod for pods in self._pods.values() for pod in pods.values()), key=lambda each: each.name),
+        ]
+
+    def on(self, node: str) -> list[UnreadableObject]:
+        """Those that may be on the node, sorted by name."""
+        if not self._pods:
+            return []
+        found = {**self._pods.get("", {}), **self._pods.get(node, {})}
+        return [found[key] for key in sorted(found)]
+
+    def obstacle(self, node: str, seen: Node | None, ledger: NodeDevices | None) -> str:
+        """Why no device of the node can be told to be free, or ""; the pod that stands in the way is named."""
+        if seen is not None and (fault := node_fault(seen)):
+            return fault
+        if ledger is not None and (fault := ledger_fault(ledger)):
+            return fault
+        pods = self.on(node)
+        if not pods:
+            return ""
+        more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+        return f"pod {pods[0].name}{more} on the node can't be read ({pods[0].fault}) and may hold any of its devices"

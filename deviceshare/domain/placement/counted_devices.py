@@ -1,0 +1,199 @@
+"""How many devices a node has, by what its labels, annotations and device plugins tell; for nodes without an agent.
+
+What a plugin makes allocatable is how often it would give something away, which is the number of devices only where
+nothing splits or shares them. All this is written by the kubelet, and by who may write nodes; as much is believed of
+either. Where two contradict, none is believed.
+
+NVIDIA: https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md
+HAMi: https://github.com/Project-HAMi/HAMi/blob/master/docs/develop/protocol.md
+AMD: https://instinct.docs.amd.com/projects/k8s-device-plugin/en/latest/user-guide/resource-allocation.html
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.quantities import is_some, whole
+from deviceshare.domain.placement.annotated_devices import MOST
+
+GPU: Final = "nvidia.com/gpu"
+AMD_GPU: Final = "amd.com/gpu"
+
+_COUNT, _REPLICAS, _PRODUCT = f"{GPU}.count", f"{GPU}.replicas", f"{GPU}.product"
+_SHARING, _SLICES = f"{GPU}.sharing-strategy", f"{GPU}.slices.gi"
+_PARTITION: Final = "amd.com/compute-memory-partition"
+_HAMI_NVIDIA: Final = "hami.io/node-nvidia-register"
+_HAMI_ASCEND: Final = "hami.io/node-register-Ascend"
+
+
+class Counted(NamedTuple):
+    """The devices of one resource, numbered from 0."""
+
+    number: int | None
+    """None where it can't be told."""
+    trouble: str = ""
+    """Why nobody knows which of them may be given to groups; "" where all may."""
+    cure: str = ""
+    told: str = ""
+    """What was found that isn't a mere number of devices, for people."""
+
+
+def count(node: Node) -> dict[str, Counted]:
+    """Every known resource that the node reports; none that it doesn't have."""
+    counted = {GPU: _nvidia(node), AMD_GPU: _amd(node)}
+    for resource in _told(node, (contract.ASCEND_RESOURCE_PREFIX,)):
+        counted[resource] = _ascend(node, resource)
+    return {resource: each for resource, each in sorted(counted.items()) if each.number != 0}
+
+
+def _nvidia(node: Node) -> Counted:
+    labels = node.metadata.labels
+    product, slices = labels.get(_PRODUCT, ""), _told(node, (contract.MIG_PREFIX,))
+    if slices or "-MIG-" in product or _SLICES in labels:
+        found = f"MIG ({', '.join(slices) or product or _SLICES})"
+        return Counted(None, "its GPUs are split by MIG, unknown which", _which(GPU), found)
+    capacity, healthy = _quantities(node, (GPU, contract.NVIDIA_SHARED))
+    if capacity is None or healthy is None:
+        return _unreadable(node, GPU)
+    if not capacity:
+        return Counted(0)
+    if register := node.metadata.annotations.get(_HAMI_NVIDIA, ""):
+        return _hami(register, capacity, healthy)
+    return _shared(node, capacity, healthy)
+
+
+def _shared(node: Node, capacity: int, healthy: int) -> Counted:
+    """By GPU feature discovery: the number of GPUs, and how many pods take turns on each."""
+    labels = node.metadata.labels
+    said = {key: labels[key] for key in (_COUNT, _REPLICAS) if key in labels}
+    numbers = {key: whole(text) for key, text in said.items()}
+    if garbled := [f"{key}={said[key]}" for key, number in numbers.items() if number is None]:
+        return Counted(None, f"its label {garbled[0]} is not a number", _how_many(GPU), garbled[0])
+    replicas, number = max(numbers.get(_REPLICAS) or 1, 1), numbers.get(_COUNT)
+    strategy = labels.get(_SHARING, "none")
+    renamed = _told(node, (contract.NVIDIA_SHARED,))
+    shared = bool(strategy != "none" or labels.get(_PRODUCT, "").endswith("-SHARED") or renamed or replicas > 1)
+    found = f"{strategy if strategy != 'none' else 'shared'}, {replicas} replicas" if shared else ""
+    if shared and replicas == 1:
+        # Older versions have no label of replicas: the number of GPUs then says how many replicas each has.
+        if not number or capacity % number:
+            return Counted(
+                None, "several pods share each of its GPUs, unknown how many there are", _how_many(GPU), "shared"
+            )
+        replicas, found = capacity // number, f"shared, {capacity // number} replicas"
+    if capacity % replicas or (number is not None and number * replicas != capacity):
+        labelled = ", ".join(f"{key}={text}" for key, text in said.items())
+        # So they do where GPUs are of several models, too: the labels are then those of one model.
+        contradiction = f"its labels ({labelled}) contradict {capacity} allocatable"
+        return Counted(None, contradiction, _how_many(GPU), contradiction)
+    return _healthy(GPU, capacity // replicas, healthy // replicas, found)
+
+
+def _hami(register: str, capacity: int, healthy: int) -> Counted:
+    """By HAMi's annotation, which lists the GPUs and into how many it splits each."""
+    splits = _registered(register)
+    found = f"HAMi, {len(splits)} GPUs split into {sum(splits)}"
+    if not splits:
+        return Counted(None, "HAMi's annotation can't be read, or it splits GPUs by MIG", _how_many(GPU), "HAMi")
+    if capacity not in (sum(splits), len(splits)):  # the latter where HAMi is gone and left the annotation behind
+        return Counted(None, f"HAMi's annotation contradicts {capacity} allocatable", _how_many(GPU), found)
+    return _healthy(GPU, len(splits), len(splits) * healthy // capacity, found)
+
+
+def _registered(register: str) -> list[int]:
+    """Into how many each device is split; empty where that can't be read, or where HAMi splits some by MIG."""
+    splits: list[int | None] = []
+    if register.lstrip().startswith("["):
+        try:
+            entries: list[dict[str, Any]] = msgspec.json.decode(register, type=list[dict[str, Any]])
+        except (ValueError, RecursionError):
+            return []
+        splits = [entry["count"] if type(entry.get("count")) is int else None for entry in entries]
+        modes = [entry.get("mode") for entry in entries]
+    else:
+        fields = [entry.split(",") for entry in register.split(":") if entry.strip()]
+        splits = [whole(each[1]) if len(each) >= 7 else None for each in fields]
+        modes = [each[8] if len(each) > 8 else "" for each in fields]
+    if "mig" in modes or any(not split or not 0 < split <= MOST for split in splits):
+        return []
+    return [split for split in splits if split]
+
+
+def _amd(node: Node) -> Counted:
+    partition = node.metadata.labels.get(_PARTITION, "")
+    parts = [name for name in _told(node, ("amd.com/",)) if name != AMD_GPU and contract.plugin_vendor_of(name)]
+    if parts or (partition and not partition.startswith("spx")):
+        found = f"partitioned ({', '.join(parts) or partition})"
+        return Counted(None, f"its GPUs are {found}", _how_many(AMD_GPU), found)
+    return _plain(node, AMD_GPU)
+
+
+def _ascend(node: Node, resource: str) -> Counted:
+    if any(key.startswith(_HAMI_ASCEND) for key in node.metadata.annotations):
+        return Counted(None, "HAMi splits its NPUs", _how_many(resource), "HAMi")
+    if "-" in resource.removeprefix(contract.ASCEND_RESOURCE_PREFIX):
+        return Counted(None, "these are parts of NPUs (vNPU), not NPUs", "have groups ask for whole NPUs", "vNPU")
+    return _plain(node, resource)
+
+
+def _plain(node: Node, resource: str) -> Counted:
+    capacity, healthy = _quantities(node, (resource,))
+    if capacity is None or healthy is None:
+        return _unreadable(node, resource)
+    return _healthy(resource, capacity, healthy, "")
+
+
+def _healthy(resource: str, number: int, healthy: int, found: str) -> Counted:
+    if number > MOST:
+        return Counted(None, f"it reports {number} {resource}", _how_many(resource), found)
+    if healthy >= number:
+        return Counted(number, told=found)
+    if healthy:
+        sick = f"{number - healthy} of its {number} {resource} are unhealthy, unknown which"
+        return Counted(number, sick, _which(resource), found)
+    cure = f"see why its device plugin does, or {_which(resource)}"
+    return Counted(number, f"its device plugin reports none of its {number} {resource} as healthy", cure, found)
+
+
+def _unreadable(node: Node, resource: str) -> Counted:
+    said = node.status.allocatable.get(resource) or node.status.capacity.get(resource)
+    return Counted(
+        None, f"its quantity {str(said)[:40]!r} of {resource} is not a number of devices", _how_many(resource)
+    )
+
+
+def _told(node: Node, prefixes: tuple[str, ...]) -> list[str]:
+    """The resources with these beginnings of which the node says that it has some."""
+    every = [*node.status.capacity.items(), *node.status.allocatable.items()]
+    return sorted({name for name, quantity in every if name.startswith(prefixes) and is_some(quantity)})
+
+
+def _quantities(node: Node, resources: Collection[str]) -> tuple[int | None, int | None]:
+    """Capacity and allocatable of all these together: the difference is what is unhealthy. None: not to be read."""
+    allocatable = {resource: node.status.allocatable.get(resource, 0) for resource in resources}
+    capacity = {resource: node.status.capacity.get(resource, allocatable[resource]) for resource in resources}
+    return _sum(map(whole, capacity.values())), _sum(map(whole, allocatable.values()))
+
+
+def _sum(numbers: Iterable[int | None]) -> int | None:
+    total = 0
+    for number in numbers:
+        if number is None:
+            return None
+        total += number
+    return total
+
+
+def _how_many(resource: str) -> str:
+    agent = " or run deviceshare's agent there" if resource == GPU else ""
+    return (
+        f"say how many there are (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}={resource}=NUMBER){agent}"
+    )
+
+
+def _which(resource: str) -> str:
+    agent = " or run deviceshare's agent there" if resource == GPU else ""
+    return f"say which may be used (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}={resource}=0,2-3){agent}"

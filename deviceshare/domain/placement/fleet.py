@@ -1,0 +1,300 @@
+"""The shared nodes as they are known here and now, and which of them a group fits on.
+
+A Fleet is fed from the mirrors and holds the devices that a bind under way has taken in memory ("assumed") on top. It
+answers the extender, the conditions and `explain` alike. What it knows may be stale: it only proposes, the ledger of
+the node decides.
+
+A filter call may name thousands of nodes, most of them in the same situation. So each node's situation is kept as an
+interned `Shape`, up to date at each change, and a call reasons once per shape instead of once per node.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from deviceshare.domain.objects.devices import Device, Devices, identities
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.hardware import Link
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node, rebooted
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
+from deviceshare.domain.placement.join_obstacles import joining_obstacle, withheld_text
+from deviceshare.domain.placement.node_selections import Selections
+from deviceshare.domain.placement.opaque_nodes import opaque, opaque_text
+
+T = TypeVar("T")
+
+NOT_SHARED = "the node is not shared (no label deviceshare.io/mode=shared)"
+NO_LEDGER = "the node's devices are not known yet"
+REBOOTED = "the node was started anew and its agent has not reported since"
+TOO_FULL = "node(s) too full"
+"""kube-scheduler writes the number of nodes in front of a reason, hence the words that its own reasons begin with."""
+OTHER_LABELS = "the node does not match the group's nodeSelector"
+
+
+class Shape(NamedTuple):
+    """All that placement needs to know of a node, but for its name and labels."""
+
+    obstacle: str
+    """Why no group at all fits, or ""."""
+    free: tuple[tuple[str, int], ...]
+    total: tuple[tuple[str, int], ...]
+    opaque: frozenset[str]
+    """Resources of which pods hold devices through the vendor's device plugin, unknown which."""
+    withheld: tuple[tuple[str, str], ...] = ()
+    """Resources of which the node withholds devices, and why."""
+
+
+class Assumption(NamedTuple):
+    """Devices that a bind under way takes for a group on a node."""
+
+    group: str
+    node: str
+    devices: Devices
+
+
+class Filtered(NamedTuple):
+    """The answer to a filter call: nodes that fit, and the reason for each that does not."""
+
+    fits: list[str]
+    reasons: dict[str, str]
+
+
+class Fleet:
+    """Mutable, but pure: no await, no clock, no log."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._selections = Selections()
+        self._ledgers: dict[str, NodeDevices] = {}
+        self._plugin_pods: dict[str, Mapping[str, frozenset[str]]] = {}
+        self._assumed: dict[str, Assumption] = {}
+        self._holders: dict[str, str] = {}
+        self._living: dict[str, dict[str, str]] = {}
+        self._blind_spots = BlindSpots()
+        self._shapes: dict[str, Shape] = {}
+        self._interned: dict[Shape, Shape] = {}
+
+    # What is known.
+
+    def set_node(self, name: str, node: Node | None) -> None:
+        """Takes in a node's newest state; None when it is gone."""
+        _put(self._nodes, name, node)
+        self._selections.set_labels(name, node.metadata.labels if node else None)
+        self._reshape(name)
+
+    def set_ledger(self, name: str, ledger: NodeDevices | None) -> None:
+        """Takes in a ledger's newest state; None when it is gone."""
+        before = self._ledgers.get(name)
+        for uid in before.claims if before else ():
+            if self._holders.get(uid) == name:
+                del self._holders[uid]
+        for uid in ledger.claims if ledger else ():
+            self._holders[uid] = name
+        _put(self._ledgers, name, ledger)
+        self._reshape(name)
+
+    def set_plugin_pods(self, name: str, pods: Mapping[str, frozenset[str]]) -> None:
+        """Takes in which pods of the node have which resources from a device plugin, by the pods' UIDs."""
+        _put(self._plugin_pods, name, pods or None)
+        self._reshape(name)
+
+    def note_hidden(self, name: str, pod: Pod, *, hidden: bool) -> None:
+        """Takes in whether a pod of the node hides what it has from a device plugin; "" where its node is hidden."""
+        self._blind_spots.note(name, pod, hidden=hidden)
+        for each in (name,) if name else self.names():
+            self._reshape(each)
+
+    def unreadable(self) -> list[UnreadableObject]:
+        """The nodes, ledgers and pods outside of groups that can't be read."""
+        return self._blind_spots.every(self._nodes.values(), self._ledgers.values())
+
+    def opaque(self, name: str) -> frozenset[str]:
+        """Resources of which pods hold devices through a device plugin, unless the agent tells which devices."""
+        ledger, pods = self._ledgers.get(name) or _NO_LEDGER, self._plugin_pods.get(name)
+        hidden = {device.resource for device in ledger.devices} if self._blind_spots.on(name) else set()
+        return (opaque(ledger, pods) if pods else frozenset()) | hidden
+
+    def links(self, name: str) -> list[Link]:
+        """How the devices of the node are joined, as far as its agent tells."""
+        return self._ledgers[name].hardware.links if name in self._ledgers else []
+
+    def set_living(self, uid: str, pod: str, node: str) -> None:
+        """Takes in where a pod that received devices of the group `uid` lives; "" when it no longer does."""
+        pods = self._living.setdefault(uid, {})
+        _put(pods, pod, node or None)
+        if not pods:
+            del self._living[uid]
+
+    def assume(self, uid: str, group: str, node: str, devices: Devices) -> None:
+        """Takes devices in memory while a bind writes its claim."""
+        self.forget(uid)
+        self._assumed[uid] = Assumption(group, node, devices)
+        self._reshape(node)
+
+    def forget(self, uid: str) -> None:
+        """Drops an assumption: its bind failed, or the mirrors show its outcome."""
+        gone = self._assumed.pop(uid, None)
+        if gone:
+            self._reshape(gone.node)
+
+    def assumed(self, uid: str) -> Assumption | None:
+        """The bind under way for the group with this UID, if any."""
+        return self._assumed.get(uid)
+
+    def ledger(self, name: str) -> NodeDevices | None:
+        """The ledger of the node as last seen."""
+        return self._ledgers.get(name)
+
+    def node(self, name: str) -> Node | None:
+        """The node as last seen; None for nodes that are not shared or unknown."""
+        return self._nodes.get(name)
+
+    def names(self) -> list[str]:
+        """Every node that is or was shared, sorted."""
+        return sorted(self._nodes.keys() | self._ledgers.keys())
+
+    def pods(self, uid: str) -> dict[str, str]:
+        """The live pods with devices of the group `uid`: `namespace/name` → node."""
+        return self._living.get(uid, {})
+
+    def free(self, name: str) -> Devices:
+        """Devices of the node that neither a claim nor an assumption holds."""
+        ledger = self._ledgers.get(name)
+        if ledger is None:
+            return ()
+        assumed = identities(d for a in self._assumed.values() if a.node == name for d in a.devices)
+        return tuple(device for device in ledger.free() if device.identity not in assumed)
+
+    def home(self, group: Group) -> str:
+        """The one node the group's next pod may go to, or "" when it may choose.
+
+        For a group whose status names none that is, in this order, where its pods live (somebody wiped the status, see
+        claims.md, repair), where a bind under way is taking it, and where it has a claim: a bind died half-way, and
+        its claim is used or, once marked, waited for, so that a group never comes to live on two nodes.
+        """
+        if group.node:
+            return group.node
+        for node in self._living.get(group.uid, {}).values():
+            return node
+        assumed = self._assumed.get(group.uid)
+        return assumed.node if assumed else self._holders.get(group.uid, "")
+
+    # What follows.
+
+    def filter(self, group: Group, names: Iterable[str]) -> Filtered:
+        """Which of the named nodes the group's next pod may go to."""
+        home = self.home(group)
+        if home:
+            reason = self.joining_obstacle(group, home)
+            reasons = dict.fromkeys(names, f"group {group.name} lives on node {home}")
+            if home not in reasons:
+                return Filtered([], reasons)
+            if reason:
+                reasons[home] = reason
+                return Filtered([], reasons)
+            del reasons[home]
+            return Filtered([home], reasons)
+        return self._filter_unbound(group, names)
+
+    def _filter_unbound(self, group: Group, names: Iterable[str]) -> Filtered:
+        fits: list[str] = []
+        reasons: dict[str, str] = {}
+        verdicts: dict[int, str] = {}
+        selector, shapes = group.spec.node_selector, self._shapes
+        selected: Collection[str] = self._selections.matching(selector) if selector else ()
+        for name in names:
+            shape = shapes.get(name)
+            if shape is None:
+                reasons[name] = NOT_SHARED
+                continue
+            reason = verdicts.get(id(shape))
+            if reason is None:
+                reason = verdicts[id(shape)] = _obstacle(group, shape)
+            if selector and not reason and name not in selected:
+                reason = OTHER_LABELS
+            if reason:
+                reasons[name] = reason
+            else:
+                fits.append(name)
+        return Filtered(fits, reasons)
+
+    def joining_obstacle(self, group: Group, home: str) -> str:
+        """Why no further pod of the group may go to the node it lives on, or "".
+
+        A claim that isn't in the mirror yet is no obstacle: the bind reads the ledger fresh and decides.
+        """
+        shape = self._shapes.get(home)
+        if shape is None:
+            return f"group {group.name} lives on node {home}, which is gone: delete the group and make it again"
+        if shape.obstacle:
+            return shape.obstacle
+        if opacity := self.opacity(group, home):
+            return opacity
+        return joining_obstacle(self._ledgers[home], group)
+
+    def obstacle(self, name: str) -> str:
+        """Why no group at all fits on the node, or ""."""
+        return self._shapes[name].obstacle if name in self._shapes else NOT_SHARED
+
+    def opacity(self, group: Group, name: str) -> str:
+        """Why no device of the node can be told to be free for the group, or ""; see `opaque`."""
+        return opaque_text(sorted(self.opaque(name) & group.spec.resources.keys()))
+
+    def prioritize(self, group: Group, names: Iterable[str]) -> dict[str, int]:
+        """The score of each named node for the group, 0 to 10 (allocation.scores)."""
+        wants = group.spec.resources
+        free = {}
+        for name in names:
+            shape = self._shapes.get(name)
+            free[name] = sum(count for resource, count in shape.free if resource in wants) if shape else 0
+        return allocation.scores(group.spec.scheduling_strategy, free)
+
+    def _reshape(self, name: str) -> None:
+        node, ledger = self._nodes.get(name), self._ledgers.get(name)
+        if node is None and ledger is None:
+            self._shapes.pop(name, None)
+            return
+        obstacle = "" if node is not None and (node.shared or node.metadata.unreadable) else NOT_SHARED
+        obstacle = obstacle or self._blind_spots.obstacle(name, node, ledger)
+        if not obstacle and ledger is None:
+            obstacle = NO_LEDGER
+        if not obstacle and node and ledger and rebooted(node, ledger.hardware):
+            obstacle = REBOOTED
+        shape = Shape(
+            obstacle,
+            _counts(self.free(name)),
+            _counts(ledger.devices if ledger else ()),
+            self.opaque(name),
+            tuple((withheld.resource, withheld.text) for withheld in ledger.status.withheld) if ledger else (),
+        )
+        self._shapes[name] = self._interned.setdefault(shape, shape)
+
+
+def _obstacle(group: Group, shape: Shape) -> str:
+    if shape.obstacle:
+        return shape.obstacle
+    if opacity := opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
+        return opacity
+    total = dict(shape.total)
+    for resource, reason in shape.withheld:
+        if resource in group.spec.resources and resource not in total:
+            return withheld_text(resource, reason)
+    lacks = allocation.shortage(group.spec.resources, dict(shape.free), total)
+    return f"{TOO_FULL}: group {group.name} needs {lacks}" if lacks else ""
+
+
+def _counts(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(Counter(device.resource for device in devices).items()))
+
+
+def _put(table: dict[str, T], name: str, value: T | None) -> None:
+    if value is None:
+        table.pop(name, None)
+    else:
+        table[name] = value
+
+
+_NO_LEDGER = NodeDevices()

@@ -1,0 +1,189 @@
+"""A rebind: which devices replace a group's unhealthy ones, and what its pods are told of it.
+
+Containers learn of other devices when they restart. Until a pod has ended, any of its containers may hold what it was
+given before; so what is replaced stays in the claim as `former`, and in the annotations of the pods that had it.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.devices import Device, Devices, identities, selected, visible
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, rebound_patch
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement import topology
+from deviceshare.domain.placement.handover import as_claimed, is_kind, mute, unspeakable
+
+
+class Replacement(NamedTuple):
+    """What a rebind would do to a claim. Nothing when no device is broken, or when there is an obstacle."""
+
+    broken: Devices
+    """The claim's devices that the group can't count on, as the claim names them; see `broken`."""
+    replacements: Devices
+    devices: Devices
+    """What the claim would hold."""
+    obstacle: str
+    """Why the broken devices can't be replaced, or ""."""
+
+
+def awaits(group: Group, ledger: NodeDevices, claim: Claim) -> bool:
+    """Whether the group's request waits for an answer, and can have one: not before the node's devices are known."""
+    return group.rebind not in ("", claim.rebound) and not claim.releasing and bool(ledger.status.devices)
+
+
+def broken(ledger: NodeDevices, claim: Claim) -> Devices:
+    """The claim's devices that are unhealthy or lost, or that plain pods got or may get, as the claim names them."""
+    usable = set(ledger.devices) - ledger.unhealthy().keys() - ledger.allocated().keys() - ledger.left()
+    return tuple(sorted(device for device in claim.devices if ledger.present(device) not in usable))
+
+
+def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Replacement:
+    """What a rebind of the claim would do now. All or nothing: half a cure leaves the group as sick as before.
+
+    `opaque` names resources of which a device plugin gave devices away, unknown which.
+    """
+    sick = broken(ledger, claim)
+    kept = tuple(sorted(ledger.present(device) for device in claim.devices if device not in sick))
+    free, found = ledger.free(), list[Device]()
+    for resource, count in sorted(Counter(device.resource for device in sick).items()):
+        candidates = [device for device in free if device.resource == resource]
+        near = tuple(device for device in kept if device.resource == resource)
+        if resource in opaque:
+            text = f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
+            return Replacement(sick, (), tuple(sorted(claim.devices)), text)
+        if mute(sick, ledger.status.handover) and (why := untellable(ledger, claim)):
+            text = f"can't be given other devices of node {ledger.node}: {why}"
+            return Replacement(sick, (), tuple(sorted(claim.devices)), text)
+        if len(candidates) < count:
+            needs = f"{count} healthy {resource} to replace {_listed(sick, resource)}"
+            text = f"needs {needs}, but node {ledger.node} has {len(candidates)} free"
+            return Replacement(sick, (), tuple(sorted(claim.devices)), text)
+        found += topology.closest(candidates, count, ledger.hardware.links, near)
+    handover = ledger.status.handover
+    return Replacement(sick, as_claimed(found, handover), as_claimed((*kept, *found), handover), "")
+
+
+def rebind_patch(ledger: NodeDevices, uid: str, token: str, verdict: Replacement) -> Patch:
+    """Carries the verdict out and answers the request `token`, if nobody wrote the ledger meanwhile."""
+    claim = ledger.claims[uid]
+    if not verdict.replacements:
+        return rebound_patch(ledger, uid, token, claim)
+    # With the UUID where it is known by now: the number may be another's after a reboot.
+    gone = [replace(device, uuid=device.uuid or ledger.present(device).uuid) for device in verdict.broken]
+    former = [*claim.former, *as_claimed(gone, ledger.status.handover)]
+    changed = replace(claim, devices=list(verdict.devices), former=former)
+    return rebound_patch(ledger, uid, token, changed)
+
+
+def told(devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:
+    """The annotations that give a pod these devices: what each vendor's runtime reads, and the numbers for people.
+
+    `handover` is the ledger's of the node (`devices.visible`).
+    """
+    chosen = tuple(devices)
+    return {**visible(chosen, handover), contract.SELECTED_DEVICES: msgspec.json.encode(selected(chosen)).decode()}
+
+
+def untellable(ledger: NodeDevices, claim: Claim) -> str:
+    """Why no further pod can be told the claim's devices, with the cure; "" when it can."""
+    if silent := mute(claim.devices, ledger.status.handover):
+        return ledger.kept_out.get(ledger.present(silent[0]), f"{silent[0]} can't be handed over to containers")
+    if numbered := unspeakable(claim.devices, ledger.status.handover):
+        return (
+            f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only: delete the"
+            f" group's pods and the group (kubectl delete sdg {claim.group}), and recreate both"
+        )
+    return ""
+
+
+def by_cdi(ledger: NodeDevices, devices: Iterable[Device]) -> bool:
+    """Whether any of these devices is injected by CDI here: pods then keep what they were bound with."""
+    vendors = {vendor.name for device in devices if (vendor := contract.vendor_of(device.resource))}
+    return any(is_kind(ledger.status.handover.get(name, "")) for name in vendors)
+
+
+def is_told(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
+    """Whether the pod's containers see the claim's devices when they start."""
+    if pod.sealed:
+        return _same_all(pod.devices, claim.devices)
+    annotations, wanted = pod.metadata.annotations, told(claim.devices, ledger.status.handover)
+    return all(annotations.get(key) == wanted.get(key) for key in _TOLD)
+
+
+def is_settled(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
+    """Whether nobody will change what the pod is told: it is told, or it keeps what it has and that is on record."""
+    return is_told(pod, ledger, claim) or (pod.sealed and _given_up(pod, claim) <= set(pod.former))
+
+
+def telling(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str, str | None]:
+    """The change of annotations after which the pod is told the claim's devices, and what it had before is on record.
+
+    A sealed pod keeps what it has for as long as it lives, so for it only the record is written. That write is needed,
+    too: it makes the one of an old leader fail, and says which devices are the newer ones should the ledger be lost.
+
+    Empty when there is nothing to tell, or when the pod has devices that the claim doesn't reserve: those are others',
+    and nobody knows how the pod came by them (covering.py reports it).
+    """
+    hidden = pod.metadata.hides("metadata.annotations")
+    if hidden or is_told(pod, ledger, claim) or not covers(ledger, claim, pod.received):
+        return {}
+    before = _given_up(pod, claim)
+    former = {contract.FORMER_DEVICES: msgspec.json.encode(as_json(before)).decode() if before else None}
+    if pod.sealed:
+        return {} if is_settled(pod, ledger, claim) else former
+    wanted = told(claim.devices, ledger.status.handover)
+    return {key: wanted.get(key) for key in _TOLD} | former
+
+
+def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
+    """Those of the claim's former devices that one of the pods received."""
+    received = {device for pod in pods for device in pod.received}
+    return tuple(sorted(f for f in claim.former if any(same(f, device) for device in received)))
+
+
+def covers(ledger: NodeDevices, claim: Claim, devices: Iterable[Device]) -> bool:
+    """Whether nobody else may have these devices, as some pod was told them, because of the claim."""
+    reserved = identities(ledger.reserved(claim))
+    own = (*claim.devices, *claim.former)
+    return all(
+        ledger.present(device).identity in reserved or any(same(device, each) for each in own) for device in devices
+    )
+
+
+def same(a: Device, b: Device) -> bool:
+    """Whether two names, given at different times, mean one device. Where one lacks the UUID the number must do."""
+    if a.uuid and b.uuid:
+        return a.uuid == b.uuid
+    return Device(a.resource, a.index).identity == Device(b.resource, b.index).identity
+
+
+def _given_up(pod: Pod, claim: Claim) -> set[Device]:
+    """All that the pod was ever given and the claim doesn't hold any more."""
+    return {device for device in pod.received if not any(same(device, now) for now in claim.devices)}
+
+
+def _same_all(some: Iterable[Device], others: Iterable[Device]) -> bool:
+    one, other = sorted(some), sorted(others)
+    return len(one) == len(other) and all(map(same, one, other))
+
+
+_TOLD = tuple(
+    filter(
+        None,
+        (
+            *(vendor.annotation for vendor in contract.VENDORS),
+            *(vendor.cdi_annotation for vendor in contract.VENDORS),
+            contract.SELECTED_DEVICES,
+        ),
+    )
+)
+
+
+def _listed(devices: Iterable[Device], resource: str) -> str:
+    return selected(device for device in devices if device.resource == resource)[resource]

@@ -1,0 +1,137 @@
+"""Kubernetes Events: what deviceshare tells people through `kubectl describe`.
+
+https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/ (written as core/v1, which counts)
+
+An Event is worth less than whatever its writer is doing: `event` only takes a note, a task posts it, and when the API
+server is slow or away, notes are counted together and at last dropped. The Event's name is derived from what it says,
+so equal events meet in one object, whichever replica saw them and however often it was restarted.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from msgspec import Struct
+
+from deviceshare.kube.backoff import delays
+from deviceshare.loops.kinds import EVENTS
+from deviceshare.loops.ports import AlreadyExists, ApiError, Cluster, Kind, Unavailable
+
+log = structlog.get_logger(__name__)
+
+CAPACITY = 1000
+"""Different events waiting to be posted."""
+TRIES = 5
+LONGEST_MESSAGE = 1024
+"""Bytes, by the API's own rule."""
+
+
+class _Note(Struct):
+    """An event not posted yet, seen `count` times."""
+
+    namespace: str
+    body: dict[str, Any]
+    first: str
+    last: str
+    count: int = 1
+    tries: int = 0
+
+
+class EventRecorder:
+    """Implements `deviceshare.loops.ports.Recorder`. Somebody owns a task with `run()`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        instance: str,
+        *,
+        capacity: int = CAPACITY,
+        dropped: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`instance` names this process; `dropped` is called for each event that nobody will see."""
+        self._cluster = cluster
+        self._source = {"component": "deviceshare", "host": instance}
+        self._capacity = capacity
+        self._dropped = dropped
+        self._notes: dict[str, _Note] = {}
+        self._noted = asyncio.Event()
+
+    def event(
+        self, kind: Kind[Any], name: str, namespace: str, uid: str, *, type_: str, reason: str, message: str
+    ) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        key = _name(name, kind.kind, namespace, uid, type_, reason, message)
+        if note := self._notes.get(key):
+            note.count += 1
+            note.last = now
+            return
+        if len(self._notes) >= self._capacity:
+            self._dropped()
+            return
+        body = {
+            "involvedObject": {
+                "apiVersion": kind.api_version,
+                "kind": kind.kind,
+                "name": name,
+                "namespace": namespace,
+                "uid": uid,
+            },
+            "type": type_,
+            "reason": reason,
+            "message": message.encode()[:LONGEST_MESSAGE].decode(errors="ignore"),
+            "source": self._source,
+            "reportingComponent": self._source["component"],
+            "reportingInstance": self._source["host"],
+        }
+        # Events about cluster-scoped objects belong into `default`; the API server refuses them anywhere else.
+        self._notes[key] = _Note(namespace or "default", body, now, now)
+        self._noted.set()
+
+    async def run(self) -> None:
+        """Posts what is noted until cancelled."""
+        pauses = _pauses()
+        while True:
+            await self._noted.wait()
+            self._noted.clear()
+            while self._notes:
+                key = next(iter(self._notes))
+                note = self._notes.pop(key)
+                try:
+                    await self._post(key, note)
+                    pauses = _pauses()
+                except ApiError as error:
+                    self._put_back(key, note, error)
+                    await asyncio.sleep(max(next(pauses), error.retry_after or 0.0))
+
+    def _put_back(self, key: str, note: _Note, error: ApiError) -> None:
+        note.tries += 1
+        if note.tries >= TRIES or not isinstance(error, Unavailable):
+            self._dropped()
+            log.warning("Dropped an event", reason=note.body["reason"], error=str(error))
+            return
+        if later := self._notes.pop(key, None):
+            note.count += later.count
+            note.last = later.last
+        self._notes[key] = note
+
+    async def _post(self, key: str, note: _Note) -> None:
+        times = {"firstTimestamp": note.first, "lastTimestamp": note.last, "count": note.count}
+        try:
+            await self._cluster.create(EVENTS, {"metadata": {"name": key}, **note.body, **times}, note.namespace)
+        except AlreadyExists:
+            count = (await self._cluster.get(EVENTS, key, note.namespace)).count + note.count
+            await self._cluster.patch(
+                EVENTS, key, {"count": count, "lastTimestamp": note.last}, namespace=note.namespace
+            )
+
+
+def _pauses() -> Iterator[float]:
+    return delays(0.5, 10.0)
+
+
+def _name(name: str, *rest: str) -> str:
+    digest = hashlib.sha256("\0".join((name, *rest)).encode()).hexdigest()[:16]
+    return f"{name[:200].rstrip('.-')}.{digest}"

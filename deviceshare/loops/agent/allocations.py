@@ -1,0 +1,133 @@
+"""What the vendor's device plugin gave to pods: the kubelet's word, in the devices' and the pods' own names.
+
+Whoever takes a pod for known by this must be able to rely on it, so it is all or nothing: what can't be told apart in
+full is unknown, and unknown means that nobody but the plugin gives devices of the node away.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.hardware import Allocation, Part
+from deviceshare.loops.agent.ports import AllocationsUnknown, Kubelet, NodePod, PluginAllocation
+from deviceshare.loops.ports import Mirror
+
+log = structlog.get_logger(__name__)
+
+PERIOD_SECONDS = 5.0
+PATIENCE = 3
+"""Looks in a row that may be incomplete: the kubelet knows of a pod before its mirror does, or longer."""
+
+
+class Incomplete(Exception):
+    """Something in the kubelet's answer is of a pod or a device that isn't known here; the text names it."""
+
+
+class Allocations:
+    """Asks the kubelet every few seconds while `run` runs."""
+
+    def __init__(
+        self,
+        kubelet: Kubelet | None,
+        pods: Mirror[NodePod],
+        parts: Callable[[], Iterable[Part]],
+        changed: Callable[[], object],
+        placeholders: str = "",
+    ) -> None:
+        """`kubelet` is None where its socket isn't to be read; `parts` tells the devices as they were seen last.
+
+        `placeholders` is the namespace of placeholder pods, empty where there are to be none.
+        """
+        self.placeholders = bool(placeholders)
+        self._namespace = placeholders
+        self.known: list[Allocation] | None = None
+        self.asked = kubelet is None
+        """Whether `known` is more than nothing yet."""
+        self._kubelet = kubelet
+        self._pods = pods
+        self._parts = parts
+        self._changed = changed
+        self._incomplete = 0
+        self._trouble = ""
+
+    def remember(self, reported: list[Allocation] | None) -> None:
+        """Takes over what an agent before this one reported, until the kubelet has been asked."""
+        if not self.asked:
+            self.known = reported
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    async def look(self) -> None:
+        if self._kubelet is None:
+            return
+        before = self.asked, self.known
+        try:
+            self.known = self._join(await self._kubelet())
+            self._incomplete = 0
+            self._say("")
+        except Incomplete as error:
+            self._incomplete += 1
+            if self._incomplete >= PATIENCE:
+                self.known = None
+                self._say(str(error))
+        except AllocationsUnknown as error:
+            self.known = None
+            self._say(str(error))
+        self.asked = True
+        if (self.asked, self.known) != before:
+            self._changed()
+
+    def _join(self, answer: Iterable[PluginAllocation]) -> list[Allocation]:
+        numbers = _numbers(self._parts())
+        earlier = {allocation.pod: allocation for allocation in self.known or ()}
+        joined = []
+        for given in answer:
+            if contract.vendor_of(contract.counted_as(given.resource)) is None:
+                continue
+            key = f"{given.namespace}/{given.name}"
+            pod = self._pods.get(key)
+            if pod and pod.finished:
+                continue  # its containers are over, the kubelet lists it until it is deleted
+            placeholder = pod is not None and self._is_placeholder(pod)
+            if placeholder and pod and pod.metadata.deletion_timestamp:
+                continue  # it keeps nothing any more, and whoever looks at the node's pods doesn't know what it has
+            # A pod that was deleted by force is in no mirror, while its containers may run on.
+            uid = pod.metadata.uid if pod else earlier[key].uid if key in earlier else ""
+            if not uid:
+                raise Incomplete(f"pod {key} is not known")
+            indices = sorted({_number(numbers, given.resource, device) for device in given.device_ids})
+            joined.append(Allocation(key, uid, given.resource, indices, placeholder=placeholder))
+        return joined
+
+    def _is_placeholder(self, pod: NodePod) -> bool:
+        """In its own namespace only: else anybody could say which devices groups get."""
+        return pod.metadata.namespace == self._namespace and contract.PLACEHOLDER in pod.metadata.labels
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            if trouble:
+                log.warning("Failed to learn what device plugins gave away", trouble=trouble)
+            else:
+                log.info("Learned what device plugins gave away", allocations=len(self.known or ()))
+
+
+def _numbers(parts: Iterable[Part]) -> Mapping[tuple[str, str], int]:
+    return {(part.resource, part.uuid): part.index for part in parts if part.uuid}
+
+
+def _number(numbers: Mapping[tuple[str, str], int], resource: str, device: str) -> int:
+    """A plugin's name for a device: its UUID, `UUID::0` where several pods take turns, or its index."""
+    name = device.partition("::")[0]
+    if name.isdecimal():
+        return int(name)
+    number = numbers.get((contract.counted_as(resource), name))
+    if number is None:
+        raise Incomplete(f"device {device} of {resource} is not known")
+    return number

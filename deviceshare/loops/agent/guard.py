@@ -1,0 +1,111 @@
+"""Tells people of processes on devices that are somebody else's, and, where they ask for it, ends their pods.
+
+What is seen once may be a process that is just going, or a pod that the watch hasn't told of: it counts when it is seen
+again within a minute. Who somebody is, the kernel and the API server say (`domain/device_health/trespasses.py`): no other name, no new
+process and no pause between two looks makes a trespasser unknown.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import structlog
+from msgspec.structs import replace
+
+from deviceshare.domain.device_health.trespasses import Occupant, Suspect, as_trespass, trespassers
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import Trespass
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.printable import quoted
+from deviceshare.loops.agent.evictions import Intruder
+from deviceshare.loops.kinds import NODES, PODS
+from deviceshare.loops.ports import Recorder
+
+log = structlog.get_logger(__name__)
+
+SPARED: Final = "kube-system"
+"""The namespace whose pods are never evicted: the cluster's own, such as device plugins."""
+MEMORY: Final = 12
+"""Looks for which somebody who was seen is remembered: a minute."""
+
+Finding = tuple[Device, Suspect]
+
+
+class IntruderGuard:
+    """Compares each look with those before."""
+
+    def __init__(self, node: str, recorder: Recorder, evict: Callable[[Intruder], object] | None = None) -> None:
+        """`evict` is told of each pod to evict, at each look again; None where nobody is to be evicted."""
+        self._node = node
+        self._recorder = recorder
+        self._evict = evict
+        self._looks = 0
+        self._seen: dict[Suspect, int] = {}
+        """The look at which somebody trespassed last."""
+        self._names: dict[Finding, tuple[int, str]] = {}
+        """The process that was found first, and the last look at which that stood: else each new name were news."""
+        self._told: set[Finding] = set()
+        self._reported: list[Trespass] = []
+
+    def remember(self, reported: Iterable[Trespass]) -> None:
+        """Takes over what an agent before this one reported, so that its successor doesn't take it back."""
+        self._reported = list(reported)
+
+    def look(self, ledger: NodeDevices, occupants: Iterable[Occupant]) -> Mapping[Finding, Trespass]:
+        """The trespassers that were seen before, too: a row for each pod, and for each process outside of any."""
+        self._looks += 1
+        found: dict[Finding, Occupant] = {}
+        for each in sorted(trespassers(ledger, occupants), key=lambda each: (each.started, each.pid)):
+            found.setdefault((each.device, each.suspect), each)  # of a pod the process that has run for longest
+        stayed: dict[Finding, Trespass] = {}
+        for finding, occupant in found.items():
+            seen, reported = finding[1] in self._seen, self._known(occupant)
+            _, name = self._names.get(finding, (0, reported.process if reported else occupant.name))
+            self._names[finding] = (self._looks, name)
+            if not seen and not reported:
+                continue
+            stayed[finding] = replace(as_trespass(occupant), process=name)
+            if finding not in self._told and not reported:
+                self._tell(ledger, occupant, name)
+            if seen:  # by this agent itself: one before it may have seen another pod of this name
+                self._send_away(occupant)
+        self._forget(found, stayed)
+        return stayed
+
+    def _forget(self, found: Iterable[Finding], stayed: Iterable[Finding]) -> None:
+        """Remembers this look, and forgets those that are long over."""
+        oldest = self._looks - MEMORY
+        self._seen.update((suspect, self._looks) for _, suspect in found)
+        self._seen = {suspect: look for suspect, look in self._seen.items() if look > oldest}
+        self._names = {finding: named for finding, named in self._names.items() if named[0] > oldest}
+        self._told = (self._told | set(stayed)) & self._names.keys()
+        self._reported = []
+
+    def _known(self, occupant: Occupant) -> Trespass | None:
+        """The row of an earlier agent's report that may mean this one. Rows hold names only."""
+        row = as_trespass(occupant)
+        alike = (each for each in self._reported if replace(each, process=row.process) == row)
+        return next((each for each in alike if row.pod or each.process == row.process), None)
+
+    def _send_away(self, occupant: Occupant) -> None:
+        if self._evict and occupant.pod_uid and not occupant.pod.startswith(f"{SPARED}/"):
+            namespace, _, name = occupant.pod.partition("/")
+            self._evict(Intruder(namespace, name, occupant.pod_uid))
+
+    def _tell(self, ledger: NodeDevices, occupant: Occupant, process: str) -> None:
+        holders = [claim.group for claim in ledger.claims.values() if occupant.device in ledger.reserved(claim)]
+        groups = ", ".join(sorted(holders))
+        log.warning(
+            "Found a trespasser",
+            device=str(occupant.device),
+            groups=groups,
+            pod=occupant.pod,
+            process=process,
+            pid=occupant.pid,
+        )
+        message = (
+            f"process {quoted(process)} (PID {occupant.pid}) uses {occupant.device} of node {self._node}, which"
+            f" SharedDeviceGroup {groups} holds, but belongs to no pod of it"
+        )
+        namespace, _, name = occupant.pod.rpartition("/")
+        who = (PODS, name, namespace, occupant.pod_uid) if occupant.pod_uid else (NODES, self._node, "", self._node)
+        self._recorder.event(*who, type_="Warning", reason="Trespass", message=message)

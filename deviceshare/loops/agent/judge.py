@@ -1,0 +1,133 @@
+"""Which devices are well: what is seen of them, the errors that were told, and what was reported before.
+
+The marks of unhealthy devices are read back from the last report before anything is judged, so that an agent that is
+restarted, or a node whose agent is replaced, forgets none.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+
+from deviceshare.domain import contract
+from deviceshare.domain.device_health.examination import APPLICATION_XIDS, LOST, Change, examine, findings_of
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.loops.agent.ports import Sight, Xid
+from deviceshare.loops.kinds import NODES
+from deviceshare.loops.ports import Mirror, Recorder
+
+log = structlog.get_logger(__name__)
+
+PATIENCE: Final = 2
+"""Looks in a row at a driver that doesn't answer, until its devices are given up: it may just be restarted."""
+
+
+class Judge:
+    """Keeps the marks of one node's devices."""
+
+    def __init__(
+        self,
+        node: str,
+        ledgers: Mirror[NodeDevices],
+        recorder: Recorder,
+        *,
+        now: Callable[[], str],
+        on_xid: Callable[[Xid], object] = lambda _: None,
+    ) -> None:
+        """`now` tells the time, RFC 3339. `on_xid` is told of every Xid error."""
+        self.known: Hardware | None = None
+        """The devices as they were judged last; None until it is known how an earlier agent judged them."""
+        self._node = node
+        self._ledgers = ledgers
+        self._recorder = recorder
+        self._now = now
+        self._on_xid = on_xid
+        self._faults: dict[str, str] = {}
+        self._silent = 0
+        self._trouble: str | None = None
+
+    def remember(self, reported: Hardware) -> None:
+        """Takes over the marks of the last report. Without it nothing is judged."""
+        self.known = reported
+
+    def judge(self, sight: Sight) -> Hardware | None:
+        """The devices with their marks; None where that is not to be said yet."""
+        self._take_xids(sight)
+        self._say_trouble(sight)
+        self._silent = self._silent + 1 if sight.parts is None else 0
+        if self.known is None or 0 < self._silent < PATIENCE:
+            return None
+        ledger = self._ledgers.get(self._node)
+        examined = examine(
+            self.known,
+            sight.parts,
+            boot_id=sight.boot_id,
+            faults={**self._losses(self.known, sight), **self._faults},
+            dealt_with=findings_of(ledger.metadata.annotations.get(contract.RECOVERED, "") if ledger else ""),
+            now=self._now(),
+        )
+        self._faults = {}
+        silent = sight.parts is None
+        # Links to a device that is lost say nothing, and its number may be another's.
+        self.known = Hardware(
+            driver=sight.driver,
+            boot_id=sight.boot_id or self.known.boot_id,
+            devices=examined.parts,
+            links=list(sight.links),
+            cdi_kinds=self.known.cdi_kinds if silent else sight.cdi_kinds,
+            runtime=self.known.runtime if silent else sight.runtime,
+        )
+        self._tell(examined.changes)
+        return self.known
+
+    def _take_xids(self, sight: Sight) -> None:
+        for xid in sight.xids:
+            self._on_xid(xid)
+            if xid.number in APPLICATION_XIDS:
+                log.info("Saw an error of an application", uuid=xid.uuid, xid=xid.number, text=xid.text)
+                continue
+            log.warning("Saw an error of a device", uuid=xid.uuid, xid=xid.number, text=xid.text)
+            # Where the driver doesn't say which device it is, it may be any.
+            uuids = [xid.uuid] if xid.uuid else [part.uuid for part in sight.parts or self._devices()]
+            self._faults.update(dict.fromkeys(uuids, xid.text))
+
+    def _losses(self, known: Hardware, sight: Sight) -> dict[str, str]:
+        """The driver's own reasons for devices that it doesn't show any more."""
+        shown = {part.uuid for part in sight.parts or ()}
+        return {
+            part.uuid: f"{LOST}: {sight.absent[part.index]}"
+            for part in known.devices
+            if part.uuid not in shown and not part.unhealthy and part.index in sight.absent
+        }
+
+    def _devices(self) -> Iterable[Part]:
+        return self.known.devices if self.known else ()
+
+    def _tell(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            part = change.part
+            name = f"{part.resource} {part.index} ({part.uuid})"
+            if change.sign:
+                log.info("Device recovered", uuid=part.uuid, index=part.index, sign=change.sign)
+                self._event("Normal", "DeviceRecovered", f"{name} is well again: {change.sign}")
+            else:
+                log.warning("Device is unhealthy", uuid=part.uuid, index=part.index, reason=part.unhealthy)
+                cure = f"reset it or restart the node, or: deviceshare recover {self._node} {part.index}"
+                self._event(
+                    "Warning",
+                    "DeviceUnhealthy",
+                    f"{name} is handed out no more: {part.unhealthy}; when it is mended, {cure}",
+                )
+
+    def _event(self, type_: str, reason: str, message: str) -> None:
+        # Events about nodes carry the name as UID, as the kubelet's do: `kubectl describe node` looks for that.
+        self._recorder.event(NODES, self._node, "", self._node, type_=type_, reason=reason, message=message)
+
+    def _say_trouble(self, sight: Sight) -> None:
+        if sight.trouble != self._trouble:
+            self._trouble = sight.trouble
+            if sight.trouble:
+                log.warning("Failed to read the devices", trouble=sight.trouble)
+            else:
+                log.info("Read the devices", driver=sight.driver, devices=len(sight.parts or ()))

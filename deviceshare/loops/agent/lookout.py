@@ -1,0 +1,146 @@
+"""One look at the node's devices after another: from what is seen to what is reported and shown."""
+
+import time
+from collections.abc import Callable, Collection
+from typing import Final
+
+from msgspec.structs import replace
+
+from deviceshare.domain.device_health.trespasses import Occupant, written
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
+from deviceshare.loops.agent.allocations import Allocations
+from deviceshare.loops.agent.guard import Finding, IntruderGuard
+from deviceshare.loops.agent.judge import Judge
+from deviceshare.loops.agent.ports import NodePod, Running, Sight, Use
+from deviceshare.loops.agent.reporter import Reporter
+from deviceshare.loops.agent.tenants import Tenant, Tenants
+from deviceshare.loops.ports import Mirror
+
+BLIND_SECONDS: Final = 60.0
+"""Without a look for so long, the agent doesn't do its work. A driver that hangs is noticed, and told, before."""
+
+
+class Lookout:
+    """Takes in sights, and has reported what follows from them."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        ledgers: Mirror[NodeDevices],
+        pods: Mirror[NodePod],
+        judge: Judge,
+        guard: IntruderGuard,
+        allocations: Allocations,
+        reporter: Reporter,
+        now: Callable[[], str],
+        left_out: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`left_out` are the namespaces whose pods' words nobody guards."""
+        self.usage = Usage(node)
+        """The last look's."""
+        self.hardware: Hardware | None = None
+        """What is to be reported; None until that is known."""
+        self._node = node
+        self._ledgers = ledgers
+        self._pods = pods
+        self._judge = judge
+        self._guard = guard
+        self._allocations = allocations
+        self._reporter = reporter
+        self._now = now
+        self._left_out = frozenset(left_out)
+        self._clock = clock
+        self._looked = clock()
+        self._trespasses: list[Trespass] = []
+        self._accused: set[Finding] = set()
+
+    def fault(self) -> str:
+        """Why the agent doesn't do its work, or ""."""
+        blind = self._clock() - self._looked
+        return f"the last look at the devices was {blind:.0f} s ago" if blind > BLIND_SECONDS else ""
+
+    def take(self, sight: Sight) -> None:
+        """Judges what was seen. Called on the event loop; waits for nobody."""
+        ledger = self._ledgers.get(self._node)
+        if self._judge.known is None and ledger and not ledger.metadata.hides("status.hardware"):
+            self._remember(ledger.hardware)
+        judged = self._judge.judge(sight)
+        known = self._judge.known
+        parts = {part.uuid: part for part in (known.devices if known else sight.parts or ())}
+        self._look_at_processes(sight, parts)
+        if judged is not None:
+            self.hardware = judged
+        self.report()
+        self._looked = self._clock()  # at the end: an agent whose looks break doesn't do its work either
+
+    def _remember(self, reported: Hardware) -> None:
+        """Takes over what an agent before this one reported."""
+        self._judge.remember(reported)
+        self._guard.remember(reported.trespasses)
+        self._allocations.remember(reported.allocations)
+        self._trespasses = reported.trespasses
+
+    def report(self) -> None:
+        """Has reported what is known by now: to be called when a part of it has changed."""
+        if self.hardware is None or not self._allocations.asked:
+            return
+        self.hardware = replace(
+            self.hardware,
+            allocations=self._allocations.known,
+            placeholders=self._allocations.placeholders,
+            trespasses=self._trespasses,
+        )
+        self._reporter.want(self.hardware)
+
+    def _look_at_processes(self, sight: Sight, parts: dict[str, Part]) -> None:
+        tenants = Tenants(self._node, self._pods, self._left_out)
+        seen = [
+            (part, use, [(process, tenants.of(process.owner)) for process in use.processes])
+            for use in sight.uses
+            if (part := parts.get(use.uuid))
+        ]
+        ledger = self._ledgers.get(self._node) or NodeDevices()
+        on = [(part, use, [(_occupant(ledger, part, *each), *each) for each in who]) for part, use, who in seen]
+        # While pods or claims aren't known, their processes would all look like strangers.
+        if self._pods.synced and ledger.node and not ledger.metadata.unreadable:
+            stayed = self._guard.look(ledger, [occupant for _, _, who in on for occupant, *_ in who])
+            self._trespasses, self._accused = written(stayed.values()), set(stayed)
+        devices = [_device(part, use, [self._process(*each) for each in who]) for part, use, who in on]
+        self.usage = Usage(self._node, self._now(), devices)
+
+    def _process(self, occupant: Occupant, process: Running, tenant: Tenant) -> DeviceProcess:
+        accused = (occupant.device, occupant.suspect) in self._accused
+        return DeviceProcess(
+            process.pid, process.name, process.memory_mib, tenant.pod, tenant.container, trespass=accused
+        )
+
+
+def _occupant(ledger: NodeDevices, part: Part, process: Running, tenant: Tenant) -> Occupant:
+    return Occupant(
+        ledger.present(Device(part.resource, part.index, part.uuid)),
+        process.pid,
+        process.name,
+        tenant.pod,
+        tenant.uid,
+        tenant.group_uid,
+        cgroup_uid=process.owner.pod_uid if process.owner else "",
+        started=process.started,
+    )
+
+
+def _device(part: Part, use: Use, processes: list[DeviceProcess]) -> DeviceUsage:
+    return DeviceUsage(
+        part.resource,
+        part.index,
+        part.uuid,
+        part.model,
+        memory_used_mib=use.memory_used_mib or 0,
+        memory_total_mib=use.memory_total_mib or part.memory_mib,
+        utilization=use.utilization,
+        processes=processes,
+    )

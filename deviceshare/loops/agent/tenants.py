@@ -1,0 +1,65 @@
+"""The node's pods: whose a process is.
+
+A pod's owner writes its annotations, and may know the UIDs of others. So a pod is what its own UID says; an annotation
+never stands in for another pod's UID, and never makes a member of a group by itself.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from msgspec import Struct
+
+from deviceshare.domain.device_health.process_owners import Owner
+from deviceshare.domain.objects.pods import group_uid_of, is_impostor
+from deviceshare.loops.agent.ports import NodePod
+from deviceshare.loops.ports import Mirror
+
+_HASH: Final = "kubernetes.io/config.hash"
+"""The UID by which the kubelet counts a static pod; the one that the API server shows is its mirror pod's."""
+_MIRROR: Final = "kubernetes.io/config.mirror"
+"""With the same value, on mirror pods only: a kubelet runs no containers for a pod that has it."""
+
+
+class Tenant(Struct, frozen=True):
+    """Who a process belongs to; all empty for one outside of any pod."""
+
+    pod: str = ""
+    """`namespace/name`; the UID where the API server shows no such pod (any more)."""
+    uid: str = ""
+    container: str = ""
+    group_uid: str = ""
+
+
+class Tenants:
+    """The pods of one moment on this node, by the UIDs of their control groups."""
+
+    def __init__(self, node: str, pods: Mirror[NodePod], left_out: Collection[str] = ()) -> None:
+        """Pods of the namespaces `left_out` are of no group: the webhooks don't look at them."""
+        self._left_out = left_out
+        every = list(pods.values())
+        self._pods = {pod.metadata.uid: pod for pod in every}
+        self._static = {found: pod for pod in every if (found := _static_uid(pod, node))}
+
+    def of(self, owner: Owner | None) -> Tenant:
+        if owner is None:
+            return Tenant()
+        if pod := self._pods.get(owner.pod_uid):
+            meta = pod.metadata
+            believed = meta.namespace not in self._left_out and not is_impostor(meta)
+            group_uid = group_uid_of(meta) if believed else ""
+            return Tenant(meta.key, meta.uid, pod.container(owner.container), group_uid)
+        if pod := self._static.get(owner.pod_uid):
+            # Nobody binds a static pod, so none has a group, whatever its mirror says.
+            return Tenant(pod.metadata.key, pod.metadata.uid, pod.container(owner.container))
+        return Tenant(pod=owner.pod_uid)
+
+
+def _static_uid(pod: NodePod, node: str) -> str:
+    """The UID under which the kubelet runs the static pod that this one mirrors, or "".
+
+    https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-config-mirror
+    """
+    meta = pod.metadata
+    static = meta.annotations.get(_HASH, "")
+    owned = any(owner.kind == "Node" and owner.name == node and owner.controller for owner in meta.owner_references)
+    return static if owned and meta.annotations.get(_MIRROR) == static else ""

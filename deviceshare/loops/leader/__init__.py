@@ -1,0 +1,1 @@
+"""The leader's reconcilers, and the page of subscriptions that drives them."""

@@ -1,0 +1,195 @@
+"""Keeps a ledger for each shared node: what it has, as the node says; made again when it was lost.
+
+A new ledger names no devices and so is closed: nobody can claim in it. Only when everything that lives on the node has
+a claim is it opened, by writing the devices (repairing.open_ledger). A ledger that has lost all its devices for a
+moment, as when a device plugin restarts, is opened in the same way.
+"""
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects import ledger
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.placement import handover
+from deviceshare.domain.placement.handover import HandoverSetting
+from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
+from deviceshare.loops.kinds import NODE_DEVICES, NODES
+from deviceshare.loops.leader.coverage import Coverage
+from deviceshare.loops.leader.members import Members
+from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
+from deviceshare.loops.protocol import repair
+from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
+from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.shared_read import SharedRead
+
+log = structlog.get_logger(__name__)
+
+WORKERS = 8
+SUMMARY_SECONDS = 2.0
+"""Between two writes of a ledger's one-line summaries. Each makes a bind that is just claiming there begin again."""
+
+
+class Ledgers:
+    """The reconciler of shared nodes and their NodeDevices, keyed by node name."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        nodes: Mirror[Node],
+        ledgers: Mirror[NodeDevices],
+        groups: Mirror[Group],
+        members: Members,
+        recorder: Recorder,
+        covering: Coverage,
+        binds_over: float = BINDS_OVER_SECONDS,
+        handover_setting: HandoverSetting = handover.DEFAULT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=WORKERS, clock=clock)
+        self._cluster = cluster
+        self._nodes = nodes
+        self._ledgers = ledgers
+        self._groups = groups
+        self._members = members
+        self._recorder = recorder
+        self._covering = covering
+        self._handover = handover_setting
+        self._clock = clock
+        self._binds_over = binds_over
+        # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
+        self._fenced_evidence = SharedRead(lambda _: repair.fenced_evidence(cluster))
+        self._evidence = SharedRead(lambda _: repair.evidence(cluster))
+        self._missing_since: dict[str, float] = {}
+        self._written: dict[str, float] = {}
+        self._faults: dict[str, str] = {}
+
+    async def close(self) -> None:
+        """Ends the reads under way."""
+        await self._fenced_evidence.close()
+        await self._evidence.close()
+
+    async def _reconcile(self, name: str) -> None:
+        node, seen = self._nodes.get(name), self._ledgers.get(name)
+        if any(each.metadata.unreadable for each in (node, seen) if each):
+            return  # What is in it is somebody's: nothing is written over it, nor concluded from the rest.
+        if node is None or not node.shared:
+            self._forget(name)
+            await self._retire(name, seen)
+            return
+        self._report_faults(node, seen.hardware if seen else NO_HARDWARE)
+        if seen is None:
+            await self._recreate(node)
+            return
+        self._missing_since.pop(name, None)
+        owners = {owner.uid for owner in seen.metadata.owner_references}
+        if node.metadata.uid not in owners:
+            await self._adopt(node, seen)
+            return
+        await self._keep_devices(node, seen)
+        await self._covering.look(name)
+
+    async def _recreate(self, node: Node) -> None:
+        name = node.metadata.name
+        since = self._missing_since.setdefault(name, self._clock())
+
+        async def wait_out_binds() -> None:
+            # Binds that began after the ledger was seen missing can't have claimed in it.
+            rest = since + self._binds_over - self._clock()
+            if rest > 0:
+                raise Later(rest)
+
+        made, disputed = await repair.recreate(
+            self._cluster, node, gather=lambda: self._fenced_evidence(""), wait_out_binds=wait_out_binds
+        )
+        self._ledgers.put(made)
+        log.info("Created ledger", node=name, claims=len(made.claims))
+        if made.claims:
+            holders = ", ".join(sorted(claim.group for claim in made.claims.values()))
+            self._event(made, "Normal", "Repaired", f"made again with what groups and running pods hold: {holders}")
+        self._covering.report_disputed(name, disputed)
+
+    async def _adopt(self, node: Node, seen: NodeDevices) -> None:
+        """Makes the ledger the child of a node that was made again, before it is deleted with the old one."""
+        body = {
+            "metadata": {
+                "resourceVersion": seen.metadata.resource_version,
+                "ownerReferences": ledger.new_ledger(node, {})["metadata"]["ownerReferences"],
+            }
+        }
+        self._ledgers.put(await self._cluster.patch(NODE_DEVICES, seen.node, body))
+        log.info("Adopted ledger", node=seen.node)
+
+    async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
+        name, ((devices, withheld, _), words) = node.metadata.name, self._offer(node, seen.hardware)
+        decided = (tuple(seen.status.withheld), seen.status.handover) == (withheld, words)
+        if devices and decided and not seen.status.devices:
+            disputed = await repair.open_ledger(self._cluster, name, devices, gather=lambda: self._evidence(""))
+            log.info("Opened ledger", node=name, devices=len(devices))
+            self._covering.report_disputed(name, disputed)
+            return
+        # A closed ledger stays closed here: it is opened above, once it says what is withheld, and in which words.
+        patch = ledger.devices_patch(seen, devices if seen.status.devices else (), withheld, words)
+        summary = {line: getattr(seen.status, line) for line in ledger.summary(seen)}
+        same_devices = decided and tuple(sorted(seen.status.devices)) in (devices, ())
+        if same_devices and all(patch["status"][line] == text for line, text in summary.items()):
+            return
+        rest = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._clock()
+        if same_devices and rest > 0:
+            self.queue.add(name, rest)
+            return
+        self._ledgers.put(await self._cluster.patch(NODE_DEVICES, name, patch, subresource="status"))
+        self._written[name] = self._clock()
+        if not same_devices:
+            log.info("Recorded devices", node=name, total=patch["status"]["total"])
+
+    async def _retire(self, name: str, seen: NodeDevices | None) -> None:
+        """Deletes the ledger of a node that is no longer shared, once nobody holds anything of it."""
+        if seen is None or seen.claims:
+            return
+        try:
+            if (await self._cluster.get(NODES, name)).shared:
+                raise Later(1.0)  # the mirror has yet to learn of it
+        except NotFound:
+            log.debug("Found no node of a ledger", node=name)
+        meta = seen.metadata
+        try:
+            await self._cluster.delete(NODE_DEVICES, name, uid=meta.uid, resource_version=meta.resource_version)
+        except NotFound:
+            return
+        log.info("Deleted ledger", node=name)
+
+    def _offer(self, node: Node, hardware: Hardware) -> tuple[Offer, dict[str, str]]:
+        """What the node has for groups, and the words in which each vendor's devices are handed over."""
+        return handover.apply(take(node, hardware), node.metadata.labels, hardware, self._handover)
+
+    def _report_faults(self, node: Node, hardware: Hardware) -> None:
+        name = node.metadata.name
+        (devices, withheld, of_annotation), _ = self._offer(node, hardware)
+        # What the annotation keeps out, it keeps out on purpose.
+        faults = [*of_annotation, *(str(w) for w in withheld if w.reason != KEPT_OUT and not of_annotation)]
+        if not devices and not withheld and not faults:
+            annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
+            cures = f"start its device plugin or deviceshare's agent there, or say what it has: {annotate}"
+            faults = [f"the node is shared but has no devices: {cures}"]
+        text = "; ".join(faults)
+        if text == self._faults.get(name, ""):
+            return
+        self._faults[name] = text
+        if text:
+            log.warning("Found faults in an inventory", node=name, faults=text)
+            # Events about nodes carry the name as UID, as the kubelet's do: `kubectl describe node` looks for that.
+            self._recorder.event(NODES, name, "", name, type_="Warning", reason="DevicesUnknown", message=text)
+
+    def _event(self, of: NodeDevices, type_: str, reason: str, message: str) -> None:
+        self._recorder.event(NODE_DEVICES, of.node, "", of.metadata.uid, type_=type_, reason=reason, message=message)
+
+    def _forget(self, name: str) -> None:
+        for memory in (self._missing_since, self._written, self._faults):
+            memory.pop(name, None)

@@ -1,0 +1,57 @@
+"""The pods of the groups, by what the reconcilers ask for, so that nobody looks through all of them."""
+
+from collections.abc import Callable
+
+from deviceshare.domain.objects.pods import Pod
+
+
+class _Index:
+    """Pods by a property; a pod without it ("") is in no bucket."""
+
+    def __init__(self, bucket: Callable[[Pod], str]) -> None:
+        self._bucket = bucket
+        self._pods: dict[str, dict[str, Pod]] = {}
+
+    def change(self, old: Pod | None, new: Pod | None) -> None:
+        if old and (before := self._pods.get(self._bucket(old))):
+            before.pop(old.metadata.key, None)
+            if not before:
+                del self._pods[self._bucket(old)]
+        if new and (bucket := self._bucket(new)):
+            self._pods.setdefault(bucket, {})[new.metadata.key] = new
+
+    def buckets(self) -> list[str]:
+        return list(self._pods)
+
+    def __getitem__(self, bucket: str) -> list[Pod]:
+        return list(self._pods.get(bucket, {}).values())
+
+
+class Members:
+    """Kept up to date by `change`, which is a Watcher of the mirror of the groups' pods."""
+
+    def __init__(self) -> None:
+        self._named = _Index(lambda pod: pod.group)
+        self._pending = _Index(lambda pod: pod.group if pod.pending else "")
+        self._holding = _Index(lambda pod: pod.node if pod.lives and pod.group_uid and not pod.impostor else "")
+
+    def change(self, old: Pod | None, new: Pod | None) -> None:
+        """Takes in a change of one pod."""
+        for index in (self._named, self._pending, self._holding):
+            index.change(old, new)
+
+    def named(self, group: str) -> list[Pod]:
+        """Every pod that names the group."""
+        return self._named[group]
+
+    def pending(self, group: str) -> list[Pod]:
+        """The pods that name the group and may yet be bound."""
+        return self._pending[group]
+
+    def holding(self, node: str) -> list[Pod]:
+        """The pods that live on the node with devices of a group, by right."""
+        return self._holding[node]
+
+    def waiting(self) -> list[str]:
+        """The names of groups, existing or not, that pods wait for."""
+        return self._pending.buckets()

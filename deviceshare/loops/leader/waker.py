@@ -1,0 +1,194 @@
+"""Wakes pods that now fit: kube-scheduler doesn't know that our devices came free and may leave a pod for minutes.
+
+Any change of a pod's annotations has the scheduler try it again at once, so that is how it is told. Of an unbound
+group only the pod that waits longest is touched at first: it takes the group to a node, and then the others are. If 500
+pods were touched for one freed device, the one that gets it would stand in line behind the rest.
+
+A touch may be missed, or something else than devices may be lacking. So while pods wait that should fit, all of them
+are touched again, less and less often. Of each namespace only a few are under way at a time (window.py).
+"""
+
+import time
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+
+import structlog
+from msgspec import Struct, field
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.barred_pods import barred
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.leader.members import Members
+from deviceshare.loops.leader.touch_window import TouchWindow
+from deviceshare.loops.ports import ApiError, Cluster, Mirror, NotFound
+from deviceshare.loops.queue import Queue
+
+log = structlog.get_logger(__name__)
+
+WORKERS = 8
+AGAIN_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
+"""After a touch that changed nothing; the last for ever."""
+GATHER_SECONDS = 0.05
+"""Between a change and the look at waiting pods: changes come in bursts, and a thousand pods take a millisecond."""
+
+WAITING_GROUPS = ""
+"""The key that stands for every group that pods wait for; no object has this name."""
+
+
+class _Woken(Struct):
+    """One round of touches for a group."""
+
+    fits: frozenset[str]
+    """The nodes that it fitted on when we last looked."""
+    chosen: frozenset[str]
+    """The UIDs of the pods to be touched while the group is unbound; then all are."""
+    at: float
+    """When it began or, where pods have to take turns, was last under way."""
+    times: int = 0
+    """Rounds before it that changed nothing."""
+    pods: set[str] = field(default_factory=set)
+    """The UIDs of the pods touched."""
+
+    @property
+    def again_at(self) -> float:
+        return self.at + AGAIN_SECONDS[min(self.times, len(AGAIN_SECONDS) - 1)]
+
+    def untouched(self, group: Group, pods: list[Pod]) -> list[Pod]:
+        """Those of the pods that have yet to be touched, in their order."""
+        left = [pod for pod in pods if pod.metadata.uid not in self.pods]
+        return left if group.node else [pod for pod in left if pod.metadata.uid in self.chosen]
+
+
+class Waker:
+    """The reconciler of pods that wait, keyed by their group's name."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        fleet: Fleet,
+        *,
+        groups: Mirror[Group],
+        pods: Mirror[Pod],
+        members: Members,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.queue: Queue[str] = Queue("waking", self._reconcile, workers=WORKERS, clock=clock)
+        self._cluster = cluster
+        self._fleet = fleet
+        self._groups = groups
+        self._pods = pods
+        self._members = members
+        self._clock = clock
+        self._woken: dict[str, _Woken] = {}
+        self._window = TouchWindow()
+
+    def change(self, old: Pod | None, new: Pod | None) -> None:
+        """Takes in a change of a pod; has its group looked at if the scheduler refused it."""
+        if old and not (new and new.pending):
+            self._window.leave(old)
+            self._go_on(old.metadata.namespace)
+        for pod in (pod for pod in (old, new) if pod and pod.group):
+            if pod.refusal:
+                self.queue.add(pod.group, GATHER_SECONDS)
+
+    def look_at_waiting(self) -> None:
+        """Has every group that pods wait for looked at: devices came free, or a node came or changed."""
+        self.queue.add(WAITING_GROUPS, GATHER_SECONDS)
+
+    async def _reconcile(self, name: str) -> None:
+        if name == WAITING_GROUPS:
+            for waiting in self._members.waiting():
+                self.queue.add(waiting)
+            return
+        group = self._groups.get(name)
+        pods = [pod for pod in self._members.pending(name) if pod.refusal and not pod.metadata.deletion_timestamp]
+        if group is not None:
+            # One that waits in vain would stand in front of those that don't.
+            vain = {each.pod.metadata.uid for each in barred(self._fleet, group, pods)}
+            pods = [pod for pod in pods if pod.metadata.uid not in vain]
+        if group is None or group.deleting or group.metadata.unreadable or not pods:
+            self._rest(name)
+            return
+        fits = frozenset(self._fleet.filter(group, self._fleet.names()).fits)
+        if not fits:
+            # A bind that fails gives back what it had assumed without anybody being told: look again by ourselves.
+            self._rest(name)
+            self.queue.add(name, AGAIN_SECONDS[0])
+            return
+        pods.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key))
+        woken = self._woken.get(name)
+        if woken is None or fits - woken.fits or not any(pod.metadata.uid in woken.pods for pod in pods):
+            woken = _Woken(fits, _uids(pods[:1]), self._clock())
+        elif not woken.untouched(group, pods) and self._clock() >= woken.again_at:
+            woken = _Woken(fits, _uids(pods), self._clock(), woken.times + 1)
+        woken.fits = fits
+        closed = await self._touch_in_turn(woken, woken.untouched(group, pods))
+        self._give_up(name, but=closed)
+        if closed:
+            woken.at = self._clock()
+            self.queue.add(name, AGAIN_SECONDS[0])  # unless its turn comes earlier
+            return
+        self.queue.add(name, woken.again_at - self._clock())
+
+    async def _touch_in_turn(self, woken: _Woken, pods: list[Pod]) -> set[str]:
+        """Touches those of a group's pods whose turn it is; returns the namespaces in whose lines the group stands."""
+        closed: set[str] = set()
+        for pod in pods:
+            namespace = pod.metadata.namespace
+            if namespace in closed:
+                continue
+            if not self._window.enter(pod, self._clock()):
+                closed.add(namespace)
+                self._go_on(namespace)
+                continue
+            try:
+                await self._touch(pod)
+            except ApiError:
+                self._window.leave(pod)
+                self._give_up(pod.group)  # who has to try again later keeps nobody waiting
+                self._go_on(namespace)
+                raise
+            woken.pods.add(pod.metadata.uid)
+            # Only now: were the first touch to fail, the next try would begin as this one did.
+            self._woken[pod.group] = woken
+            self._go_on(namespace)
+        return closed
+
+    def _go_on(self, namespace: str) -> None:
+        """Has the group looked at whose turn it is in the namespace, as soon as there is a place.
+
+        Whoever is bound leaves its place at once; of one that is refused again in the same words nobody tells.
+        """
+        if turn := self._window.turn(namespace):
+            self.queue.add(turn, self._window.opens(namespace, self._clock()))
+
+    def _give_up(self, name: str, but: Collection[str] = ()) -> None:
+        for namespace in self._window.give_up(name, but):
+            self._go_on(namespace)
+
+    def _rest(self, name: str) -> None:
+        self._woken.pop(name, None)
+        self._give_up(name)
+
+    async def _touch(self, pod: Pod) -> None:
+        """Raises Conflict when somebody wrote the pod meanwhile; it may have been bound."""
+        meta = pod.metadata
+        body = {
+            "metadata": {
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+                "annotations": {contract.WOKEN_AT: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"},
+            }
+        }
+        try:
+            self._pods.put(await self._cluster.patch(PODS, meta.name, body, namespace=meta.namespace))
+        except NotFound:
+            return
+        log.info("Woke pod", pod=meta.key, group=pod.group)
+
+
+def _uids(pods: list[Pod]) -> frozenset[str]:
+    return frozenset(pod.metadata.uid for pod in pods)

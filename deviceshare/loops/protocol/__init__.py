@@ -1,0 +1,1 @@
+"""The claim protocol, a file for each page of docs/claims.md: bind, collect, repair, rebind."""

@@ -1,0 +1,217 @@
+"""The claim protocol's bind: how a group gets its devices and a pod its Binding (claims.md, bind, steps 2 to 5).
+
+Every step is one request; `Binder` (binding.py) puts them in order. A process may stop for ever between any two, and
+any number of processes may be at it: what holds then is explored by tests/unit/loops/test_protocol.py, which drives
+the Binder. Change them only with it.
+
+G is the group, L the NodeDevices of the node, P the pod.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects import ledger
+from deviceshare.domain.objects.devices import Devices, selected
+from deviceshare.domain.objects.groups import BOUND, Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.handover import as_claimed
+from deviceshare.domain.placement.replacement import told, untellable
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.ports import Cluster, Conflict, NotFound
+
+BIND_SECONDS = 8.0
+"""A bind gives up after this long, whatever it waits for."""
+BINDING_SECONDS = 4.0
+"""The API server gives up on a Binding after this long, also when its client has gone."""
+BINDS_OVER_SECONDS = BIND_SECONDS + BINDING_SECONDS + 1
+"""After this long no bind that began before can still take effect, see `binds_over`."""
+QUEUE_SECONDS = 15.0
+"""Kubernetes before 1.21 starts a request's timeout behind its priority queue, where it may wait for this long."""
+
+
+class Refused(Exception):
+    """The pod can't be bound now. The text is for the person who waits; the scheduler tries the pod again."""
+
+
+class Moved(Conflict):
+    """Somebody wrote the pod since it was read: `pod` is what it says now. The ledger must be read again after it."""
+
+    def __init__(self, pod: Pod) -> None:
+        super().__init__(f"pod {pod.metadata.key} was written meanwhile")
+        self.pod = pod
+
+
+def binds_over(server: tuple[int, int] | None) -> float:
+    """Seconds after which no bind that began before can still take effect, at a server of this Kubernetes version.
+
+    It rests on clocks: the binder's, which drops a bind that took too long, and the server's time limit for a request.
+    From Kubernetes 1.23 on, where a Binding also fails once its pod was written, nothing rests on it alone.
+    """
+    return BINDS_OVER_SECONDS + (0.0 if server and server >= (1, 21) else QUEUE_SECONDS)
+
+
+def joinable(seen: NodeDevices, group: Group) -> Devices:
+    """Step 2: the devices of a group that is bound to the ledger's node.
+
+    `seen` is of a GET that began after the bind arrived and its pod was read; several binds may share that GET.
+
+    Raises:
+        Refused: the claim is not there, is being released, or holds a device that is unhealthy or can't be handed over.
+    """
+    claim = seen.claims.get(group.uid)
+    if claim is None:
+        raise Refused(f"the claim of group {group.name} on node {seen.node} is missing; it is being repaired")
+    if claim.releasing:
+        raise Refused(f"the devices of group {group.name} on node {seen.node} are being released")
+    broken = seen.ailing(claim)
+    if broken:
+        raise Refused(f"{broken} of group {group.name}: deviceshare rebind {group.name}")
+    if fault := untellable(seen, claim):
+        raise Refused(f"group {group.name} on node {seen.node}: {fault}")
+    return tuple(sorted(claim.devices))
+
+
+async def claim(cluster: Cluster, group: Group, node: str) -> NodeDevices:
+    """Step 3: the ledger with a claim of an unbound group, which is made unless it is there.
+
+    Raises:
+        Refused: too few devices are free, or the claim is for what the group wanted before its spec was changed.
+        Conflict: somebody else wrote the ledger; begin again.
+        ApiError: the ledger could not be read or written.
+    """
+    seen = await read_ledger(cluster, node)
+    if group.uid in seen.claims:
+        # An unbound group may change its mind after a bind died half-way; its claim is then collected.
+        if Counter(device.resource for device in seen.claims[group.uid].devices) != group.spec.resources:
+            raise Refused(f"group {group.name} has changed, and what it claimed on node {node} is being released")
+        return seen
+    chosen = allocation.choose(group.spec.resources, seen.free(), seen.hardware.links)
+    if chosen is None:
+        raise Refused(f"group {group.name} no longer fits on node {node}: others took its devices meanwhile")
+    named = as_claimed(chosen, seen.status.handover)
+    return await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, group.uid, group.name, named))
+
+
+async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) -> Group:
+    """Step 4: makes the node the group's home, if nobody wrote the group since it was read (before L was).
+
+    The loser leaves its claim where it is: the winner may be using it, and a collector finds what nobody uses.
+
+    Raises:
+        Refused: the group is being deleted.
+        Conflict: the group was written meanwhile; begin again.
+        ApiError: the group could not be written.
+    """
+    if group.deleting:
+        raise Refused(f"group {group.name} is being deleted")
+    body = {
+        "metadata": {"resourceVersion": group.metadata.resource_version},
+        "status": {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices)},
+    }
+    return await cluster.patch(GROUPS, group.name, body, subresource="status")
+
+
+async def attach(
+    cluster: Cluster,
+    pod: Pod,
+    group: Group,
+    node: str,
+    devices: Devices,
+    *,
+    handover: Mapping[str, str],
+    timeout: float,
+) -> None:
+    """Step 5: gives the pod its node and its devices in one write, within `timeout` seconds.
+
+    `handover` is that of the ledger from which the devices were read.
+
+    The Binding fails if anybody wrote the pod since `pod` was read, which must have been before the ledger was: so who
+    touches the pod after marking its claim (`fence_pod`) stops every bind that has not seen the mark, however late it
+    is. A pod that already is on that node is a success, since kube-scheduler asks again after a time-out.
+
+    Raises:
+        Refused: the pod is gone, was recreated, or is bound elsewhere.
+        Moved: the pod was written meanwhile; begin again with the new one.
+        ApiError: the Binding could not be written.
+    """
+    meta = pod.metadata
+    annotations = {
+        **told(devices, handover),
+        contract.GROUP_UID: group.uid,
+        contract.POD_UID: meta.uid,
+    }
+    await post_binding(cluster, pod, node, annotations, version=meta.resource_version, timeout=timeout)
+
+
+async def post_binding(
+    cluster: Cluster, pod: Pod, node: str, annotations: dict[str, str], *, version: str = "", timeout: float
+) -> None:
+    """The Binding of any pod, ours or not; see `attach`. With a `version` the pod must still have it."""
+    meta = pod.metadata
+    try:
+        await cluster.bind(
+            meta.namespace,
+            meta.name,
+            uid=meta.uid,
+            resource_version=version,
+            node=node,
+            annotations=annotations,
+            timeout=timeout,
+        )
+    except NotFound:
+        raise Refused(f"pod {meta.key} is gone") from None
+    except Conflict:
+        found = await cluster.get(PODS, meta.name, meta.namespace)
+        if found.metadata.uid != meta.uid:
+            raise Refused(f"pod {meta.key} was recreated; the new pod is scheduled separately") from None
+        if found.node == node:
+            return
+        if found.node:
+            raise Refused(f"pod {meta.key} is already bound to node {found.node}") from None
+        if found.metadata.deletion_timestamp:
+            raise Refused(f"pod {meta.key} is being deleted") from None
+        raise Moved(found) from None
+
+
+async def fence(cluster: Cluster, group: Group) -> Group:
+    """Makes every bind fail that read the unbound group before; raises Conflict when somebody else wrote it."""
+    body = {
+        "metadata": {"resourceVersion": group.metadata.resource_version},
+        "status": {"fence": group.status.fence + 1},
+    }
+    return await cluster.patch(GROUPS, group.name, body, subresource="status")
+
+
+async def fence_pod(cluster: Cluster, pod: Pod, mark: str) -> None:
+    """Makes every Binding fail that was decided before the mark was written, where the API server compares versions.
+
+    Once is enough: the pod then bears the mark. Where somebody else wrote the pod since it was listed, they have done
+    as much.
+
+    Raises:
+        ApiError: the pod could not be written.
+    """
+    meta = pod.metadata
+    if meta.annotations.get(contract.BIND_FENCE) == mark:
+        return
+    body = {"metadata": {"resourceVersion": meta.resource_version, "annotations": {contract.BIND_FENCE: mark}}}
+    try:
+        await cluster.patch(PODS, meta.name, body, namespace=meta.namespace)
+    except (Conflict, NotFound):
+        return
+
+
+async def read_ledger(cluster: Cluster, node: str) -> NodeDevices:
+    """GET L. Binders never create one: only the leader knows which claims a lost ledger held.
+
+    Raises:
+        Refused: the node has no ledger.
+        ApiError: it could not be read.
+    """
+    try:
+        return await cluster.get(NODE_DEVICES, node)
+    except NotFound:
+        raise Refused(f"the devices of node {node} are not known yet, or its ledger is being repaired") from None

@@ -1,0 +1,26 @@
+"""Turns for work that may wait: so many a second over all keys, however many of them want it at once."""
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class RateLimit(Generic[K]):
+    """A key that asks is given a moment and keeps it until its turn is over. Nobody waits while few ask."""
+
+    def __init__(self, a_second: float) -> None:
+        self._apart = 1 / a_second
+        self._next = 0.0
+        self._given: dict[K, float] = {}
+
+    def at(self, key: K, now: float) -> float:
+        """When the key's turn comes, in the seconds of the clock that tells `now`."""
+        if key not in self._given:
+            self._given[key] = max(self._next, now)
+            self._next = self._given[key] + self._apart
+        return self._given[key]
+
+    def over(self, key: K) -> None:
+        """The key had its turn, or wants none any more."""
+        self._given.pop(key, None)

@@ -1,0 +1,1 @@
+"""What every replica does: binds pods, feeds its fleet, watches for impostors."""

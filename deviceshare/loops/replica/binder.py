@@ -1,0 +1,171 @@
+"""Bind, as the extender is asked to: assume, write, then confirm or forget.
+
+The claim protocol (claiming.py) decides and is safe whatever this process believes. What is added here makes it fast
+and calm: devices are taken in memory at once, so that the pods scheduled meanwhile go to the same node; binds of one
+group that arrive together follow one another instead of colliding; reads are shared; every bind ends in time.
+"""
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import structlog
+
+from deviceshare.domain.answers.obstacles import left_out_text, pod_obstacle
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import Cluster, Conflict, Mirror, NotFound
+from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDING_SECONDS, Moved, Refused
+from deviceshare.loops.shared_read import SharedRead
+
+log = structlog.get_logger(__name__)
+
+REMEMBERED_PODS = 20_000
+ATTEMPTS = 5
+
+
+def boottime() -> float:
+    """Seconds that pass while the machine is suspended, too, where the system counts those."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class Binder:
+    """Binds pods. One for each process; its only state is what it assumes while it writes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        fleet: Fleet,
+        *,
+        groups: Mirror[Group],
+        ledgers: Mirror[NodeDevices],
+        on_conflict: Callable[[], None],
+        clock: Callable[[], float] = boottime,
+    ) -> None:
+        self._cluster = cluster
+        self._fleet = fleet
+        self._groups = groups
+        self._ledgers = ledgers
+        self._on_conflict = on_conflict
+        self._clock = clock
+        self._seen: OrderedDict[str, Pod] = OrderedDict()
+        self._settling: dict[str, asyncio.Future[Group | None]] = {}
+        self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(lambda node: bind.read_ledger(cluster, node))
+
+    def remember(self, pod: Pod) -> None:
+        """Keeps a pod that filter was asked about, so that its bind needs no read."""
+        self._seen[pod.metadata.uid] = pod
+        self._seen.move_to_end(pod.metadata.uid)
+        if len(self._seen) > REMEMBERED_PODS:
+            self._seen.popitem(last=False)
+
+    def groupless(self, uid: str) -> bool:
+        """Whether this is known to be a pod without a group, whose bind needs nothing of what is mirrored."""
+        pod = self._seen.get(uid)
+        return pod is not None and not (pod.group or pod.left_out)
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
+        """Binds the pod to the node, with its group's devices.
+
+        Raises:
+            Refused: with the reason, for the person who waits; the scheduler tries again.
+            ApiError: the API server didn't do its part; likewise.
+        """
+        try:
+            async with asyncio.timeout(BIND_SECONDS):
+                pod = self._seen.get(uid) or await self._read_pod(namespace, name, uid)
+                if (pod.metadata.namespace, pod.metadata.name, pod.metadata.uid) != (namespace, name, uid):
+                    raise Refused(f"pod {namespace}/{name} has not the UID {uid!r}: bind it by its own")
+                if pod.left_out:
+                    raise Refused(left_out_text(pod))
+                if not pod.group:
+                    await bind.post_binding(self._cluster, pod, node, {}, timeout=BINDING_SECONDS)
+                else:
+                    await self._bind_with_retries(pod, node)
+        except TimeoutError:
+            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; it is tried again") from None
+
+    async def close(self) -> None:
+        """Ends the reads under way."""
+        await self._fresh_ledger.close()
+
+    async def _bind_with_retries(self, pod: Pod, node: str) -> None:
+        deadline = self._clock() + BIND_SECONDS
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                await self._bind_once(pod, node, deadline)
+                return
+            except Moved as moved:
+                if attempt == ATTEMPTS:
+                    raise
+                if moved.pod.group != pod.group:
+                    raise Refused(f"pod {pod.metadata.key} has changed; it is scheduled again") from None
+                pod = moved.pod
+                self.remember(pod)
+            except Conflict:
+                self._on_conflict()
+                if attempt == ATTEMPTS:
+                    raise
+                await asyncio.sleep(random.uniform(0, 0.02 * attempt))
+
+    async def _bind_once(self, pod: Pod, node: str, deadline: float) -> None:
+        """One try, by a pod as it was read before this: whoever fenced it off did so after we read the ledger."""
+        group = self._groups.get(pod.group)
+        obstacle = pod_obstacle(pod, group)
+        if obstacle or group is None:
+            raise Refused(obstacle)
+        # Of those who waited for a bind that failed, the first to wake begins another, for which the rest wait again.
+        while not group.node and (settling := self._settling.get(group.uid)):
+            # Shielded: others wait for the same bind, and one of them may give up.
+            group = await asyncio.shield(settling) or group
+        home = self._fleet.home(group)
+        if home and home != node:
+            raise Refused(f"group {group.name} lives on node {home}")
+        if not group.node:
+            group = await self._settle(group, node)
+        ledger = await self._fresh_ledger(node)
+        devices, handover = bind.joinable(ledger, group), ledger.status.handover
+        if self._clock() >= deadline:
+            # This process was held up: where versions aren't compared, the claim may have been collected meanwhile.
+            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; it is tried again")
+        await bind.attach(self._cluster, pod, group, node, devices, handover=handover, timeout=BINDING_SECONDS)
+        log.info("Bound pod", pod=pod.metadata.key, group=group.name, node=node)
+
+    async def _settle(self, group: Group, node: str) -> Group:
+        """Steps 3 and 4, once for all binds of the group that are under way in this process."""
+        if reason := self._fleet.opacity(group, node):
+            raise Refused(reason)  # Since filter said yes, the device plugin's kubelet may have been given a pod.
+        devices = allocation.choose(group.spec.resources, self._fleet.free(node), self._fleet.links(node))
+        if devices is not None:
+            self._fleet.assume(group.uid, group.name, node, devices)
+        outcome = self._settling[group.uid] = asyncio.get_running_loop().create_future()
+        settled: Group | None = None
+        try:
+            ledger = await bind.claim(self._cluster, group, node)
+            self._ledgers.put(ledger)
+            settled = await bind.settle(self._cluster, group, node, bind.joinable(ledger, group))
+            self._groups.put(settled)
+            log.info("Bound group", group=group.name, node=node, devices=settled.status.selected_devices)
+            return settled
+        finally:
+            # Either the mirrors hold the outcome now, or there is none: the assumption has served its time.
+            del self._settling[group.uid]
+            outcome.set_result(settled)
+            self._fleet.forget(group.uid)
+
+    async def _read_pod(self, namespace: str, name: str, uid: str) -> Pod:
+        """A pod that this process was never asked about: it restarted between filter and bind."""
+        try:
+            pod = await self._cluster.get(PODS, name, namespace)
+        except NotFound:
+            raise Refused(f"pod {namespace}/{name} is gone") from None
+        if uid and pod.metadata.uid != uid:
+            raise Refused(f"pod {namespace}/{name} was recreated; the new pod is scheduled separately")
+        return pod

@@ -1,0 +1,57 @@
+"""Feeds the Fleet from the mirrors, event by event, so that a filter call finds everything up to date."""
+
+import functools
+
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.loops.ports import Mirror
+
+
+class Feed:
+    """Subscribes to the mirrors for as long as they live."""
+
+    def __init__(
+        self, fleet: Fleet, *, nodes: Mirror[Node], ledgers: Mirror[NodeDevices], pods: Mirror[Pod], others: Mirror[Pod]
+    ) -> None:
+        """`pods` are those of groups; `others` those that hold devices through a vendor's device plugin.
+
+        Who forges a pod into the first by a label holds what it holds nevertheless.
+        """
+        self._fleet = fleet
+        self._plugin_pods: dict[str, dict[tuple[str, str], frozenset[str]]] = {}
+        """By node: what mirror shows which UID with which resources."""
+        nodes.subscribe(self._on_node)
+        ledgers.subscribe(self._on_ledger)
+        pods.subscribe(self._on_pod)
+        others.subscribe(functools.partial(self._on_plugin, "others"))
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        self._fleet.set_node((new or old or _NO_NODE).metadata.name, new)
+
+    def _on_ledger(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        self._fleet.set_ledger((new or old or _NO_LEDGER).node, new)
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if any(pod and pod.left_out for pod in (old, new)):
+            self._on_plugin("pods", old, new)
+        if old and old.group_uid:
+            self._fleet.set_living(old.group_uid, old.metadata.key, "")
+        if new and new.group_uid and new.lives and not new.impostor:
+            self._fleet.set_living(new.group_uid, new.metadata.key, new.node)
+
+    def _on_plugin(self, mirror: str, old: Pod | None, new: Pod | None) -> None:
+        if old:
+            self._plugin_pods.get(old.node, {}).pop((mirror, old.metadata.uid), None)
+        if new and new.lives and (resources := new.plugin_resources()):
+            self._plugin_pods.setdefault(new.node, {})[mirror, new.metadata.uid] = frozenset(resources)
+        for pod in (old, new):
+            if pod and pod.containers_hidden:
+                self._fleet.note_hidden(pod.node, pod, hidden=pod is new and pod.lives)
+        for node in {pod.node for pod in (old, new) if pod and pod.node}:
+            seen = self._plugin_pods.get(node, {}).items()
+            self._fleet.set_plugin_pods(node, {uid: resources for (_, uid), resources in seen})
+
+
+_NO_NODE, _NO_LEDGER = Node(), NodeDevices()

@@ -1,0 +1,61 @@
+"""Pods that were given the devices of an earlier pod of their name (claims.md, bind, step 5).
+
+Older API servers don't compare the UID of a Binding. A pod deleted and made again while its Binding was on the way is
+bound with devices that its group may not hold. Every replica watches for that, so it is found whoever crashed.
+"""
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
+from deviceshare.loops.queue import Queue
+
+log = structlog.get_logger(__name__)
+
+MESSAGE = (
+    "the pod was made again under the same name while it was being bound, and so was given devices meant for the"
+    " earlier one: it is deleted; its workload makes another, or create it again"
+)
+
+
+class ImpostorWatch:
+    """Reports and deletes impostors, for as long as `run` runs."""
+
+    def __init__(
+        self, cluster: Cluster, pods: Mirror[Pod], recorder: Recorder, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cluster = cluster
+        self._pods = pods
+        self._recorder = recorder
+        self._queue: Queue[str] = Queue("impostors", self._reconcile, clock=clock)
+        pods.subscribe(self._change)
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self._queue.run()
+
+    def _change(self, _old: Pod | None, new: Pod | None) -> None:
+        if new is not None and _to_delete(new):
+            self._queue.add(new.metadata.key)
+
+    async def _reconcile(self, key: str) -> None:
+        pod = self._pods.get(key)
+        if pod is None or not _to_delete(pod):
+            return
+        meta = pod.metadata
+        log.error("Found an impostor", pod=key, node=pod.node, uid=meta.uid)
+        self._recorder.event(
+            PODS, meta.name, meta.namespace, meta.uid, type_="Warning", reason="WrongDevices", message=MESSAGE
+        )
+        try:
+            await self._cluster.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
+        except NotFound:
+            return
+
+
+def _to_delete(pod: Pod) -> bool:
+    return pod.impostor and not pod.metadata.deletion_timestamp

@@ -1,0 +1,273 @@
+"""The settings of `deviceshare run`: the only reader of its flags and environment.
+
+Each flag `--some-name` may also be set as `DEVICESHARE_SOME_NAME`; the flag wins.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+from deviceshare.domain import contract
+from deviceshare.domain.admission import bypasses
+from deviceshare.domain.placement.handover import AUTO, STYLES, HandoverSetting, is_kind
+from deviceshare.loops import leadership
+
+_NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+ROLES: Final = ("controller", "extender", "webhook")
+
+
+class Address(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+
+class Tls(NamedTuple):
+    """PEM files of a server."""
+
+    certificate: Path
+    key: Path
+    clients: Path | None = None
+    """The CAs whose clients alone are let in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What one process does and with what; see the flags' help for each. Contradictions raise click.UsageError."""
+
+    roles: frozenset[str]
+    kubeconfig: Path | None
+    identity: str
+    agent_identity: str
+    instance: str
+    namespace: str
+    extender_bind: Address
+    extender_tls_cert: Path | None
+    extender_tls_key: Path | None
+    extender_client_ca: Path | None
+    webhook_bind: Address
+    webhook_client_ca: Path | None
+    webhook_service: str
+    webhook_config: str
+    bypasses: str
+    excluded_namespaces: frozenset[str]
+    ca_secret: str
+    tls_cert: Path | None
+    tls_key: Path | None
+    probe_bind: Address
+    ui_bind: Address | None
+    handover: str
+    cdi_kind: str
+    runtime_class: str
+    lease_duration: int
+    renew_deadline: float
+    retry_period: float
+    log_format: Any
+    log_level: Any
+
+    def __post_init__(self) -> None:
+        self._check_lease()
+        self._check_handover()
+        if "webhook" in self.roles:
+            self._check_webhook()
+        if "extender" in self.roles:
+            self._check_extender()
+
+    @property
+    def webhook_tls(self) -> Tls | None:
+        """The webhooks' files; None where deviceshare makes its certificates itself."""
+        return Tls(self.tls_cert, self.tls_key, self.webhook_client_ca) if self.tls_cert and self.tls_key else None
+
+    @property
+    def extender_tls(self) -> Tls | None:
+        """The extender's files; None for plain HTTP."""
+        if self.extender_tls_cert and self.extender_tls_key and self.extender_client_ca:
+            return Tls(self.extender_tls_cert, self.extender_tls_key, self.extender_client_ca)
+        return None
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The namespaces that the webhooks leave out."""
+        return self.excluded_namespaces | {self.namespace}
+
+    @property
+    def webhook_names(self) -> tuple[str, ...]:
+        """What the webhooks' Service is called in the cluster; the API server asks for the first."""
+        name = f"{self.webhook_service}.{self.namespace}"
+        return f"{name}.svc", name, f"{name}.svc.cluster.local"
+
+    @property
+    def webhook_addresses(self) -> tuple[str, ...]:
+        """The address on which the webhooks listen, where it is one: configurations may name it in a `url`."""
+        address = _ip(self.webhook_bind.host)
+        return () if address is None or address.is_unspecified else (str(address),)
+
+    @property
+    def handover_setting(self) -> HandoverSetting:
+        """How devices are handed over to containers."""
+        return HandoverSetting(self.handover, self.cdi_kind, self.runtime_class)
+
+    @property
+    def lease(self) -> leadership.Timing:
+        """How the leader is elected."""
+        return leadership.Timing(self.lease_duration, self.renew_deadline, self.retry_period)
+
+    def _check_lease(self) -> None:
+        if not self.lease_duration > self.renew_deadline > leadership.JITTER * self.retry_period > 0:
+            raise click.UsageError(
+                f"--lease-duration {self.lease_duration}, --renew-deadline {self.renew_deadline:g}, --retry-period"
+                f" {self.retry_period:g}: each must be longer than the next, and the deadline longer than"
+                f" {leadership.JITTER:g} periods, such as 15, 10 and 2 seconds: a leader must have tried more than once"
+                " before it gives up, and have stopped before another begins"
+            )
+
+    def _check_handover(self) -> None:
+        if self.cdi_kind and not is_kind(self.cdi_kind):
+            raise click.UsageError(
+                f"--cdi-kind {self.cdi_kind}: a CDI kind is VENDOR/CLASS, such as k8s.device-plugin.nvidia.com/gpu"
+            )
+
+    def _check_webhook(self) -> None:
+        files = (self.tls_cert, self.tls_key)
+        if self.ca_secret and any(files):
+            raise click.UsageError(
+                "--ca-secret and --tls-cert, --tls-key exclude each other: either deviceshare makes its certificates"
+                " itself, or you do"
+            )
+        if not self.ca_secret and not all(files):
+            raise click.UsageError(
+                "the role webhook needs a certificate, since the API server calls webhooks over TLS only: let"
+                " deviceshare make it with --ca-secret NAME, or bring your own with --tls-cert FILE and --tls-key FILE,"
+                " or leave the role out with --roles controller,extender"
+            )
+
+    def _check_extender(self) -> None:
+        files = (self.extender_tls_cert, self.extender_tls_key, self.extender_client_ca)
+        if any(files) and not all(files):
+            raise click.UsageError(
+                "--extender-tls-cert, --extender-tls-key and --extender-client-ca go together: an extender over TLS"
+                " lets in only who shows a client certificate"
+            )
+        address = _ip(self.extender_bind.host)
+        loopback = address.is_loopback if address else self.extender_bind.host == "localhost"
+        if not loopback and not all(files):
+            raise click.UsageError(
+                f"--extender-bind {self.extender_bind.host}:{self.extender_bind.port}: who can reach the extender can"
+                " bind pods, so beyond loopback it demands client certificates: name --extender-tls-cert,"
+                " --extender-tls-key and --extender-client-ca, or bind it to 127.0.0.1, beside its kube-scheduler"
+            )
+
+
+class _Roles(click.ParamType[frozenset[str]]):
+    name = "ROLE[,ROLE…]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
+        if isinstance(value, frozenset):
+            return value
+        roles = frozenset(part.strip() for part in str(value).split(",") if part.strip())
+        unknown = sorted(roles - set(ROLES))
+        if unknown or not roles:
+            self.fail(f"{value!r}: name some of {', '.join(ROLES)}", param, ctx)
+        return roles
+
+
+class _Namespaces(click.ParamType[frozenset[str]]):
+    name = "NAMESPACE[,NAMESPACE…]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
+        if isinstance(value, frozenset):
+            return value
+        names = frozenset(part.strip() for part in str(value).split(",") if part.strip())
+        if wrong := sorted(name for name in names if not _NAMESPACE.fullmatch(name)):
+            self.fail(f"{', '.join(map(repr, wrong))}: not a namespace's name, such as kube-system", param, ctx)
+        return names
+
+
+class AddressType(click.ParamType[Address]):
+    """`HOST:PORT`, or `:PORT` for every address of the machine."""
+
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
+        if isinstance(value, Address):
+            return value
+        host, _, port = str(value).rpartition(":")
+        if not port.isdecimal() or int(port) > 65535:
+            self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:8888 or :9443", param, ctx)
+        return Address(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104  who leaves the host out means all
+
+
+class _OptionalAddress(AddressType):
+    name = "HOST:PORT|off"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return None if value in ("", "off") else super().convert(value, param, ctx)
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the flags of `Settings` to a click command, which receives them as keyword arguments."""
+    file = click.Path(exists=True, dir_okay=False, path_type=Path)
+    flags = [
+        flag("--roles", type=_Roles(), default=",".join(ROLES), help="What this process does."),
+        flag("--kubeconfig", type=file, help="How to reach the API server; in a pod its service account is used."),
+        flag("--identity", default=contract.IDENTITY, help="The user name under which deviceshare reaches the API."),
+        flag("--agent-identity", default=contract.AGENT_IDENTITY, help="And the one of its agents on nodes."),
+        flag("--instance", default="", help="This process's name in leases and events.  [default: the host's name]"),
+        flag("--namespace", default=contract.NAMESPACE, help="Where deviceshare's Lease, Secret and Service are."),
+        flag("--extender-bind", type=AddressType(), default="127.0.0.1:8888", help="For kube-scheduler; plain HTTP."),
+        flag("--extender-tls-cert", type=file, help="The extender's certificate, PEM: HTTPS, for known clients only."),
+        flag("--extender-tls-key", type=file, help="Its private key, PEM."),
+        flag("--extender-client-ca", type=file, help="The CAs whose clients may call the extender, PEM."),
+        flag("--webhook-bind", type=AddressType(), default=":9443", help="HTTPS, for the API server."),
+        flag("--webhook-client-ca", type=file, help="The CAs whose clients alone may call the webhooks, PEM."),
+        flag("--webhook-service", default=contract.NAME, help="The Service by which the API server reaches it."),
+        flag("--webhook-config", default=contract.NAME, help="The webhook configurations whose CA bundle is kept."),
+        flag(
+            "--bypasses",
+            type=click.Choice(bypasses.MODES),
+            default=bypasses.WARN,
+            help="What is done about pods of groups that go around the hand-over, as by a hostPath of /dev.",
+        ),
+        flag(
+            "--excluded-namespaces",
+            type=_Namespaces(),
+            default="kube-system",
+            help="Those that the webhooks leave out, besides --namespace: no pod there joins a group or is believed.",
+        ),
+        flag("--ca-secret", default="", help="Make the webhooks' certificates; this Secret keeps the CA."),
+        flag("--tls-cert", type=file, help="Or bring them: a certificate, PEM; read again when it changes."),
+        flag("--tls-key", type=file, help="Its private key, PEM."),
+        flag("--probe-bind", type=AddressType(), default=":8080", help="/livez, /readyz and /metrics."),
+        flag("--ui-bind", type=_OptionalAddress(), default="127.0.0.1:8088", help="The page /ui, or off; plain HTTP."),
+        flag("--handover", type=click.Choice(STYLES), default=AUTO, help="How runtimes are told a pod's devices."),
+        flag("--cdi-kind", default="", help="The CDI kind of NVIDIA's devices.  [default: one that the node knows]"),
+        flag("--runtime-class", default="", help="The RuntimeClass of pods of groups that name none."),
+        flag("--lease-duration", type=int, default=15, help="Seconds until the lease of a leader that died is taken."),
+        flag("--renew-deadline", type=float, default=10.0, help="Seconds without a renewal until a leader stops."),
+        flag("--retry-period", type=float, default=2.0, help="Seconds between two looks at the lease."),
+        flag("--log-format", type=click.Choice(["auto", "json", "console"]), default="auto"),
+        flag("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"),
+    ]
+    for each in reversed(flags):
+        command = each(command)
+    return command
+
+
+def flag(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A click option that may also be set by its environment variable."""
+    variable = "DEVICESHARE_" + name.removeprefix("--").replace("-", "_").upper()
+    shown = bool(attributes.get("default"))
+    return click.option(name, envvar=variable, show_envvar=True, show_default=shown, **attributes)
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

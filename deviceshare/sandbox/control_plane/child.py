@@ -1,0 +1,124 @@
+"""One child process: started so that it can't outlive us, and started again when it dies.
+
+Each is the leader of its own process group, so a terminal's Ctrl-C reaches none of them, and the supervisor ends them
+in order. Should the supervisor itself be killed, the kernel ends them.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from deviceshare.sandbox.control_plane.components import Component
+from deviceshare.sandbox.control_plane.probes import Prober
+from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.host.syscalls import die_with_parent
+
+log = structlog.get_logger(__name__)
+
+_FIRST_DELAY = 0.5
+_LONGEST_DELAY = 10.0
+_STEADY_SECONDS = 10.0
+"""A process that lived this long didn't die of its start; the next one starts without a longer delay."""
+_STOP_SECONDS = 10.0
+_POLL_SECONDS = 0.1
+_LAST_LINES = 15
+
+
+class Child:
+    """One component's process, over all its lives."""
+
+    def __init__(self, component: Component, logs: Path) -> None:
+        self.component = component
+        self.restarts = 0
+        self.message = ""
+        """Why it isn't running, or what was wrong lately."""
+        self._log = logs / f"{component.name}.log"
+        self._process: asyncio.subprocess.Process | None = None
+        self._born = 0.0
+
+    @property
+    def pid(self) -> int:
+        """0 before the first start."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs now; nothing is said about its health."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Starts it once; raises SandboxError when the executable can't be run."""
+        with self._log.open("ab") as log_file:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self.component.command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log_file,
+                    stderr=log_file,
+                    start_new_session=True,
+                    preexec_fn=partial(die_with_parent, signal.SIGKILL),
+                )
+            except OSError as error:
+                raise SandboxError(f"{self.component.name} can't be started: {error}") from error
+        self._born = time.monotonic()
+
+    async def wait_healthy(self, prober: Prober, timeout: float) -> None:
+        """Returns once its probe answers; raises SandboxError when it ends before, or after `timeout` seconds."""
+        name = self.component.name
+        try:
+            async with asyncio.timeout(timeout):
+                while not await prober.healthy(self.component.probe):
+                    if not self.alive:
+                        raise SandboxError(f"{name} {self._obituary()} before it was ready; {self._last_words()}")
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError:
+            problem = f"{name} wasn't ready after {timeout:.0f} s ({self.component.probe}); {self._last_words()}"
+            raise SandboxError(problem) from None
+
+    async def keep_alive(self) -> None:
+        """Starts it again whenever it dies, as a kubelet would, later each time if it dies at once."""
+        delay = _FIRST_DELAY
+        while True:
+            assert self._process is not None
+            await self._process.wait()
+            lived = time.monotonic() - self._born
+            delay = _FIRST_DELAY if lived > _STEADY_SECONDS else delay
+            self.message = f"{self._obituary()} after {lived:.0f} s"
+            log.warning(
+                "Lost a process", name=self.component.name, why=self.message, restartIn=delay, log=str(self._log)
+            )
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _LONGEST_DELAY)
+            self.restarts += 1
+            await self.start()
+
+    async def stop(self) -> None:
+        """Ends it and whatever it started: politely, then not."""
+        if self._process is None or not self.alive:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            log.warning("Killed a process that didn't stop", name=self.component.name, pid=self.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        await self._process.wait()
+
+    def _obituary(self) -> str:
+        code = self._process.returncode if self._process else None
+        if code is None:
+            return "is running"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        return "\n".join([f"the end of {self._log}:", *(f"    {line}" for line in lines)])

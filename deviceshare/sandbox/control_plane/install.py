@@ -1,0 +1,113 @@
+"""Puts deviceshare's manifests into the sandbox's cluster, as `kubectl apply` would into anybody's.
+
+The manifests are the ones that a cluster gets. Only the webhooks' address differs: no Service leads to a process on
+loopback.
+"""
+
+import asyncio
+import base64
+import copy
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from deviceshare import assets
+from deviceshare.domain.contract import AGENT_IDENTITY, GROUP
+from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.kubernetes.binaries import Binaries
+from deviceshare.sandbox.state import Layout, SandboxPlan
+
+_TIMEOUT = 60.0
+_ALICE = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: sandbox-alice}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
+"""
+
+
+async def install(layout: Layout, plan: SandboxPlan, *, webhook_url: str) -> None:
+    """Applies CRDs, rights and webhooks, and returns when the CRDs can be used; raises SandboxError.
+
+    A bare cluster gets none of them, one without deviceshare no webhooks. These are written to `config/webhooks.yaml`
+    unless it is bare, for a deviceshare that is started by hand.
+    """
+    binaries, manifests = plan.binaries, assets.manifests()
+    webhooks, alice = layout.config / "webhooks.yaml", layout.config / "alice.yaml"
+    alice.write_text(_ALICE)
+    if plan.options.bare:
+        await _kubectl(layout, binaries, "apply", f"--filename={alice}")
+        return
+    authority = (layout.pki / "ca.crt").read_bytes()
+    documents = yaml.safe_load_all((manifests / "webhooks.yaml").read_text())
+    local = [local_webhooks(document, webhook_url, authority, binaries.minor) for document in documents]
+    webhooks.write_text(yaml.safe_dump_all(local, sort_keys=False))
+    files = [manifests / "crds", manifests / "rbac.yaml", alice, *([webhooks] if plan.options.deviceshare else [])]
+    await _kubectl(layout, binaries, "apply", *(f"--filename={file}" for file in files))
+    crds = [f"--filename={manifests / 'crds'}"]
+    await _kubectl(layout, binaries, "wait", "--for=condition=Established", f"--timeout={_TIMEOUT:.0f}s", *crds)
+
+
+def local_webhooks(document: Mapping[str, Any], url: str, authority: bytes, minor: int) -> dict[str, Any]:
+    """A webhook configuration that calls `url` instead of a Service, narrowed where Kubernetes 1.`minor` can.
+
+    `url` has no path; each webhook keeps its own.
+    """
+    changed: dict[str, Any] = copy.deepcopy(dict(document))
+    for webhook in changed["webhooks"]:
+        path = webhook["clientConfig"]["service"]["path"]
+        webhook["clientConfig"] = {"url": url + path, "caBundle": base64.b64encode(authority).decode()}
+    return narrow(changed, minor)
+
+
+def narrow(document: Mapping[str, Any], minor: int) -> dict[str, Any]:
+    """Makes the webhooks strict that can be told which requests are ours.
+
+    Until 1.28 a webhook can't select by annotation, nor by who asks, so it sees everybody's requests and must be
+    ignored when it is unreachable. From 1.28 on `matchConditions` pick ours; those may wait until it is back.
+    https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-matchconditions
+    """
+    changed: dict[str, Any] = copy.deepcopy(dict(document))
+    for webhook in changed["webhooks"]:
+        if minor >= 28 and (condition := _OURS.get(webhook["name"])):
+            webhook["failurePolicy"] = "Fail"
+            webhook["matchConditions"] = [condition]
+    return changed
+
+
+def _any_of(maps: Iterable[str]) -> str:
+    return " || ".join(f"(has(object.metadata.{each}) && '{GROUP}' in object.metadata.{each})" for each in maps)
+
+
+_OURS: Final = {
+    "mutate-pods.deviceshare.io": {"name": "names-a-group", "expression": _any_of(("annotations", "labels"))},
+    "validate-node-devices.deviceshare.io": {
+        "name": "is-an-agent",
+        "expression": f"request.userInfo.username == '{AGENT_IDENTITY}'",
+    },
+}
+
+
+async def _kubectl(layout: Layout, binaries: Binaries, *arguments: str | Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        binaries.kubectl,
+        f"--kubeconfig={layout.kubeconfig}",
+        # Not the user's cache: what it remembers of this server, it would remember without the CRDs.
+        f"--cache-dir={layout.data / 'kubectl'}",
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise SandboxError(f"kubectl {arguments[0]} of the manifests took longer than {_TIMEOUT:.0f} s") from None
+    if process.returncode != 0:
+        raise SandboxError(f"kubectl {arguments[0]} of the manifests failed:\n{output.decode(errors='replace')}")

@@ -1,0 +1,1 @@
+"""`deviceshare sandbox demo`: a story on a real control plane, each sentence of it checked."""

@@ -1,0 +1,160 @@
+"""The demo's cast, and what must be true of it at each point; pure, so that the demo's judgement can itself be tested.
+
+Two nodes with four GPUs each. `training` takes three and `notebooks` two, so they can't share a node, and three GPUs
+stay free: not enough for `rendering`, which wants three on one node.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.object_decoder import decoder_of
+from deviceshare.sandbox.simulated.pod import ENV, KubeletPod
+
+NODES = 2
+DEVICES = 4
+RESOURCE = "nvidia.com/gpu"
+VISIBLE = contract.NVIDIA.env
+
+
+def group_manifest(name: str, count: int) -> str:
+    """A group of `count` GPUs."""
+    return f"""
+apiVersion: deviceshare.io/v1alpha1
+kind: SharedDeviceGroup
+metadata: {{name: {name}}}
+spec: {{resources: {{{RESOURCE}: {count}}}}}
+---"""
+
+
+def _namespace(name: str) -> str:
+    return f"""
+apiVersion: v1
+kind: Namespace
+metadata: {{name: {name}}}
+---"""
+
+
+def pod_manifest(namespace: str, name: str, group: str) -> str:
+    """A pod that joins the group by the annotation alone."""
+    return f"""
+apiVersion: v1
+kind: Pod
+metadata:
+  namespace: {namespace}
+  name: {name}
+  annotations: {{{contract.GROUP}: {group}}}
+spec:
+  containers: [{{name: main, image: busybox}}]
+---"""
+
+
+def deployment_manifest(namespace: str, name: str, group: str, replicas: int) -> str:
+    """A Deployment whose pods join the group by the annotation in their template."""
+    return f"""
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{namespace: {namespace}, name: {name}}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata:
+      labels: {{app: {name}}}
+      annotations: {{{contract.GROUP}: {group}}}
+    spec:
+      containers: [{{name: main, image: busybox}}]
+---"""
+
+
+TWO_GROUPS = group_manifest("training", 3) + group_manifest("notebooks", 2)
+FIVE_PODS = (
+    _namespace("research")
+    + _namespace("serving")
+    + deployment_manifest("research", "trainer", "training", 2)
+    + pod_manifest("serving", "preview", "training")
+    + pod_manifest("research", "ada", "notebooks")
+    + pod_manifest("serving", "bob", "notebooks")
+)
+MEMBERS = {"training": 3, "notebooks": 2}
+"""How many pods join each group."""
+THIRD_GROUP = group_manifest("rendering", 3) + pod_manifest("serving", "render", "rendering")
+
+
+class ContainerView(NamedTuple):
+    """What one container of a pod sees."""
+
+    namespace: str
+    pod: str
+    group: str
+    node: str
+    container: str
+    visible: str
+
+
+class _List(msgspec.Struct):
+    items: list[msgspec.Raw]
+
+
+def sights(pods_json: str) -> list[ContainerView]:
+    """What every container of every pod of a group sees, from `kubectl get pods -A -o json`; those not started none."""
+    seen = []
+    for raw in msgspec.json.decode(pods_json, type=_List).items:
+        pod = decoder_of(KubeletPod).decode(raw)
+        meta = pod.metadata
+        group, record = meta.annotations.get(contract.GROUP), meta.annotations.get(ENV)
+        if group is None or record is None:
+            continue
+        for container, env in json.loads(record).items():
+            seen.append(
+                ContainerView(
+                    meta.namespace, meta.name, group, pod.spec.node_name, container, env.get(VISIBLE, "(unset)")
+                )
+            )
+    return seen
+
+
+def groups(groups_json: str) -> dict[str, Group]:
+    """By name, from `kubectl get sdg -o json`."""
+    found = [decoder_of(Group).decode(raw) for raw in msgspec.json.decode(groups_json, type=_List).items]
+    return {group.name: group for group in found}
+
+
+def sharing_fault(seen: Iterable[ContainerView], known: dict[str, Group], members: dict[str, int]) -> str:
+    """What contradicts that every group has its pods on its one node, that all of them see the same devices, the
+    group's, and that no device serves two groups; or "".
+    """
+    holders: dict[tuple[str, str], str] = {}
+    table = sorted(seen)
+    for name, count in members.items():
+        group = known.get(name)
+        rows = [sight for sight in table if sight.group == name]
+        if group is None or group.status.phase != "Bound":
+            return f"group {name} is {group.status.phase or 'new' if group else 'missing'}, not Bound"
+        if (started := len({(sight.namespace, sight.pod) for sight in rows})) != count:
+            return f"{started} of {count} pods of group {name} have started"
+        devices = group.status.selected_devices.get(RESOURCE, "")
+        for sight in rows:
+            if (sight.node, sight.visible) != (group.node, devices):
+                where = f"{sight.namespace}/{sight.pod} on {sight.node} sees {sight.visible!r}"
+                return f"{where}, but group {name} has {devices!r} on {group.node}"
+        if (listed := len(group.status.allocated_pods)) != count:
+            return f"group {name} lists {listed} of its {count} pods"
+        if devices.count(",") + 1 != group.spec.resources[RESOURCE]:
+            return f"group {name} has {devices!r}, not {group.spec.resources[RESOURCE]} devices"
+        for device in devices.split(","):
+            other = holders.setdefault((group.node, device), name)
+            if other != name:
+                return f"GPU {device} of {group.node} is in both {other} and {name}"
+    return ""
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as kubectl prints a table: each column as wide as its widest cell, three spaces between."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = ("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

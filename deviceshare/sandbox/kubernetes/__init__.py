@@ -1,0 +1,1 @@
+"""Where a sandbox's programs come from: a release, Debian's sources, the cache."""

@@ -1,0 +1,1 @@
+"""The real node: containerd, kubelet and kube-proxy, and the images that they run."""

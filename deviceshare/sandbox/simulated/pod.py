@@ -1,0 +1,77 @@
+"""Pods and nodes as a kubelet reads them: what shall run, with which environment, and how far it is."""
+
+from typing import Final
+
+from msgspec import Struct, field
+
+from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.loops.ports import Kind
+
+ENV: Final = "sandbox.deviceshare.io/env"
+"""Pod annotation, ours: JSON `{container: {NAME: value}}`, the environment that each container was started with."""
+RUN_FOR: Final = "sandbox.deviceshare.io/run-for"
+"""Pod annotation, the user's: seconds after which the pod's containers exit with success."""
+SIMULATED: Final = "sandbox.deviceshare.io/simulated"
+"""Label of the nodes whose kubelet we play."""
+
+
+class KubeletFieldRef(Struct, frozen=True, rename="camel"):
+    field_path: str = ""
+
+
+class ValueFrom(Struct, frozen=True, rename="camel"):
+    field_ref: KubeletFieldRef | None = None
+
+
+class KubeletEnvVar(Struct, frozen=True, rename="camel"):
+    name: str
+    value: str = ""
+    value_from: ValueFrom | None = None
+
+
+class KubeletContainer(Struct, frozen=True, rename="camel"):
+    name: str
+    image: str = ""
+    env: list[KubeletEnvVar] = field(default_factory=list)
+
+
+class KubeletPodSpec(Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+    service_account_name: str = ""
+    restart_policy: str = "Always"
+    containers: list[KubeletContainer] = field(default_factory=list)
+    init_containers: list[KubeletContainer] = field(default_factory=list)
+    ephemeral_containers: list[KubeletContainer] = field(default_factory=list)
+
+
+class KubeletPodStatus(Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    start_time: str = ""
+
+
+class KubeletPod(Struct, frozen=True, rename="camel"):
+    """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: KubeletPodSpec = field(default_factory=KubeletPodSpec)
+    status: KubeletPodStatus = field(default_factory=KubeletPodStatus)
+
+    @property
+    def all_containers(self) -> list[KubeletContainer]:
+        """Every container, in the order in which they may start."""
+        return [*self.spec.init_containers, *self.spec.containers, *self.spec.ephemeral_containers]
+
+
+class KubeletNodeStatus(Struct, frozen=True, rename="camel"):
+    conditions: list[Condition] = field(default_factory=list)
+
+
+class KubeletNode(Struct, frozen=True, rename="camel"):
+    """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    status: KubeletNodeStatus = field(default_factory=KubeletNodeStatus)
+
+
+PODS: Final = Kind("v1", "Pod", "pods", KubeletPod, namespaced=True)
+NODES: Final = Kind("v1", "Node", "nodes", KubeletNode, namespaced=False)
