@@ -8,7 +8,7 @@ believed before it signs and is believed for as long as anything it signed may b
     current    believed, signs
     previous   believed, signs no longer
 
-Everything here is a pure function of the state and the time. `deviceshare.certificates.keeper` says which reads and writes make
+Everything here is a pure function of the state and the time. keeper.py says which reads and writes make
 it safe with any number of writers; docs/decisions/0005-certificates.md says why it is done at all.
 """
 

@@ -1,6 +1,6 @@
 """What a server shows in its handshakes, and demands of who calls; changed while it is in use.
 
-Certificates are renewed under a running process: by cert-manager, by a person, by `deviceshare.certificates.keeper`. The server
+Certificates are renewed under a running process: by cert-manager, by a person, by the Keeper. The server
 holds one SSLContext for its whole life, which only leads each new handshake to the one loaded last
 (https://docs.python.org/3/library/ssl.html#ssl.SSLContext.sni_callback). So neither a restart nor a second listener is
 needed, handshakes under way end as they began, and whoever was taken out of the client CAs is refused from then on.

@@ -10,8 +10,9 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import NO_HARDWARE
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import counted_devices
-from deviceshare.domain.placement.inventory import KEPT_OUT, Withheld, take
+from deviceshare.domain.placement.inventory import KEPT_OUT, take
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.ports import ApiError
 

@@ -23,7 +23,7 @@ PREFIX: Final = f"{API_GROUP}/"
 MODE_LABEL: Final = f"{PREFIX}mode"
 MODE_SHARED: Final = "shared"
 INVENTORY_ANNOTATION: Final = f"{PREFIX}devices"
-"""`nvidia.com/gpu=4`, or `nvidia.com/gpu=1-3`: what a node has for groups, by its owner (domain/placement/annotated_devices.py)."""
+"""`nvidia.com/gpu=4`, or `nvidia.com/gpu=1-3`: what a node has for groups, by its owner (annotated_devices.py)."""
 HANDOVER_LABEL: Final = f"{PREFIX}handover"
 """`auto`, `index`, `uuid` or `cdi`: how the node's runtime is told devices; wins over the cluster's setting."""
 

@@ -68,7 +68,7 @@ class Admission:
 
     `identity` is the user name deviceshare acts under, who alone may write its annotations; `agent` the one of its
     agents on nodes, who may write nothing but their reports. `bypasses` says whether ways around the hand-over are
-    warned of or refused (domain/admission/bypasses.py); they are judged in the validation, which sees the pod as it is stored.
+    warned of or refused (bypasses.py); they are judged in the validation, which sees the pod as it is stored.
     `runtime_class` is the one that pods of groups get, or "".
     """
 

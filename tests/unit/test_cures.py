@@ -33,7 +33,7 @@ _COMMAND = re.compile(
 
 def texts() -> Iterator[str]:
     """Every string in what words a group, a pod or a node; a placeholder in it is an X."""
-    for folder in ("domain", "loops"):
+    for folder in ("domain", "loops", "certificates"):
         for file in sorted((ROOT / "deviceshare" / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.JoinedStr):

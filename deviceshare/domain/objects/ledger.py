@@ -16,7 +16,7 @@ from deviceshare.domain.objects.devices import Device, Devices, identities, sele
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.placement.inventory import Withheld
+from deviceshare.domain.objects.withheld import Withheld
 
 Patch = dict[str, Any]
 """A JSON merge patch (RFC 7386)."""

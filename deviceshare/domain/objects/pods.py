@@ -103,7 +103,7 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of the pod runs any more, for which its phase alone is no proof (domain/objects/container_states.py)."""
+        """Whether nothing of the pod runs any more, for which its phase alone is no proof (container_states.py)."""
         if self.status.phase not in container_states.TERMINAL:
             return False
         if not self.spec.node_name or self.metadata.annotations.get(contract.ENDED) == self.metadata.uid:

@@ -18,7 +18,8 @@ from msgspec import Struct
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import Hardware
-from deviceshare.domain.placement.inventory import Offer, Withheld
+from deviceshare.domain.objects.withheld import Withheld
+from deviceshare.domain.placement.inventory import Offer
 
 AUTO: Final = "auto"
 INDEX: Final = "index"

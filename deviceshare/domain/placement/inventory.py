@@ -1,7 +1,7 @@
 """The devices that a node offers to groups, and those that it doesn't, each with the reason.
 
 Who tells, the first that does: the node's annotation (all of a vendor's devices are then as it says), the node's agent,
-and what else the cluster says of the node (domain/placement/counted_devices.py). A vendor's variable numbers all its devices in one row,
+and what else the cluster says of the node (counted_devices.py). A vendor's variable numbers all its devices in one row,
 so of resources that share a variable and the numbers of which can't be told apart none is offered.
 """
 
@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
@@ -17,6 +16,7 @@ from deviceshare.domain.contract import Vendor
 from deviceshare.domain.objects.devices import Device, Devices, devices_of
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import annotated_devices, counted_devices
 from deviceshare.domain.placement.annotated_devices import Annotated, Listed
 from deviceshare.domain.placement.counted_devices import Counted
@@ -26,29 +26,6 @@ _UNREAD: Final = f"the node's annotation {contract.INVENTORY_ANNOTATION} can't b
 _CORRECT: Final = (
     f"correct it (kubectl annotate node NODE --overwrite {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=1-3)"
 )
-
-
-class Withheld(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Devices of one resource that the node has, or may have, and doesn't offer. Who holds them already keeps them."""
-
-    resource: str
-    reason: str
-    cure: str = ""
-    """What to do about it where it isn't meant so."""
-    devices: list[Device] = field(default_factory=list)
-    """Which; empty where nobody knows."""
-
-    @property
-    def text(self) -> str:
-        return f"{self.reason}; {self.cure}" if self.cure else self.reason
-
-    @property
-    def named(self) -> str:
-        """`nvidia.com/gpu 0,1`"""
-        return " ".join([self.resource, *filter(None, [",".join(str(device.index) for device in self.devices)])])
-
-    def __str__(self) -> str:
-        return f"{self.named}: {self.text}"
 
 
 class Offer(NamedTuple):

@@ -1,7 +1,7 @@
 """Tells people of processes on devices that are somebody else's, and, where they ask for it, ends their pods.
 
 What is seen once may be a process that is just going, or a pod that the watch hasn't told of: it counts when it is seen
-again within a minute. Who somebody is, the kernel and the API server say (`domain/device_health/trespasses.py`): no other name, no new
+again within a minute. Who somebody is, the kernel and the API server say (trespasses.py): no other name, no new
 process and no pause between two looks makes a trespasser unknown.
 """
 

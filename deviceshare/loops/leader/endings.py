@@ -1,4 +1,4 @@
-"""Waits out the grace period of failed pods whose containers nobody says have ended (domain/objects/container_states.py).
+"""Waits out the grace period of failed pods whose containers nobody says have ended (container_states.py).
 
 Until then such a pod lives: its devices go to nobody else. What the leader waited for it writes into the pod, so that
 every replica, the next leader and the webhooks go by the same, and a leader that is replaced only begins to wait again.

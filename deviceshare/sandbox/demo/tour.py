@@ -11,7 +11,7 @@ from rich.text import Text
 
 from deviceshare.domain.contract import GROUP
 from deviceshare.domain.objects.groups import Group
-from deviceshare.sandbox.demo import story as story
+from deviceshare.sandbox.demo import story
 from deviceshare.sandbox.demo.stage import Stage, Surprise
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.lifecycle import running

@@ -1,4 +1,6 @@
-"""The kubelets of all simulated nodes, in one process: `python -m deviceshare.sandbox.simulated.kubelet KUBECONFIG PORT`.
+"""The kubelets of all simulated nodes, in one process.
+
+`python -m deviceshare.sandbox.simulated.kubelet KUBECONFIG PORT` runs them.
 
 Like the real one it has one worker per pod, which looks at the pod, does one step and looks again; and like the real
 one it renews a Lease per node, without which the node lifecycle controller would give the node up

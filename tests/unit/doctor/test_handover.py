@@ -11,7 +11,7 @@ from deviceshare.doctor.handover import Stack, injects_by_nri, judge, summary
 from deviceshare.doctor.kinds import ClusterPolicy, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.placement.inventory import Withheld
+from deviceshare.domain.objects.withheld import Withheld
 from tests.unit.domain.objects import GPU, a_ledger, gpus
 
 

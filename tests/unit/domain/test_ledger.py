@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.placement.inventory import Withheld
+from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.loops.protocol.repair import Holding, reconcile_holdings
 from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
 

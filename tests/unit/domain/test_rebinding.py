@@ -15,8 +15,8 @@ from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Li
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod, PodSpec
+from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import replacement
-from deviceshare.domain.placement.inventory import Withheld
 from tests.unit.domain.objects import AMD, GPU, gpus
 
 NOT_DECIDED: Mapping[str, str] = {}

@@ -43,7 +43,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("debian", "build"),
         ("debian", "fetch_etcd"),
     ):
-        monkeypatch.setattr(f"deviceshare.sandbox.{module}.{name}", unavailable)
+        monkeypatch.setattr(f"deviceshare.sandbox.kubernetes.{module}.{name}", unavailable)
 
 
 def place(directory: Path, version: str = "v1.30.1", names: Sequence[str] = (*REQUIRED, "etcd")) -> Path:

@@ -111,8 +111,8 @@ async def test_a_child_dies_with_the_process_that_started_it(tmp_path: Path) -> 
     pids = tmp_path / "pids"
     script = f"""
 import asyncio, pathlib
-from deviceshare.sandbox.child import Child
-from deviceshare.sandbox.components import Component
+from deviceshare.sandbox.control_plane.child import Child
+from deviceshare.sandbox.control_plane.components import Component
 async def main():
     sleeper = Child(Component("sleeper", {SLEEP!r}, ""), pathlib.Path({str(tmp_path)!r}))
     await sleeper.start()

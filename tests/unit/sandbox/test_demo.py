@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deviceshare.sandbox.demo import stage, story, tour
+from deviceshare.sandbox.demo import stage as demo_stage
+from deviceshare.sandbox.demo import story, tour
 from deviceshare.sandbox.demo.stage import WIDTH, Stage, Surprise
 from deviceshare.sandbox.simulated.pod import ENV
 
@@ -148,7 +149,7 @@ def test_a_command_that_ends_otherwise_is_a_surprise(status: int, fails: bool, e
 
 def test_what_never_becomes_true_is_a_surprise(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what was wrong last."""
-    monkeypatch.setattr(stage, "PATIENCE", 0.0)
+    monkeypatch.setattr(demo_stage, "PATIENCE", 0.0)
     on, _ = stage(Scripted())
     with pytest.raises(Surprise, match="expected peace, saw war"):
         on.eventually("peace", lambda: "war", lambda seen: seen)
