@@ -3,11 +3,14 @@
     python -m docs.generate
 
 Each stands in its page between `<!-- generated -->` and `<!-- end of generated -->`: the metrics from the registry, the
-settings from the command's options, the rights from the chart as Helm renders it.
+settings from the command's options, the rights from the chart as Helm renders it, the house from the packages'
+docstrings in the order of the import contracts.
 """
 
+import ast
 import re
 import sys
+import tomllib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -26,6 +29,7 @@ from deviceshare.telemetry import Metrics, ServerMetrics
 
 ROOT: Final = Path(__file__).parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
+ARCHITECTURE: Final = ROOT / "docs" / "architecture.md"
 ALL_ROLES: Final = {"agent": {"enabled": True, "enforce": "evict"}}
 """The values with which the chart has every role and every rule, besides those of its defaults."""
 _GENERATED: Final = re.compile(r"(?<=<!-- generated -->\n).*(?=<!-- end of generated -->)", re.DOTALL)
@@ -34,7 +38,7 @@ _GENERATED: Final = re.compile(r"(?<=<!-- generated -->\n).*(?=<!-- end of gener
 def generated() -> dict[Path, str]:
     """Each page as it should be."""
     tables = {"metrics": metrics(), "settings": settings(), "rbac": rights(helm.render_files(ALL_ROLES))}
-    pages = {REFERENCE / f"{name}.md": table for name, table in tables.items()}
+    pages = {REFERENCE / f"{name}.md": table for name, table in tables.items()} | {ARCHITECTURE: house()}
     return {page: _filled(page, table) for page, table in pages.items()}
 
 
@@ -62,6 +66,27 @@ def _agents_metrics() -> AgentMetrics:
     hardware, usage = Hardware(devices=[Part("resource", 0)]), Usage("node", devices=[used])
     of_an_agent.watch_devices(lambda: hardware, lambda: usage, lambda: 1)
     return of_an_agent
+
+
+def house() -> str:
+    """Every package and top-level module with the first line of its docstring, in the order of the import contracts."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    floors = {contract["containers"][0]: contract["layers"] for contract in contracts if contract["type"] == "layers"}
+    return "\n".join(["```", *_rooms("deviceshare", floors), "```"])
+
+
+def _rooms(container: str, floors: dict[str, list[str]], depth: int = 0) -> Iterator[str]:
+    folder = ROOT / container.replace(".", "/")
+    for floor in floors[container]:
+        for name in re.findall(r"\w+", floor):
+            package = folder / name / "__init__.py"
+            module = package if package.exists() else folder / f"{name}.py"
+            if depth == 0 or module == package:
+                first = (ast.get_docstring(ast.parse(module.read_text())) or "").split("\n")[0]
+                label = "    " * depth + (f"{name}/" if module == package else module.name)
+                yield f"{label:<22}{first}"
+            if f"{container}.{name}" in floors:
+                yield from _rooms(f"{container}.{name}", floors, depth + 1)
 
 
 def _families(counted: ServerMetrics, but: Collection[str] = ()) -> str:

@@ -1,1 +1,1 @@
-"""What a person types. Each command is one module; none decides anything that a library call couldn't."""
+"""The command line: a module for each command, which decides nothing that a library call couldn't."""

@@ -1,4 +1,4 @@
-"""What may be wrong with deviceshare in a cluster, looked at one thing after the other, each finding with its cure.
+"""`deviceshare doctor`: a module for each thing that may be wrong in a cluster, each finding with its cure.
 
 Each module looks at one thing: `examine` asks the API server, and pure functions beside it judge what it answered. What
 the person who asks may not read is not tested, and said so; a check never fails because another one did.

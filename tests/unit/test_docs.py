@@ -37,3 +37,16 @@ def test_every_role_of_the_chart_is_in_the_reference() -> None:
 def test_a_setting_tells_its_variable_and_its_default(row: str) -> None:
     """A flag without a default has an empty cell."""
     assert any(line.startswith(row) for line in generate.settings().splitlines())
+
+
+def test_every_module_that_a_page_names_exists() -> None:
+    """A page outlives the file that it sends its reader to."""
+    named = {
+        (page.name, path)
+        for page in (*generate.ROOT.glob("*.md"), *generate.ROOT.glob("docs/*.md"))
+        if page.name != "CHANGELOG.md"
+        for path in re.findall(r"`(?:deviceshare/)?((?:\w+/)+\w+\.py)`", page.read_text())
+    }
+    assert ("architecture.md", "web/admission.py") in named
+    homes = [generate.ROOT / home for home in ("", "deviceshare", "tests", "tests/unit", "tests/controlplane")]
+    assert [each for each in sorted(named) if not any((home / each[1]).exists() for home in homes)] == []

@@ -1,1 +1,1 @@
-"""What a node's agent does with what it sees of the devices: it judges, reports, and tells people."""
+"""The node agent's work: look at devices and processes, judge, report, evict intruders."""
