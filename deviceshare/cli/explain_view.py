@@ -6,7 +6,7 @@ from deviceshare.cli.folding import fold, more
 from deviceshare.cli.output import Cell, Grid, Part, joined, styled, table
 from deviceshare.domain.answers.explanation import Explanation
 from deviceshare.domain.answers.verdicts import NodeVerdict
-from deviceshare.domain.placement.fleet import TOO_FULL
+from deviceshare.domain.objects.reasons import ReasonKind
 
 SHOWN: Final = 5
 """Nodes, each with all its devices, before the rest is counted; as many as a condition names."""
@@ -32,7 +32,7 @@ def view(explanation: Explanation, *, details: bool) -> list[Part]:
 
 def _add(made: Grid, node: NodeVerdict, *, details: bool) -> None:
     made.add_row(node.node, "", _verdict(node), "")
-    if not details and not node.reason.startswith(TOO_FULL):
+    if not details and not (node.why and node.why.kind is ReasonKind.TOO_FULL):
         return  # where something else than devices is in the way, or nothing is, the devices tell nobody more
     alike: dict[tuple[str, str, str], list[int]] = {}
     for device in node.devices:

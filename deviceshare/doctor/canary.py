@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, listed, logs
 from deviceshare.domain import contract
-from deviceshare.domain.answers.waiting import behind_gates
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.join_obstacles import behind_gates
 
 LABEL: Final = ("app.kubernetes.io/name", "deviceshare-canary")
 SELECTOR: Final = "=".join(LABEL)
@@ -77,7 +77,8 @@ def judge_pod(seen: Pod, release: str) -> list[Finding]:
     if tried is None:
         what = f"no kube-scheduler looks at pods of {contract.SCHEDULER_NAME}: the canary waits and nobody says why"
         return [Finding(PROBLEM, what, scheduler)]
-    if "nodes are available" not in tried.message:  # kube-scheduler's words when it has looked at all of them
+    # Old releases (1.20) have the reason Unschedulable either way, so it takes kube-scheduler's own words.
+    if "nodes are available" not in tried.message:
         what = f"kube-scheduler could not ask the extender: {tried.message}"
         return [Finding(PROBLEM, what, f"{scheduler}; see that deviceshare beside it is ready")]
     return [Finding(PROBLEM, f"the canary was not placed: {tried.message}", "deviceshare inspect")]

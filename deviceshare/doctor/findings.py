@@ -48,7 +48,7 @@ def check(name: str, said: str, findings: list[Finding]) -> Check:
 def unread(what: str, error: ApiError) -> Finding:
     """What could not be asked is not tested, whether for want of a right or of an answer."""
     if isinstance(error, Forbidden):
-        why = str(error).partition("Forbidden ")[2] or str(error)  # without the request, which the rest says again
+        why = error.said or error  # without the request, which the rest says again
         return Finding(UNTESTED, f"you may not see {what}: {why}", "ask again as who may: --context NAME")
     return Finding(UNTESTED, f"{what} can't be read: {error}", "see how the API server does: kubectl get --raw /readyz")
 

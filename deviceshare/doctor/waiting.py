@@ -9,7 +9,8 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement.barred_pods import Barred, barred
+from deviceshare.domain.objects.reasons import Reason
+from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError
@@ -39,11 +40,10 @@ def judge(
         fleet.set_node(node.metadata.name, node)
     for ledger in ledgers:
         fleet.set_ledger(ledger.node, ledger)
-    alike: dict[tuple[str, str], list[Barred]] = {}
+    alike: dict[Reason, list[str]] = {}
     for group in groups:
         for each in barred(fleet, group, [pod for pod in pods if pod.group == group.name]):
-            alike.setdefault((each.why, each.cure), []).append(each)
+            alike.setdefault(each.reason, []).append(each.pod.metadata.key)
     return [
-        Finding(WARNING, f"{listed([each.pod.metadata.key for each in found])} can't be bound: {why}", cure)
-        for (why, cure), found in alike.items()
+        Finding(WARNING, f"{listed(pods)} can't be bound: {reason.text}", reason.cure) for reason, pods in alike.items()
     ]

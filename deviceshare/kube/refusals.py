@@ -74,4 +74,4 @@ def refusal_of_status(request: str, status: ApiStatus, code: int, retry_after: f
         return Unserved(f"{text} (the kind is not served; kubectl apply -f manifests/crds)", retry_after=retry_after)
     if code == 409 and status.reason == "AlreadyExists":
         return AlreadyExists(text)
-    return _BY_CODE.get(code, Unavailable)(text, retry_after=retry_after)
+    return _BY_CODE.get(code, Unavailable)(text, retry_after=retry_after, said=status.message)

@@ -25,10 +25,12 @@ class ApiError(Exception):
     └── Unavailable    429, 5xx, time-outs, broken connections: try again later; the write may have happened
     """
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, *, retry_after: float | None = None, said: str = "") -> None:
         super().__init__(message)
         self.retry_after = retry_after
         """Seconds the server asked us to wait, where it did."""
+        self.said = said
+        """The server's own words, without the request."""
 
 
 class NotFound(ApiError):

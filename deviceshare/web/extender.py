@@ -14,10 +14,10 @@ import structlog
 from aiohttp import web
 
 from deviceshare.domain.admission.pod_guard import PodGuard
-from deviceshare.domain.answers.obstacles import pod_obstacle
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Filtered, Fleet
+from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle
 from deviceshare.loops.ports import ApiError, Mirror
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.web.extender_api import (
@@ -45,7 +45,7 @@ MAX_CONNECTIONS = 256
 TIMEOUT = 14.0
 """Seconds for a request; kube-scheduler is told 15 as the extender's httpTimeout."""
 
-STARTING = "deviceshare has not read the cluster's state yet; the pod is tried again by itself"
+STARTING = "deviceshare has not read the cluster's state yet; kube-scheduler retries the pod"
 
 
 class Binds(Protocol):
@@ -96,14 +96,14 @@ class Extender:
             return _json(filter_result(names, {}, whole))
         if not self._ready():
             return _json(error_result(STARTING), "not-ready")
-        fits, reasons = self._place(pod, names)
-        return _json(filter_result(fits, reasons, whole), "ok" if fits else "no-fit")
+        fits, refused = self._place(pod, names)
+        return _json(filter_result(fits, refused, whole), "ok" if fits else "no-fit")
 
     def _place(self, pod: Pod, names: Sequence[str]) -> Filtered:
         group = self._groups.get(pod.group)
         obstacle = pod_obstacle(pod, group)
         if obstacle or group is None:
-            return Filtered([], dict.fromkeys(names, obstacle))
+            return Filtered([], {obstacle or missing(pod): list(names)})
         return self._fleet.filter(group, names)
 
     async def _prioritize(self, body: bytes) -> web.Response:

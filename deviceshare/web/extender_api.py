@@ -11,6 +11,7 @@ from msgspec import Raw, Struct, field
 
 from deviceshare.domain.objects.object_decoder import ObjectDecoder
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason
 
 
 class NodeList(Struct, frozen=True):
@@ -123,14 +124,19 @@ def named_nodes(arguments: Arguments) -> tuple[Sequence[str], dict[str, Raw] | N
     return list(whole), whole
 
 
-def filter_result(fits: Sequence[str], reasons: Mapping[str, str], whole: Mapping[str, Raw] | None) -> bytes:
-    """The answer to filter, in the terms of the question.
+def filter_result(
+    fits: Sequence[str], refused: Mapping[Reason, Sequence[str]], whole: Mapping[str, Raw] | None
+) -> bytes:
+    """The answer to filter, in the terms of the question; `refused` are nodes by reason.
 
     No refusal of ours is cured by preempting pods, since evicting one doesn't end a claim. Releases that know
     `FailedAndUnresolvableNodes` (1.21 and later) prefer it, older ones read `FailedNodes`: both are told.
     """
-    refused = Raw(msgspec.json.encode(reasons))
-    answer: dict[str, object] = {"FailedNodes": refused, "FailedAndUnresolvableNodes": refused, "Error": ""}
+    texts: dict[str, str] = {}
+    for reason, nodes in refused.items():
+        texts |= dict.fromkeys(nodes, str(reason))
+    failed = Raw(msgspec.json.encode(texts))
+    answer: dict[str, object] = {"FailedNodes": failed, "FailedAndUnresolvableNodes": failed, "Error": ""}
     if whole is None:
         answer["NodeNames"] = fits
     else:

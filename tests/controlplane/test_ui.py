@@ -207,9 +207,10 @@ def test_no_name_can_turn_into_markup(open_page: Open) -> None:
     """Whoever may name a thing in the cluster would else act in the name of whoever looks."""
     evil = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
     node = a_node(evil, held(evil, unhealthy=evil, model=evil), {"use": "plugin", "pod": f"ns/{evil}"})
-    node |= {"obstacle": evil}
-    waiting = {"pod": evil, "group": evil, "since": evil, "reason": f"{evil}; {evil}"}
-    group = a_group(evil, phase=evil, node=evil, pods=[evil], message=evil, ailment=evil, devices={GPU: evil})
+    why = {"kind": evil, "text": evil, "cure": evil, "details": [evil]}
+    node |= {"obstacle": evil, "reasons": [why]}
+    waiting = {"pod": evil, "group": evil, "since": evil, "reason": evil, "why": why}
+    group = a_group(evil, phase=evil, node=evil, pods=[evil], message=evil, why=why, ailment=evil, devices={GPU: evil})
     state = a_state(node, groups=(group,), waiting=(waiting,))
     state["replica"] |= {"instance": evil, "faults": {evil: evil}}
     page = open_page(state)

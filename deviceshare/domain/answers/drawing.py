@@ -1,4 +1,4 @@
-"""Draws the picture of the cluster from what is known here and now."""
+"""The drawing of the picture, from a fleet, groups and pods."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -6,13 +6,6 @@ from functools import cache
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.obstacles import (
-    group_message,
-    node_obstacle,
-    pod_obstacle,
-    scheduler_said,
-    why_members_wait,
-)
 from deviceshare.domain.answers.picture import (
     FORMER,
     FREE,
@@ -29,13 +22,17 @@ from deviceshare.domain.answers.picture import (
     Picture,
     WaitingPod,
 )
+from deviceshare.domain.answers.waiting import scheduler_said, unusable, why_members_wait
 from deviceshare.domain.objects.devices import Device, selected
 from deviceshare.domain.objects.groups import PENDING, Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason, text_of
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.blind_spots import unreadable
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import pod_obstacle, withheld_reason
+from deviceshare.domain.placement.opaque_nodes import opaque_reason
 
 
 def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
@@ -44,33 +41,28 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
     members: dict[str, list[Pod]] = {}
     for pod in pods:
         members.setdefault(pod.group, []).append(pod)
-    messages = {name: group_message(fleet, group, members.get(name, [])) for name, group in by_name.items()}
+    bound = {name: group_status.bound(group, fleet, members.get(name, [])) for name, group in by_name.items()}
     # Of a hundred pods that wait, most wait for the same.
-    why = cache(lambda name, said: why_members_wait(fleet, by_name[name], said, messages[name]))
+    why = cache(lambda name, said: why_members_wait(fleet, by_name[name], said, bound[name]))
     vain = {
-        each.pod.metadata.key: each.text
+        each.pod.metadata.key: each.reason
         for name, group in by_name.items()
         for each in barred(fleet, group, members.get(name, []))
     }
+
+    def waiting(pod: Pod) -> WaitingPod:
+        key, group = pod.metadata.key, by_name.get(pod.group)
+        reason = pod_obstacle(pod, group) or vain.get(key) or why(pod.group, scheduler_said(pod))
+        since = pod.metadata.creation_timestamp or ""
+        return WaitingPod(key, pod.group or pod.left_out, since, str(reason), reason)
+
     nodes = [view_of(fleet, name) for name in fleet.names()]
     return Picture(
         nodes=nodes,
-        groups=[_group(fleet, by_name[name], members.get(name, []), messages[name]) for name in sorted(by_name)],
+        groups=[_group(fleet, by_name[name], members.get(name, []), bound[name]) for name in sorted(by_name)],
         waiting=sorted(
-            (
-                WaitingPod(
-                    pod.metadata.key,
-                    pod.group or pod.left_out,
-                    pod.metadata.creation_timestamp or "",
-                    pod_obstacle(pod, by_name.get(pod.group))
-                    or vain.get(pod.metadata.key)
-                    or why(pod.group, scheduler_said(pod)),
-                )
-                for mine in members.values()
-                for pod in mine
-                if pod.pending
-            ),
-            key=lambda waiting: (waiting.since, waiting.pod),
+            (waiting(pod) for mine in members.values() for pod in mine if pod.pending),
+            key=lambda each: (each.since, each.pod),
         ),
         total=_sum(count for node in nodes for count in node.counts),
         unreadable=[
@@ -81,7 +73,7 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
     )
 
 
-def _group(fleet: Fleet, group: Group, pods: list[Pod], message: str) -> GroupView:
+def _group(fleet: Fleet, group: Group, pods: list[Pod], bound: Reason) -> GroupView:
     # Whether the group's node is gone or only not shared any more, the leader asks; its word is in the status.
     healthy = next((c for c in group.status.conditions if c.type == group_status.IS_HEALTHY), None)
     ledger = fleet.ledger(group.node)
@@ -95,7 +87,8 @@ def _group(fleet: Fleet, group: Group, pods: list[Pod], message: str) -> GroupVi
         pods=sorted(fleet.pods(group.uid)),
         waiting=sum(pod.pending and not pod.gates for pod in pods),
         gated=sum(bool(pod.gates) for pod in pods),
-        message=message,
+        message=str(bound),
+        why=bound,
         ailment=healthy.message if healthy and healthy.status == group_status.FALSE else "",
     )
 
@@ -105,12 +98,15 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
     ledger = fleet.ledger(name)
     devices = sorted(_devices(ledger), key=lambda view: (view.resource, view.index, view.uuid)) if ledger else []
     free = Counter(device.resource for device in ledger.free()) if ledger else Counter[str]()
-    obstacle, opaque = node_obstacle(fleet, name), fleet.opaque(name)
+    obstacle, opaque = unusable(fleet, name), fleet.opaque(name)
+    withheld = [each for each in ledger.status.withheld if not each.devices] if ledger else []
+    reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(sorted(opaque)))
     return NodeView(
         name=name,
-        obstacle=obstacle,
+        obstacle=text_of(obstacle),
         opaque=sorted(opaque),
-        withheld=[str(each) for each in ledger.status.withheld if not each.devices] if ledger else [],
+        withheld=[str(each) for each in withheld],
+        reasons=[reason for reason in reasons if reason],
         driver=ledger.hardware.driver if ledger else "",
         counts=[
             Count(

@@ -1,6 +1,6 @@
-"""Why a group or a pod is where it is, or what it waits for: the whole answer of `deviceshare explain`.
+"""The whole answer of `deviceshare explain`: a reason, the facts that belong to it, and the verdicts on nodes.
 
-Its first text is the one that the group's condition says and that its event says, from the same function.
+Its first text is the one of the group's condition and event, from the same function.
 """
 
 from collections.abc import Collection, Iterable
@@ -10,22 +10,16 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.obstacles import (
-    conditions,
-    group_message,
-    left_out_text,
-    pod_obstacle,
-    scheduler_said,
-    why_it_waits,
-)
 from deviceshare.domain.answers.verdicts import NodeVerdict, verdicts
-from deviceshare.domain.answers.waiting import behind_gates
+from deviceshare.domain.answers.waiting import scheduler_said, why_a_pod_waits
 from deviceshare.domain.objects.devices import Device, selected
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_meta import Condition
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import topology
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import behind_gates, left_out, pod_obstacle
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
 
@@ -50,7 +44,7 @@ def explain_group(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node 
 
     `pods` are those that name the group, `home` is its node.
     """
-    said = conditions(fleet, group, pods, home)
+    said = _conditions(fleet, group, pods, home)
     subject, message = f"group {group.name}", said[group_status.IS_BOUND].message
     hidden = {_HIDDEN: group.metadata.fault} if group.metadata.fault else {}
     waiting = _waiting(pods)
@@ -81,7 +75,7 @@ def explain_pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Po
 def _told(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
     subject = f"pod {pod.metadata.key}"
     if pod.left_out:
-        return Explanation(subject, left_out_text(pod))
+        return Explanation(subject, str(left_out(pod)))
     if not pod.group:
         return Explanation(subject, _groupless(pod))
     if pod.finished:
@@ -98,16 +92,22 @@ def _told(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], ho
 
 def _pending(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
     subject, said = f"pod {pod.metadata.key}", scheduler_said(pod)
-    message = group_message(fleet, group, pods) if group else ""
-    text = why_it_waits(fleet, pod, group, message)
+    bound = group_status.bound(group, fleet, pods) if group else None
+    reason = why_a_pod_waits(fleet, pod, group, bound)
     if group is None or pod_obstacle(pod, group):
-        return Explanation(subject, text)
+        return Explanation(subject, str(reason))
     rest = explain_group(fleet, group, pods, home)
-    facts = {"group": group.name if text == message else f"{group.name}: {message}"}
+    facts = {"group": group.name if reason == bound else f"{group.name}: {bound}"}
     facts |= {name: fact for name, fact in rest.facts.items() if name in _SHARED_FACTS}
-    if said and said != text:
-        facts["kube-scheduler"] = said
-    return Explanation(subject, text, facts, rest.nodes)
+    if said and said != reason:
+        facts["kube-scheduler"] = said.text
+    return Explanation(subject, str(reason), facts, rest.nodes)
+
+
+def _conditions(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node | None) -> dict[str, Condition]:
+    """The group's conditions by type as the leader writes them, but for their times; `home` is the group's node."""
+    wanted = group_status.desired_status(group, fleet, home=home, pods=pods, now="")
+    return {condition.type: condition for condition in wanted.conditions}
 
 
 def _outlook(group: Group, nodes: list[NodeVerdict]) -> dict[str, str]:
@@ -138,7 +138,7 @@ def _too_much(fleet: Fleet, group: Group) -> dict[str, str]:
 def _waiting(pods: Collection[Pod]) -> dict[str, str]:
     gated = [pod for pod in pods if pod.gates]
     pending = [pod for pod in pods if pod.pending and not pod.gates]
-    said = next((text for pod in pending if (text := scheduler_said(pod))), "")
+    said = next((reason.text for pod in pending if (reason := scheduler_said(pod))), "")
     facts = {
         "pods that wait": _named(pending),
         "kube-scheduler": said,
@@ -167,7 +167,7 @@ def _bound(pod: Pod, group: Group | None) -> str:
     if group is None:
         return f"{held}, which is gone: nobody else gets the devices while the pod lives"
     if group.uid != pod.group_uid:
-        return f"{held} as it was before it was deleted and made again: recreate the pod to get what it has now"
+        return f"{held} as it was before it was deleted and recreated: recreate the pod to get what it has now"
     return held
 
 

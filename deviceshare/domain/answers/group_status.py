@@ -1,4 +1,4 @@
-"""What a group's status should say, from what is known; and the least patch that makes it say so.
+"""A group's status as it should be, from what is known, and the least patch that makes it so.
 
 Of a status only `nodeName` decides anything, and it is never touched here: binding and repair write it.
 Conditions follow https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
@@ -10,29 +10,24 @@ from typing import NamedTuple
 import msgspec
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.waiting import behind_gates, explain
+from deviceshare.domain.answers.waiting import why_a_group_waits
 from deviceshare.domain.objects.devices import Device, Devices, identities, selected
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus, group_faults
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import Condition
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason
+from deviceshare.domain.objects.reasons import ReasonKind as Kind
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.blind_spots import ledger_fault, node_fault
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import take
+from deviceshare.domain.placement.join_obstacles import behind_gates, recreating
 from deviceshare.domain.placement.replacement import is_told, untellable
 
 IS_BOUND, IS_HEALTHY = "Bound", "Healthy"
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
-
-CLAIMED, NO_PODS, WAITING, INVALID_SPEC, REPAIRING = "Claimed", "NoPods", "Waiting", "InvalidSpec", "Repairing"
-GATED = "SchedulingGated"
-AS_CLAIMED, NOT_BOUND = "AsClaimed", "NotBound"
-NODE_GONE, NODE_NOT_SHARED, NODE_NOT_READY = "NodeGone", "NodeNotShared", "NodeNotReady"
-CLAIM_MISSING, DEVICES_LOST, DEVICES_UNKNOWN, UNREADABLE = "ClaimMissing", "DevicesLost", "DevicesUnknown", "Unreadable"
-NOT_HANDED_OVER, PODS_OUTDATED = "DevicesNotHandedOver", "PodsHoldFormerDevices"
-DEVICES_UNHEALTHY, DEVICES_GIVEN_AWAY, DEVICES_NOT_KEPT = "DevicesUnhealthy", "DevicesGivenAway", "DevicesNotKept"
 
 SHOWN_PODS = 5
 
@@ -40,11 +35,10 @@ _DECIDED_ELSEWHERE = ("nodeName", "fence")
 
 
 class ConditionValue(NamedTuple):
-    """What a condition says: its status, one word for programs, a sentence for people."""
+    """What a condition says: its status, and its reason and message as one value."""
 
     status: str
-    reason: str
-    message: str
+    reason: Reason
 
 
 def desired_status(group: Group, fleet: Fleet, *, home: Node | None, pods: Collection[Pod], now: str) -> GroupStatus:
@@ -74,12 +68,12 @@ def desired_status(group: Group, fleet: Fleet, *, home: Node | None, pods: Colle
     )
 
 
-def bound(group: Group, fleet: Fleet, pods: Collection[Pod]) -> ConditionValue:
-    """The group's condition Bound alone: what it holds, or what it waits for."""
+def bound(group: Group, fleet: Fleet, pods: Collection[Pod]) -> Reason:
+    """The reason of the group's condition Bound alone: what it holds, or what it waits for."""
     ledger = fleet.ledger(group.node) if group.node else None
     claim = ledger.claims.get(group.uid) if ledger else None
     finding = _bound(group, fleet, pods, _selected(group, ledger.held(claim) if ledger and claim else None))
-    return _with_barred(finding, group, fleet, pods)
+    return _with_barred(finding, group, fleet, pods).reason
 
 
 def status_patch(old: GroupStatus, new: GroupStatus) -> Patch:
@@ -110,23 +104,21 @@ def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], chosen: Mapping[st
     if group.node:
         held = sorted(chosen.items())
         listed = " and ".join(f"{resource} {indices}" for resource, indices in held)
-        return ConditionValue(TRUE, CLAIMED, f"holds {listed or 'its devices'} on node {group.node}")
-    faults = group_faults(group)
-    if faults:
-        return ConditionValue(FALSE, INVALID_SPEC, "; ".join(faults))
-    homes = sorted(set(fleet.pods(group.uid).values()))
-    if homes:
-        return ConditionValue(FALSE, REPAIRING, _repair_text(homes))
+        return _true(Kind.CLAIMED, f"holds {listed or 'its devices'} on node {group.node}")
+    if faults := group_faults(group):
+        return _false(Kind.INVALID_SPEC, faults[0], details=faults[1:])
+    if homes := sorted(set(fleet.pods(group.uid).values())):
+        return _repairing(homes)
     pending = [pod for pod in pods if pod.pending]
     if not pending:
-        text = f"no pod has asked for it yet; pods do with the annotation {contract.GROUP}: {group.name}"
-        return ConditionValue(FALSE, NO_PODS, text)
+        cure = f"name it in a pod's annotation {contract.GROUP}: {group.name}"
+        return _false(Kind.NO_PODS, "no pod has asked for it yet", cure)
     if not any(pod.injected for pod in pending):
-        text = "its pods were admitted while deviceshare's webhook was away, so none can be bound: recreate them"
-        return ConditionValue(FALSE, WAITING, text)
+        text = "its pods were admitted while deviceshare's webhook was away, so none can be bound"
+        return _false(Kind.WAITING, text, "recreate them")
     if all(pod.gates for pod in pending):
-        return ConditionValue(FALSE, GATED, f"none of its pods is to be scheduled yet: each {behind_gates(pending)}")
-    return ConditionValue(FALSE, WAITING, explain(fleet, group))
+        return _false(Kind.GATED, f"none of its pods is to be scheduled yet: each {behind_gates(pending)}")
+    return ConditionValue(FALSE, why_a_group_waits(fleet, group))
 
 
 def _with_barred(finding: ConditionValue, group: Group, fleet: Fleet, pods: Iterable[Pod]) -> ConditionValue:
@@ -135,75 +127,80 @@ def _with_barred(finding: ConditionValue, group: Group, fleet: Fleet, pods: Iter
     if not found:
         return finding
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    text = f"{finding.message}; pod {found[0].pod.metadata.key}{more} can't join it: {found[0].text}"
-    return finding._replace(message=text)
+    text = f"pod {found[0].pod.metadata.key}{more} can't join it: {found[0].reason}"
+    reason = finding.reason
+    return finding._replace(reason=msgspec.structs.replace(reason, details=(*reason.details, text)))
 
 
-def _repair_text(homes: list[str]) -> str:
+def _repairing(homes: list[str]) -> ConditionValue:
     if len(homes) == 1:
-        return f"its status was lost while its pods run on node {homes[0]}; it is made again from their claim"
-    return f"its status was lost and its pods run on several nodes ({', '.join(homes)}): delete those on all but one"
+        text = f"its status was lost while its pods run on node {homes[0]}; it is restored from their claim"
+        return _false(Kind.REPAIRING, text)
+    text = f"its status was lost and its pods run on several nodes ({', '.join(homes)})"
+    return _false(Kind.REPAIRING, text, "delete those on all but one")
 
 
 def _home(group: Group, home: Node | None) -> ConditionValue | None:
-    """What is wrong with the group's node; None when that is well."""
-    node, again = group.node, _again(group)
+    """What is wrong with the group's node, if anything."""
+    node, again = group.node, recreating(group)
     if not node:
-        return ConditionValue(UNKNOWN, NOT_BOUND, "it holds no devices yet")
+        return ConditionValue(UNKNOWN, Reason(Kind.NOT_BOUND, "it holds no devices yet"))
     if home is None:
-        return ConditionValue(FALSE, NODE_GONE, f"node {node} is gone: {again}, or bring the node back")
-    if home.metadata.fault:
-        return ConditionValue(UNKNOWN, UNREADABLE, node_fault(home))
+        return _false(Kind.NODE_GONE, f"node {node} is gone", f"{again}, or bring the node back")
+    if fault := node_fault(home):
+        return ConditionValue(UNKNOWN, fault)
     if not home.shared:
-        label = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
-        text = f"node {node} is not shared any more, so no pod can join: kubectl label node {node} {label}, or {again}"
-        return ConditionValue(FALSE, NODE_NOT_SHARED, text)
+        label = f"kubectl label node {node} {contract.MODE_LABEL}={contract.MODE_SHARED}"
+        return _false(
+            Kind.NODE_NOT_SHARED, f"node {node} is not shared any more, so no pod can join", f"{label}, or {again}"
+        )
     if not home.ready:
-        return ConditionValue(FALSE, NODE_NOT_READY, f"node {node} is not Ready: mend the node, or {again} elsewhere")
+        return _false(Kind.NODE_NOT_READY, f"node {node} is not Ready", f"repair the node, or {again}")
     return None
 
 
 def _claimed(
     group: Group, ledger: NodeDevices | None, claim: Claim | None, home: Node | None, pods: Collection[Pod]
 ) -> ConditionValue:
-    """Whether the devices of a group on a good node are well and its own."""
-    node, again = group.node, _again(group)
-    if ledger is not None and ledger.metadata.fault:
-        return ConditionValue(UNKNOWN, UNREADABLE, ledger_fault(ledger))
+    """Whether the devices of a group on a good node are healthy and its own."""
+    node, again = group.node, recreating(group)
+    others = f"deviceshare rebind {group.name}"
+    if ledger is not None and (fault := ledger_fault(ledger)):
+        return ConditionValue(UNKNOWN, fault)
     if ledger is None or claim is None or home is None:
-        text = f"its claim on node {node} is missing and made again from its pods; if this stays, {again}"
-        return ConditionValue(FALSE, CLAIM_MISSING, text)
+        text = f"its claim on node {node} is missing and is restored from its pods"
+        return _false(Kind.CLAIM_MISSING, text, f"if this stays, {again}")
     if broken := ledger.ailing(claim):
-        cure = f"take other devices with deviceshare rebind {group.name}"
-        return ConditionValue(FALSE, DEVICES_UNHEALTHY, f"{broken} on node {node}: {cure}, or mend the node")
+        cure = f"take other devices with {others}, or repair the node"
+        return _false(Kind.DEVICES_UNHEALTHY, f"{broken} on node {node}", cure)
     inventory = take(home, ledger.hardware)
     kept_out = (device for withheld in inventory.withheld for device in withheld.devices)
     here = identities(Device(each.resource, each.index) for each in (*inventory.devices, *kept_out))
     numbered = (Device(device.resource, device.index) for device in ledger.held(claim))
     lost = selected(device for device in numbered if device.identity not in here)
-    if unknown := [str(each) for each in inventory.withheld if each.resource in lost and not each.devices]:
-        return ConditionValue(FALSE, DEVICES_UNKNOWN, f"node {node} may not have its devices; {'; '.join(unknown)}")
+    if unknown := [each for each in inventory.withheld if each.resource in lost and not each.devices]:
+        text = f"node {node} may not have its devices"
+        return _false(Kind.DEVICES_UNKNOWN, text, details=map(str, unknown))
     if lost:
         named = " and ".join(f"{resource} {indices}" for resource, indices in lost.items())
-        return ConditionValue(FALSE, DEVICES_LOST, f"node {node} lost {named}: mend the node, or {again}")
-    if fault := untellable(ledger, claim):
-        return ConditionValue(
-            FALSE, NOT_HANDED_OVER, f"no further pod can be given its devices on node {node}: {fault}"
-        )
+        return _false(Kind.DEVICES_LOST, f"node {node} lost {named}", f"repair the node, or {again}")
+    if muted := untellable(ledger, claim):
+        text = f"no further pod can be given its devices on node {node}: {muted.text}"
+        return _false(muted.kind, text, muted.cure)
     allocated, left = ledger.allocated(), ledger.left()
     if taken := [f"{device} to pod {allocated[device]}" for device in ledger.held(claim) if device in allocated]:
-        cure = f"delete that pod or take other devices with deviceshare rebind {group.name}, and keep its kind away"
-        text = f"the device plugin of node {node} also gave {', '.join(taken)}: {cure}"
-        return ConditionValue(FALSE, DEVICES_GIVEN_AWAY, f"{text} (deviceshare's documentation tells how)")
+        text = f"the device plugin of node {node} also allocated {', '.join(taken)}"
+        keep = "keep its kind away (deviceshare's documentation tells how)"
+        return _false(Kind.DEVICES_GIVEN_AWAY, text, f"delete that pod or take other devices with {others}, and {keep}")
     if loose := selected(device for device in ledger.held(claim) if device in left):
         named = " and ".join(f"{resource} {indices}" for resource, indices in loose.items())
-        text = f"no placeholder pod on node {node} has {named}, so the device plugin may give it to another pod"
-        return ConditionValue(FALSE, DEVICES_NOT_KEPT, f"{text}: take others with deviceshare rebind {group.name}")
+        text = f"no placeholder pod on node {node} has {named}, so the device plugin may allocate it to another pod"
+        return _false(Kind.DEVICES_NOT_KEPT, text, f"take others with {others}")
     if sealed := sorted(pod.metadata.key for pod in pods if _outdated(pod, group, ledger, claim)):
-        text = f"{', '.join(sealed[:SHOWN_PODS])}{' …' if len(sealed) > SHOWN_PODS else ''}"
-        text = f"node {node} is Ready and has all its devices; these pods keep former ones until recreated: {text}"
-        return ConditionValue(TRUE, PODS_OUTDATED, text)
-    return ConditionValue(TRUE, AS_CLAIMED, f"node {node} is Ready and has all its devices")
+        keys = f"{', '.join(sealed[:SHOWN_PODS])}{' …' if len(sealed) > SHOWN_PODS else ''}"
+        text = f"node {node} is Ready and has all its devices; these pods keep former ones until recreated: {keys}"
+        return _true(Kind.PODS_OUTDATED, text)
+    return _true(Kind.AS_CLAIMED, f"node {node} is Ready and has all its devices")
 
 
 def _outdated(pod: Pod, group: Group, ledger: NodeDevices, claim: Claim) -> bool:
@@ -212,8 +209,12 @@ def _outdated(pod: Pod, group: Group, ledger: NodeDevices, claim: Claim) -> bool
     return mine and not is_told(pod, ledger, claim)
 
 
-def _again(group: Group) -> str:
-    return f"delete the group and make it again (kubectl delete sdg {group.name})"
+def _true(kind: Kind, text: str) -> ConditionValue:
+    return ConditionValue(TRUE, Reason(kind, text))
+
+
+def _false(kind: Kind, text: str, cure: str = "", details: Iterable[str] = ()) -> ConditionValue:
+    return ConditionValue(FALSE, Reason(kind, text, cure, tuple(details)))
 
 
 def _condition(group: Group, type_: str, finding: ConditionValue, now: str) -> Condition:
@@ -222,8 +223,8 @@ def _condition(group: Group, type_: str, finding: ConditionValue, now: str) -> C
     return Condition(
         type=type_,
         status=finding.status,
-        reason=finding.reason,
-        message=finding.message,
+        reason=finding.reason.kind.value,
+        message=str(finding.reason),
         last_transition_time=now if before is None or changed else before.last_transition_time,
         observed_generation=group.metadata.generation,
     )

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Trespass
+from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement.blind_spots import UnreadableObject
 
 FREE: Final = "free"
@@ -86,6 +87,8 @@ class NodeView(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Resources that pods have through the device plugin, unknown which devices, so that no group gets any."""
     withheld: list[str] = field(default_factory=list)
     """Resources that may be there, unknown which devices, so that no group gets any, each with the reason."""
+    reasons: list[Reason] = field(default_factory=list)
+    """The obstacle and those of resources, for programs."""
     driver: str = ""
 
 
@@ -106,6 +109,8 @@ class GroupView(Struct, frozen=True, rename="camel", omit_defaults=True):
     """How many more are behind scheduling gates, so that no scheduler tries them yet."""
     message: str = ""
     ailment: str = ""
+    why: Reason | None = None
+    """The message for programs."""
 
 
 class WaitingPod(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -116,6 +121,8 @@ class WaitingPod(Struct, frozen=True, rename="camel", omit_defaults=True):
     since: str
     """When it was created, RFC 3339."""
     reason: str
+    why: Reason
+    """The same for programs."""
 
 
 class Picture(Struct, frozen=True, rename="camel"):

@@ -1,4 +1,4 @@
-"""What would become of groups and pods on a cluster: placed one pod after the other, as kube-scheduler would ask.
+"""A plan: groups and pods placed on a cluster, one pod after the other, as kube-scheduler would ask.
 
 Whether a node fits, which is best, which devices a group gets and why it waits, all come from the functions that answer
 the scheduler extender and the conditions. What only kube-scheduler weighs (CPU, memory, taints, affinity) is left out.
@@ -10,16 +10,19 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain.admission.pod_review import review_new_pod
+from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.drawing import draw
-from deviceshare.domain.answers.obstacles import group_message, pod_obstacle, why_it_waits
 from deviceshare.domain.answers.picture import Picture
 from deviceshare.domain.answers.verdicts import candidates
+from deviceshare.domain.answers.waiting import why_a_pod_waits
 from deviceshare.domain.objects.devices import Devices, selected
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement import allocation, topology
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import pod_obstacle
 
 
 class Placement(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -45,6 +48,8 @@ class Waits(Struct, frozen=True, rename="camel"):
     pod: str
     group: str
     reason: str
+    why: Reason
+    """The same for programs."""
 
 
 class Plan(Struct, frozen=True, rename="camel"):
@@ -89,7 +94,8 @@ class Planner:
 
     def _place(self, pod: Pod) -> None:
         if refusal := review_new_pod(pod):
-            self._refused.append(Waits(pod.metadata.key, pod.group, f"the webhook would refuse it: {refusal}"))
+            reason = Reason(ReasonKind.REFUSED, f"the webhook would refuse it: {refusal}")
+            self._refused.append(Waits(pod.metadata.key, pod.group, str(reason), reason))
             return
         group = self._groups.get(pod.group)
         if group is not None and not pod_obstacle(pod, group):
@@ -113,16 +119,16 @@ class Planner:
         assert devices is not None and ledger is not None, "a node fits only with enough free devices in its ledger"
         claims = {**ledger.claims, group.uid: Claim(group.name, list(devices))}
         fleet.set_ledger(node, replace(ledger, spec=replace(ledger.spec, claims=claims)))
-        status = replace(group.status, phase=BOUND, node_name=node, selected_devices=selected(devices))
+        then = replace(group.status, phase=BOUND, node_name=node, selected_devices=selected(devices))
         self._equals[group.name] = sum(score == scores[node] for score in scores.values()) - 1
-        self._groups[group.name] = replace(group, status=status)
+        self._groups[group.name] = replace(group, status=then)
         return self._groups[group.name]
 
     def _told(self, group: Group) -> Placement:
         mine = [pod for pod in self._pods if pod.group == group.name]
         return Placement(
             group=group.name,
-            message=group_message(self._fleet, group, mine),
+            message=str(group_status.bound(group, self._fleet, mine)),
             node=group.node,
             devices=selected(self._held(group)),
             why_these=topology.reason(self._held(group), self._fleet.links(group.node)),
@@ -140,5 +146,6 @@ class Planner:
         for pod in self._pods:
             if not pod.node:
                 group = self._groups.get(pod.group)
-                message = group_message(self._fleet, group, [pod]) if group else ""
-                yield Waits(pod.metadata.key, pod.group, why_it_waits(self._fleet, pod, group, message))
+                bound = group_status.bound(group, self._fleet, [pod]) if group else None
+                reason = why_a_pod_waits(self._fleet, pod, group, bound)
+                yield Waits(pod.metadata.key, pod.group, str(reason), reason)

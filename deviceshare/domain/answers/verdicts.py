@@ -1,4 +1,4 @@
-"""For each node, whether a group could live there, why not, and what would free each of its devices.
+"""Verdicts on nodes: whether a group could live there, why not, and what would free each device.
 
 The verdicts are those of `Fleet.filter`, which answers kube-scheduler; the devices are those that the bind would take.
 """
@@ -10,12 +10,14 @@ from msgspec import Struct, field
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.drawing import view_of
-from deviceshare.domain.answers.obstacles import node_obstacle
 from deviceshare.domain.answers.picture import FORMER, FREE, LEFT, PLUGIN, RELEASING, SPLIT, WITHHELD, DeviceView
+from deviceshare.domain.answers.waiting import unusable
 from deviceshare.domain.objects.devices import selected
-from deviceshare.domain.objects.groups import Group, group_faults
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.reasons import Reason, ReasonKind, text_of
 from deviceshare.domain.placement import allocation, topology
-from deviceshare.domain.placement.fleet import TOO_FULL, Fleet
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import invalid
 
 
 class DeviceVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -34,6 +36,8 @@ class NodeVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     node: str
     fits: bool
     reason: str = ""
+    why: Reason | None = None
+    """The same for programs."""
     score: int | None = None
     """Among the nodes that fit, 0 to 10; kube-scheduler adds its own."""
     would_get: dict[str, str] = field(default_factory=dict)
@@ -48,39 +52,40 @@ class Candidates(NamedTuple):
     """The nodes that the group's next pod may go to, with their scores; and why not, for each of the others."""
 
     scores: dict[str, int]
-    reasons: dict[str, str]
+    reasons: dict[str, Reason]
 
 
 def candidates(fleet: Fleet, group: Group) -> Candidates:
     """What filter and prioritize answer over all nodes, leaving out nodes that kube-scheduler would not use itself."""
     names = fleet.names()
-    if faults := group_faults(group):
-        return Candidates({}, dict.fromkeys(names, f"group {group.name} is invalid: {faults[0]}"))
-    fits, reasons = fleet.filter(group, names)
-    reasons |= {name: obstacle for name in fits if (obstacle := node_obstacle(fleet, name))}
-    return Candidates(fleet.prioritize(group, [name for name in fits if name not in reasons]), reasons)
+    if fault := invalid(group):
+        return Candidates({}, dict.fromkeys(names, fault))
+    filtered = fleet.filter(group, names)
+    reasons = filtered.reasons | {name: obstacle for name in filtered.fits if (obstacle := unusable(fleet, name))}
+    return Candidates(fleet.prioritize(group, [name for name in filtered.fits if name not in reasons]), reasons)
 
 
 def verdicts(fleet: Fleet, group: Group) -> list[NodeVerdict]:
     """Every shared node, the best first, then those that lack the fewest devices, then the others."""
     scores, reasons = candidates(fleet, group)
-    found = [_verdict(fleet, group, name, reasons.get(name, ""), scores) for name in fleet.names()]
+    found = [_verdict(fleet, group, name, reasons.get(name), scores) for name in fleet.names()]
     return sorted(found, key=_rank)
 
 
 def _rank(verdict: NodeVerdict) -> tuple[bool, int, bool, int, str]:
-    missing = not verdict.reason.startswith(TOO_FULL)
-    return (not verdict.fits, -(verdict.score or 0), missing, verdict.lacks, verdict.node)
+    otherwise = not verdict.why or verdict.why.kind is not ReasonKind.TOO_FULL
+    return (not verdict.fits, -(verdict.score or 0), otherwise, verdict.lacks, verdict.node)
 
 
-def _verdict(fleet: Fleet, group: Group, name: str, reason: str, scores: Mapping[str, int]) -> NodeVerdict:
+def _verdict(fleet: Fleet, group: Group, name: str, reason: Reason | None, scores: Mapping[str, int]) -> NodeVerdict:
     wants, free = group.spec.resources, fleet.free(name)
     lacks = {resource: count - sum(device.resource == resource for device in free) for resource, count in wants.items()}
     chosen = () if reason or group.node else allocation.choose(wants, free, fleet.links(name)) or ()
     return NodeVerdict(
         node=name,
         fits=not reason,
-        reason=reason,
+        reason=text_of(reason),
+        why=reason,
         score=scores.get(name),
         would_get=selected(chosen),
         why_these=topology.reason(chosen, fleet.links(name)),
@@ -99,9 +104,9 @@ def _devices(fleet: Fleet, name: str, wants: Iterable[str]) -> Iterable[DeviceVe
 def _in_the_way(fleet: Fleet, node: str, device: DeviceView) -> tuple[str, str]:
     """Why a device can't be had, and what would change that."""
     if device.unhealthy:
-        return f"unhealthy: {device.unhealthy}", f"mend it, then deviceshare recover {node} {device.index}"
+        return f"unhealthy: {device.unhealthy}", f"repair it, then deviceshare recover {node} {device.index}"
     if device.lost:
-        return "no longer on the node", "mend the node"
+        return "no longer on the node", "repair the node"
     if device.use == FREE:
         return "", ""
     if device.use == SPLIT:

@@ -1,4 +1,4 @@
-"""Why a group waits, in words for the person who waits.
+"""What groups and their pods wait for.
 
 The same facts as the extender's reasons, but with who holds what, and bounded: a condition must stay readable on 300
 nodes.
@@ -7,57 +7,97 @@ nodes.
 import heapq
 from collections.abc import Iterable, Mapping
 
-from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import identities, selected
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement.fleet import TOO_FULL, Fleet
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.placement.barred_pods import barred
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import KEPT_OUT
+from deviceshare.domain.placement.join_obstacles import NOT_SHARED, missing, pod_obstacle
 
 SHOWN_NODES = 5
-SHOWN_GATES = 3
 
 
-def explain(fleet: Fleet, group: Group) -> str:
+def why_a_group_waits(fleet: Fleet, group: Group) -> Reason:
     """What an unbound group waits for, and who is in the way on which node."""
     home = fleet.home(group)
     if home:
         # A bind died half-way: its claim is there, and the group's next pod goes to it.
         obstacle = fleet.joining_obstacle(group, home)
-        return f"waiting for a pod to be placed on node {home}" + (f": {obstacle}" if obstacle else "")
+        text = f"waiting for a pod to be placed on node {home}"
+        return _waiting(f"{text}: {obstacle.text}", obstacle.cure) if obstacle else _waiting(text)
     wants = " and ".join(f"{count} {resource}" for resource, count in sorted(group.spec.resources.items()))
     shared = [name for name in fleet.names() if _shared(fleet, name)]
     if not shared:
-        label = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
-        return f"waiting for {wants}: no node is shared; share one with kubectl label node NODE {label}"
+        return _waiting(f"waiting for {wants}, but no node is shared", NOT_SHARED.cure)
     names = [name for name in shared if _selected(fleet, name, group.spec.node_selector)]
     if not names:
         selector = ",".join(f"{key}={value}" for key, value in sorted(group.spec.node_selector.items()))
-        return f"waiting for {wants}: none of {len(shared)} shared nodes matches spec.nodeSelector {selector}"
-    fits, reasons = fleet.filter(group, names)
+        text = f"waiting for {wants}, but none of {len(shared)} shared nodes matches spec.nodeSelector {selector}"
+        return _waiting(text, "change it, or label a node")
+    fits, refused = fleet.filter(group, names)
     if fits:
         have = "1 shared node has" if len(fits) == 1 else f"{len(fits)} shared nodes have"
-        return f"{have} {wants} free; what else its pods wait for is in their events (kubectl describe pod)"
-    # Nodes that only lack devices first: on the others something else has to change before devices help.
-    shown = heapq.nsmallest(SHOWN_NODES, names, key=lambda name: (not reasons[name].startswith(TOO_FULL), name))
-    lines = [
-        f"{name}: {_holders(fleet, group, name) if reasons[name].startswith(TOO_FULL) else reasons[name]}"
-        for name in shown
-    ]
+        return _waiting(f"{have} {wants} free", "see what else its pods wait for (kubectl describe pod)")
+    where = "which no shared node that matches its nodeSelector" if group.spec.node_selector else "which no shared node"
+    return _waiting(f"waiting for {wants}, {where} has free", details=_in_the_way(fleet, group, refused))
+
+
+def why_a_pod_waits(fleet: Fleet, pod: Pod, group: Group | None, bound: Reason | None) -> Reason:
+    """What a pending pod waits for; `bound` is what its group's condition Bound says."""
+    obstacle = pod_obstacle(pod, group)
+    if obstacle or group is None or bound is None:
+        return obstacle or missing(pod)
+    if found := barred(fleet, group, [pod]):
+        return found[0].reason
+    return why_members_wait(fleet, group, scheduler_said(pod), bound)
+
+
+def why_members_wait(fleet: Fleet, group: Group, said: Reason | None, bound: Reason) -> Reason:
+    """What pods of the group wait for that nothing is wrong with, and of which kube-scheduler `said` this.
+
+    Where devices are not what they lack, its word is the best there is.
+    """
+    home = fleet.home(group)
+    if home:
+        not_tried = f"kube-scheduler has not tried it yet; its group lives on node {home}"
+        obstacle = fleet.joining_obstacle(group, home) or unusable(fleet, home)
+        return obstacle or said or Reason(ReasonKind.NOT_TRIED, not_tried)
+    return said or bound if fleet.filter(group, fleet.names()).fits else bound
+
+
+def unusable(fleet: Fleet, name: str) -> Reason | None:
+    """Why no group gets devices on the node, whatever is free there; kube-scheduler's own reasons among them."""
+    if obstacle := fleet.obstacle(name):
+        return obstacle
+    node = fleet.node(name)
+    if node is not None and not node.ready:
+        return Reason(ReasonKind.NODE_NOT_READY, "the node is not Ready", f"repair it (kubectl describe node {name})")
+    if node is not None and node.spec.unschedulable:
+        return Reason(ReasonKind.NODE_CORDONED, "the node is cordoned", f"kubectl uncordon {name}")
+    return None
+
+
+def scheduler_said(pod: Pod) -> Reason | None:
+    """Why kube-scheduler found no node when it last tried the pod."""
+    return Reason(ReasonKind.UNSCHEDULABLE, pod.refusal.message) if pod.refusal and pod.refusal.message else None
+
+
+def _waiting(text: str, cure: str = "", details: Iterable[str] = ()) -> Reason:
+    return Reason(ReasonKind.WAITING, text, cure, tuple(details))
+
+
+def _in_the_way(fleet: Fleet, group: Group, refused: Mapping[Reason, list[str]]) -> Iterable[str]:
+    """Nodes that only lack devices first: on the others something else has to change before devices help."""
+    names = [(reason.kind is not ReasonKind.TOO_FULL, name, reason) for reason, of in refused.items() for name in of]
+    shown = heapq.nsmallest(SHOWN_NODES, names, key=lambda each: each[:2])
+    for elsewhere, name, reason in shown:
+        yield f"{name}: {reason if elsewhere else _holders(fleet, group, name)}"
     rest = len(names) - len(shown)
     if rest:
-        lines.append("and 1 more node" if rest == 1 else f"and {rest} more nodes")
-    where = "which no shared node that matches its nodeSelector" if group.spec.node_selector else "which no shared node"
-    return f"waiting for {wants}, {where} has free; " + "; ".join(lines)
-
-
-def behind_gates(pods: Iterable[Pod]) -> str:
-    """What pods wait for that somebody else holds back, as Kueue does: the end of a sentence about one of them."""
-    names = sorted({gate for pod in pods for gate in pod.gates})
-    more = f" and {len(names) - SHOWN_GATES} more" if len(names) > SHOWN_GATES else ""
-    gates = "scheduling gate" if len(names) == 1 else "scheduling gates"
-    return f"waits for its {gates} {', '.join(names[:SHOWN_GATES])}{more} to be removed"
+        yield "and 1 more node" if rest == 1 else f"and {rest} more nodes"
 
 
 def _shared(fleet: Fleet, name: str) -> bool:

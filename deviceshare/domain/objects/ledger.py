@@ -97,9 +97,9 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         """Whether the device, in the present numbering, is there, for groups or not."""
         return device.identity in identities((*self.devices, *self.kept_out))
 
-    def unknown(self, resource: str) -> str:
-        """Why nobody knows which devices of the resource are there, or ""."""
-        return next((w.text for w in self.status.withheld if w.resource == resource and not w.devices), "")
+    def unknown(self, resource: str) -> Withheld | None:
+        """What says that nobody knows which devices of the resource are there."""
+        return next((w for w in self.status.withheld if w.resource == resource and not w.devices), None)
 
     def present(self, device: Device) -> Device:
         """The device in the node's present numbering: found by its UUID, or by its index if it was given without one.

@@ -14,6 +14,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.node_affinity import admits
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.fleet import Fleet
 
 MOST_COMPARED: Final = 2_000_000
@@ -25,16 +26,10 @@ _CHANGE = "change these in what creates the pod and recreate it"
 
 
 class Barred(NamedTuple):
-    """One such pod; `why` begins like a sentence about it."""
+    """One such pod, and why."""
 
     pod: Pod
-    why: str
-    cure: str
-
-    @property
-    def text(self) -> str:
-        """Both, in one line."""
-        return f"{self.why}: {self.cure}"
+    reason: Reason
 
 
 class _Places(NamedTuple):
@@ -80,9 +75,10 @@ def _judge(pod: Pod, places: Callable[[bool], _Places], ruled_out: _Comparison) 
     if not ruled_out(pod, nodes):
         return None
     if frozen:
-        why = f"an earlier deviceshare wrote a node affinity into the pod, which rules out {what}"
-        return Barred(pod, why, _RECREATE)
-    return Barred(pod, f"the pod's own nodeSelector or node affinity rules out {what}", _CHANGE)
+        text, cure = f"an earlier deviceshare wrote a node affinity into the pod, which rules out {what}", _RECREATE
+    else:
+        text, cure = f"the pod's own nodeSelector or node affinity rules out {what}", _CHANGE
+    return Barred(pod, Reason(ReasonKind.NODES_RULED_OUT, text, cure))
 
 
 def _places(fleet: Fleet, group: Group, *, now: bool) -> _Places:

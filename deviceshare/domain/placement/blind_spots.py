@@ -10,6 +10,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 
 _COMMANDS: Final = {"Pod": "pod", "Node": "node", contract.GROUP_KIND: "sdg", contract.NODE_DEVICES_KIND: "ndev"}
 
@@ -36,22 +37,23 @@ def unreadable(kind: str, objects: Iterable[ObjectMeta]) -> list[UnreadableObjec
     return sorted(found, key=lambda each: each.name)
 
 
-def node_fault(node: Node) -> str:
-    """Why nothing is decided about the node, or ""."""
-    meta = node.metadata
-    return f"the node can't be read ({meta.fault}): kubectl edit node {meta.name}" if meta.unreadable else ""
+def node_fault(node: Node) -> Reason | None:
+    """Why nothing is decided about the node."""
+    return _fault("the node", node.metadata, f"kubectl edit node {node.metadata.name}")
 
 
-def ledger_fault(ledger: NodeDevices) -> str:
-    """Why nobody knows who holds which devices of the node, or ""."""
-    meta = ledger.metadata
-    text = f"the NodeDevices of the node can't be read ({meta.fault}): kubectl edit ndev {meta.name}"
-    return text if meta.unreadable else ""
+def ledger_fault(ledger: NodeDevices) -> Reason | None:
+    """Why nobody knows who holds which devices of the node."""
+    return _fault("the NodeDevices of the node", ledger.metadata, f"kubectl edit ndev {ledger.metadata.name}")
 
 
-def pod_fault(pod: Pod) -> str:
-    """What can't be read of the pod, or ""."""
-    return f"can't be read ({pod.metadata.fault})" if pod.metadata.unreadable else ""
+def pod_fault(pod: Pod) -> Reason | None:
+    """Why nothing is decided about the pod."""
+    return _fault("the pod", pod.metadata, "delete and recreate the pod")
+
+
+def _fault(what: str, meta: ObjectMeta, cure: str) -> Reason | None:
+    return Reason(ReasonKind.UNREADABLE, f"{what} can't be read ({meta.fault})", cure) if meta.unreadable else None
 
 
 class BlindSpots:
@@ -83,14 +85,15 @@ class BlindSpots:
         found = {**self._pods.get("", {}), **self._pods.get(node, {})}
         return [found[key] for key in sorted(found)]
 
-    def obstacle(self, node: str, seen: Node | None, ledger: NodeDevices | None) -> str:
-        """Why no device of the node can be told to be free, or ""; the pod that stands in the way is named."""
+    def obstacle(self, node: str, seen: Node | None, ledger: NodeDevices | None) -> Reason | None:
+        """Why no device of the node can be said to be free; the pod that stands in the way is named."""
         if seen is not None and (fault := node_fault(seen)):
             return fault
         if ledger is not None and (fault := ledger_fault(ledger)):
             return fault
         pods = self.on(node)
         if not pods:
-            return ""
-        more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
-        return f"pod {pods[0].name}{more} on the node can't be read ({pods[0].fault}) and may hold any of its devices"
+            return None
+        named = f"pod {pods[0].name}{f' and {len(pods) - 1} more' if len(pods) > 1 else ''}"
+        text = f"{named} on the node can't be read ({pods[0].fault}) and may hold any of its devices"
+        return Reason(ReasonKind.UNREADABLE, text, pods[0].cure)

@@ -16,34 +16,37 @@ from deviceshare.domain.objects.devices import Device, Devices, identities
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import Link
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.nodes import Node, rebooted
+from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
-from deviceshare.domain.placement.join_obstacles import joining_obstacle, withheld_text
+from deviceshare.domain.placement.join_obstacles import (
+    NOT_SHARED,
+    OTHER_LABELS,
+    elsewhere,
+    home_gone,
+    joining_obstacle,
+    node_obstacle,
+    too_full,
+    withheld_reason,
+)
 from deviceshare.domain.placement.node_selections import Selections
-from deviceshare.domain.placement.opaque_nodes import opaque, opaque_text
+from deviceshare.domain.placement.opaque_nodes import opaque, opaque_reason
 
 T = TypeVar("T")
-
-NOT_SHARED = "the node is not shared (no label deviceshare.io/mode=shared)"
-NO_LEDGER = "the node's devices are not known yet"
-REBOOTED = "the node was started anew and its agent has not reported since"
-TOO_FULL = "node(s) too full"
-"""kube-scheduler writes the number of nodes in front of a reason, hence the words that its own reasons begin with."""
-OTHER_LABELS = "the node does not match the group's nodeSelector"
 
 
 class Shape(NamedTuple):
     """All that placement needs to know of a node, but for its name and labels."""
 
-    obstacle: str
-    """Why no group at all fits, or ""."""
+    obstacle: Reason | None
+    """Why no group at all fits."""
     free: tuple[tuple[str, int], ...]
     total: tuple[tuple[str, int], ...]
     opaque: frozenset[str]
     """Resources of which pods hold devices through the vendor's device plugin, unknown which."""
-    withheld: tuple[tuple[str, str], ...] = ()
+    withheld: tuple[tuple[str, Reason], ...] = ()
     """Resources of which the node withholds devices, and why."""
 
 
@@ -56,10 +59,15 @@ class Assumption(NamedTuple):
 
 
 class Filtered(NamedTuple):
-    """The answer to a filter call: nodes that fit, and the reason for each that does not."""
+    """The answer to a filter call: the nodes that fit, and those that don't, by the reason."""
 
     fits: list[str]
-    reasons: dict[str, str]
+    refused: dict[Reason, list[str]]
+
+    @property
+    def reasons(self) -> dict[str, Reason]:
+        """By node."""
+        return {node: reason for reason, nodes in self.refused.items() for node in nodes}
 
 
 class Fleet:
@@ -187,61 +195,51 @@ class Fleet:
     def filter(self, group: Group, names: Iterable[str]) -> Filtered:
         """Which of the named nodes the group's next pod may go to."""
         home = self.home(group)
-        if home:
-            reason = self.joining_obstacle(group, home)
-            reasons = dict.fromkeys(names, f"group {group.name} lives on node {home}")
-            if home not in reasons:
-                return Filtered([], reasons)
-            if reason:
-                reasons[home] = reason
-                return Filtered([], reasons)
-            del reasons[home]
-            return Filtered([home], reasons)
-        return self._filter_unbound(group, names)
+        if not home:
+            return self._filter_unbound(group, names)
+        asked = list(names)
+        others = [name for name in asked if name != home]
+        refused = {elsewhere(group, home): others} if others else {}
+        if len(others) == len(asked):
+            return Filtered([], refused)
+        if reason := self.joining_obstacle(group, home):
+            return Filtered([], {reason: [home], **refused})
+        return Filtered([home], refused)
 
     def _filter_unbound(self, group: Group, names: Iterable[str]) -> Filtered:
         fits: list[str] = []
-        reasons: dict[str, str] = {}
-        verdicts: dict[int, str] = {}
+        refused: dict[Reason, list[str]] = {}
+        places: dict[int, list[str]] = {}  # where nodes of a shape are listed: each name costs one look-up
         selector, shapes = group.spec.node_selector, self._shapes
         selected: Collection[str] = self._selections.matching(selector) if selector else ()
         for name in names:
             shape = shapes.get(name)
-            if shape is None:
-                reasons[name] = NOT_SHARED
-                continue
-            reason = verdicts.get(id(shape))
-            if reason is None:
-                reason = verdicts[id(shape)] = _obstacle(group, shape)
-            if selector and not reason and name not in selected:
-                reason = OTHER_LABELS
-            if reason:
-                reasons[name] = reason
-            else:
-                fits.append(name)
-        return Filtered(fits, reasons)
+            place = places.get(id(shape))
+            if place is None:
+                reason = _obstacle(group, shape)
+                place = places[id(shape)] = refused.setdefault(reason, []) if reason else fits
+            if selector and place is fits and name not in selected:
+                place = refused.setdefault(OTHER_LABELS, [])
+            place.append(name)
+        return Filtered(fits, refused)
 
-    def joining_obstacle(self, group: Group, home: str) -> str:
-        """Why no further pod of the group may go to the node it lives on, or "".
+    def joining_obstacle(self, group: Group, home: str) -> Reason | None:
+        """Why no further pod of the group may go to the node it lives on.
 
         A claim that isn't in the mirror yet is no obstacle: the bind reads the ledger fresh and decides.
         """
         shape = self._shapes.get(home)
         if shape is None:
-            return f"group {group.name} lives on node {home}, which is gone: delete the group and make it again"
-        if shape.obstacle:
-            return shape.obstacle
-        if opacity := self.opacity(group, home):
-            return opacity
-        return joining_obstacle(self._ledgers[home], group)
+            return home_gone(group, home)
+        return shape.obstacle or self.opacity(group, home) or joining_obstacle(self._ledgers[home], group)
 
-    def obstacle(self, name: str) -> str:
-        """Why no group at all fits on the node, or ""."""
+    def obstacle(self, name: str) -> Reason | None:
+        """Why no group at all fits on the node."""
         return self._shapes[name].obstacle if name in self._shapes else NOT_SHARED
 
-    def opacity(self, group: Group, name: str) -> str:
-        """Why no device of the node can be told to be free for the group, or ""; see `opaque`."""
-        return opaque_text(sorted(self.opaque(name) & group.spec.resources.keys()))
+    def opacity(self, group: Group, name: str) -> Reason | None:
+        """Why no device of the node can be said to be free for the group; see `opaque`."""
+        return opaque_reason(sorted(self.opaque(name) & group.spec.resources.keys()))
 
     def prioritize(self, group: Group, names: Iterable[str]) -> dict[str, int]:
         """The score of each named node for the group, 0 to 10 (allocation.scores)."""
@@ -257,33 +255,28 @@ class Fleet:
         if node is None and ledger is None:
             self._shapes.pop(name, None)
             return
-        obstacle = "" if node is not None and (node.shared or node.metadata.unreadable) else NOT_SHARED
-        obstacle = obstacle or self._blind_spots.obstacle(name, node, ledger)
-        if not obstacle and ledger is None:
-            obstacle = NO_LEDGER
-        if not obstacle and node and ledger and rebooted(node, ledger.hardware):
-            obstacle = REBOOTED
         shape = Shape(
-            obstacle,
+            node_obstacle(name, node, ledger, self._blind_spots),
             _counts(self.free(name)),
             _counts(ledger.devices if ledger else ()),
             self.opaque(name),
-            tuple((withheld.resource, withheld.text) for withheld in ledger.status.withheld) if ledger else (),
+            tuple((w.resource, withheld_reason(w.resource, w)) for w in ledger.status.withheld) if ledger else (),
         )
         self._shapes[name] = self._interned.setdefault(shape, shape)
 
 
-def _obstacle(group: Group, shape: Shape) -> str:
-    if shape.obstacle:
-        return shape.obstacle
-    if opacity := opaque_text(sorted(shape.opaque & group.spec.resources.keys())):
-        return opacity
+def _obstacle(group: Group, shape: Shape | None) -> Reason | None:
+    if shape is None:
+        return NOT_SHARED
+    obstacle = shape.obstacle or opaque_reason(sorted(shape.opaque & group.spec.resources.keys()))
+    if obstacle:
+        return obstacle
     total = dict(shape.total)
     for resource, reason in shape.withheld:
         if resource in group.spec.resources and resource not in total:
-            return withheld_text(resource, reason)
+            return reason
     lacks = allocation.shortage(group.spec.resources, dict(shape.free), total)
-    return f"{TOO_FULL}: group {group.name} needs {lacks}" if lacks else ""
+    return too_full(group, lacks) if lacks else None
 
 
 def _counts(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:

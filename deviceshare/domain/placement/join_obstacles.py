@@ -1,34 +1,150 @@
-"""Why no further pod may join a group, by the ledger of the node that the group lives on."""
+"""Obstacles: what keeps a pod from its group's devices, on a node or on any."""
 
-from deviceshare.domain.objects.groups import Group
+from collections.abc import Iterable
+from typing import Final
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.groups import Group, group_faults
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node, rebooted
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
+from deviceshare.domain.placement.inventory import Withheld
 from deviceshare.domain.placement.replacement import untellable
 
+SHOWN_GATES: Final = 3
 
-def joining_obstacle(ledger: NodeDevices, group: Group) -> str:
-    """What is wrong with the group's claim or its devices, or "".
+NOT_SHARED: Final = Reason(
+    ReasonKind.NODE_NOT_SHARED,
+    "the node is not shared",
+    f"kubectl label node NODE {contract.MODE_LABEL}={contract.MODE_SHARED}",
+)
+NO_LEDGER: Final = Reason(
+    ReasonKind.DEVICES_UNKNOWN, "the node's devices are not known yet", "if this stays, deviceshare doctor"
+)
+REBOOTED: Final = Reason(
+    ReasonKind.NODE_REBOOTED,
+    "the node rebooted and its agent has not reported yet",
+    f"if this stays, kubectl get pods -A -o wide -l app.kubernetes.io/name={contract.NAME}-agent",
+)
+OTHER_LABELS: Final = Reason(
+    ReasonKind.NODE_SELECTOR,
+    "the node does not match the group's nodeSelector",
+    "change spec.nodeSelector or the node's labels",
+)
+NOT_INJECTED: Final = Reason(
+    ReasonKind.NOT_INJECTED,
+    "the pod was admitted while deviceshare's webhook was away, so its containers would not see the group's devices",
+    "delete and recreate the pod",
+)
+
+
+def node_obstacle(name: str, node: Node | None, ledger: NodeDevices | None, blind_spots: BlindSpots) -> Reason | None:
+    """Why no group at all fits on the node, whatever is free."""
+    if node is None or not (node.shared or node.metadata.unreadable):
+        return NOT_SHARED
+    if unreadable := blind_spots.obstacle(name, node, ledger):
+        return unreadable
+    if ledger is None:
+        return NO_LEDGER
+    return REBOOTED if rebooted(node, ledger.hardware) else None
+
+
+def elsewhere(group: Group, home: str) -> Reason:
+    """Why a group takes no pods on other nodes than its own."""
+    return Reason(ReasonKind.GROUP_ELSEWHERE, f"group {group.name} lives on node {home}")
+
+
+def too_full(group: Group, lacks: str) -> Reason:
+    """kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons."""
+    return Reason(ReasonKind.TOO_FULL, f"node(s) too full: group {group.name} needs {lacks}")
+
+
+def withheld_reason(resource: str, withheld: Withheld) -> Reason:
+    """Why a group gets nothing of a resource on a node, whatever is free."""
+    text = f"the node offers no {resource} to groups: {withheld.reason}"
+    return Reason(ReasonKind.DEVICES_WITHHELD, text, withheld.cure)
+
+
+def joining_obstacle(ledger: NodeDevices, group: Group) -> Reason | None:
+    """What is wrong with the group's claim or its devices.
 
     A claim that isn't there is no obstacle here: the ledger may be behind, and the bind reads it fresh. Nor are devices
     that were kept out since: they are there, and the group's.
     """
     claim = ledger.claims.get(group.uid)
     if claim is None:
-        return ""
+        return None
     if claim.releasing:
-        return f"the devices of group {group.name} are being released"
+        return Reason(ReasonKind.CLAIM_RELEASING, f"the devices of group {group.name} are being released")
     if broken := ledger.ailing(claim):
-        return f"{broken} of group {group.name}: deviceshare rebind {group.name}"
+        text = f"{broken} of group {group.name}"
+        return Reason(ReasonKind.DEVICES_UNHEALTHY, text, f"deviceshare rebind {group.name}")
     if fault := untellable(ledger, claim):
         return fault
     gone = [device for device in ledger.held(claim) if not ledger.has(device)]
     for device in gone:
         if unknown := ledger.unknown(device.resource):
-            return withheld_text(device.resource, unknown)
+            return withheld_reason(device.resource, unknown)
     if gone:
-        return f"the node lost {', '.join(map(str, gone))} of group {group.name}: delete the group and make it again"
-    return ""
+        text = f"the node lost {', '.join(map(str, gone))} of group {group.name}"
+        return Reason(ReasonKind.DEVICES_LOST, text, recreating(group))
+    return None
 
 
-def withheld_text(resource: str, reason: str) -> str:
-    """Why a group gets nothing of a resource on a node, whatever is free."""
-    return f"the node offers no {resource} to groups: {reason}"
+def home_gone(group: Group, home: str) -> Reason:
+    """Why no pod joins a group whose node nobody knows any more."""
+    text = f"group {group.name} lives on node {home}, which is gone"
+    return Reason(ReasonKind.NODE_GONE, text, recreating(group))
+
+
+def recreating(group: Group) -> str:
+    """How a group gets another node, or other devices."""
+    return f"delete and recreate the group (kubectl delete sdg {group.name})"
+
+
+def pod_obstacle(pod: Pod, group: Group | None) -> Reason | None:
+    """Why the pod can't be bound to any node, whatever is free there."""
+    if pod.left_out:
+        return left_out(pod)
+    if not pod.admitted:
+        return pod_fault(pod) or NOT_INJECTED
+    if group is None:
+        return missing(pod)
+    if group.deleting:
+        text = f"group {pod.group} is being deleted and takes no pods"
+        return Reason(ReasonKind.GROUP_DELETING, text, "create it again when it is gone")
+    if fault := invalid(group):
+        return fault
+    return Reason(ReasonKind.GATED, f"the pod {behind_gates([pod])}") if pod.gates else None
+
+
+def missing(pod: Pod) -> Reason:
+    """Why a pod waits whose group isn't there."""
+    return Reason(ReasonKind.GROUP_MISSING, f"group {pod.group} does not exist", "create it")
+
+
+def invalid(group: Group) -> Reason | None:
+    """Why the group can be had nowhere: its spec, or that it can't be read."""
+    faults = group_faults(group)
+    return Reason(ReasonKind.INVALID_SPEC, f"group {group.name} is invalid: {faults[0]}") if faults else None
+
+
+def left_out(pod: Pod) -> Reason:
+    """Why a pod can't join the group that it names: its namespace is left out (guard.py)."""
+    namespace = pod.metadata.namespace
+    return Reason(
+        ReasonKind.NAMESPACE_LEFT_OUT,
+        f"deviceshare's webhooks leave namespace {namespace} out, so none of its pods can join group {pod.left_out}",
+        "create it in another one, or take this one out of webhooks.excludedNamespaces in the chart's values"
+        " (--excluded-namespaces)",
+    )
+
+
+def behind_gates(pods: Iterable[Pod]) -> str:
+    """What pods wait for that somebody else holds back, as Kueue does: the end of a sentence about one of them."""
+    names = sorted({gate for pod in pods for gate in pod.gates})
+    more = f" and {len(names) - SHOWN_GATES} more" if len(names) > SHOWN_GATES else ""
+    gates = "scheduling gate" if len(names) == 1 else "scheduling gates"
+    return f"waits for its {gates} {', '.join(names[:SHOWN_GATES])}{more} to be removed"

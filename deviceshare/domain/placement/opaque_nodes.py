@@ -1,9 +1,10 @@
-"""Opaque nodes: pods have devices of theirs through the vendor's device plugin, and nobody knows which devices."""
+"""Opaque nodes, of which pods have devices through the vendor's device plugin, unknown which."""
 
 from collections.abc import Collection, Mapping
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 
 
 def opaque(ledger: NodeDevices, pods: Mapping[str, Collection[str]]) -> frozenset[str]:
@@ -22,8 +23,11 @@ def opaque(ledger: NodeDevices, pods: Mapping[str, Collection[str]]) -> frozense
     return frozenset(held | {resource for resource in mine if contract.vendor_of(resource) in vendors})
 
 
-def opaque_text(resources: Collection[str]) -> str:
-    """Why a group that wants these opaque resources gets none, or ""."""
+def opaque_reason(resources: Collection[str]) -> Reason | None:
+    """Why a group that wants these opaque resources gets none."""
     if not resources:
-        return ""
-    return f"pods on the node hold {' and '.join(resources)} through the device plugin, unknown which devices"
+        return None
+    held = f"pods on the node hold {' and '.join(resources)} through the device plugin, unknown which devices"
+    return Reason(
+        ReasonKind.DEVICES_OPAQUE, held, "delete those pods, or run deviceshare's agent there (agent.enabled=true)"
+    )

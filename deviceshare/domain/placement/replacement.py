@@ -16,6 +16,7 @@ from deviceshare.domain.objects.devices import Device, Devices, identities, sele
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, rebound_patch
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement import topology
 from deviceshare.domain.placement.handover import as_claimed, is_kind, mute, unspeakable
 
@@ -90,16 +91,20 @@ def told(devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, st
     return {**visible(chosen, handover), contract.SELECTED_DEVICES: msgspec.json.encode(selected(chosen)).decode()}
 
 
-def untellable(ledger: NodeDevices, claim: Claim) -> str:
-    """Why no further pod can be told the claim's devices, with the cure; "" when it can."""
+def untellable(ledger: NodeDevices, claim: Claim) -> Reason | None:
+    """Why no further pod can be given the claim's devices."""
     if silent := mute(claim.devices, ledger.status.handover):
-        return ledger.kept_out.get(ledger.present(silent[0]), f"{silent[0]} can't be handed over to containers")
+        here = ledger.present(silent[0])
+        why = next((w for w in ledger.status.withheld if here in map(ledger.present, w.devices)), None)
+        text = why.reason if why else f"{silent[0]} can't be handed over to containers"
+        return Reason(ReasonKind.NOT_HANDED_OVER, text, why.cure if why else "")
     if numbered := unspeakable(claim.devices, ledger.status.handover):
-        return (
-            f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only: delete the"
-            f" group's pods and the group (kubectl delete sdg {claim.group}), and recreate both"
+        return Reason(
+            ReasonKind.NOT_HANDED_OVER,
+            f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only",
+            f"delete the group's pods and the group (kubectl delete sdg {claim.group}), and recreate both",
         )
-    return ""
+    return None
 
 
 def by_cdi(ledger: NodeDevices, devices: Iterable[Device]) -> bool:

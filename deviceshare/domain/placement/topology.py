@@ -69,10 +69,12 @@ def reason(devices: Iterable[Device], links: Iterable[Link]) -> str:
         ("by NVLink", "by a PCIe switch", "by their NUMA node"),
         strict=True,
     )
-    told = [f"{number} {how}" for number, how in named if number]
-    if not told:
+    joined = [(number, how) for number, how in named if number]
+    if not joined:
         return "not close to one another"
-    return f"of {pairs} pairs joined: {', '.join(told)}" if pairs > 1 else f"joined {told[0].partition(' ')[2]}"
+    if pairs == 1:
+        return f"joined {joined[0][1]}"
+    return f"of {pairs} pairs joined: {', '.join(f'{number} {how}' for number, how in joined)}"
 
 
 def _grown(first: Device, candidates: Sequence[Device], count: int, pairs: Pairs, kept: Devices) -> Devices:

@@ -16,6 +16,7 @@ from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import Condition
+from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
@@ -178,7 +179,7 @@ class GroupStatuses:
         """An event for each pod that waits in vain, once."""
         found = barred(self._fleet, group, self._members.pending(group.name))
         told = self._barred.pop(group.name, set())
-        for pod, text in ((each.pod.metadata, each.text) for each in found):
+        for pod, text in ((each.pod.metadata, str(each.reason)) for each in found):
             if pod.uid not in told:
                 self._recorder.event(
                     PODS, pod.name, pod.namespace, pod.uid, type_="Warning", reason="NodesRuledOut", message=text
@@ -189,7 +190,7 @@ class GroupStatuses:
     def _tell(self, group: Group, now: Condition) -> None:
         """The event for a transition, where it is one that somebody should know of."""
         if now.type == group_status.IS_BOUND:
-            if now.reason not in (group_status.NO_PODS, group_status.GATED):
+            if now.reason not in (ReasonKind.NO_PODS, ReasonKind.GATED):
                 reason = "Bound" if now.status == group_status.TRUE else now.reason
                 self._event(group, "Normal" if now.status == group_status.TRUE else "Warning", reason, now.message)
             return

@@ -70,7 +70,7 @@ def joinable(seen: NodeDevices, group: Group) -> Devices:
     if broken:
         raise Refused(f"{broken} of group {group.name}: deviceshare rebind {group.name}")
     if fault := untellable(seen, claim):
-        raise Refused(f"group {group.name} on node {seen.node}: {fault}")
+        raise Refused(fault)
     return tuple(sorted(claim.devices))
 
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 import structlog
 
-from deviceshare.domain.answers.obstacles import left_out_text, pod_obstacle
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster, Conflict, Mirror, NotFound
 from deviceshare.loops.protocol import bind
@@ -84,7 +84,7 @@ class Binder:
                 if (pod.metadata.namespace, pod.metadata.name, pod.metadata.uid) != (namespace, name, uid):
                     raise Refused(f"pod {namespace}/{name} has not the UID {uid!r}: bind it by its own")
                 if pod.left_out:
-                    raise Refused(left_out_text(pod))
+                    raise Refused(left_out(pod))
                 if not pod.group:
                     await bind.post_binding(self._cluster, pod, node, {}, timeout=BINDING_SECONDS)
                 else:
@@ -120,14 +120,14 @@ class Binder:
         group = self._groups.get(pod.group)
         obstacle = pod_obstacle(pod, group)
         if obstacle or group is None:
-            raise Refused(obstacle)
+            raise Refused(obstacle or missing(pod))
         # Of those who waited for a bind that failed, the first to wake begins another, for which the rest wait again.
         while not group.node and (settling := self._settling.get(group.uid)):
             # Shielded: others wait for the same bind, and one of them may give up.
             group = await asyncio.shield(settling) or group
         home = self._fleet.home(group)
         if home and home != node:
-            raise Refused(f"group {group.name} lives on node {home}")
+            raise Refused(elsewhere(group, home))
         if not group.node:
             group = await self._settle(group, node)
         ledger = await self._fresh_ledger(node)

@@ -2,7 +2,7 @@
 
 import { paint } from "./colour.js";
 import { element, plural, reconcile } from "./dom.js";
-import { byName, clauses, selectedText, wantsText } from "./words.js";
+import { byName, lines, selectedText, wantsText } from "./words.js";
 
 const RANK = { Degraded: 0, Pending: 1 };
 
@@ -34,7 +34,7 @@ function drawGroup(group, old) {
     element(
       "div",
       { class: "more", hidden: !(old && !old.querySelector(".more").hidden) },
-      element("ul", {}, clauses(group.message ?? "").map((each) => element("li", {}, each))),
+      element("ul", {}, (group.why ? lines(group.why) : []).map((each) => element("li", {}, each))),
       pods.length ? element("ul", { class: "pods", "aria-label": `Pods of ${group.name}` }, pods.map((pod) => element("li", {}, pod))) : "",
     ),
   );

@@ -1,5 +1,5 @@
 // What changed, in words, for who can't see it change. Screen readers read the newest sentence when they have a moment; a
-// burst is told in one.
+// burst makes one.
 
 const SHOWN = 3;
 const PAUSE_MS = 4000;
@@ -37,7 +37,7 @@ function look({ nodes, groups, waiting }) {
 }
 
 function compare(then, now) {
-  const gone = { nodes: "is gone", groups: "is gone", devices: "is well again", waiting: "" };
+  const gone = { nodes: "is gone", groups: "is gone", devices: "is healthy again", waiting: "" };
   return Object.keys(now).flatMap((kind) => [
     ...[...now[kind]].filter(([name, what]) => then[kind].get(name) !== what).map((pair) => pair.join(" ")),
     ...[...then[kind].keys()].filter((name) => !now[kind].has(name)).map((name) => `${name} ${gone[kind]}`),

@@ -2,7 +2,7 @@
 
 import { paint } from "./colour.js";
 import { element, reconcile } from "./dom.js";
-import { byName, inTrouble, label, sentence, shortName } from "./words.js";
+import { byName, inTrouble, label, lines, sentence, shortName } from "./words.js";
 
 // With more nodes than this on show the tiles shrink, and the names stand below them.
 const LARGE_TILES = 24;
@@ -10,7 +10,7 @@ const LARGE_TILES = 24;
 const isUsed = (device) => !["free", "left", "split", "withheld"].includes(device.use);
 const used = (node) => (node.devices ?? []).filter(isUsed).length;
 const size = (node) => (node.devices ?? []).length;
-const trouble = (node) => (node.obstacle || node.opaque || node.withheld ? 1 : 0) + (node.devices ?? []).filter(inTrouble).length;
+const trouble = (node) => (node.reasons ? 1 : 0) + (node.devices ?? []).filter(inTrouble).length;
 const ORDERS = {
   name: () => 0,
   trouble: (a, b) => trouble(b) - trouble(a),
@@ -35,7 +35,7 @@ export function nodeText(node) {
     device.lost && "lost",
     device.trespasses?.length && "stranger",
   ]);
-  return [node.name, node.obstacle, ...new Set(states.filter(Boolean))].join(" ").toLowerCase();
+  return [node.name, ...(node.reasons ?? []).flatMap(lines), ...new Set(states.filter(Boolean))].join(" ").toLowerCase();
 }
 
 function drawNode(node, old) {
@@ -51,9 +51,7 @@ function drawNode(node, old) {
       element("h3", {}, node.name),
       element("p", { class: "node-count" }, summary(node)),
     ),
-    node.obstacle ? element("p", { class: "obstacle" }, node.obstacle) : "",
-    (node.withheld ?? []).map((reason) => element("p", { class: "obstacle" }, reason)),
-    (node.opaque ?? []).map((resource) => element("p", { class: "obstacle" }, `a device plugin gives away ${resource} here, unknown which`)),
+    (node.reasons ?? []).flatMap(lines).map((line) => element("p", { class: "obstacle" }, line)),
     kinds.map((kind) => [
       kinds.length > 1 ? element("p", { class: "kind" }, kind) : "",
       element(

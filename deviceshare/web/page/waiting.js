@@ -1,8 +1,8 @@
-// Who waits and why. Pods of one group that wait for the same thing stand together.
+// The waiting pods and their reasons. Pods of one group that wait for the same thing stand together.
 
 import { paint } from "./colour.js";
 import { element, plural, reconcile } from "./dom.js";
-import { age, clauses } from "./words.js";
+import { age, lines } from "./words.js";
 
 const SHOWN_PODS = 4;
 
@@ -10,7 +10,7 @@ export function drawWaiting(list, pods) {
   const together = new Map();
   for (const pod of pods) {
     const key = `${pod.group}\n${pod.reason}`;
-    if (!together.has(key)) together.set(key, { group: pod.group, reason: pod.reason, since: pod.since, pods: [] });
+    if (!together.has(key)) together.set(key, { group: pod.group, reason: pod.reason, why: pod.why, since: pod.since, pods: [] });
     together.get(key).pods.push(pod.pod);
   }
   reconcile(list, [...together.values()], ({ group, reason }) => `${group}\n${reason}`, drawEntry);
@@ -21,8 +21,8 @@ export function waitingText(pod) {
   return `${pod.pod} ${pod.group} ${pod.reason} waiting`.toLowerCase();
 }
 
-function drawEntry({ group, reason, since, pods }) {
-  const [why, ...particulars] = clauses(reason);
+function drawEntry({ group, why, since, pods }) {
+  const [first, ...particulars] = lines(why);
   const shown = pods.slice(0, SHOWN_PODS).join(", ");
   const rest = pods.length - SHOWN_PODS;
   return element(
@@ -35,7 +35,7 @@ function drawEntry({ group, reason, since, pods }) {
       element("span", { class: "name" }, group),
       element("span", { class: "age", data: { since } }),
     ),
-    element("p", {}, why),
+    element("p", {}, first),
     particulars.length ? element("ul", { class: "particulars" }, particulars.map((each) => element("li", {}, each))) : "",
     element("p", { class: "pods" }, `${plural(pods.length, "pod")}: ${shown}${rest > 0 ? ` and ${rest} more` : ""}`),
   );

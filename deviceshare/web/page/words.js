@@ -75,7 +75,7 @@ export function age(since) {
   return "just now";
 }
 
-// A message's parts, which are divided by semicolons; those in brackets belong together.
-export function clauses(message) {
-  return message.split(/; (?![^(]*\))/);
+// A reason as lines: what is so with the next step, and its particulars.
+export function lines({ text, cure, details = [] }) {
+  return [cure ? `${text}: ${cure}` : text, ...details];
 }

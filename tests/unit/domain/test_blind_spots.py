@@ -3,13 +3,13 @@
 from typing import Any
 
 import msgspec
+from deviceshare.domain.answers.obstacles import pod_obstacle
 
 from deviceshare.cli.troubles import troubles
 from deviceshare.doctor import unreadable as check
 from deviceshare.domain import contract
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import explain_group, explain_pod
-from deviceshare.domain.answers.obstacles import pod_obstacle
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import decoder_of

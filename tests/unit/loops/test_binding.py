@@ -5,9 +5,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from deviceshare.domain.answers.obstacles import NOT_INJECTED
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.obstacles import NOT_INJECTED
 from deviceshare.domain.objects.devices import devices_of
 from deviceshare.domain.objects.ledger import as_json, new_ledger
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from deviceshare.domain.answers.obstacles import NOT_INJECTED
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.obstacles import NOT_INJECTED
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
