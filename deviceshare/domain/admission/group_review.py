@@ -5,7 +5,7 @@ A refusal names the field or the pods and the way out; an empty one allows.
 
 from collections.abc import Iterable
 
-from deviceshare.domain.objects.groups import Group, group_faults, name_fault, spec_faults
+from deviceshare.domain.objects.groups import Group, name_fault, spec_faults
 from deviceshare.domain.objects.pods import Pod
 
 _LISTED = 10
@@ -21,12 +21,13 @@ def review_new_group(group: Group) -> str:
 def review_changed_group(old: Group, new: Group) -> str:
     """Why a group may not change in this way, or ""."""
     before, now = old.metadata.hides("spec"), new.metadata.hides("spec")
+    unreadable = f"spec can't be read ({new.metadata.fault})" if now else ""
     if now and not before:
-        return f"spec can't be read ({new.metadata.fault})"
+        return unreadable
     if old.spec == new.spec:
         return ""
     if before:  # whoever corrects it can't be told what it was
-        return "; ".join(group_faults(new) if now else spec_faults(new.spec))
+        return unreadable or "; ".join(spec_faults(new.spec))
     if old.node or old.metadata.hides("status.nodeName"):
         return (
             f"spec can't be changed while the group is bound to node {old.node or '(unreadable)'}: "

@@ -12,18 +12,17 @@ import msgspec
 from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import why_a_group_waits
 from deviceshare.domain.objects.devices import Device, Devices, identities, selected
-from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus, group_faults
+from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import Condition
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.objects.reasons import ReasonKind as Kind
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.blind_spots import ledger_fault, node_fault
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import take
-from deviceshare.domain.placement.join_obstacles import behind_gates, recreating
+from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, recreating
 from deviceshare.domain.placement.replacement import is_told, untellable
 
 IS_BOUND, IS_HEALTHY = "Bound", "Healthy"
@@ -104,20 +103,20 @@ def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], chosen: Mapping[st
     if group.node:
         held = sorted(chosen.items())
         listed = " and ".join(f"{resource} {indices}" for resource, indices in held)
-        return _true(Kind.CLAIMED, f"holds {listed or 'its devices'} on node {group.node}")
-    if faults := group_faults(group):
-        return _false(Kind.INVALID_SPEC, faults[0], details=faults[1:])
+        return _true(ReasonKind.CLAIMED, f"holds {listed or 'its devices'} on node {group.node}")
+    if fault := invalid(group):
+        return ConditionValue(FALSE, fault)
     if homes := sorted(set(fleet.pods(group.uid).values())):
         return _repairing(homes)
     pending = [pod for pod in pods if pod.pending]
     if not pending:
         cure = f"name it in a pod's annotation {contract.GROUP}: {group.name}"
-        return _false(Kind.NO_PODS, "no pod has asked for it yet", cure)
+        return _false(ReasonKind.NO_PODS, "no pod has asked for it yet", cure)
     if not any(pod.injected for pod in pending):
         text = "its pods were admitted while deviceshare's webhook was away, so none can be bound"
-        return _false(Kind.WAITING, text, "recreate them")
+        return _false(ReasonKind.WAITING, text, "recreate them")
     if all(pod.gates for pod in pending):
-        return _false(Kind.GATED, f"none of its pods is to be scheduled yet: each {behind_gates(pending)}")
+        return _false(ReasonKind.GATED, f"none of its pods is to be scheduled yet: each {behind_gates(pending)}")
     return ConditionValue(FALSE, why_a_group_waits(fleet, group))
 
 
@@ -135,27 +134,29 @@ def _with_barred(finding: ConditionValue, group: Group, fleet: Fleet, pods: Iter
 def _repairing(homes: list[str]) -> ConditionValue:
     if len(homes) == 1:
         text = f"its status was lost while its pods run on node {homes[0]}; it is restored from their claim"
-        return _false(Kind.REPAIRING, text)
+        return _false(ReasonKind.REPAIRING, text)
     text = f"its status was lost and its pods run on several nodes ({', '.join(homes)})"
-    return _false(Kind.REPAIRING, text, "delete those on all but one")
+    return _false(ReasonKind.REPAIRING, text, "delete those on all but one")
 
 
 def _home(group: Group, home: Node | None) -> ConditionValue | None:
     """What is wrong with the group's node, if anything."""
     node, again = group.node, recreating(group)
     if not node:
-        return ConditionValue(UNKNOWN, Reason(Kind.NOT_BOUND, "it holds no devices yet"))
+        return ConditionValue(UNKNOWN, Reason(ReasonKind.NOT_BOUND, "it holds no devices yet"))
     if home is None:
-        return _false(Kind.NODE_GONE, f"node {node} is gone", f"{again}, or bring the node back")
+        return _false(ReasonKind.NODE_GONE, f"node {node} is gone", f"{again}, or bring the node back")
     if fault := node_fault(home):
         return ConditionValue(UNKNOWN, fault)
     if not home.shared:
         label = f"kubectl label node {node} {contract.MODE_LABEL}={contract.MODE_SHARED}"
         return _false(
-            Kind.NODE_NOT_SHARED, f"node {node} is not shared any more, so no pod can join", f"{label}, or {again}"
+            ReasonKind.NODE_NOT_SHARED,
+            f"node {node} is not shared any more, so no pod can join",
+            f"{label}, or {again}",
         )
     if not home.ready:
-        return _false(Kind.NODE_NOT_READY, f"node {node} is not Ready", f"repair the node, or {again}")
+        return _false(ReasonKind.NODE_NOT_READY, f"node {node} is not Ready", f"repair the node, or {again}")
     return None
 
 
@@ -169,10 +170,10 @@ def _claimed(
         return ConditionValue(UNKNOWN, fault)
     if ledger is None or claim is None or home is None:
         text = f"its claim on node {node} is missing and is restored from its pods"
-        return _false(Kind.CLAIM_MISSING, text, f"if this stays, {again}")
+        return _false(ReasonKind.CLAIM_MISSING, text, f"if this stays, {again}")
     if broken := ledger.ailing(claim):
         cure = f"take other devices with {others}, or repair the node"
-        return _false(Kind.DEVICES_UNHEALTHY, f"{broken} on node {node}", cure)
+        return _false(ReasonKind.DEVICES_UNHEALTHY, f"{broken} on node {node}", cure)
     inventory = take(home, ledger.hardware)
     kept_out = (device for withheld in inventory.withheld for device in withheld.devices)
     here = identities(Device(each.resource, each.index) for each in (*inventory.devices, *kept_out))
@@ -180,10 +181,10 @@ def _claimed(
     lost = selected(device for device in numbered if device.identity not in here)
     if unknown := [each for each in inventory.withheld if each.resource in lost and not each.devices]:
         text = f"node {node} may not have its devices"
-        return _false(Kind.DEVICES_UNKNOWN, text, details=map(str, unknown))
+        return _false(ReasonKind.DEVICES_UNKNOWN, text, details=map(str, unknown))
     if lost:
         named = " and ".join(f"{resource} {indices}" for resource, indices in lost.items())
-        return _false(Kind.DEVICES_LOST, f"node {node} lost {named}", f"repair the node, or {again}")
+        return _false(ReasonKind.DEVICES_LOST, f"node {node} lost {named}", f"repair the node, or {again}")
     if muted := untellable(ledger, claim):
         text = f"no further pod can be given its devices on node {node}: {muted.text}"
         return _false(muted.kind, text, muted.cure)
@@ -191,16 +192,18 @@ def _claimed(
     if taken := [f"{device} to pod {allocated[device]}" for device in ledger.held(claim) if device in allocated]:
         text = f"the device plugin of node {node} also allocated {', '.join(taken)}"
         keep = "keep its kind away (deviceshare's documentation tells how)"
-        return _false(Kind.DEVICES_GIVEN_AWAY, text, f"delete that pod or take other devices with {others}, and {keep}")
+        return _false(
+            ReasonKind.DEVICES_GIVEN_AWAY, text, f"delete that pod or take other devices with {others}, and {keep}"
+        )
     if loose := selected(device for device in ledger.held(claim) if device in left):
         named = " and ".join(f"{resource} {indices}" for resource, indices in loose.items())
         text = f"no placeholder pod on node {node} has {named}, so the device plugin may allocate it to another pod"
-        return _false(Kind.DEVICES_NOT_KEPT, text, f"take others with {others}")
+        return _false(ReasonKind.DEVICES_NOT_KEPT, text, f"take others with {others}")
     if sealed := sorted(pod.metadata.key for pod in pods if _outdated(pod, group, ledger, claim)):
         keys = f"{', '.join(sealed[:SHOWN_PODS])}{' …' if len(sealed) > SHOWN_PODS else ''}"
         text = f"node {node} is Ready and has all its devices; these pods keep former ones until recreated: {keys}"
-        return _true(Kind.PODS_OUTDATED, text)
-    return _true(Kind.AS_CLAIMED, f"node {node} is Ready and has all its devices")
+        return _true(ReasonKind.PODS_OUTDATED, text)
+    return _true(ReasonKind.AS_CLAIMED, f"node {node} is Ready and has all its devices")
 
 
 def _outdated(pod: Pod, group: Group, ledger: NodeDevices, claim: Claim) -> bool:
@@ -209,11 +212,11 @@ def _outdated(pod: Pod, group: Group, ledger: NodeDevices, claim: Claim) -> bool
     return mine and not is_told(pod, ledger, claim)
 
 
-def _true(kind: Kind, text: str) -> ConditionValue:
+def _true(kind: ReasonKind, text: str) -> ConditionValue:
     return ConditionValue(TRUE, Reason(kind, text))
 
 
-def _false(kind: Kind, text: str, cure: str = "", details: Iterable[str] = ()) -> ConditionValue:
+def _false(kind: ReasonKind, text: str, cure: str = "", details: Iterable[str] = ()) -> ConditionValue:
     return ConditionValue(FALSE, Reason(kind, text, cure, tuple(details)))
 
 

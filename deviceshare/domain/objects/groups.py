@@ -84,15 +84,8 @@ def name_fault(name: str) -> str:
     return ""
 
 
-def group_faults(group: Group) -> list[str]:
-    """What makes the group impossible, as `spec_faults` says it; one that can't be read is, until it is corrected."""
-    if group.metadata.fault:
-        return [f"can't be read ({group.metadata.fault}): correct it with kubectl edit sdg {group.name}"]
-    return spec_faults(group.spec)
-
-
 def spec_faults(spec: GroupSpec) -> list[str]:
-    """What makes the group impossible, each naming the field and the way out; empty when all is well.
+    """What makes the group impossible, each naming the field and the way out; empty when nothing does.
 
     The CRD's schema refuses most of this already; the rest can't be said in a schema that Kubernetes 1.20 accepts.
     """

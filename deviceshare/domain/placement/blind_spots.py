@@ -49,7 +49,7 @@ def ledger_fault(ledger: NodeDevices) -> Reason | None:
 
 def pod_fault(pod: Pod) -> Reason | None:
     """Why nothing is decided about the pod."""
-    return _fault("the pod", pod.metadata, "delete and recreate the pod")
+    return _fault("the pod", pod.metadata, UnreadableObject("Pod", pod.metadata.key, "").cure)
 
 
 def _fault(what: str, meta: ObjectMeta, cure: str) -> Reason | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.groups import Group, group_faults
+from deviceshare.domain.objects.groups import Group, spec_faults
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node, rebooted
 from deviceshare.domain.objects.pods import Pod
@@ -127,8 +127,14 @@ def missing(pod: Pod) -> Reason:
 
 def invalid(group: Group) -> Reason | None:
     """Why the group can be had nowhere: its spec, or that it can't be read."""
-    faults = group_faults(group)
-    return Reason(ReasonKind.INVALID_SPEC, f"group {group.name} is invalid: {faults[0]}") if faults else None
+    cure = f"kubectl edit sdg {group.name}"
+    if group.metadata.fault:
+        return Reason(ReasonKind.UNREADABLE, f"group {group.name} can't be read ({group.metadata.fault})", cure)
+    faults = spec_faults(group.spec)
+    if not faults:
+        return None
+    text = f"group {group.name} is invalid: {faults[0]}"
+    return Reason(ReasonKind.INVALID_SPEC, text, cure, tuple(faults[1:]))
 
 
 def left_out(pod: Pod) -> Reason:

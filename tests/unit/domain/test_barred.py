@@ -14,6 +14,7 @@ from deviceshare.domain.objects import node_affinity
 from deviceshare.domain.objects.node_affinity import Affinity
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement import barred_pods as judging
 from deviceshare.domain.placement.barred_pods import barred
 from tests.unit.domain.objects import a_fleet, a_group, a_ledger, a_node, a_pod, gpus
@@ -49,8 +50,8 @@ def test_a_pod_that_was_frozen_to_a_node_where_its_group_is_no_longer_is_named()
     fleet = a_fleet(*TWO, ledgers=(a_ledger("n1"), a_ledger("n2", team=gpus(0, 1))))
     [found] = barred(fleet, a_group(node="n2"), [frozen(node="n1"), frozen("q", node="n2"), frozen("r"), a_pod("s")])
     assert found.pod.metadata.name == "p"
-    assert "an earlier deviceshare" in found.why and "node n2, where group team lives" in found.why
-    assert RECREATE in found.text
+    assert found.reason.kind is ReasonKind.NODES_RULED_OUT and RECREATE in found.reason.cure
+    assert "an earlier deviceshare" in found.reason.text and "node n2, where group team lives" in found.reason.text
 
 
 def test_a_pod_that_was_frozen_to_a_node_that_cannot_be_used_now_is_named_where_others_fit() -> None:
@@ -64,7 +65,7 @@ def test_a_pod_that_was_frozen_to_a_node_that_cannot_be_used_now_is_named_where_
 def test_a_pod_that_was_frozen_to_a_selector_that_changed_is_named() -> None:
     """No node has the group and the labels of before."""
     fleet, group = a_fleet(*TWO, ledgers=FREE), a_group(nodeSelector={"zone": "b"})
-    assert RECREATE in barred(fleet, group, [frozen(zone="a")])[0].cure
+    assert RECREATE in barred(fleet, group, [frozen(zone="a")])[0].reason.cure
     assert not barred(fleet, group, [frozen(zone="b")])
 
 
@@ -73,7 +74,8 @@ def test_a_users_own_selector_that_rules_out_the_groups_node_is_named_with_anoth
     pods = [_with(a_pod(), node_selector={"zone": "a"})]
     bound = a_fleet(*TWO, ledgers=(a_ledger("n1"), a_ledger("n2", team=gpus(0, 1))))
     [found] = barred(bound, a_group(node="n2"), pods)
-    assert "the pod's own nodeSelector" in found.why and "change these in what creates the pod" in found.cure
+    assert "the pod's own nodeSelector" in found.reason.text
+    assert "change these in what creates the pod" in found.reason.cure
     assert barred(a_fleet(*TWO, ledgers=FREE), a_group(nodeSelector={"zone": "b"}), pods)
 
 
@@ -126,14 +128,15 @@ def test_condition_explain_and_picture_say_the_same_of_such_a_pod() -> None:
     """One text, wherever somebody looks. The group itself is well."""
     fleet = a_fleet(*TWO, ledgers=(a_ledger("n1"), a_ledger("n2", team=gpus(0, 1))))
     group, pods = a_group(node="n2"), [frozen("p", node="n1"), frozen("q", node="n1")]
-    [text, _] = [each.text for each in barred(fleet, group, pods)]
+    [reason, _] = [each.reason for each in barred(fleet, group, pods)]
     bound = group_status.bound(group, fleet, pods)
-    assert (bound.status, bound.reason) == ("True", "Claimed")
-    assert f"pod ns/p and 1 more can't join it: {text}" in bound.message
+    assert bound.kind is ReasonKind.CLAIMED
+    assert bound.details == (f"pod ns/p and 1 more can't join it: {reason}",)
     wanted = group_status.desired_status(group, fleet, home=fleet.node("n2"), pods=pods, now="")
-    assert wanted.conditions[0].message == bound.message and wanted.phase == "Bound"
-    assert explain_pod(fleet, pods[0], group, pods, fleet.node("n2")).message == text
-    assert {each.reason for each in draw(fleet, [group], pods).waiting} == {text}
+    assert (wanted.conditions[0].status, wanted.conditions[0].message) == ("True", str(bound))
+    assert wanted.phase == "Bound"
+    assert explain_pod(fleet, pods[0], group, pods, fleet.node("n2")).message == str(reason)
+    assert {each.why for each in draw(fleet, [group], pods).waiting} == {reason}
 
 
 def test_a_pod_whose_groups_node_is_cordoned_is_told_so() -> None:

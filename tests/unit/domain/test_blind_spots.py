@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-from deviceshare.domain.answers.obstacles import pod_obstacle
 
 from deviceshare.cli.troubles import troubles
 from deviceshare.doctor import unreadable as check
@@ -14,7 +13,9 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.blind_spots import UnreadableObject, unreadable
+from deviceshare.domain.placement.join_obstacles import pod_obstacle
 from deviceshare.domain.placement.replacement import telling
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
@@ -62,7 +63,7 @@ def test_explain_tells_what_cannot_be_read() -> None:
     said = f"spec.resources[{GPU}]: Expected `int`, got `str`"
     told = explain_group(fleet, group, [], None)
     assert told.facts["can't be read"] == said
-    assert told.message == f"can't be read ({said}): correct it with kubectl edit sdg team"
+    assert told.message == f"group team can't be read ({said}): kubectl edit sdg team"
     assert not any(node.fits for node in told.nodes)
     told = explain_pod(fleet, odd_pod(), a_group(node="n1"), [], a_node())
     assert told.facts["can't be read"] == "metadata.annotations: Expected `object`, got `int`"
@@ -73,7 +74,10 @@ def test_a_pod_whose_containers_are_hidden_is_not_said_to_be_past_the_webhook() 
     body = {**POD, "spec": {"containers": 3}}
     body["metadata"] = {**POD["metadata"], "annotations": {contract.GROUP: "team"}}
     pod = decoder_of(Pod).salvage(msgspec.json.encode(body))
-    assert pod_obstacle(pod, a_group()) == "the pod can't be read (spec.containers: Expected `array`, got `int`)"
+    obstacle = pod_obstacle(pod, a_group())
+    assert obstacle is not None and obstacle.kind is ReasonKind.UNREADABLE
+    assert obstacle.text == "the pod can't be read (spec.containers: Expected `array`, got `int`)"
+    assert "kubectl edit pod -n ns odd" in obstacle.cure
 
 
 def test_a_pod_whose_identity_is_hidden_is_no_impostor() -> None:

@@ -9,7 +9,9 @@ from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part, Trespass
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement.fleet import NO_LEDGER, NOT_SHARED, Fleet
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import NO_LEDGER, NOT_SHARED
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 
@@ -126,12 +128,14 @@ def test_a_node_that_gives_out_nothing_says_why() -> None:
     cordoned = replace(a_node("n3"), spec=replace(a_node().spec, unschedulable=True))
     nodes = (a_node("n1", shared=False), a_node("n2", ready=False), cordoned, a_node("n4"))
     picture = draw(a_fleet(*nodes, ledgers=tuple(a_ledger(f"n{n}") for n in (1, 2, 3))), [], [])
-    assert [node.obstacle for node in picture.nodes] == [
+    reasons = [
         NOT_SHARED,
-        "the node is not Ready",
-        "the node is cordoned (kubectl uncordon n3)",
+        Reason(ReasonKind.NODE_NOT_READY, "the node is not Ready", "repair it (kubectl describe node n2)"),
+        Reason(ReasonKind.NODE_CORDONED, "the node is cordoned", "kubectl uncordon n3"),
         NO_LEDGER,
     ]
+    assert [node.reasons for node in picture.nodes] == [[reason] for reason in reasons]
+    assert [node.obstacle for node in picture.nodes] == [str(reason) for reason in reasons]
     assert picture.total == [Count(GPU, total=12, allocated=0, free=0, unhealthy=0)]
 
 
@@ -140,7 +144,7 @@ def test_devices_that_a_plugin_may_have_given_away_are_not_called_free() -> None
     fleet = a_fleet(a_node(), ledgers=(a_ledger(),))
     fleet.set_plugin_pods("n1", {"u": frozenset({GPU})})
     (node,) = draw(fleet, [], []).nodes
-    assert node.opaque == [GPU]
+    assert (node.opaque, [reason.kind for reason in node.reasons]) == ([GPU], [ReasonKind.DEVICES_OPAQUE])
     assert node.counts == [Count(GPU, total=4, allocated=0, free=0, unhealthy=0)]
 
 

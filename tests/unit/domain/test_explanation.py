@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers import obstacles
 from deviceshare.domain.answers.explanation import LOWEST, explain_group, explain_pod
 from deviceshare.domain.answers.group_status import desired_status
 from deviceshare.domain.answers.verdicts import DeviceVerdict, verdicts
@@ -15,7 +14,8 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement.fleet import OTHER_LABELS, Fleet
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import NOT_INJECTED, OTHER_LABELS
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 from tests.unit.domain.test_drawing import with_claim, with_hardware
 
@@ -63,8 +63,8 @@ def test_devices_that_no_group_has_say_it_too() -> None:
         (0, "still used by the deleted group old", "it is released soon"),
         (1, "held by group b", "no pod uses it: kubectl delete sdg b"),
         (2, "may still be used by pods of group b", "it is released soon"),
-        (3, "unhealthy: Xid 79", "mend it, then deviceshare recover n1 3"),
-        (4, "no longer on the node", "mend the node"),
+        (3, "unhealthy: Xid 79", "repair it, then deviceshare recover n1 3"),
+        (4, "no longer on the node", "repair the node"),
         (5, "given to pod ns/x by the device plugin", "pod ns/x ends"),
     ]
 
@@ -92,7 +92,7 @@ def test_nodes_that_only_the_scheduler_would_leave_out_do_not_fit() -> None:
     """It would be no help to be sent to a node that is cordoned."""
     cordoned = replace(a_node("n1"), spec=replace(a_node().spec, unschedulable=True))
     (verdict,) = verdicts(a_fleet(cordoned, ledgers=(a_ledger("n1"),)), a_group())
-    assert (verdict.fits, verdict.reason) == (False, "the node is cordoned (kubectl uncordon n1)")
+    assert (verdict.fits, verdict.reason) == (False, "the node is cordoned: kubectl uncordon n1")
 
 
 def test_an_invalid_group_fits_nowhere() -> None:
@@ -112,7 +112,7 @@ def test_a_selector_keeps_a_node_out() -> None:
     """Last in the list: devices would not help."""
     fleet = a_fleet(a_node("n1", zone="west"), a_node("n2"), ledgers=(a_ledger("n1", a=gpus(0, 1, 2)), a_ledger("n2")))
     (first, second) = verdicts(fleet, a_group(nodeSelector={"zone": "west"}))
-    assert (first.node, second.node, second.reason) == ("n1", "n2", OTHER_LABELS)
+    assert (first.node, second.node, second.why) == ("n1", "n2", OTHER_LABELS)
 
 
 def test_a_bound_group_says_why_these_devices_and_who_uses_them() -> None:
@@ -156,7 +156,7 @@ def told_of(pod: Pod, group: Group | None) -> str:
     [
         (with_annotations(a_pod(), **{contract.GROUP: None}), None, "it names no group; a pod joins one with"),
         (a_pod("p", "typo"), None, "group typo does not exist: create it"),
-        (a_pod("p", injected=False), a_group(), obstacles.NOT_INJECTED),
+        (a_pod("p", injected=False), a_group(), str(NOT_INJECTED)),
         (a_pod("p"), a_group(schedulingStrategy="x"), "group team is invalid: spec.schedulingStrategy"),
         (a_pod("p"), a_group(), f"waiting for 2 {GPU}, which no shared node has free"),
         (
@@ -180,11 +180,11 @@ def test_a_pod_says_what_it_has_or_what_it_lacks(pod: Pod, group: Group | None, 
     assert told_of(pod, group).startswith(text)
 
 
-def test_a_pod_keeps_the_devices_of_a_group_that_was_made_again() -> None:
+def test_a_pod_keeps_the_devices_of_a_group_that_was_recreated() -> None:
     """Identity is the UID: the new group's devices are others."""
     pod = a_pod("p1", "a", node="n1", devices=gpus(0))
     again = replace(a_group("a"), metadata=replace(a_group("a").metadata, uid="another"))
-    assert "before it was deleted and made again" in told_of(pod, again)
+    assert "before it was deleted and recreated" in told_of(pod, again)
 
 
 def test_an_impostor_and_a_finished_pod_are_told_as_such() -> None:

@@ -10,8 +10,10 @@ from deviceshare.domain.objects.devices import Devices, devices_of
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement import allocation
-from deviceshare.domain.placement.fleet import NOT_SHARED, Fleet
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import NOT_SHARED, elsewhere
 from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 NAMES = ("n1", "n2", "n3")
@@ -69,7 +71,7 @@ def test_filter_agrees_with_looking_at_every_device(situation: Situation, group:
     answer = known.filter(group, [*NAMES, "unknown"])
     assert set(answer.fits) == {n for n in NAMES if fits(group, nodes[n], ledgers[n], assumed[n])}
     assert answer.reasons.keys() == {*NAMES, "unknown"} - set(answer.fits)
-    assert all(answer.reasons.values())
+    assert sum(map(len, answer.refused.values())) == len(answer.reasons)
     for name in answer.fits:
         assert allocation.choose(group.spec.resources, known.free(name))
 
@@ -94,13 +96,13 @@ def test_a_bound_group_has_one_node() -> None:
     """Every other says where it lives, also where devices are free."""
     fleet = a_fleet(a_node(), a_node("n2"), ledgers=(a_ledger(team=gpus(0, 1)), a_ledger("n2")))
     answer = fleet.filter(a_group(node="n1"), ["n2", "n1"])
-    assert (answer.fits, answer.reasons) == (["n1"], {"n2": "group team lives on node n1"})
+    assert answer == (["n1"], {elsewhere(a_group(), "n1"): ["n2"]})
 
 
 def test_a_bound_group_whose_node_was_not_asked_about_fits_nowhere() -> None:
     """kube-scheduler shows a sample of the nodes only."""
     fleet = a_fleet(a_node(), a_node("n2"), ledgers=(a_ledger(team=gpus(0, 1)), a_ledger("n2")))
-    assert fleet.filter(a_group(node="n1"), ["n2"]) == ([], {"n2": "group team lives on node n1"})
+    assert fleet.filter(a_group(node="n1"), ["n2"]) == ([], {elsewhere(a_group(), "n1"): ["n2"]})
 
 
 def test_a_full_node_takes_more_pods_of_the_group_that_fills_it() -> None:
@@ -130,17 +132,17 @@ def test_why_a_bound_group_takes_no_more_pods() -> None:
     held = a_ledger(team=gpus(0, 3))
     group = a_group(node="n1")
     cases = {
-        "lives on node n1, which is gone": a_fleet(a_node("n2")),
-        "not shared": a_fleet(a_node(shared=False), ledgers=(held,)),
-        "not known yet": a_fleet(a_node()),
-        "are being released": a_fleet(a_node(), ledgers=(a_ledger(team=gpus(0), releasing=("team",)),)),
-        "the node lost nvidia.com/gpu 3": a_fleet(a_node(), ledgers=(a_ledger("n1", {GPU: 2}, team=gpus(0, 3)),)),
+        ReasonKind.NODE_GONE: a_fleet(a_node("n2")),
+        ReasonKind.NODE_NOT_SHARED: a_fleet(a_node(shared=False), ledgers=(held,)),
+        ReasonKind.DEVICES_UNKNOWN: a_fleet(a_node()),
+        ReasonKind.CLAIM_RELEASING: a_fleet(a_node(), ledgers=(a_ledger(team=gpus(0), releasing=("team",)),)),
+        ReasonKind.DEVICES_LOST: a_fleet(a_node(), ledgers=(a_ledger("n1", {GPU: 2}, team=gpus(0, 3)),)),
     }
-    for text, fleet in cases.items():
+    for kind, fleet in cases.items():
         answer = fleet.filter(group, ["n1", "n2"])
         assert answer.fits == []
-        assert text in answer.reasons["n1"]
-        assert answer.reasons["n2"] == "group team lives on node n1"
+        assert answer.reasons["n1"].kind is kind
+        assert answer.reasons["n2"] == elsewhere(group, "n1")
 
 
 def test_a_claim_that_the_mirror_has_not_seen_yet_is_no_obstacle() -> None:

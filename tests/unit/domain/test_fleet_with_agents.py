@@ -4,12 +4,14 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceshare.domain.answers.group_status import desired_status
-from deviceshare.domain.answers.waiting import explain
+from deviceshare.domain.answers.waiting import why_a_group_waits
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.inventory import take
+from deviceshare.domain.placement.join_obstacles import REBOOTED
 from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, gpus
 
 PARTS = [Part(GPU, index, f"GPU-{index}") for index in range(4)]
@@ -28,17 +30,17 @@ def test_a_node_with_plugin_pods_is_offered_once_the_agent_tells_their_devices()
     fleet = a_fleet(a_node(), ledgers=(reported(a_ledger(), allocations=allocations),))
     fleet.set_plugin_pods("n1", {"web": frozenset({GPU})})
     assert fleet.filter(a_group(count=3), ["n1"]).fits == ["n1"]
-    assert "3 of 4 free" in fleet.filter(a_group(count=4), ["n1"]).reasons["n1"]
-    assert "0 is pod shop/web's" in explain(fleet, a_group(count=4))
+    assert "3 of 4 free" in fleet.filter(a_group(count=4), ["n1"]).reasons["n1"].text
+    assert "0 is pod shop/web's" in str(why_a_group_waits(fleet, a_group(count=4)))
     fleet.set_plugin_pods("n1", {"web": frozenset({GPU}), "new": frozenset({GPU})})
-    assert "through the device plugin" in fleet.filter(a_group(), ["n1"]).reasons["n1"]
+    assert fleet.filter(a_group(), ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
 
 
-def test_a_node_started_anew_is_not_offered_before_its_agent_reported() -> None:
+def test_a_rebooted_node_is_not_offered_before_its_agent_reported() -> None:
     """Claims without UUIDs would be taken for other devices."""
     node = replace(a_node(), status=msgspec.convert({"nodeInfo": {"bootID": "second"}}, type(Node().status)))
     fleet = a_fleet(node, ledgers=(reported(a_ledger(), boot_id="first"),))
-    assert fleet.filter(a_group(), ["n1"]).reasons["n1"].startswith("the node was started anew")
+    assert fleet.filter(a_group(), ["n1"]).reasons == {"n1": REBOOTED}
     fleet.set_ledger("n1", reported(a_ledger(), boot_id="second"))
     assert fleet.filter(a_group(), ["n1"]).fits == ["n1"]
 
@@ -48,7 +50,8 @@ def test_no_pod_joins_a_group_on_an_unhealthy_device() -> None:
     fleet = a_fleet(a_node(), ledgers=(reported(a_ledger(team=(PARTS[0].device,)), devices=BROKEN),))
     group = a_group(count=1, node="n1")
     reason = fleet.filter(group, ["n1"]).reasons["n1"]
-    assert "unhealthy (Xid 79" in reason and "deviceshare rebind team" in reason
+    assert (reason.kind, reason.cure) == (ReasonKind.DEVICES_UNHEALTHY, "deviceshare rebind team")
+    assert "unhealthy (Xid 79" in reason.text
     status = desired_status(group, fleet, home=a_node(), pods=(), now="2026-01-01T00:00:00Z")
     assert (status.phase, status.conditions[1].reason) == ("Degraded", "DevicesUnhealthy")
 
@@ -56,7 +59,9 @@ def test_no_pod_joins_a_group_on_an_unhealthy_device() -> None:
 def test_who_waits_hears_of_unhealthy_devices() -> None:
     """They would have been enough."""
     fleet = a_fleet(a_node(), ledgers=(reported(a_ledger(), devices=BROKEN),))
-    assert "n1: 3 of 4 free (0 is unhealthy: Xid 79: fallen off the bus)" in explain(fleet, a_group(count=4))
+    assert "n1: 3 of 4 free (0 is unhealthy: Xid 79: fallen off the bus)" in str(
+        why_a_group_waits(fleet, a_group(count=4))
+    )
 
 
 def test_a_group_hears_that_the_device_plugin_gave_its_device_away() -> None:
@@ -76,7 +81,7 @@ def test_a_group_hears_that_nothing_keeps_its_device_from_the_device_plugin() ->
     status = desired_status(a_group(count=1, node="n1"), fleet, home=a_node(), pods=(), now="")
     assert (status.phase, status.conditions[1].reason) == ("Degraded", "DevicesNotKept")
     assert "no placeholder pod on node n1 has nvidia.com/gpu 0" in status.conditions[1].message
-    waits = explain(fleet, a_group("other", count=2))
+    waits = str(why_a_group_waits(fleet, a_group("other", count=2)))
     assert "n1: 1 of 4 free (team holds 0; 2 is left to the device plugin; 3 is left to the device plugin)" in waits
 
 

@@ -10,6 +10,7 @@ from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import explain_group, explain_pod
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
 KUEUE = "kueue.x-k8s.io/admission"
@@ -49,8 +50,8 @@ def test_a_group_says_that_all_its_pods_are_gated() -> None:
     fleet = a_fleet(a_node(), ledgers=(a_ledger(),))
     held, free = gated(a_pod("p", "team")), a_pod("q", "team")
     found = group_status.bound(a_group(), fleet, [held])
-    assert (found.reason, found.message) == ("SchedulingGated", f"none of its pods is to be scheduled yet: each {TEXT}")
-    assert group_status.bound(a_group(), fleet, [held, free]).reason == "Waiting"
+    assert found == Reason(ReasonKind.GATED, f"none of its pods is to be scheduled yet: each {TEXT}")
+    assert group_status.bound(a_group(), fleet, [held, free]).kind is ReasonKind.WAITING
 
 
 def test_explain_tells_gated_pods_from_those_that_wait_for_devices() -> None:

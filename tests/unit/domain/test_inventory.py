@@ -16,6 +16,7 @@ from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.allocation import choose
 from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
 from deviceshare.domain.placement.replacement import judge
@@ -131,13 +132,12 @@ def test_who_waits_reads_why_devices_are_withheld() -> None:
     fleet = a_fleet(node, ledgers=(booked(take(node, NO_HARDWARE)),))
     group = a_group(count=2)
     reason = fleet.filter(group, ["n1"]).reasons["n1"]
-    assert reason.startswith(
-        f"the node offers no {GPU} to groups: its labels ({GPU}.count=4) contradict 16 allocatable"
-    )
-    assert "kubectl annotate node NODE deviceshare.io/devices=nvidia.com/gpu=" in reason
+    assert reason.kind is ReasonKind.DEVICES_WITHHELD
+    assert reason.text == f"the node offers no {GPU} to groups: its labels ({GPU}.count=4) contradict 16 allocatable"
+    assert "kubectl annotate node NODE deviceshare.io/devices=nvidia.com/gpu=" in reason.cure
     said = explain_group(fleet, group, [a_pod()], None)
-    assert reason in said.message
-    assert [verdict.reason for verdict in verdicts(fleet, group)] == [reason]
+    assert str(reason) in said.message
+    assert [verdict.why for verdict in verdicts(fleet, group)] == [reason]
 
 
 def test_a_bound_group_is_told_why_its_devices_may_not_be_there() -> None:
@@ -148,7 +148,7 @@ def test_a_bound_group_is_told_why_its_devices_may_not_be_there() -> None:
     group, fleet = a_group(node="n1"), a_fleet(node, ledgers=(booked(take(node, NO_HARDWARE), team=gpus(0, 1)),))
     healthy = desired_status(group, fleet, home=node, pods=(), now="").conditions[1]
     assert (healthy.reason, "split by MIG" in healthy.message) == ("DevicesUnknown", True)
-    assert "split by MIG" in fleet.filter(group, ["n1"]).reasons["n1"]
+    assert "split by MIG" in fleet.filter(group, ["n1"]).reasons["n1"].text
 
 
 def test_unhealthy_devices_that_nobody_can_name_leave_holders_alone() -> None:
@@ -159,7 +159,7 @@ def test_unhealthy_devices_that_nobody_can_name_leave_holders_alone() -> None:
     seen = booked(take(node, NO_HARDWARE), team=gpus(2, 3))
     group, fleet = a_group(node="n1"), a_fleet(node, ledgers=(seen,))
     assert seen.free() == ()
-    assert "1 of its 4 nvidia.com/gpu are unhealthy" in fleet.filter(a_group("other"), ["n1"]).reasons["n1"]
+    assert "1 of its 4 nvidia.com/gpu are unhealthy" in fleet.filter(a_group("other"), ["n1"]).reasons["n1"].text
     assert fleet.filter(group, ["n1"]).fits == ["n1"]
     assert desired_status(group, fleet, home=node, pods=(), now="").phase == "Bound"
 
@@ -211,7 +211,7 @@ def test_a_bind_under_way_takes_the_device_under_every_name() -> None:
     fleet.assume("uid", "other", "n1", (Device(A910, 0),))
     assert fleet.free("n1") == (Device(A310, 1), Device(A910, 1))
     fleet.set_plugin_pods("n1", {"p": frozenset({A310})})
-    assert "through the device plugin" in fleet.filter(a_group(resources={A910: 1}), ["n1"]).reasons["n1"]
+    assert fleet.filter(a_group(resources={A910: 1}), ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "nvidia.com/gpumem"])
@@ -219,7 +219,7 @@ def test_pods_with_a_part_of_a_gpu_make_their_node_opaque(resource: str) -> None
     """Nobody knows of which."""
     fleet = a_fleet(a_node(), ledgers=(a_ledger(),))
     fleet.set_plugin_pods("n1", {"p": frozenset({resource})})
-    assert "through the device plugin" in fleet.filter(a_group(), ["n1"]).reasons["n1"]
+    assert fleet.filter(a_group(), ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
     fleet.set_plugin_pods("n1", {"p": frozenset({"amd.com/cpx_nps4"})})
     assert fleet.filter(a_group(), ["n1"]).fits == ["n1"]
 

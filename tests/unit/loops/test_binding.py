@@ -5,11 +5,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from deviceshare.domain.answers.obstacles import NOT_INJECTED
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import devices_of
 from deviceshare.domain.objects.ledger import as_json, new_ledger
+from deviceshare.domain.placement.join_obstacles import NOT_INJECTED
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Conflict, Unavailable
 from deviceshare.loops.protocol import bind
@@ -239,7 +239,7 @@ def test_a_pod_without_the_injected_environment_is_never_bound() -> None:
         containers = [{"name": "main", "env": INJECTED[:1]}]
         scheduler.cluster.edit(PODS, "p", {"spec": {"containers": containers}}, "ns")
         await asyncio.sleep(1)
-        assert await scheduler.bind("p", "n1") == NOT_INJECTED
+        assert await scheduler.bind("p", "n1") == str(NOT_INJECTED)
         assert world.holders("n1") == {}
 
     told(story)

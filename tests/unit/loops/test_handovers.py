@@ -8,6 +8,7 @@ from deviceshare.cli.rebind import ask as ask_for_others
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU
@@ -91,8 +92,11 @@ def test_a_node_that_cant_hand_over_its_devices_offers_none_until_it_can() -> No
             group = world.group("team")
             world.pod("a", "team", refused=True)
             [reason] = set(world.fleet.filter(group, ["n1"]).reasons.values())
-            assert "no CDI specification on the node" in reason
-            await soon(lambda: any(reason in each.message for each in world.read_group("team").status.conditions), 10)
+            assert reason.kind is ReasonKind.DEVICES_WITHHELD
+            assert "no CDI specification on the node" in reason.text
+            await soon(
+                lambda: any(str(reason) in each.message for each in world.read_group("team").status.conditions), 10
+            )
             assert world.recorder.reasons("n1") == ["DevicesUnknown"]
             assert "nvidia-ctk cdi generate" in world.recorder.events[0][3]
             report(world)
@@ -116,7 +120,9 @@ def test_who_holds_devices_keeps_them_while_the_node_cant_hand_them_over() -> No
             report(world, kinds=[])
             await soon(lambda: world.condition("team", "Healthy") == ("False", "DevicesNotHandedOver"))
             assert world.holders("n1") == {"team": "0,1"}
-            assert "no CDI specification" in world.fleet.joining_obstacle(world.read_group(group.name), "n1")
+            obstacle = world.fleet.joining_obstacle(world.read_group(group.name), "n1")
+            assert obstacle is not None and obstacle.kind is ReasonKind.NOT_HANDED_OVER
+            assert "no CDI specification" in obstacle.text
 
     run(story())
 
@@ -149,7 +155,8 @@ def test_numbers_from_before_the_agent_came_are_told_nobody_where_only_uuids_are
             await bound(world, "a")
             report(world)
             await soon(lambda: world.condition("team", "Healthy") == ("False", "DevicesNotHandedOver"))
-            assert "recreate both" in world.fleet.joining_obstacle(world.read_group("team"), "n1")
+            obstacle = world.fleet.joining_obstacle(world.read_group("team"), "n1")
+            assert obstacle is not None and "recreate both" in obstacle.cure
 
     run(story())
 

@@ -7,6 +7,7 @@ import pytest
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.replica.feed import Feed
@@ -157,8 +158,8 @@ def test_nothing_is_written_into_a_ledger_that_cannot_be_read() -> None:
             other = world.group("other", 1)
             await asyncio.sleep(1)
             reason = world.fleet.filter(other, ["n1"]).reasons["n1"]
-            assert said in reason
-            assert "kubectl edit ndev n1" in reason
+            assert (reason.kind, reason.cure) == (ReasonKind.UNREADABLE, "kubectl edit ndev n1")
+            assert said in reason.text
             assert world.fleet.free("n1") == ()
 
     run(story())
@@ -176,7 +177,7 @@ def test_a_node_that_cannot_be_read_gets_no_group_until_it_can() -> None:
             team = world.group("team")
             world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: [0]}}})
             await soon(lambda: world.fleet.filter(team, ["n1", "n2"]).fits == ["n2"])
-            assert f"status.allocatable[{GPU}]" in world.fleet.filter(team, ["n1"]).reasons["n1"]
+            assert f"status.allocatable[{GPU}]" in world.fleet.filter(team, ["n1"]).reasons["n1"].text
             await asyncio.sleep(LONG)
             assert len(world.ledger("n1").devices) == 4
             world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: "2"}}})
@@ -230,9 +231,10 @@ def test_a_plain_pod_that_cannot_be_read_closes_its_node_and_no_other() -> None:
             odd = other("odd", "n1", "none")
             assert odd.past_us, "so no mirror leaves it out"
             others.set("ns/odd", odd)
-            fits, reasons = fleet.filter(team, ["n1", "n2"])
-            assert fits == ["n2"]
-            assert reasons["n1"].startswith("pod ns/odd on the node can't be read (spec.containers: Expected `array`")
+            answer = fleet.filter(team, ["n1", "n2"])
+            assert answer.fits == ["n2"]
+            text = answer.reasons["n1"].text
+            assert text.startswith("pod ns/odd on the node can't be read (spec.containers: Expected `array`")
             assert fleet.opaque("n1") == {GPU}
             assert [each.name for each in fleet.unreadable()] == ["ns/odd"]
             others.set("ns/odd", other("odd", "n1", "none", phase="Succeeded"))

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from deviceshare.domain.answers.obstacles import NOT_INJECTED
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement.fleet import NO_LEDGER, NOT_SHARED, OTHER_LABELS, Fleet
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import NO_LEDGER, NOT_INJECTED, NOT_SHARED, OTHER_LABELS
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.web.extender import MAX_BODY, STARTING, Extender
@@ -111,7 +111,10 @@ async def test_filter_names_the_nodes_that_fit_and_a_reason_for_each_other() -> 
     async with asking(fleet({"a": 4, "b": 1, "c": 2}), group()) as client:
         answer = await post(client, "filter", {"Pod": pod(), "NodeNames": ["a", "b", "c", "d"]})
     assert answer["NodeNames"] == ["a", "c"]
-    assert answer["FailedNodes"] == {"b": f"node(s) too full: group team needs 2 {GPU} (1 of 4 free)", "d": NOT_SHARED}
+    assert answer["FailedNodes"] == {
+        "b": f"node(s) too full: group team needs 2 {GPU} (1 of 4 free)",
+        "d": str(NOT_SHARED),
+    }
     assert answer["FailedAndUnresolvableNodes"] == answer["FailedNodes"]
     assert answer["Error"] == ""
     assert "Nodes" not in answer
@@ -177,15 +180,15 @@ async def test_a_pod_prepared_by_hand_but_without_the_label_is_not_placed() -> N
     """No mirror would show it, so its devices could be given to others while it lives."""
     async with asking(fleet({"a": 4}), group()) as client:
         answer = await post(client, "filter", {"Pod": pod(labelled=False), "NodeNames": ["a"]})
-    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {"a": NOT_INJECTED})
+    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {"a": str(NOT_INJECTED)})
 
 
 async def test_a_pod_that_slipped_past_the_webhook_is_told_to_be_recreated() -> None:
     """Its containers would see whatever their image says, `all` for instance."""
     async with asking(fleet({"a": 4}), group()) as client:
         answer = await post(client, "filter", {"Pod": pod(injected=False), "NodeNames": ["a"]})
-    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {"a": NOT_INJECTED})
-    assert "recreate the pod" in NOT_INJECTED
+    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {"a": str(NOT_INJECTED)})
+    assert "recreate the pod" in NOT_INJECTED.cure
 
 
 async def test_a_group_that_does_not_exist_is_named() -> None:
@@ -217,7 +220,7 @@ async def test_nodes_without_a_ledger_or_with_other_labels_are_refused_with_that
     known.set_node("new", msgspec.convert(whole_node("new", zone="y"), Node))
     async with asking(known, group(nodeSelector={"zone": "y"})) as client:
         answer = await post(client, "filter", {"Pod": pod(), "NodeNames": ["a", "new"]})
-    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {"a": OTHER_LABELS, "new": NO_LEDGER})
+    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {"a": str(OTHER_LABELS), "new": str(NO_LEDGER)})
 
 
 async def test_filter_remembers_the_pod_for_its_bind() -> None:
