@@ -9,8 +9,8 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node, rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
-from deviceshare.domain.placement.inventory import Withheld
 from deviceshare.domain.placement.replacement import untellable
 
 SHOWN_GATES: Final = 3

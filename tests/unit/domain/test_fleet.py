@@ -154,7 +154,7 @@ def test_devices_that_a_plugin_hands_out_too_are_not_offered() -> None:
     """It is not known which they are; another resource of the node is not concerned."""
     fleet = a_fleet(a_node(devices={GPU: 2, AMD: 2}), ledgers=(a_ledger("n1", {GPU: 2, AMD: 2}),))
     fleet.set_plugin_pods("n1", {"u": frozenset({GPU})})
-    assert "through the device plugin" in fleet.filter(a_group(), ["n1"]).reasons["n1"]
+    assert fleet.filter(a_group(), ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
     assert fleet.filter(a_group(resources={AMD: 1}), ["n1"]).fits == ["n1"]
     fleet.set_plugin_pods("n1", {})
     assert fleet.filter(a_group(), ["n1"]).fits == ["n1"]

@@ -61,8 +61,7 @@ async def test_a_group_that_cannot_be_read_is_the_reason_why_its_pod_waits() -> 
         answer = await post(client, "filter", {"Pod": pod(), "NodeNames": ["a"]})
     assert answer["NodeNames"] == []
     assert answer["FailedNodes"]["a"] == (
-        "group team is invalid: can't be read (spec.resources[amd.com/gpu]: Expected `int`, got `str`):"
-        " correct it with kubectl edit sdg team"
+        "group team can't be read (spec.resources[amd.com/gpu]: Expected `int`, got `str`): kubectl edit sdg team"
     )
 
 
