@@ -33,7 +33,7 @@ def view(explanation: Explanation, *, details: bool) -> list[Part]:
 def _add(made: Grid, node: NodeVerdict, *, details: bool) -> None:
     made.add_row(node.node, "", _verdict(node), "")
     if not details and not (node.why and node.why.kind is ReasonKind.TOO_FULL):
-        return  # where something else than devices is in the way, or nothing is, the devices tell nobody more
+        return  # where something else than devices is in the way, or nothing is, the devices say no more
     alike: dict[tuple[str, str, str], list[int]] = {}
     for device in node.devices:
         alike.setdefault((device.resource, device.reason, device.cure), []).append(device.index)

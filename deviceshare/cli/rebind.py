@@ -56,9 +56,9 @@ async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> st
     """
     before, verdict = await insist(lambda: _request(api, name))
     if not verdict.broken:
-        return f"All devices of group {name} are well: it keeps {_listed(before.claim.devices)} on {before.node}."
+        return f"All devices of group {name} are healthy: it keeps {_listed(before.claim.devices)} on {before.node}."
     if verdict.obstacle:
-        raise click.ClickException(f"Group {name} {verdict.obstacle}: {_mend(before, verdict.broken)}")
+        raise click.ClickException(f"Group {name} {verdict.obstacle}: {_freeing(before, verdict.broken)}")
 
     async def look() -> "_Seen | None":
         seen = await _look(api, name)
@@ -114,7 +114,7 @@ async def _look(api: Cluster, name: str) -> _Seen:
     claim = ledger.claims.get(group.uid)
     if claim is None:
         raise click.ClickException(
-            f"The claim of group {name} on node {group.node} is missing and made again from its pods; try again once"
+            f"The claim of group {name} on node {group.node} is missing and is restored from its pods; retry once"
             f" kubectl get ndev {group.node} shows it"
         )
     return _Seen(group, ledger, claim)
@@ -138,10 +138,10 @@ def _told(after: _Seen, broken: Devices) -> str:
     return "\n".join(lines)
 
 
-def _mend(seen: _Seen, broken: Devices) -> str:
+def _freeing(seen: _Seen, broken: Devices) -> str:
     unhealthy = seen.ledger.unhealthy()
     names = " ".join(device.uuid or str(device.index) for device in broken if seen.ledger.present(device) in unhealthy)
-    recover = f", or mend one and say so with deviceshare recover {seen.ledger.node} {names}" if names else ""
+    recover = f", or repair one and say so with deviceshare recover {seen.ledger.node} {names}" if names else ""
     return f"free a device{recover}"
 
 

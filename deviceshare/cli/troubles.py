@@ -38,8 +38,9 @@ def _broken(node: NodeView, device: DeviceView) -> Trouble:
     what = device.unhealthy or "the node does not have it any more"
     lost = ", and the driver does not see it" if device.lost and device.unhealthy else ""
     since = f" (since {device.since})" if device.since else ""
-    mend = f"mend it, then deviceshare recover {node.name} {device.index}" if device.unhealthy else "mend the node"
-    cure = f"deviceshare rebind {device.group}; {mend}" if device.use == HELD else mend
+    recover = f"deviceshare recover {node.name} {device.index}"
+    repair = f"repair it, then {recover}" if device.unhealthy else "repair the node"
+    cure = f"deviceshare rebind {device.group}; {repair}" if device.use == HELD else repair
     return Trouble(_name(node, device), what + lost + since, cure)
 
 

@@ -1,4 +1,4 @@
-"""What a check found: a mark, what is so, and what to do about it."""
+"""Findings of checks: a mark, what is so, and the next step."""
 
 from typing import Final
 
@@ -31,7 +31,7 @@ class Finding(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """One thing that was looked at. `said` is what is well, for when there is nothing else to say."""
+    """One thing that was looked at. `said` is what is in order, for when there is nothing else to say."""
 
     name: str
     mark: str

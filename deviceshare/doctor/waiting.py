@@ -1,4 +1,4 @@
-"""Waiting pods that no change of nodes or devices will help: their own node affinity is in the way."""
+"""The check of waiting pods: those that wait in vain because of their own node affinity."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What kube-scheduler and an extender say to each other: JSON with Go's capitalised keys.
+"""Questions and answers of the scheduler extender protocol, JSON with Go's capitalised keys.
 
 https://github.com/kubernetes/kube-scheduler/blob/master/extender/v1/types.go; `nodeCacheCapable` decides whether nodes
 come as `NodeNames` or, whole, as `Nodes`.
@@ -130,7 +130,7 @@ def filter_result(
     """The answer to filter, in the terms of the question; `refused` are nodes by reason.
 
     No refusal of ours is cured by preempting pods, since evicting one doesn't end a claim. Releases that know
-    `FailedAndUnresolvableNodes` (1.21 and later) prefer it, older ones read `FailedNodes`: both are told.
+    `FailedAndUnresolvableNodes` (1.21 and later) prefer it, older ones read `FailedNodes`: both are sent.
     """
     texts: dict[str, str] = {}
     for reason, nodes in refused.items():

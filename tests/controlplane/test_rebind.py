@@ -157,7 +157,7 @@ def test_what_is_well_is_left_alone(pool: Pool) -> None:
     pool.apply(pod("one", group))
     pool.running("one")
     done = deviceshare(pool, "rebind", group)
-    assert (done.returncode, done.stdout.startswith(f"All devices of group {group} are well")) == (0, True)
+    assert (done.returncode, done.stdout.startswith(f"All devices of group {group} are healthy")) == (0, True)
     done = deviceshare(pool, "recover", node, "3")
     assert (done.returncode, f"{GPU} 3 of node {node} is healthy" in done.stderr) == (1, True)
     assert deviceshare(pool, "rebind", "nobody").returncode == 1

@@ -27,7 +27,7 @@ LOWEST = "the lowest numbers that were free; nothing is known of how the devices
 _HIDDEN = "can't be read"
 
 _SHARED_FACTS = ("would go to", "would get", "in vain", "health")
-"""What is told of a pod's group, too, when the pod is asked about."""
+"""Facts of a pod's group that belong to the pod's explanation, too."""
 
 
 class Explanation(Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -191,7 +191,7 @@ def _claimed(
     allocated, left = ledger.allocated(), ledger.left()
     if taken := [f"{device} to pod {allocated[device]}" for device in ledger.held(claim) if device in allocated]:
         text = f"the device plugin of node {node} also allocated {', '.join(taken)}"
-        keep = "keep its kind away (deviceshare's documentation tells how)"
+        keep = "keep its kind away (see deviceshare's documentation)"
         return _false(
             ReasonKind.DEVICES_GIVEN_AWAY, text, f"delete that pod or take other devices with {others}, and {keep}"
         )

@@ -1,4 +1,4 @@
-"""The whole cluster as a person looks at it: nodes and their devices, who holds what, who waits and why.
+"""The picture of the whole cluster: nodes and their devices, groups and what they hold, waiting pods and why they wait.
 
 `deviceshare inspect` prints it, its JSON and YAML are these Structs, and the page at `/ui` shows it. Fields may be
 added to a Struct, but none changes its meaning: people's scripts read them. `drawing` makes it.

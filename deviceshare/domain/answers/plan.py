@@ -80,7 +80,7 @@ class Planner:
     def plan(self, names: Iterable[str], pods: Iterable[Pod]) -> Plan:
         """Places the pods in their order, then those of the named groups that no pod asked for.
 
-        `pods` are admitted ones that name a group; `names` are the groups to tell about.
+        `pods` are admitted ones that name a group; `names` are the groups to report.
         """
         for pod in pods:
             self._place(pod)

@@ -57,7 +57,7 @@ def _fault(what: str, meta: ObjectMeta, cure: str) -> Reason | None:
 
 
 class BlindSpots:
-    """Pods outside of groups of which nobody can tell what they hold, by the node that they live on."""
+    """Pods outside of groups of which nobody knows what they hold, by the node that they live on."""
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, UnreadableObject]] = {}

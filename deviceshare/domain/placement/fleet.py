@@ -120,13 +120,13 @@ class Fleet:
         return self._blind_spots.every(self._nodes.values(), self._ledgers.values())
 
     def opaque(self, name: str) -> frozenset[str]:
-        """Resources of which pods hold devices through a device plugin, unless the agent tells which devices."""
+        """Resources of which pods hold devices through a device plugin, unless the agent reports which devices."""
         ledger, pods = self._ledgers.get(name) or _NO_LEDGER, self._plugin_pods.get(name)
         hidden = {device.resource for device in ledger.devices} if self._blind_spots.on(name) else set()
         return (opaque(ledger, pods) if pods else frozenset()) | hidden
 
     def links(self, name: str) -> list[Link]:
-        """How the devices of the node are joined, as far as its agent tells."""
+        """How the devices of the node are joined, as far as its agent reports."""
         return self._ledgers[name].hardware.links if name in self._ledgers else []
 
     def set_living(self, uid: str, pod: str, node: str) -> None:

@@ -1,7 +1,7 @@
-"""Which nodes have the labels that groups ask for.
+"""Nodes by the labels that groups select.
 
 A filter call may name thousands of nodes, and to look at the labels of each takes most of its time. So the answer is
-kept for the selectors that were asked for last, and mended at each change of a node.
+kept for the selectors that were asked for last, and updated at each change of a node.
 """
 
 from collections.abc import Mapping, Set

@@ -90,7 +90,7 @@ class Binder:
                 else:
                     await self._bind_with_retries(pod, node)
         except TimeoutError:
-            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; it is tried again") from None
+            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; kube-scheduler retries it") from None
 
     async def close(self) -> None:
         """Ends the reads under way."""
@@ -134,7 +134,7 @@ class Binder:
         devices, handover = bind.joinable(ledger, group), ledger.status.handover
         if self._clock() >= deadline:
             # This process was held up: where versions aren't compared, the claim may have been collected meanwhile.
-            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; it is tried again")
+            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; kube-scheduler retries it")
         await bind.attach(self._cluster, pod, group, node, devices, handover=handover, timeout=BINDING_SECONDS)
         log.info("Bound pod", pod=pod.metadata.key, group=group.name, node=node)
 

@@ -11,9 +11,9 @@ export function drawTotals(list, { nodes, groups, waiting, total }) {
   list.replaceChildren(
     ...total.map((count) => devices(count, several)),
     card("Free", sum(total, "free"), "for groups now"),
-    card("Unhealthy", ill, ill ? "not handed out" : "all well", ill ? "bad" : ""),
-    card("Nodes", nodes.length, blocked ? `${blocked} out of use` : "all well", blocked ? "bad" : ""),
-    card("Groups", groups.length, degraded ? `${degraded} degraded` : "all well", degraded ? "bad" : ""),
+    card("Unhealthy", ill, ill ? "not allocated" : "none", ill ? "bad" : ""),
+    card("Nodes", nodes.length, blocked ? `${blocked} out of use` : "all usable", blocked ? "bad" : ""),
+    card("Groups", groups.length, degraded ? `${degraded} degraded` : "none degraded", degraded ? "bad" : ""),
     card("Waiting", waiting.length, waiting.length ? plural(new Set(waiting.map((pod) => pod.group)).size, "group") : "nobody", waiting.length ? "wait" : ""),
   );
 }
