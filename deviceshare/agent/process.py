@@ -96,7 +96,7 @@ class Agent:
             allocations=self._allocations,
             reporter=self._reporter,
             now=_now,
-            left_out=settings.excluded_namespaces.split(","),
+            left_out=settings.excluded_namespaces,
         )
         self._eyes = Eyes(
             self._take,

@@ -25,7 +25,7 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.backoff import delays
 from deviceshare.kube.cache import Cache, T
 from deviceshare.kube.stream import WatchEvent
-from deviceshare.loops.ports import ApiError, Expired, Kind
+from deviceshare.loops.ports import ApiError, Expired, Kind, Watcher
 
 log = structlog.get_logger(__name__)
 
@@ -104,10 +104,10 @@ class ApiMirror(Generic[T]):
     def values(self) -> Iterable[T]:
         return self._cache.values()
 
-    def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+    def subscribe(self, watcher: Watcher) -> None:
         self._cache.subscribe(watcher)
 
-    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+    def unsubscribe(self, watcher: Watcher) -> None:
         self._cache.unsubscribe(watcher)
 
     def put(self, obj: T) -> None:

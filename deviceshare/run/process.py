@@ -22,6 +22,7 @@ from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.answers import census
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.flags import Tls
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.kube.mirror import ApiMirror, count_unreadable
@@ -30,13 +31,14 @@ from deviceshare.kube.pulse import Pulse
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.loops.background import Background
 from deviceshare.loops.leader.controller import Controller
+from deviceshare.loops.leader.term import Term
 from deviceshare.loops.leadership import Elector
 from deviceshare.loops.ports import ApiError
 from deviceshare.loops.protocol import bind
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from deviceshare.loops.replica.impostor_watch import ImpostorWatch
-from deviceshare.run.settings import Settings, Tls
+from deviceshare.run.settings import Settings
 from deviceshare.telemetry import Metrics
 from deviceshare.web import admission, extender, ui
 from deviceshare.web.admission import Admission
@@ -169,9 +171,9 @@ class Process:
 
     async def _reconcile(self) -> None:
         """One term as the leader."""
-        self._controller = Controller(
-            self._cluster,
-            self._fleet,
+        term = Term(
+            cluster=self._cluster,
+            fleet=self._fleet,
             groups=self._mirrors.groups,
             ledgers=self._mirrors.ledgers,
             nodes=self._mirrors.nodes,
@@ -181,6 +183,7 @@ class Process:
             handover=self._settings.handover_setting,
             on_uncovered=self._metrics.uncovered_pods.set,
         )
+        self._controller = Controller(term)
         try:
             await self._controller.run()
         finally:

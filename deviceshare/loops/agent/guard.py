@@ -17,8 +17,9 @@ from deviceshare.domain.objects.hardware import Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.loops.agent.evictions import Intruder
-from deviceshare.loops.kinds import NODES, PODS
-from deviceshare.loops.ports import Recorder
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import Recorder, Subject
+from deviceshare.loops.subjects import node_subject
 
 log = structlog.get_logger(__name__)
 
@@ -107,5 +108,5 @@ class IntruderGuard:
             f" SharedDeviceGroup {groups} holds, but belongs to no pod of it"
         )
         namespace, _, name = occupant.pod.rpartition("/")
-        who = (PODS, name, namespace, occupant.pod_uid) if occupant.pod_uid else (NODES, self._node, "", self._node)
-        self._recorder.event(*who, type_="Warning", reason="Trespass", message=message)
+        pod = Subject(PODS, name, namespace, occupant.pod_uid)
+        self._recorder.warn(pod if occupant.pod_uid else node_subject(self._node), "Trespass", message)

@@ -14,8 +14,8 @@ from deviceshare.domain.device_health.examination import APPLICATION_XIDS, LOST,
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.loops.agent.ports import Sight, Xid
-from deviceshare.loops.kinds import NODES
 from deviceshare.loops.ports import Mirror, Recorder
+from deviceshare.loops.subjects import node_subject
 
 log = structlog.get_logger(__name__)
 
@@ -105,24 +105,18 @@ class Judge:
         return self.known.devices if self.known else ()
 
     def _tell(self, changes: Iterable[Change]) -> None:
+        subject = node_subject(self._node)
         for change in changes:
             part = change.part
             name = f"{part.resource} {part.index} ({part.uuid})"
             if change.sign:
                 log.info("Device recovered", uuid=part.uuid, index=part.index, sign=change.sign)
-                self._event("Normal", "DeviceRecovered", f"{name} is well again: {change.sign}")
+                self._recorder.note(subject, "DeviceRecovered", f"{name} is healthy again: {change.sign}")
             else:
                 log.warning("Device is unhealthy", uuid=part.uuid, index=part.index, reason=part.unhealthy)
-                cure = f"reset it or restart the node, or: deviceshare recover {self._node} {part.index}"
-                self._event(
-                    "Warning",
-                    "DeviceUnhealthy",
-                    f"{name} is handed out no more: {part.unhealthy}; when it is mended, {cure}",
-                )
-
-    def _event(self, type_: str, reason: str, message: str) -> None:
-        # Events about nodes carry the name as UID, as the kubelet's do: `kubectl describe node` looks for that.
-        self._recorder.event(NODES, self._node, "", self._node, type_=type_, reason=reason, message=message)
+                cure = f"reset it or reboot the node, or: deviceshare recover {self._node} {part.index}"
+                message = f"{name} is no longer allocated: {part.unhealthy}; when it is repaired, {cure}"
+                self._recorder.warn(subject, "DeviceUnhealthy", message)
 
     def _say_trouble(self, sight: Sight) -> None:
         if sight.trouble != self._trouble:

@@ -35,7 +35,7 @@ class Reporter:
         self._written = self._kept = Hardware()
         self._missing = False
         self._queue: Queue[str] = Queue("report", self._reconcile, workers=1)
-        ledgers.subscribe(lambda _old, _new: self._queue.add(node))
+        ledgers.subscribe(lambda change: self._queue.add(change.key))
 
     def want(self, hardware: Hardware) -> None:
         """Has this reported, unless it is."""
