@@ -125,7 +125,7 @@ class ApiMirror(Generic[T]):
             events, lists, opened, pause = self.events, self.lists, math.inf, 0.0
             try:
                 if self._relist:
-                    await self._list()
+                    await self.list()
                 opened = time.monotonic()
                 await self._watch()
             except ApiError as error:
@@ -148,7 +148,8 @@ class ApiMirror(Generic[T]):
         say = log.info if steady else log.warning
         say("Lost the watch", kind=self._kind.plural, relist=self._relist, error=str(error))
 
-    async def _list(self) -> None:
+    async def list(self) -> None:
+        """Takes in everything as it is now; a watch goes on from there. Raises ApiError."""
         objects, version = await self._api.snapshot(self._kind, self._namespace, self._selectors, self._decode)
         self._cache.replace(objects, version)
         self.lists += 1
