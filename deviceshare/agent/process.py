@@ -27,6 +27,7 @@ from deviceshare.loops.agent.evictions import Evictions
 from deviceshare.loops.agent.guard import IntruderGuard
 from deviceshare.loops.agent.judge import Judge
 from deviceshare.loops.agent.lookout import Lookout
+from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import NODE_PODS, AllocationsUnknown, Kubelet, NodePod, PluginAllocation, Sight
 from deviceshare.loops.agent.reporter import Reporter
 from deviceshare.loops.background import Background
@@ -46,16 +47,22 @@ class Agent:
     """All parts of one agent."""
 
     def __init__(self, settings: AgentSettings, api: Api) -> None:
-        node = settings.node_name
-        self._node = node
+        name = settings.node_name
         self._metrics = AgentMetrics()
-        self._recorder = EventRecorder(api, node)
-        self._ledgers: ApiMirror[NodeDevices] = ApiMirror(api, NODE_DEVICES, field_selector=f"metadata.name={node}")
-        self._pods: ApiMirror[NodePod] = ApiMirror(api, NODE_PODS, field_selector=f"spec.nodeName={node}")
-        self._reporter = Reporter(api, node, self._ledgers)
-        self._judge = Judge(node, self._ledgers, self._recorder, now=_now, on_xid=self._metrics.count_xid)
+        self._recorder = EventRecorder(api, name)
+        self._ledgers: ApiMirror[NodeDevices] = ApiMirror(api, NODE_DEVICES, field_selector=f"metadata.name={name}")
+        self._pods: ApiMirror[NodePod] = ApiMirror(api, NODE_PODS, field_selector=f"spec.nodeName={name}")
+        self._node = node = OwnNode(
+            name=name,
+            ledgers=self._ledgers,
+            pods=self._pods,
+            recorder=self._recorder,
+            now=_now,
+            left_out=settings.excluded_namespaces,
+        )
+        self._reporter = Reporter(api, node)
+        self._judge = Judge(node, on_xid=self._metrics.count_xid)
         self._evictions = Evictions(api, on_evicted=self._metrics.evictions.inc)
-        evict = self._evictions.want if settings.enforce == "evict" else None
         self._allocations = Allocations(
             _kubelet(settings.pod_resources),
             self._pods,
@@ -65,14 +72,10 @@ class Agent:
         )
         self._lookout = Lookout(
             node,
-            ledgers=self._ledgers,
-            pods=self._pods,
             judge=self._judge,
-            guard=IntruderGuard(node, self._recorder, evict),
+            guard=IntruderGuard(node, self._evictions.want if settings.enforce == "evict" else None),
             allocations=self._allocations,
             reporter=self._reporter,
-            now=_now,
-            left_out=settings.excluded_namespaces,
         )
         self._eyes = Eyes(
             self._take,
@@ -92,7 +95,7 @@ class Agent:
         Start: the probes first, so that a start that hangs can be looked at; the mirrors, from which the last report
         is read; who writes; last the eyes. Stop, in reverse.
         """
-        log.info("Started agent", version=__version__, node=self._node)
+        log.info("Started agent", version=__version__, node=self._node.name)
         async with Background(stopping) as background:
             await background.start(self._server)
             background.run("mirror-ledgers", self._ledgers.run)
