@@ -18,7 +18,6 @@ from typing import Literal, Self, TextIO
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from structlog.typing import EventDict, ExcInfo, Processor
 
@@ -102,10 +101,10 @@ class ServerMetrics:
     in-flight gauge by verb (https://prometheus.io/docs/practices/naming/).
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self) -> None:
         # The library's `…_created` twin of every counter would double the scrape and tell nothing.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = registry if registry is not None else CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._requests = Counter(
             "deviceshare_requests_total", "Requests answered.", ["verb", "result"], registry=self.registry
         )
@@ -142,20 +141,12 @@ class ServerMetrics:
         """Measures the `with` block that answers a request; see `Request`."""
         return MeasuredRequest(verb, self._requests, self._duration.labels(verb), self._inflight.labels(verb))
 
-    def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """The answer to a scrape and its Content-Type, in the text format that the `Accept` header asks for.
-
-        Rendering takes long where nodes are many: see `deviceshare.web.scrapes`.
-        """
-        encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
-
 
 class Metrics(ServerMetrics):
     """The numbers of one `deviceshare run`."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        super().__init__(registry)
+    def __init__(self) -> None:
+        super().__init__()
         self.claim_conflicts = Counter(
             "deviceshare_claim_conflicts_total",
             "Conditional writes of a claim or a group that another writer won.",

@@ -25,8 +25,6 @@ MAX_BYTES: Final = 1 << 20
 MAX_KINDS: Final = 64
 """Told at most."""
 _SUFFIXES: Final = (".json", ".yaml")
-_OPERATORS_KIND: Final = "management.nvidia.com/gpu"
-"""What NVIDIA's GPU operator writes for itself; its only device is `all`."""
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 

@@ -5,25 +5,20 @@ anything is written. So whatever fails, it ends, and its successor goes on.
 """
 
 import asyncio
-import gc
-import signal
-from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import structlog
-import uvloop
 from aiohttp import web
 
-from deviceshare import __version__
+from deviceshare import __version__, daemon
 from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.agent.eyes import Eyes
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.agent.settings import AgentSettings
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.kube.api import Api
-from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.kube.mirror import ApiMirror
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.kubelet import pod_resources
@@ -32,54 +27,42 @@ from deviceshare.loops.agent.evictions import Evictions
 from deviceshare.loops.agent.guard import IntruderGuard
 from deviceshare.loops.agent.judge import Judge
 from deviceshare.loops.agent.lookout import Lookout
+from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import NODE_PODS, AllocationsUnknown, Kubelet, NodePod, PluginAllocation, Sight
 from deviceshare.loops.agent.reporter import Reporter
 from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.web.probes import probe_routes
-from deviceshare.web.server import CannotListen, Server
+from deviceshare.web.server import Server
 
 log = structlog.get_logger(__name__)
 
 
 def main(settings: AgentSettings) -> int:
     """Runs until SIGTERM or SIGINT; returns the exit code."""
-    gc.freeze()  # what is imported stays
-    try:
-        return uvloop.run(_run_until_signal(settings))
-    except (NotConfigured, CannotListen) as error:
-        log.error("Failed to start", error=str(error))
-        return 1
-
-
-async def _run_until_signal(settings: AgentSettings) -> int:
-    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    async with connect(str(settings.kubeconfig) if settings.kubeconfig else None) as connection:
-        running = asyncio.create_task(Agent(settings, Api(connection)).run(stopping), name="agent")
-        try:
-            return await running
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+    return daemon.main(settings.kubeconfig, lambda api, stopping: Agent(settings, api).run(stopping))
 
 
 class Agent:
     """All parts of one agent."""
 
     def __init__(self, settings: AgentSettings, api: Api) -> None:
-        node = settings.node_name
-        self._node = node
+        name = settings.node_name
         self._metrics = AgentMetrics()
-        self._recorder = EventRecorder(api, node)
-        self._ledgers: ApiMirror[NodeDevices] = ApiMirror(api, NODE_DEVICES, field_selector=f"metadata.name={node}")
-        self._pods: ApiMirror[NodePod] = ApiMirror(api, NODE_PODS, field_selector=f"spec.nodeName={node}")
-        self._reporter = Reporter(api, node, self._ledgers)
-        self._judge = Judge(node, self._ledgers, self._recorder, now=_now, on_xid=self._metrics.count_xid)
+        self._recorder = EventRecorder(api, name)
+        self._ledgers: ApiMirror[NodeDevices] = ApiMirror(api, NODE_DEVICES, field_selector=f"metadata.name={name}")
+        self._pods: ApiMirror[NodePod] = ApiMirror(api, NODE_PODS, field_selector=f"spec.nodeName={name}")
+        self._node = node = OwnNode(
+            name=name,
+            ledgers=self._ledgers,
+            pods=self._pods,
+            recorder=self._recorder,
+            now=_now,
+            left_out=settings.excluded_namespaces,
+        )
+        self._reporter = Reporter(api, node)
+        self._judge = Judge(node, on_xid=self._metrics.count_xid)
         self._evictions = Evictions(api, on_evicted=self._metrics.evictions.inc)
-        evict = self._evictions.want if settings.enforce == "evict" else None
         self._allocations = Allocations(
             _kubelet(settings.pod_resources),
             self._pods,
@@ -89,14 +72,10 @@ class Agent:
         )
         self._lookout = Lookout(
             node,
-            ledgers=self._ledgers,
-            pods=self._pods,
             judge=self._judge,
-            guard=IntruderGuard(node, self._recorder, evict),
+            guard=IntruderGuard(node, self._evictions.want if settings.enforce == "evict" else None),
             allocations=self._allocations,
             reporter=self._reporter,
-            now=_now,
-            left_out=settings.excluded_namespaces.split(","),
         )
         self._eyes = Eyes(
             self._take,
@@ -116,25 +95,20 @@ class Agent:
         Start: the probes first, so that a start that hangs can be looked at; the mirrors, from which the last report
         is read; who writes; last the eyes. Stop, in reverse.
         """
-        log.info("Started agent", version=__version__, node=self._node)
-        async with AsyncExitStack() as stack:
-            tasks = Background(stopping)
-            await self._server.start()
-            stack.push_async_callback(self._server.stop)
-            for name, work in (
-                ("mirror-ledgers", self._ledgers.run),
-                ("mirror-pods", self._pods.run),
-                ("recorder", self._recorder.run),
-                ("evictions", self._evictions.run),
-                ("report", self._reporter.run),
-                ("allocations", self._allocations.run),
-                ("eyes", self._eyes.run),
-            ):
-                stack.push_async_callback(tasks.watch(name, work))
+        log.info("Started agent", version=__version__, node=self._node.name)
+        async with Background(stopping) as background:
+            await background.start(self._server)
+            background.run("mirror-ledgers", self._ledgers.run)
+            background.run("mirror-pods", self._pods.run)
+            background.run("recorder", self._recorder.run)
+            background.run("evictions", self._evictions.run)
+            background.run("report", self._reporter.run)
+            background.run("allocations", self._allocations.run)
+            background.run("eyes", self._eyes.run)
             await stopping.wait()
-            log.info("Stopping agent", failed=tasks.first is not None)
+            log.info("Stopping agent", failed=background.failure is not None)
         log.info("Stopped agent")
-        return 1 if tasks.first else 0
+        return 1 if background.failure else 0
 
     def _take(self, sight: Sight) -> None:
         self._lookout.take(sight)

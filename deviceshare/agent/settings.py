@@ -8,7 +8,16 @@ from typing import Any
 import click
 
 from deviceshare.domain import contract
-from deviceshare.run.settings import Address, AddressType, flag
+from deviceshare.flags import (
+    KUBECONFIG,
+    LOG_FORMAT,
+    LOG_LEVEL,
+    NAMESPACES,
+    Address,
+    AddressType,
+    flag,
+    options_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +33,7 @@ class AgentSettings:
     visible_devices: str | None
     pod_resources: str
     placeholders: str
-    excluded_namespaces: str
+    excluded_namespaces: frozenset[str]
     enforce: str
     log_format: Any
     log_level: Any
@@ -37,11 +46,10 @@ class AgentSettings:
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags of `AgentSettings` to a click command, which receives them as keyword arguments."""
-    file = click.Path(exists=True, dir_okay=False, path_type=Path)
     directory = click.Path(exists=True, file_okay=False, path_type=Path)
     flags: list[Callable[..., Any]] = [
         flag("--node-name", required=True, help="The node that this agent runs on, as Kubernetes calls it."),
-        flag("--kubeconfig", type=file, help="How to reach the API server; in a pod its service account is used."),
+        KUBECONFIG,
         flag(
             "--bind", type=AddressType(), default=f":{contract.AGENT_PORT}", help="/livez, /readyz, /metrics, /usage."
         ),
@@ -63,7 +71,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         flag(
             "--excluded-namespaces",
-            metavar="NAMESPACE[,NAMESPACE…]",
+            type=NAMESPACES,
             default=f"kube-system,{contract.NAMESPACE}",
             help="Those that the webhooks leave out: pods there may say what they like, and are of no group.",
         ),
@@ -73,9 +81,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             default="report",
             help="What to do about pods on a group's device that aren't of the group.",
         ),
-        flag("--log-format", type=click.Choice(["auto", "json", "console"]), default="auto"),
-        flag("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"),
+        LOG_FORMAT,
+        LOG_LEVEL,
     ]
-    for each in reversed(flags):
-        command = each(command)
-    return command
+    return options_of(flags, command)

@@ -49,8 +49,9 @@ class Target(NamedTuple):
 
     async def _ask(self, question: Callable[["Api"], Awaitable[T]], seconds: float | None) -> T:
         from deviceshare import telemetry  # noqa: PLC0415
+        from deviceshare.kube.access import NotConfigured  # noqa: PLC0415
         from deviceshare.kube.api import Api  # noqa: PLC0415
-        from deviceshare.kube.connection import NotConfigured, connect  # noqa: PLC0415
+        from deviceshare.kube.connection import connect  # noqa: PLC0415
 
         telemetry.configure("auto", "error")  # on stderr: what a command prints is for pipes, too
         try:

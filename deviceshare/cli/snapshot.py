@@ -1,6 +1,5 @@
 """What a command knows of the cluster: the Fleet that the extender decides with, from one look at the API server."""
 
-import asyncio
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from deviceshare.domain import contract
@@ -9,7 +8,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache, Object
-from deviceshare.loops.kinds import GROUPS, LIVE_PODS, NODE_DEVICES, NODES, PODS, SHARED_NODES, WEBHOOK_CONFIGURATIONS
+from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.ports import Forbidden, NotFound
 from deviceshare.loops.replica.feed import Feed
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from deviceshare.domain.objects.ledger import NodeDevices
     from deviceshare.domain.objects.nodes import Node
     from deviceshare.kube.api import Api
+    from deviceshare.kube.mirrors import Mirrors
 
 T = TypeVar("T", bound=Object)
 
@@ -42,31 +42,27 @@ class Still(Cache[T]):
 
 
 async def look(api: "Api") -> ClusterSnapshot:
-    """Reads nodes, ledgers, groups and their pods, all at once.
-
-    The pods outside of groups, which may be most of the cluster's, are only read where some node has no agent that
-    tells what device plugins gave away.
+    """Reads everything that decisions are made from, once.
 
     Raises:
-        ApiError: one of them can't be read.
+        ApiError: a part of it can't be read.
     """
-    try:
-        async with asyncio.TaskGroup() as group:
-            nodes = group.create_task(api.list(NODES, label_selector=SHARED_NODES), name="list nodes")
-            ledgers = group.create_task(api.list(NODE_DEVICES), name="list ledgers")
-            groups = group.create_task(api.list(GROUPS), name="list groups")
-            pods = group.create_task(api.list(PODS, label_selector=contract.GROUP), name="list pods")
-            guard = group.create_task(guard_of(api), name="get webhooks")
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from failed
-    told = {ledger.node for ledger in ledgers.result() if ledger.hardware.allocations is not None}
-    untold = {node.metadata.name for node in nodes.result()} - told
-    others: list[Pod] = []
-    if untold:
-        listed = await api.list(PODS, label_selector=f"!{contract.GROUP}", field_selector=LIVE_PODS)
-        others = [pod for pod in listed if pod.node in {"", *untold} and pod.past_us]
-    seen = map(guard.result(), pods.result())
-    return snapshot(nodes.result(), ledgers.result(), groups.result(), seen, others)
+    return seen(await mirrored(api))
+
+
+async def mirrored(api: "Api") -> "Mirrors":
+    """The mirrors that `run` keeps, listed once."""
+    from deviceshare.kube.mirrors import Mirrors  # noqa: PLC0415
+
+    mirrors = Mirrors(api, await guard_of(api))
+    await mirrors.list()
+    return mirrors
+
+
+def seen(mirrors: "Mirrors") -> ClusterSnapshot:
+    """What the mirrors show now."""
+    groups = {group.name: group for group in mirrors.groups.values()}
+    return ClusterSnapshot(mirrors.fleet, groups, {pod.metadata.key: pod for pod in mirrors.pods.values()})
 
 
 async def guard_of(api: "Api") -> PodGuard:

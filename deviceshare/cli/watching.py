@@ -6,10 +6,8 @@ from contextlib import asynccontextmanager, suppress
 
 from deviceshare.cli.cluster import ANSWER_SECONDS
 from deviceshare.cli.output import Part, on_terminal, screen, styled
-from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, look
-from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.cli.snapshot import ClusterSnapshot, mirrored, seen
 from deviceshare.domain.answers.picture import Picture
-from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirrors import Mirrors
 
@@ -28,18 +26,32 @@ async def follow(api: Api, draw: Callable[[ClusterSnapshot], Picture], render: R
     Raises:
         ApiError: the cluster can't be read at all. Once it could, losses are waited out and told.
     """
-    guard = await guard_of(api)
-    draw(await look(api))  # what is wrong with the question or our rights comes out here; mirrors try again for ever
+    async with asyncio.timeout(ANSWER_SECONDS):
+        mirrors = await mirrored(api)
     changed = asyncio.Event()
-    async with _mirrored(api, changed, guard) as (seen, synced):
-        looked_at, last = on_terminal(), None
+    for mirror in mirrors.by_name.values():
+        mirror.subscribe(lambda _: changed.set())
+    looked_at, last = on_terminal(), None
+    async with _running(mirrors):
         with screen() as put:
             while True:
-                picture = draw(seen())
+                picture = draw(seen(mirrors))
                 if looked_at or picture != last:
-                    put([*render(picture), *([styled(LOST, "red")] if looked_at and not synced() else [])])
+                    lost = looked_at and not mirrors.synced
+                    put([*render(picture), *([styled(LOST, "red")] if lost else [])])
                 last = picture
                 await _next(changed, TICK_SECONDS if looked_at else None)
+
+
+@asynccontextmanager
+async def _running(mirrors: Mirrors) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(mirror.run(), name=name) for name, mirror in mirrors.by_name.items()]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 async def _next(changed: asyncio.Event, longest: float | None) -> None:
@@ -48,32 +60,3 @@ async def _next(changed: asyncio.Event, longest: float | None) -> None:
         async with asyncio.timeout(longest):
             await changed.wait()
     changed.clear()
-
-
-@asynccontextmanager
-async def _mirrored(
-    api: Api, changed: asyncio.Event, guard: PodGuard
-) -> AsyncIterator[tuple[Callable[[], ClusterSnapshot], Callable[[], bool]]]:
-    """Keeps mirrors; yields what they show, and whether they are up to date. Sets `changed` at each change."""
-    fleet = Fleet()
-    mirrors = Mirrors(api, guard)
-    mirrors.feed(fleet)
-    for mirror in mirrors.by_name.values():
-        mirror.subscribe(lambda *_: changed.set())
-    tasks = [asyncio.create_task(mirror.run(), name="mirror") for mirror in mirrors.by_name.values()]
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            for mirror in mirrors.by_name.values():
-                await mirror.wait_listed()
-        yield (
-            lambda: ClusterSnapshot(
-                fleet,
-                {group.name: group for group in mirrors.groups.values()},
-                {pod.metadata.key: pod for pod in mirrors.pods.values()},
-            ),
-            lambda: mirrors.synced,
-        )
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 
 from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.loops.ports import ObjectChange, Watcher
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +39,7 @@ class Cache(Generic[T]):
         self._see = see
         self._objects: dict[str, T] = {}
         self._ahead: dict[str, int] = {}
-        self._watchers: list[Callable[[Any, Any], None]] = []
+        self._watchers: list[Watcher] = []
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -50,13 +51,13 @@ class Cache(Generic[T]):
         """The objects as they are now; later changes don't disturb who iterates."""
         return tuple(self._objects.values())
 
-    def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+    def subscribe(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
-        for obj in self.values():
-            _tell(watcher, None, obj)
+        for key, obj in tuple(self._objects.items()):
+            _notify(watcher, ObjectChange(key, None, obj))
 
-    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
-        # A new list: a watcher may leave while it is told something.
+    def unsubscribe(self, watcher: Watcher) -> None:
+        # A new list: a watcher may leave while watchers are being notified.
         self._watchers = [each for each in self._watchers if each != watcher]
 
     def replace(self, objects: Iterable[T], version: str) -> None:
@@ -120,13 +121,14 @@ class Cache(Generic[T]):
         elif old is not None:
             del self._objects[key]
         if _version(old) != _version(new):
+            change = ObjectChange(key, old, new)
             for watcher in self._watchers:
-                _tell(watcher, old, new)
+                _notify(watcher, change)
 
 
-def _tell(watcher: Callable[[Any, Any], None], old: Object | None, new: Object | None) -> None:
+def _notify(watcher: Watcher, change: ObjectChange[Any]) -> None:
     try:
-        watcher(old, new)
+        watcher(change)
     except Exception:
         # One watcher's mistake must not keep the others, or the mirror itself, from seeing the change.
         log.exception("Watcher failed", watcher=getattr(watcher, "__qualname__", repr(watcher)))

@@ -25,7 +25,7 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.backoff import delays
 from deviceshare.kube.cache import Cache, T
 from deviceshare.kube.stream import WatchEvent
-from deviceshare.loops.ports import ApiError, Expired, Kind
+from deviceshare.loops.ports import ApiError, Expired, Kind, Watcher
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,6 @@ class ApiMirror(Generic[T]):
         self._listed = asyncio.Event()
         self._relist = True
         self._lost_at: float | None = None
-        self._last_event = time.monotonic()
 
     def __len__(self) -> int:
         return len(self._cache)
@@ -93,21 +92,16 @@ class ApiMirror(Generic[T]):
             return False
         return self._lost_at is None or time.monotonic() - self._lost_at < self._pace.lost
 
-    @property
-    def last_event_age(self) -> float:
-        """Seconds since the watch last told anything, a bookmark or its own opening included."""
-        return time.monotonic() - self._last_event
-
     def get(self, key: str) -> T | None:
         return self._cache.get(key)
 
     def values(self) -> Iterable[T]:
         return self._cache.values()
 
-    def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+    def subscribe(self, watcher: Watcher) -> None:
         self._cache.subscribe(watcher)
 
-    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+    def unsubscribe(self, watcher: Watcher) -> None:
         self._cache.unsubscribe(watcher)
 
     def put(self, obj: T) -> None:
@@ -125,7 +119,7 @@ class ApiMirror(Generic[T]):
             events, lists, opened, pause = self.events, self.lists, math.inf, 0.0
             try:
                 if self._relist:
-                    await self._list()
+                    await self.list()
                 opened = time.monotonic()
                 await self._watch()
             except ApiError as error:
@@ -148,7 +142,8 @@ class ApiMirror(Generic[T]):
         say = log.info if steady else log.warning
         say("Lost the watch", kind=self._kind.plural, relist=self._relist, error=str(error))
 
-    async def _list(self) -> None:
+    async def list(self) -> None:
+        """Takes in everything as it is now; a watch goes on from there. Raises ApiError."""
         objects, version = await self._api.snapshot(self._kind, self._namespace, self._selectors, self._decode)
         self._cache.replace(objects, version)
         self.lists += 1
@@ -166,11 +161,9 @@ class ApiMirror(Generic[T]):
             quiet=self._pace.quiet,
         ) as events:
             self._lost_at = None
-            self._last_event = time.monotonic()
             async for event in events:
                 self._take(event)
                 self.events += 1
-                self._last_event = time.monotonic()
 
     def _take(self, event: WatchEvent) -> None:
         obj = self._decode(event.object)
@@ -196,7 +189,7 @@ class ApiMirror(Generic[T]):
         held = self.get(meta.key) if meta.unreadable else None
         if meta.unreadable and (held is None or held.metadata.resource_version != meta.resource_version):
             kind, version = self._kind.plural, meta.resource_version
-            log.error("Found an unreadable object", kind=kind, object=meta.key, version=version, fault=meta.fault)
+            log.warning("Found an unreadable object", kind=kind, object=meta.key, version=version, fault=meta.fault)
         return obj
 
     def _pauses(self) -> Iterator[float]:

@@ -1,5 +1,6 @@
-"""The mirrors that decisions are made from, as `run` and `--watch` keep them."""
+"""The mirrors that decisions are made from: kept by `run` and `--watch`, listed once by other commands."""
 
+import asyncio
 from typing import Any
 
 from deviceshare.domain import contract
@@ -31,12 +32,32 @@ class Mirrors:
             "pods": self.pods,
             "other-pods": self.others,
         }
+        self.fleet = Fleet()
+        """What the mirrors show, node by node."""
+        Feed(self.fleet, nodes=self.nodes, ledgers=self.ledgers, pods=self.pods, others=self.others)
 
     @property
     def synced(self) -> bool:
         """Whether all are."""
         return all(mirror.synced for mirror in self.by_name.values())
 
-    def feed(self, fleet: Fleet) -> None:
-        """Has the fleet know what the mirrors show, from now on."""
-        Feed(fleet, nodes=self.nodes, ledgers=self.ledgers, pods=self.pods, others=self.others)
+    async def wait_listed(self) -> None:
+        """Returns once each has taken in its first list; the caller bounds the wait."""
+        for mirror in self.by_name.values():
+            await mirror.wait_listed()
+
+    async def list(self) -> None:
+        """Lists everything once; raises the ApiError of what can't be read.
+
+        The pods outside of groups, which may be most of the cluster's, are only read where some node has no agent that
+        reports what device plugins allocated.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for mirror in (self.groups, self.ledgers, self.nodes, self.pods):
+                    tasks.create_task(mirror.list())
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
+        reported = {ledger.node for ledger in self.ledgers.values() if ledger.hardware.allocations is not None}
+        if any(node.metadata.name not in reported for node in self.nodes.values()):
+            await self.others.list()

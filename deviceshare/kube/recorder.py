@@ -2,9 +2,9 @@
 
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/ (written as core/v1, which counts)
 
-An Event is worth less than whatever its writer is doing: `event` only takes a note, a task posts it, and when the API
-server is slow or away, notes are counted together and at last dropped. The Event's name is derived from what it says,
-so equal events meet in one object, whichever replica saw them and however often it was restarted.
+An Event is worth less than whatever its writer is doing: `note` and `warn` only queue it, a task posts it, and when the
+API server is slow or away, queued Events are counted together and at last dropped. An Event's name is derived from what
+it says, so equal Events meet in one object, whichever replica saw them and however often it was restarted.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from deviceshare.kube.backoff import delays
 from deviceshare.loops.kinds import EVENTS
-from deviceshare.loops.ports import AlreadyExists, ApiError, Cluster, Kind, Unavailable
+from deviceshare.loops.ports import AlreadyExists, ApiError, Cluster, Subject, Unavailable
 
 log = structlog.get_logger(__name__)
 
@@ -59,9 +59,14 @@ class EventRecorder:
         self._notes: dict[str, _Note] = {}
         self._noted = asyncio.Event()
 
-    def event(
-        self, kind: Kind[Any], name: str, namespace: str, uid: str, *, type_: str, reason: str, message: str
-    ) -> None:
+    def note(self, subject: Subject, reason: str, message: str) -> None:
+        self._record(subject, "Normal", reason, message)
+
+    def warn(self, subject: Subject, reason: str, message: str) -> None:
+        self._record(subject, "Warning", reason, message)
+
+    def _record(self, subject: Subject, type_: str, reason: str, message: str) -> None:
+        kind, name, namespace, uid = subject
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         key = _name(name, kind.kind, namespace, uid, type_, reason, message)
         if note := self._notes.get(key):

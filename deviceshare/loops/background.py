@@ -1,41 +1,67 @@
-"""The tasks of a process that are never meant to end: when one does, the process does.
+"""The parts of a process: started in order, stopped in reverse; when one ends by itself, the process does.
 
 Its successor starts from the API server's state, which is always safe; going on without a part never is.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Protocol, Self
 
 import structlog
 
 log = structlog.get_logger(__name__)
 
 
+class Startable(Protocol):
+    """A part that is started and stopped, such as a server."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
 class Background:
-    """Owns the tasks: the first that ends by itself sets `stopping` and decides the exit code."""
+    """Owns the parts inside its `async with` block, and stops them at its end, the last started first."""
 
     def __init__(self, stopping: asyncio.Event) -> None:
-        self.first: BaseException | None = None
+        """`stopping` is set when a part ends by itself."""
+        self.failure: BaseException | None = None
+        """Why the first part ended that ended by itself; None while all work."""
         self._stopping = stopping
+        self._stack = AsyncExitStack()
 
-    def watch(self, name: str, work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Starts a task; what is returned cancels it and waits until it has ended."""
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def start(self, part: Startable) -> None:
+        await part.start()
+        self.on_stop(part.stop)
+
+    def run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Starts a task that is never meant to end; to stop it is to cancel it and to wait until it has ended."""
         task = asyncio.create_task(self._guard(name, work), name=name)
 
         async def stop() -> None:
             task.cancel()
             await asyncio.wait({task})
 
-        return stop
+        self.on_stop(stop)
+
+    def on_stop(self, stop: Callable[[], Awaitable[None]]) -> None:
+        self._stack.push_async_callback(stop)
 
     async def _guard(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
             raise RuntimeError(f"{name} ended by itself")
         except Exception as error:
-            log.exception("Failed in the background", task=name)
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        self.first = self.first or error
-        self._stopping.set()
+            log.exception("Background task failed", task=name)
+            self.failure = self.failure or error
+            self._stopping.set()

@@ -5,7 +5,7 @@ model of an API server that crashes and delays them at will.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -132,8 +132,24 @@ class Cluster(Protocol):
         ...
 
 
-Watcher = Callable[[T | None, T | None], None]
-"""Called with (old, new) at each change: old is None for an addition, new is None for a removal."""
+class ObjectChange(NamedTuple, Generic[T]):
+    """One change of one object, as a mirror reports it."""
+
+    key: str
+    """Its `ObjectMeta.key`: the name, for objects without a namespace."""
+    old: T | None
+    """None for an addition."""
+    new: T | None
+    """None for a removal."""
+
+    @property
+    def sides(self) -> tuple[T, ...]:
+        """The object as it was and as it is, as far as it existed and exists."""
+        return tuple(side for side in (self.old, self.new) if side is not None)
+
+
+Watcher = Callable[[ObjectChange[Any]], object]
+"""Called on the event loop at each change."""
 
 
 class Mirror(Protocol[T_co]):
@@ -157,20 +173,34 @@ class Mirror(Protocol[T_co]):
         """Takes in an object as our own write returned it, unless a newer one is held already."""
         ...
 
-    def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
-        """Calls `watcher(old, new)` on the event loop at each change; existing objects are reported as additions."""
+    def subscribe(self, watcher: Watcher) -> None:
+        """Has `watcher` called at each change; existing objects are reported as additions."""
         ...
 
-    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+    def unsubscribe(self, watcher: Watcher) -> None:
         """Ends what `subscribe` began; does nothing where it never began."""
         ...
 
 
-class Recorder(Protocol):
-    """Posts Kubernetes Events for people to read; never raises and never waits for the API server."""
+class Subject(NamedTuple):
+    """The object that an Event is about (subjects.py)."""
 
-    def event(
-        self, kind: Kind[Any], name: str, namespace: str, uid: str, *, type_: str, reason: str, message: str
-    ) -> None:
-        """`type_` is Normal or Warning; `reason` is one CamelCase word. Equal events are counted, not repeated."""
+    kind: Kind[Any]
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+
+class Recorder(Protocol):
+    """Posts Kubernetes Events for people to read; never raises and never waits for the API server.
+
+    `reason` is one CamelCase word. Equal Events are counted, not repeated.
+    """
+
+    def note(self, subject: Subject, reason: str, message: str) -> None:
+        """Records an Event of type Normal."""
+        ...
+
+    def warn(self, subject: Subject, reason: str, message: str) -> None:
+        """Records an Event of type Warning."""
         ...

@@ -6,44 +6,41 @@ reconciles. A part that fails ends the process: its successor starts from the AP
 
 import asyncio
 import gc
-import signal
 import ssl
-from contextlib import AsyncExitStack, suppress
 from typing import Any
 from uuid import uuid4
 
 import structlog
-import uvloop
 
-from deviceshare import __version__
+from deviceshare import __version__, daemon
 from deviceshare.certificates.keeper import Keeper, RenewalPace, ServerNames
-from deviceshare.certificates.serving import Certificate, MemoryCertificate, UnusableCertificate
+from deviceshare.certificates.serving import Certificate, MemoryCertificate
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.answers import census
 from deviceshare.domain.answers.drawing import draw
-from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.flags import Address, Tls
 from deviceshare.kube.api import Api
-from deviceshare.kube.connection import NotConfigured, connect
 from deviceshare.kube.mirror import ApiMirror, count_unreadable
 from deviceshare.kube.mirrors import Mirrors
 from deviceshare.kube.pulse import Pulse
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.loops.background import Background
 from deviceshare.loops.leader.controller import Controller
+from deviceshare.loops.leader.term import Term
 from deviceshare.loops.leadership import Elector
 from deviceshare.loops.ports import ApiError
 from deviceshare.loops.protocol import bind
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from deviceshare.loops.replica.impostor_watch import ImpostorWatch
-from deviceshare.run.settings import Settings, Tls
+from deviceshare.run.settings import Settings
 from deviceshare.telemetry import Metrics
 from deviceshare.web import admission, extender, ui
 from deviceshare.web.admission import Admission
 from deviceshare.web.extender import Extender
 from deviceshare.web.origins import OwnNames
 from deviceshare.web.probes import Check, probe_routes
-from deviceshare.web.server import CannotListen, Server
+from deviceshare.web.server import Server
 from deviceshare.web.snapshots import Snapshots
 
 log = structlog.get_logger(__name__)
@@ -58,30 +55,10 @@ GARBAGE_THRESHOLD = 20_000
 
 def main(settings: Settings) -> int:
     """Runs until SIGTERM or SIGINT; returns the exit code."""
-    # What is imported stays, and the mirrors' objects form no cycles: looking through them for garbage as often as
-    # Python does by default was measured to cost 4 to 10% of a request.
-    gc.freeze()
+    # The mirrors' objects form no cycles: looking through them for garbage as often as Python does by default was
+    # measured to cost 4 to 10% of a request.
     gc.set_threshold(GARBAGE_THRESHOLD)
-    try:
-        return uvloop.run(_run_until_signal(settings))
-    except (NotConfigured, CannotListen, UnusableCertificate) as error:
-        log.error("Failed to start", error=str(error))
-        return 1
-
-
-async def _run_until_signal(settings: Settings) -> int:
-    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    async with connect(str(settings.kubeconfig) if settings.kubeconfig else None) as connection:
-        process = Process(settings, Api(connection))
-        running = asyncio.create_task(process.run(stopping), name="deviceshare")
-        try:
-            return await running
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+    return daemon.main(settings.kubeconfig, lambda api, stopping: Process(settings, api).run(stopping))
 
 
 class Process:
@@ -95,14 +72,12 @@ class Process:
         self._draining = False
         self._recorder = EventRecorder(api, settings.instance)
         self._pulse = Pulse(api)
-
         self._guard = PodGuard(settings.left_out)
-        self._cluster = cluster = GuardedCluster(api, self._guard)
+        self._cluster = GuardedCluster(api, self._guard)
         self._mirrors = mirrors = Mirrors(api, self._guard)
-        self._fleet = Fleet()
-        mirrors.feed(self._fleet)
+        self._fleet = mirrors.fleet
         self._binder = Binder(
-            cluster,
+            self._cluster,
             self._fleet,
             groups=mirrors.groups,
             ledgers=mirrors.ledgers,
@@ -112,16 +87,17 @@ class Process:
         # A process that restarts within its predecessor's lease must not be taken for it.
         identity = f"{settings.instance}_{uuid4().hex[:8]}"
         self._elector = Elector(api, identity, namespace=settings.namespace, timing=settings.lease)
-        self._impostors = ImpostorWatch(cluster, self._mirrors.pods, self._recorder)
-        self._metrics.leader.set_function(lambda: float(self._elector.leading))
-        self._metrics.watch_cluster(
-            lambda: census.count_devices(self._fleet), lambda: census.count_groups(self._mirrors.groups.values())
-        )
-        self._metrics.watch_unreadable(lambda: count_unreadable(self._mirrors.by_name.values()))
+        self._impostors = ImpostorWatch(self._cluster, mirrors.pods, self._recorder)
+        self._snapshots = Snapshots(self._draw)
         self._certificates: dict[str, Certificate | MemoryCertificate] = {}
         self._keeper: Keeper | None = None
-        self._snapshots = Snapshots(self._draw)
         self._servers = self._build_servers()
+        self._probes = self._build_probes()
+        self._metrics.leader.set_function(lambda: float(self._elector.leading))
+        self._metrics.watch_cluster(
+            lambda: census.count_devices(self._fleet), lambda: census.count_groups(mirrors.groups.values())
+        )
+        self._metrics.watch_unreadable(lambda: count_unreadable(mirrors.by_name.values()))
 
     async def run(self, stopping: asyncio.Event) -> int:
         """Starts everything, waits for the signal or for a part to fail, stops everything; returns the exit code.
@@ -132,46 +108,46 @@ class Process:
         lease is released; what people should read is posted; the mirrors go last, since everything above reads them.
         """
         log.info("Started deviceshare", version=__version__, roles=sorted(self._settings.roles))
-        async with AsyncExitStack() as stack:
-            failures = Background(stopping)
-            for server in self._servers[:1]:
-                await self._start(stack, server)
+        async with Background(stopping) as background:
+            await background.start(self._probes)
             for name, mirror in self._mirrors.by_name.items():
-                stack.push_async_callback(failures.watch(f"mirror-{name}", mirror.run))
-            stack.push_async_callback(failures.watch("pulse", self._pulse.run))
-            stack.push_async_callback(failures.watch("recorder", self._recorder.run))
-            stack.push_async_callback(failures.watch("impostors", self._impostors.run))
+                background.run(f"mirror-{name}", mirror.run)
+            background.run("pulse", self._pulse.run)
+            background.run("recorder", self._recorder.run)
+            background.run("impostors", self._impostors.run)
             for name, certificate in self._certificates.items():
-                stack.push_async_callback(failures.watch(f"{name}-certificate", certificate.watch))
+                background.run(f"{name}-certificate", certificate.watch)
             if self._keeper is not None:
-                stack.push_async_callback(failures.watch("trust", self._keeper.run))
-            stack.push_async_callback(failures.watch("snapshots", self._snapshots.run))
-            stack.push_async_callback(self._binder.close)
+                background.run("trust", self._keeper.run)
+            background.run("snapshots", self._snapshots.run)
+            background.on_stop(self._binder.close)
             if "controller" in self._settings.roles:
-                stack.push_async_callback(failures.watch("election", self._lead))
-            for server in self._servers[1:]:
-                await self._start(stack, server)
-            await stopping.wait()
-            self._draining = True
+                background.run("election", self._lead)
             for server in self._servers:
-                server.drain()
-            self._snapshots.close()
-            log.info("Stopping deviceshare", failed=failures.first is not None)
-            await asyncio.sleep(DRAIN_SECONDS)
+                await background.start(server)
+            await stopping.wait()
+            log.info("Stopping deviceshare", failed=background.failure is not None)
+            await self._drain()
         log.info("Stopped deviceshare")
-        return 1 if failures.first else 0
+        return 1 if background.failure else 0
+
+    async def _drain(self) -> None:
+        self._draining = True
+        for server in (self._probes, *self._servers):
+            server.drain()
+        self._snapshots.close()
+        await asyncio.sleep(DRAIN_SECONDS)
 
     async def _lead(self) -> None:
         # Nothing may be concluded from a cluster that is only half read.
-        for mirror in self._mirrors.by_name.values():
-            await mirror.wait_listed()
+        await self._mirrors.wait_listed()
         await self._elector.run(self._reconcile)
 
     async def _reconcile(self) -> None:
         """One term as the leader."""
-        self._controller = Controller(
-            self._cluster,
-            self._fleet,
+        term = Term(
+            cluster=self._cluster,
+            fleet=self._fleet,
             groups=self._mirrors.groups,
             ledgers=self._mirrors.ledgers,
             nodes=self._mirrors.nodes,
@@ -181,6 +157,7 @@ class Process:
             handover=self._settings.handover_setting,
             on_uncovered=self._metrics.uncovered_pods.set,
         )
+        self._controller = Controller(term)
         try:
             await self._controller.run()
         finally:
@@ -192,65 +169,71 @@ class Process:
         except (ApiError, ValueError):
             return None  # then the leader waits as long as the oldest server needs
 
-    def _stuck(self) -> str:
-        return self._controller.stuck() if self._controller else ""
-
-    async def _start(self, stack: AsyncExitStack, server: Server) -> None:
-        await server.start()
-        stack.push_async_callback(server.stop)
+    def _build_probes(self) -> Server:
+        live: dict[str, Check] = {"controller": lambda: self._controller.stuck() if self._controller else ""}
+        ready: dict[str, Check] = {name: _synced(mirror) for name, mirror in self._mirrors.by_name.items()}
+        ready["api-server"] = self._pulse.fault
+        ready["shutdown"] = lambda: "stopping" if self._draining else ""
+        if self._keeper is not None:
+            ready["certificate"] = self._keeper.fault
+        routes = probe_routes(live, ready, self._metrics)
+        return Server("probe", *self._settings.probe_bind, routes, self._metrics, max_body=65536, timeout=5)
 
     def _build_servers(self) -> list[Server]:
-        settings, metrics = self._settings, self._metrics
-        checks: dict[str, Check] = {name: _synced(mirror) for name, mirror in self._mirrors.by_name.items()}
-        checks["api-server"] = self._pulse.fault
-        checks["shutdown"] = lambda: "stopping" if self._draining else ""
-        live: dict[str, Check] = {"controller": self._stuck}
-        probes = probe_routes(live, checks, metrics)
-        servers = [Server("probe", *settings.probe_bind, probes, metrics, max_body=65536, timeout=5)]
-        if "extender" in settings.roles:
-            own_names = None if settings.extender_tls else OwnNames(settings.extender_bind.host)
-            mirrors, ready = self._mirrors, lambda: self._mirrors.synced
-            serving = Extender(self._fleet, mirrors.groups, self._binder, ready, self._guard, own_names=own_names)
-            routes = serving.routes()
-            tls = self._certificate_of("extender", settings.extender_tls) if settings.extender_tls else None
-            servers.append(
-                Server(
-                    "extender",
-                    *settings.extender_bind,
-                    routes,
-                    metrics,
-                    max_body=extender.MAX_BODY,
-                    timeout=extender.TIMEOUT,
-                    connections=extender.MAX_CONNECTIONS,
-                    at_once=extender.MAX_AT_ONCE,
-                    tls=tls,
-                )
-            )
-        if "webhook" in settings.roles:
-            reviewing = Admission(
-                self._mirrors.groups,
-                self._mirrors.pods,
-                settings.identity,
-                settings.agent_identity,
-                bypasses=settings.bypasses,
-                runtime_class=settings.runtime_class,
-            )
-            routes = reviewing.routes()
-            if settings.webhook_tls:
-                tls = self._certificate_of("webhook", settings.webhook_tls)
-            else:
-                tls = self._own_certificate(checks)
-            at, limit = settings.webhook_bind, admission.MAX_BODY
-            number = admission.MAX_CONNECTIONS
-            servers.append(
-                Server("webhook", *at, routes, metrics, max_body=limit, timeout=2, tls=tls, connections=number)
-            )
-        if settings.ui_bind:
-            for mirror in self._mirrors.by_name.values():
-                mirror.subscribe(self._snapshots.touch)
-            at, routes = settings.ui_bind, ui.Ui(self._snapshots, settings.ui_bind.host).routes()
-            servers.append(Server("ui", *at, routes, metrics, max_body=ui.MAX_BODY, timeout=ui.TIMEOUT))
+        """The servers of this process's roles."""
+        servers = []
+        if "extender" in self._settings.roles:
+            servers.append(self._build_extender())
+        if "webhook" in self._settings.roles:
+            servers.append(self._build_webhooks())
+        if self._settings.ui_bind:
+            servers.append(self._build_page(self._settings.ui_bind))
         return servers
+
+    def _build_extender(self) -> Server:
+        settings, mirrors, files = self._settings, self._mirrors, self._settings.extender_tls
+        own_names = None if files else OwnNames(settings.extender_bind.host)
+        serving = Extender(
+            self._fleet, mirrors.groups, self._binder, lambda: mirrors.synced, self._guard, own_names=own_names
+        )
+        return Server(
+            "extender",
+            *settings.extender_bind,
+            serving.routes(),
+            self._metrics,
+            max_body=extender.MAX_BODY,
+            timeout=extender.TIMEOUT,
+            connections=extender.MAX_CONNECTIONS,
+            at_once=extender.MAX_AT_ONCE,
+            tls=self._certificate_of("extender", files) if files else None,
+        )
+
+    def _build_webhooks(self) -> Server:
+        settings, files = self._settings, self._settings.webhook_tls
+        reviewing = Admission(
+            self._mirrors.groups,
+            self._mirrors.pods,
+            settings.identity,
+            settings.agent_identity,
+            bypasses=settings.bypasses,
+            runtime_class=settings.runtime_class,
+        )
+        return Server(
+            "webhook",
+            *settings.webhook_bind,
+            reviewing.routes(),
+            self._metrics,
+            max_body=admission.MAX_BODY,
+            timeout=2,
+            connections=admission.MAX_CONNECTIONS,
+            tls=self._certificate_of("webhook", files) if files else self._own_certificate(),
+        )
+
+    def _build_page(self, at: Address) -> Server:
+        for mirror in self._mirrors.by_name.values():
+            mirror.subscribe(self._snapshots.touch)
+        routes = ui.Ui(self._snapshots, at.host).routes()
+        return Server("ui", *at, routes, self._metrics, max_body=ui.MAX_BODY, timeout=ui.TIMEOUT)
 
     def _draw(self) -> bytes:
         """What the page shows."""
@@ -263,7 +246,7 @@ class Process:
         certificate = self._certificates[server] = Certificate(tls.certificate, tls.key, tls.clients)
         return certificate.context
 
-    def _own_certificate(self, checks: dict[str, Check]) -> ssl.SSLContext:
+    def _own_certificate(self) -> ssl.SSLContext:
         """A certificate that deviceshare makes for itself. Until then it isn't ready."""
         settings, certificate = self._settings, MemoryCertificate(self._settings.webhook_client_ca)
         self._certificates["webhook"] = certificate
@@ -277,7 +260,6 @@ class Process:
         self._keeper = Keeper(
             self._api, names, serve=certificate.use, leading=lambda: self._elector.leading, pace=self._trust_pace
         )
-        checks["certificate"] = self._keeper.fault
         self._metrics.watch_certificates(self._keeper.expiries)
         return certificate.context
 

@@ -4,37 +4,33 @@ Each flag `--some-name` may also be set as `DEVICESHARE_SOME_NAME`; the flag win
 """
 
 import ipaddress
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission import bypasses
 from deviceshare.domain.placement.handover import AUTO, STYLES, HandoverSetting, is_kind
+from deviceshare.flags import (
+    FILE,
+    KUBECONFIG,
+    LOG_FORMAT,
+    LOG_LEVEL,
+    NAMESPACES,
+    Address,
+    AddressType,
+    Tls,
+    Words,
+    flag,
+    options_of,
+)
 from deviceshare.loops import leadership
 
-_NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 ROLES: Final = ("controller", "extender", "webhook")
-
-
-class Address(NamedTuple):
-    """Where a server listens."""
-
-    host: str
-    port: int
-
-
-class Tls(NamedTuple):
-    """PEM files of a server."""
-
-    certificate: Path
-    key: Path
-    clients: Path | None = None
-    """The CAs whose clients alone are let in."""
+_ROLES: Final = Words("ROLE[,ROLE…]", lambda word: word in ROLES, f"name some of {', '.join(ROLES)}", empty=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,45 +160,6 @@ class Settings:
             )
 
 
-class _Roles(click.ParamType[frozenset[str]]):
-    name = "ROLE[,ROLE…]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
-        if isinstance(value, frozenset):
-            return value
-        roles = frozenset(part.strip() for part in str(value).split(",") if part.strip())
-        unknown = sorted(roles - set(ROLES))
-        if unknown or not roles:
-            self.fail(f"{value!r}: name some of {', '.join(ROLES)}", param, ctx)
-        return roles
-
-
-class _Namespaces(click.ParamType[frozenset[str]]):
-    name = "NAMESPACE[,NAMESPACE…]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
-        if isinstance(value, frozenset):
-            return value
-        names = frozenset(part.strip() for part in str(value).split(",") if part.strip())
-        if wrong := sorted(name for name in names if not _NAMESPACE.fullmatch(name)):
-            self.fail(f"{', '.join(map(repr, wrong))}: not a namespace's name, such as kube-system", param, ctx)
-        return names
-
-
-class AddressType(click.ParamType[Address]):
-    """`HOST:PORT`, or `:PORT` for every address of the machine."""
-
-    name = "HOST:PORT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
-        if isinstance(value, Address):
-            return value
-        host, _, port = str(value).rpartition(":")
-        if not port.isdecimal() or int(port) > 65535:
-            self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:8888 or :9443", param, ctx)
-        return Address(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104  who leaves the host out means all
-
-
 class _OptionalAddress(AddressType):
     name = "HOST:PORT|off"
 
@@ -212,20 +169,19 @@ class _OptionalAddress(AddressType):
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags of `Settings` to a click command, which receives them as keyword arguments."""
-    file = click.Path(exists=True, dir_okay=False, path_type=Path)
     flags = [
-        flag("--roles", type=_Roles(), default=",".join(ROLES), help="What this process does."),
-        flag("--kubeconfig", type=file, help="How to reach the API server; in a pod its service account is used."),
+        flag("--roles", type=_ROLES, default=",".join(ROLES), help="What this process does."),
+        KUBECONFIG,
         flag("--identity", default=contract.IDENTITY, help="The user name under which deviceshare reaches the API."),
         flag("--agent-identity", default=contract.AGENT_IDENTITY, help="And the one of its agents on nodes."),
         flag("--instance", default="", help="This process's name in leases and events.  [default: the host's name]"),
         flag("--namespace", default=contract.NAMESPACE, help="Where deviceshare's Lease, Secret and Service are."),
         flag("--extender-bind", type=AddressType(), default="127.0.0.1:8888", help="For kube-scheduler; plain HTTP."),
-        flag("--extender-tls-cert", type=file, help="The extender's certificate, PEM: HTTPS, for known clients only."),
-        flag("--extender-tls-key", type=file, help="Its private key, PEM."),
-        flag("--extender-client-ca", type=file, help="The CAs whose clients may call the extender, PEM."),
+        flag("--extender-tls-cert", type=FILE, help="The extender's certificate, PEM: HTTPS, for known clients only."),
+        flag("--extender-tls-key", type=FILE, help="Its private key, PEM."),
+        flag("--extender-client-ca", type=FILE, help="The CAs whose clients may call the extender, PEM."),
         flag("--webhook-bind", type=AddressType(), default=":9443", help="HTTPS, for the API server."),
-        flag("--webhook-client-ca", type=file, help="The CAs whose clients alone may call the webhooks, PEM."),
+        flag("--webhook-client-ca", type=FILE, help="The CAs whose clients alone may call the webhooks, PEM."),
         flag("--webhook-service", default=contract.NAME, help="The Service by which the API server reaches it."),
         flag("--webhook-config", default=contract.NAME, help="The webhook configurations whose CA bundle is kept."),
         flag(
@@ -236,13 +192,13 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         flag(
             "--excluded-namespaces",
-            type=_Namespaces(),
+            type=NAMESPACES,
             default="kube-system",
             help="Those that the webhooks leave out, besides --namespace: no pod there joins a group or is believed.",
         ),
         flag("--ca-secret", default="", help="Make the webhooks' certificates; this Secret keeps the CA."),
-        flag("--tls-cert", type=file, help="Or bring them: a certificate, PEM; read again when it changes."),
-        flag("--tls-key", type=file, help="Its private key, PEM."),
+        flag("--tls-cert", type=FILE, help="Or bring them: a certificate, PEM; read again when it changes."),
+        flag("--tls-key", type=FILE, help="Its private key, PEM."),
         flag("--probe-bind", type=AddressType(), default=":8080", help="/livez, /readyz and /metrics."),
         flag("--ui-bind", type=_OptionalAddress(), default="127.0.0.1:8088", help="The page /ui, or off; plain HTTP."),
         flag("--handover", type=click.Choice(STYLES), default=AUTO, help="How runtimes are told a pod's devices."),
@@ -251,19 +207,10 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("--lease-duration", type=int, default=15, help="Seconds until the lease of a leader that died is taken."),
         flag("--renew-deadline", type=float, default=10.0, help="Seconds without a renewal until a leader stops."),
         flag("--retry-period", type=float, default=2.0, help="Seconds between two looks at the lease."),
-        flag("--log-format", type=click.Choice(["auto", "json", "console"]), default="auto"),
-        flag("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info"),
+        LOG_FORMAT,
+        LOG_LEVEL,
     ]
-    for each in reversed(flags):
-        command = each(command)
-    return command
-
-
-def flag(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A click option that may also be set by its environment variable."""
-    variable = "DEVICESHARE_" + name.removeprefix("--").replace("-", "_").upper()
-    shown = bool(attributes.get("default"))
-    return click.option(name, envvar=variable, show_envvar=True, show_default=shown, **attributes)
+    return options_of(flags, command)
 
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -6,7 +6,7 @@ nodes are in different situations, and every tenth node has a label of its own.
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import uvloop
@@ -19,6 +19,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.loops.ports import Watcher
 from deviceshare.telemetry import Metrics, configure
 from deviceshare.web import extender
 from deviceshare.web.extender import Extender
@@ -75,10 +76,10 @@ class Groups:
     def put(self, obj: Any) -> None:
         raise NotImplementedError
 
-    def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+    def subscribe(self, watcher: Watcher) -> None:
         raise NotImplementedError
 
-    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+    def unsubscribe(self, watcher: Watcher) -> None:
         raise NotImplementedError
 
 

@@ -15,7 +15,7 @@ from deviceshare.kube.recorder import EventRecorder
 from deviceshare.kube.refusals import Unserved
 from deviceshare.loops.kinds import EVENTS, GROUPS, LEASES, NODES, PODS
 from deviceshare.loops.leadership import LEASE_NAME, Elector
-from deviceshare.loops.ports import AlreadyExists, Conflict, Expired, Invalid, Kind, NotFound
+from deviceshare.loops.ports import AlreadyExists, Conflict, Expired, Invalid, Kind, NotFound, Subject
 from deviceshare.sandbox import Sandbox
 
 SPEC = {"resources": {"nvidia.com/gpu": 1}}
@@ -95,7 +95,7 @@ async def test_a_binding_gives_node_and_annotations_at_once(api: Api, namespace:
     bind: dict[str, Any] = {"uid": made.metadata.uid, "node": node, "timeout": 2.5}
     seen = []
     mirror = ApiMirror(api, PODS, namespace=namespace)
-    mirror.subscribe(lambda old, new: seen.append(new))
+    mirror.subscribe(lambda change: seen.append(change.new))
     async with owned(mirror.run()):
         await until(lambda: mirror.synced)
         await api.bind(namespace, "p", annotations={"example.org/devices": "0,1"}, **bind)
@@ -155,8 +155,8 @@ async def test_events_are_accepted_and_counted(api: Api, namespace: str) -> None
 
     async with owned(recorder.run()), owned(mirror.run()):
         for times in (1, 2):
-            recorder.event(PODS, "p", namespace, made.metadata.uid, type_="Normal", reason="Tested", message=namespace)
-            recorder.event(NODES, node.name, "", node.uid, type_="Warning", reason="Tested", message=namespace)
+            recorder.note(Subject(PODS, "p", namespace, made.metadata.uid), "Tested", namespace)
+            recorder.warn(Subject(NODES, node.name, uid=node.uid), "Tested", namespace)
             await until(partial(counted, times))
 
 

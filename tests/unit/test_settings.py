@@ -7,8 +7,9 @@ import pytest
 
 from deviceshare.cli.run import run
 from deviceshare.domain.admission.pod_guard import USUAL
+from deviceshare.flags import Tls
 from deviceshare.loops.leadership import Timing
-from deviceshare.run.settings import Settings, Tls
+from deviceshare.run.settings import Settings
 
 WITHOUT_WEBHOOK = ("--roles", "controller,extender")
 

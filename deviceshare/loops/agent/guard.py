@@ -17,8 +17,10 @@ from deviceshare.domain.objects.hardware import Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.loops.agent.evictions import Intruder
-from deviceshare.loops.kinds import NODES, PODS
-from deviceshare.loops.ports import Recorder
+from deviceshare.loops.agent.own_node import OwnNode
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import Subject
+from deviceshare.loops.subjects import node_subject
 
 log = structlog.get_logger(__name__)
 
@@ -33,10 +35,9 @@ Finding = tuple[Device, Suspect]
 class IntruderGuard:
     """Compares each look with those before."""
 
-    def __init__(self, node: str, recorder: Recorder, evict: Callable[[Intruder], object] | None = None) -> None:
+    def __init__(self, node: OwnNode, evict: Callable[[Intruder], object] | None = None) -> None:
         """`evict` is told of each pod to evict, at each look again; None where nobody is to be evicted."""
         self._node = node
-        self._recorder = recorder
         self._evict = evict
         self._looks = 0
         self._seen: dict[Suspect, int] = {}
@@ -103,9 +104,9 @@ class IntruderGuard:
             pid=occupant.pid,
         )
         message = (
-            f"process {quoted(process)} (PID {occupant.pid}) uses {occupant.device} of node {self._node}, which"
+            f"process {quoted(process)} (PID {occupant.pid}) uses {occupant.device} of node {self._node.name}, which"
             f" SharedDeviceGroup {groups} holds, but belongs to no pod of it"
         )
         namespace, _, name = occupant.pod.rpartition("/")
-        who = (PODS, name, namespace, occupant.pod_uid) if occupant.pod_uid else (NODES, self._node, "", self._node)
-        self._recorder.event(*who, type_="Warning", reason="Trespass", message=message)
+        pod = Subject(PODS, name, namespace, occupant.pod_uid)
+        self._node.recorder.warn(pod if occupant.pod_uid else node_subject(self._node.name), "Trespass", message)

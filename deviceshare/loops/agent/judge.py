@@ -12,10 +12,9 @@ import structlog
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.examination import APPLICATION_XIDS, LOST, Change, examine, findings_of
 from deviceshare.domain.objects.hardware import Hardware, Part
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import Sight, Xid
-from deviceshare.loops.kinds import NODES
-from deviceshare.loops.ports import Mirror, Recorder
+from deviceshare.loops.subjects import node_subject
 
 log = structlog.get_logger(__name__)
 
@@ -28,20 +27,14 @@ class Judge:
 
     def __init__(
         self,
-        node: str,
-        ledgers: Mirror[NodeDevices],
-        recorder: Recorder,
+        node: OwnNode,
         *,
-        now: Callable[[], str],
         on_xid: Callable[[Xid], object] = lambda _: None,
     ) -> None:
-        """`now` tells the time, RFC 3339. `on_xid` is told of every Xid error."""
+        """`on_xid` is called with every Xid error."""
         self.known: Hardware | None = None
         """The devices as they were judged last; None until it is known how an earlier agent judged them."""
         self._node = node
-        self._ledgers = ledgers
-        self._recorder = recorder
-        self._now = now
         self._on_xid = on_xid
         self._faults: dict[str, str] = {}
         self._silent = 0
@@ -58,14 +51,14 @@ class Judge:
         self._silent = self._silent + 1 if sight.parts is None else 0
         if self.known is None or 0 < self._silent < PATIENCE:
             return None
-        ledger = self._ledgers.get(self._node)
+        ledger = self._node.ledger
         examined = examine(
             self.known,
             sight.parts,
             boot_id=sight.boot_id,
             faults={**self._losses(self.known, sight), **self._faults},
             dealt_with=findings_of(ledger.metadata.annotations.get(contract.RECOVERED, "") if ledger else ""),
-            now=self._now(),
+            now=self._node.now(),
         )
         self._faults = {}
         silent = sight.parts is None
@@ -105,24 +98,18 @@ class Judge:
         return self.known.devices if self.known else ()
 
     def _tell(self, changes: Iterable[Change]) -> None:
+        subject = node_subject(self._node.name)
         for change in changes:
             part = change.part
             name = f"{part.resource} {part.index} ({part.uuid})"
             if change.sign:
                 log.info("Device recovered", uuid=part.uuid, index=part.index, sign=change.sign)
-                self._event("Normal", "DeviceRecovered", f"{name} is well again: {change.sign}")
+                self._node.recorder.note(subject, "DeviceRecovered", f"{name} is healthy again: {change.sign}")
             else:
                 log.warning("Device is unhealthy", uuid=part.uuid, index=part.index, reason=part.unhealthy)
-                cure = f"reset it or restart the node, or: deviceshare recover {self._node} {part.index}"
-                self._event(
-                    "Warning",
-                    "DeviceUnhealthy",
-                    f"{name} is handed out no more: {part.unhealthy}; when it is mended, {cure}",
-                )
-
-    def _event(self, type_: str, reason: str, message: str) -> None:
-        # Events about nodes carry the name as UID, as the kubelet's do: `kubectl describe node` looks for that.
-        self._recorder.event(NODES, self._node, "", self._node, type_=type_, reason=reason, message=message)
+                cure = f"reset it or reboot the node, or: deviceshare recover {self._node.name} {part.index}"
+                message = f"{name} is no longer allocated: {part.unhealthy}; when it is repaired, {cure}"
+                self._node.recorder.warn(subject, "DeviceUnhealthy", message)
 
     def _say_trouble(self, sight: Sight) -> None:
         if sight.trouble != self._trouble:

@@ -1,7 +1,5 @@
 """One look at the node's devices after another: from what is seen to what is reported and shown."""
 
-import time
-from collections.abc import Callable, Collection
 from typing import Final
 
 from msgspec.structs import replace
@@ -14,10 +12,10 @@ from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
 from deviceshare.loops.agent.allocations import Allocations
 from deviceshare.loops.agent.guard import Finding, IntruderGuard
 from deviceshare.loops.agent.judge import Judge
-from deviceshare.loops.agent.ports import NodePod, Running, Sight, Use
+from deviceshare.loops.agent.own_node import OwnNode
+from deviceshare.loops.agent.ports import Running, Sight, Use
 from deviceshare.loops.agent.reporter import Reporter
 from deviceshare.loops.agent.tenants import Tenant, Tenants
-from deviceshare.loops.ports import Mirror
 
 BLIND_SECONDS: Final = 60.0
 """Without a look for so long, the agent doesn't do its work. A driver that hangs is noticed, and told, before."""
@@ -28,45 +26,34 @@ class Lookout:
 
     def __init__(
         self,
-        node: str,
+        node: OwnNode,
         *,
-        ledgers: Mirror[NodeDevices],
-        pods: Mirror[NodePod],
         judge: Judge,
         guard: IntruderGuard,
         allocations: Allocations,
         reporter: Reporter,
-        now: Callable[[], str],
-        left_out: Collection[str] = (),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`left_out` are the namespaces whose pods' words nobody guards."""
-        self.usage = Usage(node)
+        self.usage = Usage(node.name)
         """The last look's."""
         self.hardware: Hardware | None = None
         """What is to be reported; None until that is known."""
         self._node = node
-        self._ledgers = ledgers
-        self._pods = pods
         self._judge = judge
         self._guard = guard
         self._allocations = allocations
         self._reporter = reporter
-        self._now = now
-        self._left_out = frozenset(left_out)
-        self._clock = clock
-        self._looked = clock()
+        self._looked = node.clock()
         self._trespasses: list[Trespass] = []
         self._accused: set[Finding] = set()
 
     def fault(self) -> str:
         """Why the agent doesn't do its work, or ""."""
-        blind = self._clock() - self._looked
+        blind = self._node.clock() - self._looked
         return f"the last look at the devices was {blind:.0f} s ago" if blind > BLIND_SECONDS else ""
 
     def take(self, sight: Sight) -> None:
         """Judges what was seen. Called on the event loop; waits for nobody."""
-        ledger = self._ledgers.get(self._node)
+        ledger = self._node.ledger
         if self._judge.known is None and ledger and not ledger.metadata.hides("status.hardware"):
             self._remember(ledger.hardware)
         judged = self._judge.judge(sight)
@@ -76,7 +63,7 @@ class Lookout:
         if judged is not None:
             self.hardware = judged
         self.report()
-        self._looked = self._clock()  # at the end: an agent whose looks break doesn't do its work either
+        self._looked = self._node.clock()  # at the end: an agent whose looks break doesn't do its work either
 
     def _remember(self, reported: Hardware) -> None:
         """Takes over what an agent before this one reported."""
@@ -98,20 +85,20 @@ class Lookout:
         self._reporter.want(self.hardware)
 
     def _look_at_processes(self, sight: Sight, parts: dict[str, Part]) -> None:
-        tenants = Tenants(self._node, self._pods, self._left_out)
+        tenants = Tenants(self._node)
         seen = [
             (part, use, [(process, tenants.of(process.owner)) for process in use.processes])
             for use in sight.uses
             if (part := parts.get(use.uuid))
         ]
-        ledger = self._ledgers.get(self._node) or NodeDevices()
+        ledger = self._node.ledger or NodeDevices()
         on = [(part, use, [(_occupant(ledger, part, *each), *each) for each in who]) for part, use, who in seen]
         # While pods or claims aren't known, their processes would all look like strangers.
-        if self._pods.synced and ledger.node and not ledger.metadata.unreadable:
+        if self._node.pods.synced and ledger.node and not ledger.metadata.unreadable:
             stayed = self._guard.look(ledger, [occupant for _, _, who in on for occupant, *_ in who])
             self._trespasses, self._accused = written(stayed.values()), set(stayed)
         devices = [_device(part, use, [self._process(*each) for each in who]) for part, use, who in on]
-        self.usage = Usage(self._node, self._now(), devices)
+        self.usage = Usage(self._node.name, self._node.now(), devices)
 
     def _process(self, occupant: Occupant, process: Running, tenant: Tenant) -> DeviceProcess:
         accused = (occupant.device, occupant.suspect) in self._accused

@@ -10,10 +10,10 @@ import structlog
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import Writer
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.ports import Mirror, NotFound
+from deviceshare.loops.ports import NotFound
 from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
@@ -22,33 +22,32 @@ log = structlog.get_logger(__name__)
 class Reporter:
     """Keeps `status.hardware` of one node's NodeDevices as it is wanted, while `run` runs."""
 
-    def __init__(self, writer: Writer, node: str, ledgers: Mirror[NodeDevices]) -> None:
+    def __init__(self, writer: Writer, node: OwnNode) -> None:
         self.reports = 0
         """Writes so far."""
         self.fault = "nothing was reported yet"
         """Why the API server doesn't have the report, or ""."""
         self._writer = writer
         self._node = node
-        self._ledgers = ledgers
         self._wanted: Hardware | None = None
         # What was written last and what the API server kept of it: a CRD older than the agent drops fields.
         self._written = self._kept = Hardware()
         self._missing = False
         self._queue: Queue[str] = Queue("report", self._reconcile, workers=1)
-        ledgers.subscribe(lambda _old, _new: self._queue.add(node))
+        node.ledgers.subscribe(lambda change: self._queue.add(change.key))
 
     def want(self, hardware: Hardware) -> None:
         """Has this reported, unless it is."""
         if hardware != self._wanted:
             self._wanted = hardware
-            self._queue.add(self._node)
+            self._queue.add(self._node.name)
 
     async def run(self) -> None:
         """Works until cancelled."""
         await self._queue.run()
 
-    async def _reconcile(self, node: str) -> None:
-        wanted, ledger = self._wanted, self._ledgers.get(node)
+    async def _reconcile(self, _: str) -> None:
+        wanted, ledger = self._wanted, self._node.ledger
         if wanted is None:
             return
         if ledger is None:
@@ -62,7 +61,7 @@ class Reporter:
         body = {"status": {"hardware": msgspec.to_builtins(wanted)}}
         try:
             made = await self._writer.apply(
-                NODE_DEVICES, self._node, body, manager=contract.AGENT, subresource="status"
+                NODE_DEVICES, self._node.name, body, manager=contract.AGENT, subresource="status"
             )
         except NotFound:
             self._miss()  # its addition will be told by the watch
@@ -70,7 +69,7 @@ class Reporter:
         self.reports += 1
         self._written, self._kept = wanted, made.hardware
         self._missing, self.fault = False, ""
-        self._ledgers.put(made)
+        self._node.ledgers.put(made)
         unhealthy = sum(bool(part.unhealthy) for part in wanted.devices)
         log.info("Reported hardware", devices=len(wanted.devices), unhealthy=unhealthy, driver=wanted.driver)
         if made.hardware != wanted:
@@ -80,4 +79,4 @@ class Reporter:
         self.fault = "the node has no NodeDevices yet"
         if not self._missing:
             self._missing = True
-            log.info("Found no NodeDevices to report into; waiting for the leader to make it", node=self._node)
+            log.info("Found no NodeDevices to report into; waiting for the leader to make it", node=self._node.name)

@@ -4,15 +4,14 @@ A pod's owner writes its annotations, and may know the UIDs of others. So a pod 
 never stands in for another pod's UID, and never makes a member of a group by itself.
 """
 
-from collections.abc import Collection
 from typing import Final
 
 from msgspec import Struct
 
 from deviceshare.domain.device_health.process_owners import Owner
 from deviceshare.domain.objects.pods import group_uid_of, is_impostor
+from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import NodePod
-from deviceshare.loops.ports import Mirror
 
 _HASH: Final = "kubernetes.io/config.hash"
 """The UID by which the kubelet counts a static pod; the one that the API server shows is its mirror pod's."""
@@ -33,12 +32,11 @@ class Tenant(Struct, frozen=True):
 class Tenants:
     """The pods of one moment on this node, by the UIDs of their control groups."""
 
-    def __init__(self, node: str, pods: Mirror[NodePod], left_out: Collection[str] = ()) -> None:
-        """Pods of the namespaces `left_out` are of no group: the webhooks don't look at them."""
-        self._left_out = left_out
-        every = list(pods.values())
+    def __init__(self, node: OwnNode) -> None:
+        self._left_out = node.left_out
+        every = list(node.pods.values())
         self._pods = {pod.metadata.uid: pod for pod in every}
-        self._static = {found: pod for pod in every if (found := _static_uid(pod, node))}
+        self._static = {found: pod for pod in every if (found := _static_uid(pod, node.name))}
 
     def of(self, owner: Owner | None) -> Tenant:
         if owner is None:

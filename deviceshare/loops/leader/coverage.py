@@ -4,7 +4,7 @@ It happens when somebody edits a ledger by hand, or when evidence contradicted i
 device must never be given away while a pod uses it, so what is free is claimed; what isn't is for a person to decide.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import structlog
 
@@ -13,10 +13,11 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.replacement import covers
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
-from deviceshare.loops.leader.members import Members
-from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
+from deviceshare.loops.leader.term import Term
+from deviceshare.loops.ports import NotFound
 from deviceshare.loops.protocol import repair
 from deviceshare.loops.protocol.repair import Holding
+from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
 
@@ -24,21 +25,8 @@ log = structlog.get_logger(__name__)
 class Coverage:
     """Looks at one node at a time."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        *,
-        ledgers: Mirror[NodeDevices],
-        members: Members,
-        recorder: Recorder,
-        on_uncovered: Callable[[int], object],
-    ) -> None:
-        """`on_uncovered` is told how many pods run with devices that somebody else holds, each time that changes."""
-        self._cluster = cluster
-        self._ledgers = ledgers
-        self._members = members
-        self._recorder = recorder
-        self._on_uncovered = on_uncovered
+    def __init__(self, term: Term) -> None:
+        self._term = term
         self._reported: dict[str, set[str]] = {}
         """By node, the UIDs of pods already reported."""
 
@@ -49,24 +37,24 @@ class Coverage:
             Conflict: somebody else wrote the ledger; begin again.
             ApiError: a request failed; begin again.
         """
-        ledger = self._ledgers.get(node)
+        ledger = self._term.ledgers.get(node)
         if ledger is None or not ledger.status.devices:
             return  # nothing can be claimed in it; it is being made, or its device plugin restarts
-        if not _uncovered(self._members.holding(node), ledger):
+        if not _uncovered(self._term.members.holding(node), ledger):
             self._remember(node, [])
             return
         try:
             # The ledger first: a pod bound after it was read has a claim that makes our write fail.
-            ledger = await self._cluster.get(NODE_DEVICES, node)
+            ledger = await self._term.cluster.get(NODE_DEVICES, node)
         except NotFound:
             return
-        self._ledgers.put(ledger)
-        pods = await self._cluster.list(PODS, label_selector=contract.GROUP)
+        self._term.ledgers.put(ledger)
+        pods = await self._term.cluster.list(PODS, label_selector=contract.GROUP)
         here = [pod for pod in pods if pod.lives and pod.node == node and pod.group_uid and not pod.impostor]
         uncovered = _uncovered(here, ledger)
         for uid in sorted({pod.group_uid for pod in uncovered} - ledger.claims.keys()):
             mine = [pod for pod in here if pod.group_uid == uid]
-            if await repair.cover(self._cluster, ledger, mine):
+            if await repair.cover(self._term.cluster, ledger, mine):
                 log.warning("Claimed the devices of pods without a claim", node=node, group=mine[0].group, uid=uid)
                 return  # The ledger has changed: the change has this node looked at again.
         self._remember(node, uncovered)
@@ -88,19 +76,16 @@ class Coverage:
         self._reported[node] = now
         if not now:
             del self._reported[node]
-        self._on_uncovered(sum(map(len, self._reported.values())))
+        self._term.on_uncovered(sum(map(len, self._reported.values())))
 
     def _report(self, pod: Pod) -> None:
-        meta = pod.metadata
         devices = ", ".join(map(str, pod.devices))
-        log.error("Found a pod with devices that others hold", pod=meta.key, node=pod.node, devices=devices)
+        log.error("Found a pod with devices that others hold", pod=pod.metadata.key, node=pod.node, devices=devices)
         message = (
             f"the pod uses {devices} of node {pod.node}, which its group does not hold there and others may be given:"
             f" delete the pod; kubectl get ndev {pod.node} shows who holds what"
         )
-        self._recorder.event(
-            PODS, meta.name, meta.namespace, meta.uid, type_="Warning", reason="DevicesNotHeld", message=message
-        )
+        self._term.recorder.warn(subject_of(pod), "DevicesNotHeld", message)
 
 
 def _uncovered(pods: Iterable[Pod], ledger: NodeDevices) -> list[Pod]:

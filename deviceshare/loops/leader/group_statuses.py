@@ -5,26 +5,23 @@ who is in the way) waits a little, so that 500 pods don't make 500 writes. A wri
 that is just taking it begin again: so a group whose pods have not been refused yet is left alone for a moment.
 """
 
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import structlog
 
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.objects.groups import Group, GroupStatus
-from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import Condition
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.barred_pods import barred
-from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.leader.members import Members
-from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES
+from deviceshare.loops.leader.term import Term
+from deviceshare.loops.ports import NotFound
 from deviceshare.loops.protocol import repair
 from deviceshare.loops.queue import Later, Queue
 from deviceshare.loops.rate_limit import RateLimit
+from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
 
@@ -47,25 +44,9 @@ WAITING_GROUPS = ""
 class GroupStatuses:
     """The reconciler of groups, keyed by name."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        fleet: Fleet,
-        *,
-        groups: Mirror[Group],
-        ledgers: Mirror[NodeDevices],
-        members: Members,
-        recorder: Recorder,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.queue: Queue[str] = Queue("groups", self._reconcile, workers=WORKERS, clock=clock)
-        self._cluster = cluster
-        self._fleet = fleet
-        self._groups = groups
-        self._ledgers = ledgers
-        self._members = members
-        self._recorder = recorder
-        self._clock = clock
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self.queue: Queue[str] = Queue("groups", self._reconcile, workers=WORKERS, clock=term.clock)
         self._written: dict[str, float] = {}
         self._unsettled_since: dict[str, float] = {}
         self._barred: dict[str, set[str]] = {}
@@ -78,17 +59,17 @@ class GroupStatuses:
 
     def look_at_pods(self, name: str) -> None:
         """Has the group looked at soon, one of whose pods changed: if it is bound, not before that may be written."""
-        group = self._groups.get(name)
+        group = self._term.groups.get(name)
         bound = group is not None and group.node and name in self._written
-        rest = self._written[name] + PODS_SECONDS - self._clock() if bound else 0.0
+        rest = self._written[name] + PODS_SECONDS - self._term.clock() if bound else 0.0
         self.queue.add(name, max(rest, GATHER_SECONDS))
 
     async def _reconcile(self, name: str) -> None:
         if name == WAITING_GROUPS:
-            for waiting in self._members.waiting():
+            for waiting in self._term.members.waiting():
                 self.queue.add(waiting)
             return
-        group = self._groups.get(name)
+        group = self._term.groups.get(name)
         if group is None:
             self._written.pop(name, None)
             self._unsettled_since.pop(name, None)
@@ -97,7 +78,7 @@ class GroupStatuses:
             return
         if group.metadata.unreadable:
             return
-        if not group.node and self._fleet.pods(group.uid) and await self._readopt(group):
+        if not group.node and self._term.fleet.pods(group.uid) and await self._readopt(group):
             return
         self._note_unsettled(group)
         self._tell_barred(group)
@@ -107,52 +88,54 @@ class GroupStatuses:
             self._turns.over(name)
             return
         changes = group_status.transitions(group.status, wanted)
-        rest = self._due(group, prompt=bool(changes) or "phase" in patch) - self._clock()
+        rest = self._due(group, prompt=bool(changes) or "phase" in patch) - self._term.clock()
         if rest > 0:
             raise Later(rest)
         body = {"metadata": {"resourceVersion": group.metadata.resource_version}, "status": patch}
-        self._groups.put(await self._cluster.patch(GROUPS, name, body, subresource="status"))
-        self._written[name] = self._clock()
+        self._term.groups.put(await self._term.cluster.patch(GROUPS, name, body, subresource="status"))
+        self._written[name] = self._term.clock()
         self._turns.over(name)
         for condition in changes:
             self._tell(group, condition)
 
     async def _readopt(self, group: Group) -> bool:
         """Gives a group its node again whose status was lost; whether that is done."""
-        written = await repair.readopt(self._cluster, group.name)
+        written = await repair.readopt(self._term.cluster, group.name)
         if written is None:
             # Its pods contradict each other, its ledger has to be made again first, or only our mirror is behind: when
             # that changes, a pod, a ledger or the group does.
             return False
-        self._groups.put(written)
+        self._term.groups.put(written)
         log.warning("Repaired group", group=group.name, node=written.node)
-        self._event(group, "Normal", "Repaired", f"its status was lost; its pods run on node {written.node}")
+        self._term.recorder.note(
+            subject_of(group), "Repaired", f"its status was lost; its pods run on node {written.node}"
+        )
         return True
 
     async def _desired(self, group: Group) -> GroupStatus:
         if group.node and not self._claimed(group):
             # The mirrors of groups and ledgers don't move together: nothing is called missing that was not looked for.
             try:
-                self._ledgers.put(await self._cluster.get(NODE_DEVICES, group.node))
+                self._term.ledgers.put(await self._term.cluster.get(NODE_DEVICES, group.node))
             except NotFound:
                 log.debug("Found no ledger", node=group.node)
         home = await self._home(group)
-        pods = self._members.named(group.name)
-        return group_status.desired_status(group, self._fleet, home=home, pods=pods, now=_now())
+        pods = self._term.members.named(group.name)
+        return group_status.desired_status(group, self._term.fleet, home=home, pods=pods, now=_now())
 
     def _claimed(self, group: Group) -> bool:
-        ledger = self._fleet.ledger(group.node)
+        ledger = self._term.fleet.ledger(group.node)
         return ledger is not None and (group.uid in ledger.claims or bool(ledger.metadata.unreadable))
 
     async def _home(self, group: Group) -> Node | None:
         """The node the group is bound to. The mirror holds shared nodes only; one that is missing there may exist."""
         if not group.node:
             return None
-        node = self._fleet.node(group.node)
+        node = self._term.fleet.node(group.node)
         if node is not None:
             return node
         try:
-            return await self._cluster.get(NODES, group.node)
+            return await self._term.cluster.get(NODES, group.node)
         except NotFound:
             return None
 
@@ -164,46 +147,42 @@ class GroupStatuses:
         if not group.node:
             return max(due, self._written[group.name] + WORDS_SECONDS)
         earliest = max(due, self._written[group.name] + PODS_SECONDS)
-        return max(earliest, self._turns.at(group.name, self._clock()))
+        return max(earliest, self._turns.at(group.name, self._term.clock()))
 
     def _note_unsettled(self, group: Group) -> None:
         """Remembers since when a bind or a repair is probably taking the group."""
-        triable = [pod for pod in self._members.pending(group.name) if not pod.gates]
+        triable = [pod for pod in self._term.members.pending(group.name) if not pod.gates]
         untried = bool(triable) and not any(pod.refusal for pod in triable)
-        if not group.node and (untried or self._fleet.assumed(group.uid) or self._fleet.pods(group.uid)):
-            self._unsettled_since.setdefault(group.name, self._clock())
+        if not group.node and (untried or self._term.fleet.assumed(group.uid) or self._term.fleet.pods(group.uid)):
+            self._unsettled_since.setdefault(group.name, self._term.clock())
         else:
             self._unsettled_since.pop(group.name, None)
 
     def _tell_barred(self, group: Group) -> None:
         """An event for each pod that waits in vain, once."""
-        found = barred(self._fleet, group, self._members.pending(group.name))
+        found = barred(self._term.fleet, group, self._term.members.pending(group.name))
         told = self._barred.pop(group.name, set())
-        for pod, text in ((each.pod.metadata, str(each.reason)) for each in found):
-            if pod.uid not in told:
-                self._recorder.event(
-                    PODS, pod.name, pod.namespace, pod.uid, type_="Warning", reason="NodesRuledOut", message=text
-                )
+        for each in found:
+            if each.pod.metadata.uid not in told:
+                self._term.recorder.warn(subject_of(each.pod), "NodesRuledOut", str(each.reason))
         if found:
             self._barred[group.name] = {each.pod.metadata.uid for each in found}
 
     def _tell(self, group: Group, now: Condition) -> None:
         """The event for a transition, where it is one that somebody should know of."""
         if now.type == group_status.IS_BOUND:
-            if now.reason not in (ReasonKind.NO_PODS, ReasonKind.GATED):
-                reason = "Bound" if now.status == group_status.TRUE else now.reason
-                self._event(group, "Normal" if now.status == group_status.TRUE else "Warning", reason, now.message)
+            if now.status == group_status.TRUE:
+                self._term.recorder.note(subject_of(group), "Bound", now.message)
+            elif now.reason not in (ReasonKind.NO_PODS, ReasonKind.GATED):
+                self._term.recorder.warn(subject_of(group), now.reason, now.message)
             return
         before = {condition.type: condition.status for condition in group.status.conditions}.get(now.type)
         if now.status == group_status.FALSE:
             log.warning("Found group degraded", group=group.name, node=group.node, reason=now.reason)
-            self._event(group, "Warning", "Degraded", now.message)
+            self._term.recorder.warn(subject_of(group), "Degraded", now.message)
         elif now.status == group_status.TRUE and before == group_status.FALSE:
             log.info("Found group recovered", group=group.name, node=group.node)
-            self._event(group, "Normal", "Recovered", now.message)
-
-    def _event(self, group: Group, type_: str, reason: str, message: str) -> None:
-        self._recorder.event(GROUPS, group.name, "", group.uid, type_=type_, reason=reason, message=message)
+            self._term.recorder.note(subject_of(group), "Recovered", now.message)
 
 
 def _now() -> str:

@@ -5,28 +5,23 @@ a claim is it opened, by writing the devices (repairing.open_ledger). A ledger t
 moment, as when a device plugin restarts, is opened in the same way.
 """
 
-import time
-from collections.abc import Callable
-
 import structlog
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.placement import handover
-from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.leader.coverage import Coverage
-from deviceshare.loops.leader.members import Members
-from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
+from deviceshare.loops.leader.term import Term
+from deviceshare.loops.ports import NotFound
 from deviceshare.loops.protocol import repair
-from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from deviceshare.loops.queue import Later, Queue
 from deviceshare.loops.shared_read import SharedRead
+from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
 
@@ -38,34 +33,13 @@ SUMMARY_SECONDS = 2.0
 class Ledgers:
     """The reconciler of shared nodes and their NodeDevices, keyed by node name."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        *,
-        nodes: Mirror[Node],
-        ledgers: Mirror[NodeDevices],
-        groups: Mirror[Group],
-        members: Members,
-        recorder: Recorder,
-        covering: Coverage,
-        binds_over: float = BINDS_OVER_SECONDS,
-        handover_setting: HandoverSetting = handover.DEFAULT,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=WORKERS, clock=clock)
-        self._cluster = cluster
-        self._nodes = nodes
-        self._ledgers = ledgers
-        self._groups = groups
-        self._members = members
-        self._recorder = recorder
+    def __init__(self, term: Term, covering: Coverage) -> None:
+        self._term = term
+        self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=WORKERS, clock=term.clock)
         self._covering = covering
-        self._handover = handover_setting
-        self._clock = clock
-        self._binds_over = binds_over
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
-        self._fenced_evidence = SharedRead(lambda _: repair.fenced_evidence(cluster))
-        self._evidence = SharedRead(lambda _: repair.evidence(cluster))
+        self._fenced_evidence = SharedRead(lambda _: repair.fenced_evidence(term.cluster))
+        self._evidence = SharedRead(lambda _: repair.evidence(term.cluster))
         self._missing_since: dict[str, float] = {}
         self._written: dict[str, float] = {}
         self._faults: dict[str, str] = {}
@@ -76,7 +50,7 @@ class Ledgers:
         await self._evidence.close()
 
     async def _reconcile(self, name: str) -> None:
-        node, seen = self._nodes.get(name), self._ledgers.get(name)
+        node, seen = self._term.nodes.get(name), self._term.ledgers.get(name)
         if any(each.metadata.unreadable for each in (node, seen) if each):
             return  # What is in it is somebody's: nothing is written over it, nor concluded from the rest.
         if node is None or not node.shared:
@@ -97,22 +71,24 @@ class Ledgers:
 
     async def _recreate(self, node: Node) -> None:
         name = node.metadata.name
-        since = self._missing_since.setdefault(name, self._clock())
+        since = self._missing_since.setdefault(name, self._term.clock())
 
         async def wait_out_binds() -> None:
             # Binds that began after the ledger was seen missing can't have claimed in it.
-            rest = since + self._binds_over - self._clock()
+            rest = since + self._term.binds_over - self._term.clock()
             if rest > 0:
                 raise Later(rest)
 
         made, disputed = await repair.recreate(
-            self._cluster, node, gather=lambda: self._fenced_evidence(""), wait_out_binds=wait_out_binds
+            self._term.cluster, node, gather=lambda: self._fenced_evidence(""), wait_out_binds=wait_out_binds
         )
-        self._ledgers.put(made)
+        self._term.ledgers.put(made)
         log.info("Created ledger", node=name, claims=len(made.claims))
         if made.claims:
             holders = ", ".join(sorted(claim.group for claim in made.claims.values()))
-            self._event(made, "Normal", "Repaired", f"made again with what groups and running pods hold: {holders}")
+            self._term.recorder.note(
+                subject_of(made), "Repaired", f"recreated with what groups and running pods hold: {holders}"
+            )
         self._covering.report_disputed(name, disputed)
 
     async def _adopt(self, node: Node, seen: NodeDevices) -> None:
@@ -123,14 +99,14 @@ class Ledgers:
                 "ownerReferences": ledger.new_ledger(node, {})["metadata"]["ownerReferences"],
             }
         }
-        self._ledgers.put(await self._cluster.patch(NODE_DEVICES, seen.node, body))
+        self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, seen.node, body))
         log.info("Adopted ledger", node=seen.node)
 
     async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
         name, ((devices, withheld, _), words) = node.metadata.name, self._offer(node, seen.hardware)
         decided = (tuple(seen.status.withheld), seen.status.handover) == (withheld, words)
         if devices and decided and not seen.status.devices:
-            disputed = await repair.open_ledger(self._cluster, name, devices, gather=lambda: self._evidence(""))
+            disputed = await repair.open_ledger(self._term.cluster, name, devices, gather=lambda: self._evidence(""))
             log.info("Opened ledger", node=name, devices=len(devices))
             self._covering.report_disputed(name, disputed)
             return
@@ -140,12 +116,12 @@ class Ledgers:
         same_devices = decided and tuple(sorted(seen.status.devices)) in (devices, ())
         if same_devices and all(patch["status"][line] == text for line, text in summary.items()):
             return
-        rest = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._clock()
+        rest = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._term.clock()
         if same_devices and rest > 0:
             self.queue.add(name, rest)
             return
-        self._ledgers.put(await self._cluster.patch(NODE_DEVICES, name, patch, subresource="status"))
-        self._written[name] = self._clock()
+        self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, name, patch, subresource="status"))
+        self._written[name] = self._term.clock()
         if not same_devices:
             log.info("Recorded devices", node=name, total=patch["status"]["total"])
 
@@ -154,20 +130,20 @@ class Ledgers:
         if seen is None or seen.claims:
             return
         try:
-            if (await self._cluster.get(NODES, name)).shared:
+            if (await self._term.cluster.get(NODES, name)).shared:
                 raise Later(1.0)  # the mirror has yet to learn of it
         except NotFound:
             log.debug("Found no node of a ledger", node=name)
         meta = seen.metadata
         try:
-            await self._cluster.delete(NODE_DEVICES, name, uid=meta.uid, resource_version=meta.resource_version)
+            await self._term.cluster.delete(NODE_DEVICES, name, uid=meta.uid, resource_version=meta.resource_version)
         except NotFound:
             return
         log.info("Deleted ledger", node=name)
 
     def _offer(self, node: Node, hardware: Hardware) -> tuple[Offer, dict[str, str]]:
         """What the node has for groups, and the words in which each vendor's devices are handed over."""
-        return handover.apply(take(node, hardware), node.metadata.labels, hardware, self._handover)
+        return handover.apply(take(node, hardware), node.metadata.labels, hardware, self._term.handover)
 
     def _report_faults(self, node: Node, hardware: Hardware) -> None:
         name = node.metadata.name
@@ -184,11 +160,7 @@ class Ledgers:
         self._faults[name] = text
         if text:
             log.warning("Found faults in an inventory", node=name, faults=text)
-            # Events about nodes carry the name as UID, as the kubelet's do: `kubectl describe node` looks for that.
-            self._recorder.event(NODES, name, "", name, type_="Warning", reason="DevicesUnknown", message=text)
-
-    def _event(self, of: NodeDevices, type_: str, reason: str, message: str) -> None:
-        self._recorder.event(NODE_DEVICES, of.node, "", of.metadata.uid, type_=type_, reason=reason, message=message)
+            self._term.recorder.warn(subject_of(node), "DevicesUnknown", text)
 
     def _forget(self, name: str) -> None:
         for memory in (self._missing_since, self._written, self._faults):

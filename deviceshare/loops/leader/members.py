@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.loops.ports import ObjectChange
 
 
 class _Index:
@@ -12,13 +13,14 @@ class _Index:
         self._bucket = bucket
         self._pods: dict[str, dict[str, Pod]] = {}
 
-    def change(self, old: Pod | None, new: Pod | None) -> None:
+    def change(self, change: ObjectChange[Pod]) -> None:
+        key, old, new = change
         if old and (before := self._pods.get(self._bucket(old))):
-            before.pop(old.metadata.key, None)
+            before.pop(key, None)
             if not before:
                 del self._pods[self._bucket(old)]
         if new and (bucket := self._bucket(new)):
-            self._pods.setdefault(bucket, {})[new.metadata.key] = new
+            self._pods.setdefault(bucket, {})[key] = new
 
     def buckets(self) -> list[str]:
         return list(self._pods)
@@ -35,10 +37,10 @@ class Members:
         self._pending = _Index(lambda pod: pod.group if pod.pending else "")
         self._holding = _Index(lambda pod: pod.node if pod.lives and pod.group_uid and not pod.impostor else "")
 
-    def change(self, old: Pod | None, new: Pod | None) -> None:
+    def change(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of one pod."""
         for index in (self._named, self._pending, self._holding):
-            index.change(old, new)
+            index.change(change)
 
     def named(self, group: str) -> list[Pod]:
         """Every pod that names the group."""

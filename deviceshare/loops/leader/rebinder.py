@@ -6,8 +6,7 @@ pod has any more. Claims that nobody ever asked to rebind cost a glance.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import structlog
 
@@ -17,15 +16,14 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import replacement
-from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.loops.kinds import GROUPS, PODS
-from deviceshare.loops.leader.members import Members
 from deviceshare.loops.leader.releaser import ClaimKey
-from deviceshare.loops.ports import Cluster, Mirror, Recorder, Unavailable
+from deviceshare.loops.leader.term import Term
+from deviceshare.loops.ports import ObjectChange, Unavailable
 from deviceshare.loops.protocol import rebind as protocol
-from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDS_OVER_SECONDS
+from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.rebind import Answer
 from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
 
@@ -37,29 +35,9 @@ GATHER_SECONDS = 0.1
 class Rebinder:
     """The reconciler of claims whose devices are, or were, to be replaced."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        fleet: Fleet,
-        *,
-        groups: Mirror[Group],
-        ledgers: Mirror[NodeDevices],
-        pods: Mirror[Pod],
-        members: Members,
-        recorder: Recorder,
-        binds_over: float = BINDS_OVER_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.queue: Queue[ClaimKey] = Queue("rebinds", self._reconcile, workers=WORKERS, clock=clock)
-        self._cluster = cluster
-        self._fleet = fleet
-        self._groups = groups
-        self._ledgers = ledgers
-        self._pods = pods
-        self._members = members
-        self._recorder = recorder
-        self._clock = clock
-        self._binds_over = binds_over
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self.queue: Queue[ClaimKey] = Queue("rebinds", self._reconcile, workers=WORKERS, clock=term.clock)
         self._standing: dict[ClaimKey, tuple[Claim, float]] = {}
         """Each claim with former devices as it is, and since when we have seen it so."""
 
@@ -68,16 +46,16 @@ class Rebinder:
         if group.node and group.rebind:
             self.queue.add(ClaimKey(group.node, group.uid))
 
-    def change(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+    def change(self, change: ObjectChange[NodeDevices]) -> None:
         """Takes in a change of a ledger; has those of its claims looked at that are or were to be rebound."""
-        for ledger in filter(None, (old, new)):
+        for ledger in change.sides:
             for uid, claim in ledger.claims.items():
                 if self._concerns(claim, uid):
                     self.queue.add(ClaimKey(ledger.node, uid))
 
     def look_at_pod(self, pod: Pod) -> None:
         """Has the claim looked at that the pod has its devices from; the pod may have ended."""
-        ledger = self._fleet.ledger(pod.node)
+        ledger = self._term.fleet.ledger(pod.node)
         claim = ledger.claims.get(pod.group_uid) if ledger else None
         if claim and self._concerns(claim, pod.group_uid):
             self.queue.add(ClaimKey(pod.node, pod.group_uid), GATHER_SECONDS)
@@ -85,11 +63,11 @@ class Rebinder:
     def _concerns(self, claim: Claim, uid: str) -> bool:
         if claim.former or claim.rebound:
             return True
-        group = self._groups.get(claim.group)
+        group = self._term.groups.get(claim.group)
         return group is not None and group.uid == uid and bool(group.rebind)
 
     async def _reconcile(self, key: ClaimKey) -> None:
-        ledger = self._fleet.ledger(key.node)
+        ledger = self._term.fleet.ledger(key.node)
         claim = ledger.claims.get(key.uid) if ledger else None
         if ledger is None or claim is None or ledger.metadata.unreadable:
             self._standing.pop(key, None)
@@ -106,7 +84,7 @@ class Rebinder:
 
     def _asking(self, key: ClaimKey, ledger: NodeDevices, claim: Claim) -> Group | None:
         """The group of the claim, if it waits for other devices and they can be chosen now."""
-        group, node = self._groups.get(claim.group), self._fleet.node(key.node)
+        group, node = self._term.groups.get(claim.group), self._term.fleet.node(key.node)
         if group is None or (group.uid, group.node) != (key.uid, key.node):
             return None
         if node is not None and rebooted(node, ledger.hardware):
@@ -114,23 +92,28 @@ class Rebinder:
         return group if replacement.awaits(group, ledger, claim) else None
 
     def _mine(self, key: ClaimKey) -> list[Pod]:
-        return [pod for pod in self._members.holding(key.node) if pod.group_uid == key.uid]
+        return [pod for pod in self._term.members.holding(key.node) if pod.group_uid == key.uid]
 
     async def _answer(self, name: str) -> None:
-        answer = await protocol.rebind(self._cluster, name, opaque=self._fleet.opaque)
+        answer = await protocol.rebind(self._term.cluster, name, opaque=self._term.fleet.opaque)
         if answer is None:
             return
-        self._ledgers.put(answer.ledger)
+        self._term.ledgers.put(answer.ledger)
         self._report(answer)
 
     def _report(self, answer: Answer) -> None:
         group, node, verdict = answer.group, answer.ledger.node, answer.verdict
+        subject = subject_of(group)
         if verdict.obstacle:
             log.warning("Could not rebind group", group=group.name, node=node, reason=verdict.obstacle)
-            message = f"it {verdict.obstacle}: ask again when one is, or mend one and say so with deviceshare recover"
-            self._tell_of(group, "Warning", "RebindImpossible", message)
+            message = (
+                f"it {verdict.obstacle}: ask again when one is, or repair one and record it with deviceshare recover"
+            )
+            self._term.recorder.warn(subject, "RebindImpossible", message)
         elif not verdict.replacements:
-            self._tell_of(group, "Normal", "RebindNotNeeded", f"its devices on node {node} are well; it keeps them")
+            self._term.recorder.note(
+                subject, "RebindNotNeeded", f"its devices on node {node} are healthy; it keeps them"
+            )
         else:
             gone = _listed(verdict.broken)
             by_cdi = replacement.by_cdi(answer.ledger, verdict.devices)
@@ -140,20 +123,17 @@ class Rebinder:
                 f"now holds {_listed(verdict.devices)} on node {node}; {when};"
                 f" {gone} stays reserved until the pods that had it have ended"
             )
-            self._tell_of(group, "Normal", "Rebound", message)
-
-    def _tell_of(self, group: Group, type_: str, reason: str, message: str) -> None:
-        self._recorder.event(GROUPS, group.name, "", group.uid, type_=type_, reason=reason, message=message)
+            self._term.recorder.note(subject, "Rebound", message)
 
     async def _tell(self, key: ClaimKey, pods: list[Pod]) -> None:
         try:
             # Within the time of a bind: whoever makes a lost ledger again waits that long for both.
             async with asyncio.timeout(BIND_SECONDS):
-                changed = await protocol.tell(self._cluster, key.node, key.uid, pods)
+                changed = await protocol.tell(self._term.cluster, key.node, key.uid, pods)
         except TimeoutError:
             raise Unavailable(f"telling pods on node {key.node} took longer than {BIND_SECONDS:g} s") from None
         for pod in changed:
-            self._pods.put(pod)
+            self._term.pods.put(pod)
             meta = pod.metadata
             if not pod.former:
                 continue  # The same devices, in other words.
@@ -169,26 +149,24 @@ class Rebinder:
                     f"its containers see {_listed(pod.devices)} when they restart, and may hold {_listed(pod.former)}"
                     " until then: restart them, or delete the pod"
                 )
-            self._recorder.event(
-                PODS, meta.name, meta.namespace, meta.uid, type_="Warning", reason="DevicesReplaced", message=message
-            )
+            self._term.recorder.warn(subject_of(pod), "DevicesReplaced", message)
 
     async def _release(self, key: ClaimKey) -> None:
         async def wait_out_binds(claim: Claim) -> None:
             self._note_standing(key, claim)
-            rest = self._standing[key][1] + self._binds_over - self._clock()
+            rest = self._standing[key][1] + self._term.binds_over - self._term.clock()
             if rest > 0:
                 raise Later(rest)
 
-        written = await protocol.release_former(self._cluster, key.node, key.uid, wait_out_binds=wait_out_binds)
+        written = await protocol.release_former(self._term.cluster, key.node, key.uid, wait_out_binds=wait_out_binds)
         if written is None:
             return
-        self._ledgers.put(written)
+        self._term.ledgers.put(written)
         log.info("Released former devices", node=key.node, group=written.claims[key.uid].group, uid=key.uid)
 
     def _note_standing(self, key: ClaimKey, claim: Claim) -> None:
         if self._standing.get(key, (None,))[0] != claim:
-            self._standing[key] = claim, self._clock()
+            self._standing[key] = claim, self._term.clock()
 
 
 def _listed(devices: Iterable[Device]) -> str:

@@ -8,8 +8,6 @@ each mark we remember since when we have seen it standing, so a collection that 
 """
 
 import random
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -17,14 +15,14 @@ import structlog
 
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
-from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.leader.members import Members
-from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
+from deviceshare.loops.kinds import GROUPS
+from deviceshare.loops.leader.term import Term
+from deviceshare.loops.ports import NotFound, ObjectChange
 from deviceshare.loops.protocol import collect
-from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDS_OVER_SECONDS
+from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.collect import Outcome
 from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
 
@@ -46,39 +44,23 @@ class _Mark(NamedTuple):
 class Releaser:
     """Collects suspect claims, each by itself."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        fleet: Fleet,
-        *,
-        groups: Mirror[Group],
-        members: Members,
-        recorder: Recorder,
-        binds_over: float = BINDS_OVER_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.queue: Queue[ClaimKey] = Queue("claims", self._reconcile, workers=WORKERS, clock=clock)
-        self._cluster = cluster
-        self._fleet = fleet
-        self._groups = groups
-        self._members = members
-        self._recorder = recorder
-        self._clock = clock
-        self._binds_over = binds_over
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self.queue: Queue[ClaimKey] = Queue("claims", self._reconcile, workers=WORKERS, clock=term.clock)
         self._claims: dict[str, set[ClaimKey]] = {}
         """By the name of the group."""
         self._unbound_since: dict[ClaimKey, float] = {}
         self._marks: dict[ClaimKey, _Mark] = {}
         self._in_use: set[ClaimKey] = set()
 
-    def change(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+    def change(self, change: ObjectChange[NodeDevices]) -> None:
         """Takes in a change of a ledger; has each of its claims looked at."""
-        for key, name in _claims(old):
+        for key, name in _claims(change.old):
             self._claims[name].discard(key)
             if not self._claims[name]:
                 del self._claims[name]
             self.queue.add(key)
-        for key, name in _claims(new):
+        for key, name in _claims(change.new):
             self._claims.setdefault(name, set()).add(key)
             self.queue.add(key)
 
@@ -88,7 +70,7 @@ class Releaser:
             self.queue.add(key)
 
     async def _reconcile(self, key: ClaimKey) -> None:
-        ledger = self._fleet.ledger(key.node)
+        ledger = self._term.fleet.ledger(key.node)
         claim = ledger.claims.get(key.uid) if ledger else None
         if ledger is None or claim is None:
             self._forget(key)
@@ -108,27 +90,27 @@ class Releaser:
         if group is not None and group.node == key.node:
             self._unbound_since.pop(key, None)
             return bool(claim.releasing)  # to have the mark taken away
-        lives = key.node in self._fleet.pods(key.uid).values()
+        lives = key.node in self._term.fleet.pods(key.uid).values()
         if claim.releasing:
             # Begun already, and by what the mirrors know there is nothing to do before its pods change or time passes.
-            if not lives and self._members.pending(claim.group):
+            if not lives and self._term.members.pending(claim.group):
                 self._wait_out_binds(key, claim.releasing)
             return not lives
         if group is None or group.node:
             return True
         if lives:
             return False  # its status was wiped, and the group's reconciler gives it its node again
-        rest = self._unbound_since.setdefault(key, self._clock()) + BIND_SECONDS - self._clock()
+        rest = self._unbound_since.setdefault(key, self._term.clock()) + BIND_SECONDS - self._term.clock()
         if rest > 0:
             raise Later(rest)
         return True
 
     async def _holder(self, key: ClaimKey, claim: Claim) -> Group | None:
         """The group that the claim is for. The mirror may not have a new one yet; it alone never proves one gone."""
-        group = self._groups.get(claim.group)
+        group = self._term.groups.get(claim.group)
         if group is None or group.uid != key.uid:
             try:
-                group = await self._cluster.get(GROUPS, claim.group)
+                group = await self._term.cluster.get(GROUPS, claim.group)
             except NotFound:
                 return None
         return group if group.uid == key.uid else None
@@ -138,7 +120,7 @@ class Releaser:
             self._wait_out_binds(key, mark)
 
         outcome = await collect.collect(
-            self._cluster, key.node, key.uid, new_mark=new_mark, wait_out_binds=wait_out_binds
+            self._term.cluster, key.node, key.uid, new_mark=new_mark, wait_out_binds=wait_out_binds
         )
         if outcome is Outcome.KEPT_IN_USE:
             self._report_use(key, claim)
@@ -147,8 +129,7 @@ class Releaser:
         if outcome is Outcome.FREED:
             log.info("Released claim", node=key.node, group=claim.group, uid=key.uid)
             message = f"released {', '.join(map(str, sorted(claim.devices)))} of group {claim.group}"
-            uid = ledger.metadata.uid
-            self._recorder.event(NODE_DEVICES, key.node, "", uid, type_="Normal", reason="Released", message=message)
+            self._term.recorder.note(subject_of(ledger), "Released", message)
 
     def _report_use(self, key: ClaimKey, claim: Claim) -> None:
         if key in self._in_use:
@@ -159,21 +140,18 @@ class Releaser:
             f"group {claim.group}, whose devices this pod uses, is gone: the devices stay reserved until the pod ends,"
             " and no other pod can join it"
         )
-        for pod in self._members.holding(key.node):
+        for pod in self._term.members.holding(key.node):
             if pod.group_uid == key.uid:
-                meta = pod.metadata
-                self._recorder.event(
-                    PODS, meta.name, meta.namespace, meta.uid, type_="Warning", reason="GroupDeleted", message=message
-                )
+                self._term.recorder.warn(subject_of(pod), "GroupDeleted", message)
 
     def _stands(self, key: ClaimKey, mark: str) -> None:
         if key not in self._marks or self._marks[key].text != mark:
-            self._marks[key] = _Mark(mark, self._clock())
+            self._marks[key] = _Mark(mark, self._term.clock())
 
     def _wait_out_binds(self, key: ClaimKey, mark: str) -> None:
         """Raises `Later` until every bind is over that began before the claim was marked so."""
         self._stands(key, mark)
-        rest = self._marks[key].since + self._binds_over - self._clock()
+        rest = self._marks[key].since + self._term.binds_over - self._term.clock()
         if rest > 0:
             raise Later(rest)
 

@@ -8,8 +8,7 @@ A touch may be missed, or something else than devices may be lacking. So while p
 are touched again, less and less often. Of each namespace only a few are under way at a time (window.py).
 """
 
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 import structlog
@@ -19,11 +18,10 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.barred_pods import barred
-from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.leader.members import Members
+from deviceshare.loops.leader.term import Term
 from deviceshare.loops.leader.touch_window import TouchWindow
-from deviceshare.loops.ports import ApiError, Cluster, Mirror, NotFound
+from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
 from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
@@ -65,33 +63,20 @@ class _Woken(Struct):
 class Waker:
     """The reconciler of pods that wait, keyed by their group's name."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        fleet: Fleet,
-        *,
-        groups: Mirror[Group],
-        pods: Mirror[Pod],
-        members: Members,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.queue: Queue[str] = Queue("waking", self._reconcile, workers=WORKERS, clock=clock)
-        self._cluster = cluster
-        self._fleet = fleet
-        self._groups = groups
-        self._pods = pods
-        self._members = members
-        self._clock = clock
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self.queue: Queue[str] = Queue("waking", self._reconcile, workers=WORKERS, clock=term.clock)
         self._woken: dict[str, _Woken] = {}
         self._window = TouchWindow()
 
-    def change(self, old: Pod | None, new: Pod | None) -> None:
+    def change(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of a pod; has its group looked at if the scheduler refused it."""
+        _, old, new = change
         if old and not (new and new.pending):
             self._window.leave(old)
             self._go_on(old.metadata.namespace)
-        for pod in (pod for pod in (old, new) if pod and pod.group):
-            if pod.refusal:
+        for pod in change.sides:
+            if pod.group and pod.refusal:
                 self.queue.add(pod.group, GATHER_SECONDS)
 
     def look_at_waiting(self) -> None:
@@ -100,19 +85,19 @@ class Waker:
 
     async def _reconcile(self, name: str) -> None:
         if name == WAITING_GROUPS:
-            for waiting in self._members.waiting():
+            for waiting in self._term.members.waiting():
                 self.queue.add(waiting)
             return
-        group = self._groups.get(name)
-        pods = [pod for pod in self._members.pending(name) if pod.refusal and not pod.metadata.deletion_timestamp]
+        group = self._term.groups.get(name)
+        pods = [pod for pod in self._term.members.pending(name) if pod.refusal and not pod.metadata.deletion_timestamp]
         if group is not None:
             # One that waits in vain would stand in front of those that don't.
-            vain = {each.pod.metadata.uid for each in barred(self._fleet, group, pods)}
+            vain = {each.pod.metadata.uid for each in barred(self._term.fleet, group, pods)}
             pods = [pod for pod in pods if pod.metadata.uid not in vain]
         if group is None or group.deleting or group.metadata.unreadable or not pods:
             self._rest(name)
             return
-        fits = frozenset(self._fleet.filter(group, self._fleet.names()).fits)
+        fits = frozenset(self._term.fleet.filter(group, self._term.fleet.names()).fits)
         if not fits:
             # A bind that fails gives back what it had assumed without anybody being told: look again by ourselves.
             self._rest(name)
@@ -121,17 +106,17 @@ class Waker:
         pods.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key))
         woken = self._woken.get(name)
         if woken is None or fits - woken.fits or not any(pod.metadata.uid in woken.pods for pod in pods):
-            woken = _Woken(fits, _uids(pods[:1]), self._clock())
-        elif not woken.untouched(group, pods) and self._clock() >= woken.again_at:
-            woken = _Woken(fits, _uids(pods), self._clock(), woken.times + 1)
+            woken = _Woken(fits, _uids(pods[:1]), self._term.clock())
+        elif not woken.untouched(group, pods) and self._term.clock() >= woken.again_at:
+            woken = _Woken(fits, _uids(pods), self._term.clock(), woken.times + 1)
         woken.fits = fits
         closed = await self._touch_in_turn(woken, woken.untouched(group, pods))
         self._give_up(name, but=closed)
         if closed:
-            woken.at = self._clock()
+            woken.at = self._term.clock()
             self.queue.add(name, AGAIN_SECONDS[0])  # unless its turn comes earlier
             return
-        self.queue.add(name, woken.again_at - self._clock())
+        self.queue.add(name, woken.again_at - self._term.clock())
 
     async def _touch_in_turn(self, woken: _Woken, pods: list[Pod]) -> set[str]:
         """Touches those of a group's pods whose turn it is; returns the namespaces in whose lines the group stands."""
@@ -140,7 +125,7 @@ class Waker:
             namespace = pod.metadata.namespace
             if namespace in closed:
                 continue
-            if not self._window.enter(pod, self._clock()):
+            if not self._window.enter(pod, self._term.clock()):
                 closed.add(namespace)
                 self._go_on(namespace)
                 continue
@@ -163,7 +148,7 @@ class Waker:
         Whoever is bound leaves its place at once; of one that is refused again in the same words nobody tells.
         """
         if turn := self._window.turn(namespace):
-            self.queue.add(turn, self._window.opens(namespace, self._clock()))
+            self.queue.add(turn, self._window.opens(namespace, self._term.clock()))
 
     def _give_up(self, name: str, but: Collection[str] = ()) -> None:
         for namespace in self._window.give_up(name, but):
@@ -184,7 +169,7 @@ class Waker:
             }
         }
         try:
-            self._pods.put(await self._cluster.patch(PODS, meta.name, body, namespace=meta.namespace))
+            self._term.pods.put(await self._term.cluster.patch(PODS, meta.name, body, namespace=meta.namespace))
         except NotFound:
             return
         log.info("Woke pod", pod=meta.key, group=pod.group)

@@ -6,7 +6,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.loops.ports import Mirror
+from deviceshare.loops.ports import Mirror, ObjectChange
 
 
 class Feed:
@@ -27,31 +27,30 @@ class Feed:
         pods.subscribe(self._on_pod)
         others.subscribe(functools.partial(self._on_plugin, "others"))
 
-    def _on_node(self, old: Node | None, new: Node | None) -> None:
-        self._fleet.set_node((new or old or _NO_NODE).metadata.name, new)
+    def _on_node(self, change: ObjectChange[Node]) -> None:
+        self._fleet.set_node(change.key, change.new)
 
-    def _on_ledger(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
-        self._fleet.set_ledger((new or old or _NO_LEDGER).node, new)
+    def _on_ledger(self, change: ObjectChange[NodeDevices]) -> None:
+        self._fleet.set_ledger(change.key, change.new)
 
-    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        if any(pod and pod.left_out for pod in (old, new)):
-            self._on_plugin("pods", old, new)
+    def _on_pod(self, change: ObjectChange[Pod]) -> None:
+        key, old, new = change
+        if any(pod.left_out for pod in change.sides):
+            self._on_plugin("pods", change)
         if old and old.group_uid:
-            self._fleet.set_living(old.group_uid, old.metadata.key, "")
+            self._fleet.set_living(old.group_uid, key, "")
         if new and new.group_uid and new.lives and not new.impostor:
-            self._fleet.set_living(new.group_uid, new.metadata.key, new.node)
+            self._fleet.set_living(new.group_uid, key, new.node)
 
-    def _on_plugin(self, mirror: str, old: Pod | None, new: Pod | None) -> None:
+    def _on_plugin(self, mirror: str, change: ObjectChange[Pod]) -> None:
+        _, old, new = change
         if old:
             self._plugin_pods.get(old.node, {}).pop((mirror, old.metadata.uid), None)
         if new and new.lives and (resources := new.plugin_resources()):
             self._plugin_pods.setdefault(new.node, {})[mirror, new.metadata.uid] = frozenset(resources)
-        for pod in (old, new):
-            if pod and pod.containers_hidden:
+        for pod in change.sides:
+            if pod.containers_hidden:
                 self._fleet.note_hidden(pod.node, pod, hidden=pod is new and pod.lives)
-        for node in {pod.node for pod in (old, new) if pod and pod.node}:
+        for node in {pod.node for pod in change.sides if pod.node}:
             seen = self._plugin_pods.get(node, {}).items()
             self._fleet.set_plugin_pods(node, {uid: resources for (_, uid), resources in seen})
-
-
-_NO_NODE, _NO_LEDGER = Node(), NodeDevices()

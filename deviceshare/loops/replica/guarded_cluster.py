@@ -1,4 +1,4 @@
-"""A cluster whose pods are seen through the guard, so that nobody believes one that the webhooks don't look after."""
+"""A cluster whose pods are read through the pod guard: of a pod that the webhooks don't review, nothing is believed."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -16,6 +16,9 @@ class GuardedCluster:
     def __init__(self, cluster: Cluster, guard: PodGuard) -> None:
         self._cluster = cluster
         self._guard = guard
+        # What answers with no object is the other one's as it is.
+        self.delete = cluster.delete
+        self.bind = cluster.bind
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
         return self._seen(await self._cluster.get(kind, name, namespace))
@@ -35,27 +38,6 @@ class GuardedCluster:
         self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> T:
         return self._seen(await self._cluster.patch(kind, name, body, namespace=namespace, subresource=subresource))
-
-    async def delete(
-        self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""
-    ) -> None:
-        await self._cluster.delete(kind, name, namespace, uid=uid, resource_version=resource_version)
-
-    async def bind(
-        self,
-        namespace: str,
-        pod: str,
-        *,
-        uid: str,
-        resource_version: str,
-        node: str,
-        annotations: Mapping[str, str],
-        timeout: float,
-    ) -> None:
-        version = resource_version
-        await self._cluster.bind(
-            namespace, pod, uid=uid, resource_version=version, node=node, annotations=annotations, timeout=timeout
-        )
 
     def _seen(self, obj: T) -> T:
         return self._guard(obj) if isinstance(obj, Pod) else obj  # type: ignore[return-value]

@@ -11,8 +11,9 @@ import structlog
 
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
+from deviceshare.loops.ports import Cluster, Mirror, NotFound, ObjectChange, Recorder
 from deviceshare.loops.queue import Queue
+from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
 
@@ -38,9 +39,9 @@ class ImpostorWatch:
         """Works until cancelled."""
         await self._queue.run()
 
-    def _change(self, _old: Pod | None, new: Pod | None) -> None:
-        if new is not None and _to_delete(new):
-            self._queue.add(new.metadata.key)
+    def _change(self, change: ObjectChange[Pod]) -> None:
+        if change.new is not None and _to_delete(change.new):
+            self._queue.add(change.key)
 
     async def _reconcile(self, key: str) -> None:
         pod = self._pods.get(key)
@@ -48,9 +49,7 @@ class ImpostorWatch:
             return
         meta = pod.metadata
         log.error("Found an impostor", pod=key, node=pod.node, uid=meta.uid)
-        self._recorder.event(
-            PODS, meta.name, meta.namespace, meta.uid, type_="Warning", reason="WrongDevices", message=MESSAGE
-        )
+        self._recorder.warn(subject_of(pod), "WrongDevices", MESSAGE)
         try:
             await self._cluster.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
         except NotFound:

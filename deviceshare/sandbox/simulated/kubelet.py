@@ -22,7 +22,7 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, connect, within
 from deviceshare.kube.mirror import ApiMirror
 from deviceshare.loops.kinds import LEASES
-from deviceshare.loops.ports import ApiError, NotFound
+from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
 from deviceshare.sandbox.simulated.nodes import conditions
 from deviceshare.sandbox.simulated.pod import NODES, PODS, SIMULATED, KubeletNode, KubeletPod
 from deviceshare.sandbox.simulated.steps import Patch, Remove, next_step
@@ -60,8 +60,8 @@ class Kubelet:
             await self._nodes.wait_listed()
             group.create_task(self._pods.run(), name="pods")
             group.create_task(self._heartbeats(), name="heartbeats")
-            self._pods.subscribe(lambda _, pod: self._pod_changed(group, pod))
-            self._nodes.subscribe(lambda old, node: self._node_changed(group, old, node))
+            self._pods.subscribe(lambda change: self._pod_changed(group, change.new))
+            self._nodes.subscribe(lambda change: self._node_changed(group, change))
 
     def _pod_changed(self, group: asyncio.TaskGroup, pod: KubeletPod | None) -> None:
         if pod is None or self._nodes.get(pod.spec.node_name) is None:
@@ -112,10 +112,10 @@ class Kubelet:
         async with self._connection.request("DELETE", path, body=data, timeout=within(_DELETE_TIMEOUT)) as answer:
             await answer.read()
 
-    def _node_changed(self, group: asyncio.TaskGroup, old: KubeletNode | None, node: KubeletNode | None) -> None:
+    def _node_changed(self, group: asyncio.TaskGroup, change: ObjectChange[KubeletNode]) -> None:
+        name, old, node = change
         if node is None:
             return
-        name = node.metadata.name
         if old is None:
             group.create_task(self._heartbeat(name), name=f"heartbeat {name}")
             for pod in self._pods.values():  # They may have been told before their node was.

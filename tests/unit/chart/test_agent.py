@@ -121,9 +121,9 @@ def test_what_is_done_about_trespassers_is_told_to_the_agent() -> None:
 
 def test_agents_know_which_namespaces_the_webhooks_leave_out() -> None:
     """Of what pods say there, they believe nothing."""
-    assert settings({}).excluded_namespaces == f"{helm.NAMESPACE},kube-system"
+    assert settings({}).excluded_namespaces == {helm.NAMESPACE, "kube-system"}
     left_out = settings({"webhooks": {"excludedNamespaces": ["team-x"]}}).excluded_namespaces
-    assert left_out == f"{helm.NAMESPACE},team-x"
+    assert left_out == {helm.NAMESPACE, "team-x"}
 
 
 def test_without_placeholders_groups_may_get_every_device() -> None:

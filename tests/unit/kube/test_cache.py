@@ -1,12 +1,11 @@
 """The ordering rules of a mirror's content."""
 
-from typing import Any
-
 import pytest
 
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.kube.cache import Cache
+from deviceshare.loops.ports import ObjectChange
 
 Change = tuple[str | None, str | None]
 
@@ -19,7 +18,8 @@ def watched(cache: Cache[Node]) -> list[Change]:
     """The versions of each change, as a subscriber sees them."""
     changes: list[Change] = []
 
-    def watcher(old: Node | None, new: Node | None) -> None:
+    def watcher(change: ObjectChange[Node]) -> None:
+        _, old, new = change
         changes.append((old.metadata.resource_version if old else None, new.metadata.resource_version if new else None))
 
     cache.subscribe(watcher)
@@ -139,7 +139,7 @@ def test_a_failing_subscriber_does_not_keep_the_others_from_seeing_a_change() ->
     """Nor the mirror from going on."""
     cache: Cache[Node] = Cache()
 
-    def fail(old: Any, new: Any) -> None:
+    def fail(change: ObjectChange[Node]) -> None:
         raise ValueError
 
     cache.subscribe(fail)

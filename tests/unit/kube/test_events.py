@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from deviceshare.kube.recorder import CAPACITY, LONGEST_MESSAGE, TRIES, EventRecorder
 from deviceshare.loops.kinds import EVENTS, GROUPS, PODS, Event
-from deviceshare.loops.ports import AlreadyExists, ApiError, Cluster, Forbidden, Kind, Unavailable
+from deviceshare.loops.ports import AlreadyExists, ApiError, Cluster, Forbidden, Kind, Subject, Unavailable
 from tests.unit.kube.scripted import until
 from tests.unit.loops.model import ModelCluster
 from tests.unit.loops.virtual_time import run
@@ -64,7 +64,7 @@ async def recording(server: EventServer, capacity: int = CAPACITY) -> AsyncItera
 
 
 def tell(recorder: EventRecorder, message: str = "devices 0,1", name: str = "team-a") -> None:
-    recorder.event(GROUPS, name, "", "uid-1", type_="Normal", reason="Bound", message=message)
+    recorder.note(Subject(GROUPS, name, uid="uid-1"), "Bound", message)
 
 
 def counts(server: EventServer, *wanted: int) -> Callable[[], bool]:
@@ -78,7 +78,7 @@ def test_an_event_is_about_an_object() -> None:
         server = EventServer()
         async with recording(server) as recorder:
             tell(recorder)
-            recorder.event(PODS, "p", "ns", "uid-2", type_="Warning", reason="Odd", message="é" * 2000)
+            recorder.warn(Subject(PODS, "p", "ns", "uid-2"), "Odd", "é" * 2000)
             await until(counts(server, 1, 1))
         first, second = server.bodies
         assert first["involvedObject"] == {

@@ -71,7 +71,6 @@ async def test_list_then_events(start: Start) -> None:
         await until(holds(mirror, a=7, c=9))
         assert [*synced, mirror.synced] == [False, True]
         assert mirror.events == 4
-        assert mirror.last_event_age < 20
     query = dict(server.seen[1].query)
     assert 300 <= int(query.pop("timeoutSeconds")) <= 600
     assert query == {"labelSelector": "x=y", "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": "5"}
@@ -114,7 +113,7 @@ async def test_a_lost_version_is_listed_anew(start: Start, gone: Step) -> None:
     """410 comes as a status and inside a 200; of a line that can't be read nobody knows what it said."""
     removed = []
     async with start(page(5, node("a", 1), node("b", 2)), gone, page(9, node("b", 2), node("c", 7))) as (mirror, _):
-        mirror.subscribe(lambda old, new: removed.append(old.metadata.name) if new is None else None)
+        mirror.subscribe(lambda change: removed.append(change.key) if change.new is None else None)
         await until(holds(mirror, b=2, c=7))
         assert removed == ["a"]
         assert mirror.lists == 2

@@ -16,6 +16,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.kube import api
 from deviceshare.kube.mirror import ApiMirror, MirrorPace
 from deviceshare.loops.kinds import NODES
+from deviceshare.loops.ports import ObjectChange
 from tests.unit.kube.scripted import event, line, node, serving, status, until
 
 Op = tuple[str, str]
@@ -130,7 +131,8 @@ async def _live(before: list[Op], during: list[Op], history: list[Op], directory
     followed: dict[str, Node] = {}
     wrong: list[tuple[Node, str]] = []
 
-    def follow(old: Node | None, new: Node | None) -> None:
+    def follow(change: ObjectChange[Node]) -> None:
+        _, old, new = change
         if old is not None and followed.pop(old.metadata.name, None) != old:
             wrong.append((old, "is not what was told before"))
         if old is not None and new is not None and _version(new) <= _version(old):

@@ -16,7 +16,8 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.controller import Controller
-from deviceshare.loops.ports import ApiError, Conflict, Kind, Unavailable
+from deviceshare.loops.leader.term import Term
+from deviceshare.loops.ports import ApiError, Conflict, Kind, ObjectChange, Subject, Unavailable, Watcher
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.feed import Feed
 from tests.unit.domain.objects import GPU, INJECTED
@@ -34,7 +35,7 @@ class MemoryMirror:
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
-        self.watchers: list[Callable[[Any, Any], None]] = []
+        self.watchers: list[Watcher] = []
 
         self.deaf = False
         """Whether the watch tells nothing for now."""
@@ -47,12 +48,12 @@ class MemoryMirror:
     def values(self) -> Iterable[Any]:
         return tuple(self.objects.values())
 
-    def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+    def subscribe(self, watcher: Watcher) -> None:
         self.watchers.append(watcher)
-        for obj in self.values():
-            watcher(None, obj)
+        for key, obj in tuple(self.objects.items()):
+            watcher(ObjectChange(key, None, obj))
 
-    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+    def unsubscribe(self, watcher: Watcher) -> None:
         self.watchers = [each for each in self.watchers if each != watcher]
 
     def put(self, obj: Any) -> None:
@@ -73,14 +74,14 @@ class MemoryMirror:
         if new is not None:
             self.objects[key] = new
         if old and new and old.metadata.uid != new.metadata.uid:
-            self._tell(old, None)
+            self._notify(ObjectChange(key, old, None))
             old = None
         if old is not None or new is not None:
-            self._tell(old, new)
+            self._notify(ObjectChange(key, old, new))
 
-    def _tell(self, old: Any, new: Any) -> None:
+    def _notify(self, change: ObjectChange[Any]) -> None:
         for watcher in self.watchers:
-            watcher(old, new)
+            watcher(change)
 
 
 class MemoryRecorder:
@@ -90,10 +91,10 @@ class MemoryRecorder:
         self.events: list[tuple[str, str, str, str]] = []
         """Kind, name, reason and message of each."""
 
-    def event(
-        self, kind: Kind[Any], name: str, namespace: str, uid: str, *, type_: str, reason: str, message: str
-    ) -> None:
-        self.events.append((kind.kind, name, reason, message))
+    def note(self, subject: Subject, reason: str, message: str) -> None:
+        self.events.append((subject.kind.kind, subject.name, reason, message))
+
+    warn = note
 
     def reasons(self, name: str) -> list[str]:
         return [reason for _, about, reason, _ in self.events if about == name]
@@ -199,9 +200,9 @@ class World:
         mirrors = self.cluster.mirrors
         groups, ledgers, nodes, pods = (mirrors[kind.plural] for kind in (GROUPS, NODE_DEVICES, NODES, PODS))
         Feed(self.fleet, nodes=nodes, ledgers=ledgers, pods=pods, others=MemoryMirror())
-        self.controller = Controller(
-            self.cluster,
-            self.fleet,
+        self.term = Term(
+            cluster=self.cluster,
+            fleet=self.fleet,
             groups=groups,
             ledgers=ledgers,
             nodes=nodes,
@@ -210,6 +211,7 @@ class World:
             clock=lambda: now() + self.jumped,
             on_uncovered=self.uncovered.append,
         )
+        self.controller = Controller(self.term)
 
     def successor(self) -> "World":
         """The same cluster, seen by a process that has just started."""

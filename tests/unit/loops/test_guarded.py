@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.loops.replica.binder import Binder
@@ -47,17 +48,8 @@ class GuardedCase(World):
         cluster = LiveCluster()
         cluster.mirrors[PODS.plural] = SeeingMirror()
         super().__init__(cluster)
-        groups, ledgers, nodes, pods = (cluster.mirrors[kind.plural] for kind in (GROUPS, NODE_DEVICES, NODES, PODS))
-        self.controller = Controller(
-            GuardedCluster(cluster, PodGuard()),
-            self.fleet,
-            groups=groups,
-            ledgers=ledgers,
-            nodes=nodes,
-            pods=pods,
-            recorder=self.recorder,
-            clock=asyncio.get_running_loop().time,
-        )
+        guarded = GuardedCluster(cluster, PodGuard())
+        self.controller = Controller(replace(self.term, cluster=guarded, clock=asyncio.get_running_loop().time))
 
 
 def test_no_devices_are_claimed_for_a_group_that_only_a_forged_pod_names() -> None:

@@ -11,7 +11,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Filtered
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.touch_window import PLACES, TRIED_SECONDS
-from deviceshare.loops.ports import ApiError, Invalid
+from deviceshare.loops.ports import ApiError, Invalid, ObjectChange
 from tests.unit.domain.objects import INJECTED
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.test_waking import woken
@@ -79,7 +79,8 @@ def test_who_is_bound_makes_room_at_once() -> None:
     async def story(world: World) -> None:
         bind = world.cluster.mirrors["pods"]
 
-        def bound_when_touched(old: Pod | None, new: Pod | None) -> None:
+        def bound_when_touched(change: ObjectChange[Pod]) -> None:
+            new = change.new
             if new and new.pending and contract.WOKEN_AT in new.metadata.annotations:
                 world.cluster.edit(PODS, new.metadata.name, {"spec": {"nodeName": "n1"}}, new.metadata.namespace)
 

@@ -1,9 +1,10 @@
 """A mirror that a test fills by hand."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.loops.ports import Watcher
 
 
 class HasMeta(Protocol):
@@ -30,8 +31,8 @@ class FixedMirror(Generic[T]):
     def put(self, obj: Any) -> None:
         raise AssertionError("the webhooks only look things up")
 
-    def subscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+    def subscribe(self, watcher: Watcher) -> None:
         raise AssertionError("the webhooks only look things up")
 
-    def unsubscribe(self, watcher: Callable[[Any, Any], None]) -> None:
+    def unsubscribe(self, watcher: Watcher) -> None:
         raise AssertionError("the webhooks only look things up")

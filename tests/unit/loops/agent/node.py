@@ -8,12 +8,14 @@ import msgspec
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import NodePod, Sight, Use
 from deviceshare.loops.ports import ApiError, Kind, NotFound
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import MemoryMirror, MemoryRecorder
 
 NODE = "n1"
+NOW = "2026-11-21T03:00:00Z"
 TEAM = "uid-of-team"
 
 
@@ -39,6 +41,15 @@ class Node:
         self.ledgers = MemoryMirror()
         self.pods = MemoryMirror()
         self.recorder = MemoryRecorder()
+        self.time = 0.0
+        self.own = OwnNode(
+            name=NODE,
+            ledgers=self.ledgers,
+            pods=self.pods,
+            recorder=self.recorder,
+            now=lambda: NOW,
+            clock=lambda: self.time,
+        )
         self.version = 1
         self.writes: list[Hardware] = []
         self.evicted: list[str] = []

@@ -1,5 +1,6 @@
 """Ways in which a trespasser hid: each was tried on a node, and worked."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ class Watched(Tower):
     def __init__(self) -> None:
         super().__init__()
         self.wanted: list[Intruder] = []
-        self.lookout._guard = IntruderGuard(NODE, self.recorder, self.wanted.append)
+        self.lookout._guard = IntruderGuard(self.own, self.wanted.append)
         self.set_ledger(Hardware(devices=[part(0), part(1)]))
         self.hold(0)
 
@@ -84,7 +85,7 @@ async def test_no_annotation_hides_an_intruder(member: dict[str, str], intruder:
 async def test_a_namespace_that_the_webhooks_leave_out_is_believed_nothing() -> None:
     """There, anybody may write a member's label and annotations."""
     node = Watched()
-    node.lookout._left_out = frozenset({"ns"})
+    node.lookout._node = replace(node.own, left_out=frozenset({"ns"}))
     node.add_pod("member", **labelled({}))
     node.look()
 

@@ -31,7 +31,7 @@ class Post(Node):
         self.set_ledger(Hardware(devices=[part(0), part(1)]))
         self.hold(0)
         self.wanted: list[Intruder] = []
-        self.guard = IntruderGuard(NODE, self.recorder, self.wanted.append if evicts else None)
+        self.guard = IntruderGuard(self.own, self.wanted.append if evicts else None)
 
     def look(self, *occupants: Occupant) -> list[Trespass]:
         return list(self.guard.look(self.ledger, occupants).values())

@@ -9,10 +9,9 @@ from deviceshare.domain.device_health.examination import LOST, SILENT
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.loops.agent.judge import Judge
 from deviceshare.loops.agent.ports import Sight, Xid
-from tests.unit.loops.agent.node import NODE, Node, part, sight, uuid
+from tests.unit.loops.agent.node import NODE, NOW, Node, part, sight, uuid
 
 FELL_OFF = Xid(uuid(1), 79, "Xid 79: GPU has fallen off the bus")
-NOW = "2026-11-21T03:00:00Z"
 
 
 class Court(Node):
@@ -21,7 +20,7 @@ class Court(Node):
     def __init__(self, **ledger: Any) -> None:
         super().__init__()
         self.counted: list[Xid] = []
-        self.judge = Judge(NODE, self.ledgers, self.recorder, now=lambda: NOW, on_xid=self.counted.append)
+        self.judge = Judge(self.own, on_xid=self.counted.append)
         self.set_ledger(**ledger)
         self.judge.remember(self.ledger.hardware)
 

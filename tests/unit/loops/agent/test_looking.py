@@ -15,9 +15,7 @@ from deviceshare.loops.agent.lookout import BLIND_SECONDS, Lookout
 from deviceshare.loops.agent.ports import Running, Sight, Use
 from deviceshare.loops.agent.reporter import Reporter
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.agent.node import NODE, TEAM, Node, part, sight, uuid
-
-NOW = "2026-11-21T03:00:00Z"
+from tests.unit.loops.agent.node import TEAM, Node, part, sight, uuid
 
 
 class Tower(Node):
@@ -25,20 +23,15 @@ class Tower(Node):
 
     def __init__(self, *, kubelet: Any = None, placeholders: str = "") -> None:
         super().__init__()
-        self.time = 0.0
-        self.judge = Judge(NODE, self.ledgers, self.recorder, now=lambda: NOW)
+        self.judge = Judge(self.own)
         self.allocations = Allocations(kubelet, self.pods, list, self._report, placeholders)
-        self.reporter = _Wishes(self, NODE, self.ledgers)
+        self.reporter = _Wishes(self, self.own)
         self.lookout = Lookout(
-            NODE,
-            ledgers=self.ledgers,
-            pods=self.pods,
+            self.own,
             judge=self.judge,
-            guard=IntruderGuard(NODE, self.recorder),
+            guard=IntruderGuard(self.own),
             allocations=self.allocations,
             reporter=self.reporter,
-            now=lambda: NOW,
-            clock=lambda: self.time,
         )
 
     def _report(self) -> None:

@@ -1,0 +1,87 @@
+"""Flags of `deviceshare run` and `deviceshare agent`: each may also be set by its environment variable."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+Command = Callable[..., Any]
+
+
+class Address(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+
+class Tls(NamedTuple):
+    """PEM files of a server."""
+
+    certificate: Path
+    key: Path
+    clients: Path | None = None
+    """The CAs whose clients alone are let in."""
+
+
+class AddressType(click.ParamType[Address]):
+    """`HOST:PORT`, or `:PORT` for every address of the machine."""
+
+    name = "HOST:PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
+        if isinstance(value, Address):
+            return value
+        host, _, port = str(value).rpartition(":")
+        if not port.isdecimal() or int(port) > 65535:
+            self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:8888 or :9443", param, ctx)
+        return Address(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104  who leaves the host out means all
+
+
+class Words(click.ParamType[frozenset[str]]):
+    """Words between commas, each of which is accepted by a rule."""
+
+    def __init__(self, name: str, accepts: Callable[[str], object], wanted: str, *, empty: bool = True) -> None:
+        """`wanted` says what would be accepted; `empty` whether no word at all is."""
+        self.name = name
+        self._accepts = accepts
+        self._wanted = wanted
+        self._empty = empty
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
+        if isinstance(value, frozenset):
+            return value
+        words = frozenset(part.strip() for part in str(value).split(",") if part.strip())
+        refused = sorted(word for word in words if not self._accepts(word))
+        if refused or not (words or self._empty):
+            self.fail(f"{', '.join(map(repr, refused)) or repr(value)}: {self._wanted}", param, ctx)
+        return words
+
+
+def flag(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A click option that may also be set by its environment variable."""
+    variable = "DEVICESHARE_" + name.removeprefix("--").replace("-", "_").upper()
+    shown = bool(attributes.get("default"))
+    return click.option(name, envvar=variable, show_envvar=True, show_default=shown, **attributes)
+
+
+def options_of(flags: Sequence[Callable[[Command], Command]], command: Command) -> Command:
+    """Adds the flags to a click command, in their order."""
+    for each in reversed(flags):
+        command = each(command)
+    return command
+
+
+FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+NAMESPACES: Final = Words(
+    "NAMESPACE[,NAMESPACE…]",
+    re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch,
+    "not a namespace's name, such as kube-system",
+)
+KUBECONFIG: Final = flag(
+    "--kubeconfig", type=FILE, help="How to reach the API server; in a pod its service account is used."
+)
+LOG_FORMAT: Final = flag("--log-format", type=click.Choice(["auto", "json", "console"]), default="auto")
+LOG_LEVEL: Final = flag("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")

@@ -1,0 +1,29 @@
+"""The agent's own node: what is mirrored of it, and where to say what concerns it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.loops.agent.ports import NodePod
+from deviceshare.loops.ports import Mirror, Recorder
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnNode:
+    """What the agent's parts share."""
+
+    name: str
+    ledgers: Mirror[NodeDevices]
+    """Of this node alone, as `pods` are."""
+    pods: Mirror[NodePod]
+    recorder: Recorder
+    now: Callable[[], str]
+    """The time, RFC 3339."""
+    left_out: frozenset[str] = frozenset()
+    """The namespaces whose pods the webhooks don't review: what those say of themselves is not believed."""
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def ledger(self) -> NodeDevices | None:
+        return self.ledgers.get(self.name)
