@@ -208,7 +208,7 @@ def _claimed(
 
 def _outdated(pod: Pod, group: Group, ledger: NodeDevices, claim: Claim) -> bool:
     """Whether the pod holds devices that its group gave up, also when its containers restart."""
-    mine = pod.lives and pod.sealed and pod.group_uid == group.uid
+    mine = pod.lives and pod.sealed and pod.holder_uid == group.uid
     return mine and not is_told(pod, ledger, claim)
 
 

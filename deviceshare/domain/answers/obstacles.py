@@ -82,11 +82,11 @@ def why_members_wait(fleet: Fleet, group: Group, said: str, message: str) -> str
 
     Where devices are not what they lack, its word is the best there is.
     """
-    home = fleet.home(group)
+    home = fleet.home(group.request)
     if home:
-        obstacle = fleet.joining_obstacle(group, home) or node_obstacle(fleet, home)
+        obstacle = fleet.joining_obstacle(group.request, home) or node_obstacle(fleet, home)
         return obstacle or said or f"kube-scheduler has not tried it yet; its group lives on node {home}"
-    fits = fleet.filter(group, fleet.names()).fits
+    fits = fleet.filter(group.request, fleet.names()).fits
     return said or message if fits else message
 
 

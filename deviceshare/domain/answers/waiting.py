@@ -21,10 +21,10 @@ SHOWN_GATES = 3
 
 def explain(fleet: Fleet, group: Group) -> str:
     """What an unbound group waits for, and who is in the way on which node."""
-    home = fleet.home(group)
+    home = fleet.home(group.request)
     if home:
         # A bind died half-way: its claim is there, and the group's next pod goes to it.
-        obstacle = fleet.joining_obstacle(group, home)
+        obstacle = fleet.joining_obstacle(group.request, home)
         return f"waiting for a pod to be placed on node {home}" + (f": {obstacle}" if obstacle else "")
     wants = " and ".join(f"{count} {resource}" for resource, count in sorted(group.spec.resources.items()))
     shared = [name for name in fleet.names() if _shared(fleet, name)]
@@ -35,7 +35,7 @@ def explain(fleet: Fleet, group: Group) -> str:
     if not names:
         selector = ",".join(f"{key}={value}" for key, value in sorted(group.spec.node_selector.items()))
         return f"waiting for {wants}: none of {len(shared)} shared nodes matches spec.nodeSelector {selector}"
-    fits, reasons = fleet.filter(group, names)
+    fits, reasons = fleet.filter(group.request, names)
     if fits:
         have = "1 shared node has" if len(fits) == 1 else f"{len(fits)} shared nodes have"
         return f"{have} {wants} free; what else its pods wait for is in their events (kubectl describe pod)"
@@ -86,11 +86,11 @@ def _resource_line(fleet: Fleet, name: str, resource: str) -> str:
 
 
 def _holding(ledger: NodeDevices, resource: str) -> Iterable[str]:
-    for claim in sorted(ledger.claims.values(), key=lambda claim: claim.group):
+    for claim in sorted(ledger.claims.values(), key=lambda claim: claim.holder_name):
         verbs = {"still uses" if claim.releasing else "holds": ledger.held(claim), "may still use": claim.former}
         for verb, devices in verbs.items():
             if indices := selected(devices).get(resource):
-                yield f"{claim.group} {verb} {indices}"
+                yield f"{claim.holder_name} {verb} {indices}"
 
 
 def _withheld(ledger: NodeDevices, resource: str) -> Iterable[str]:

@@ -16,6 +16,7 @@ from deviceshare.domain.objects.devices import Device, Devices, identities, sele
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.requests import GROUP, Available, Holder
 from deviceshare.domain.objects.withheld import Withheld
 
 Patch = dict[str, Any]
@@ -34,6 +35,15 @@ class Claim(Struct, frozen=True, rename="camel"):
     releasing: str = ""
     former: list[Device] = field(default_factory=list)
     rebound: str = ""
+
+    @property
+    def holder_name(self) -> str:
+        """What people call its holder."""
+        return self.group
+
+    def holder(self, uid: str) -> Holder:
+        """Who has it, by the UID that the ledger keeps it under."""
+        return Holder(uid, GROUP, self.group)
 
 
 class LedgerSpec(Struct, frozen=True, rename="camel"):
@@ -184,12 +194,19 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         unfree = identities(taken)
         return tuple(device for device in self.devices if device.identity not in unfree)
 
+    def available(self) -> Available:
+        """What a request can be met with."""
+        return Available(self.free(), self.hardware.links)
 
-def claim_patch(
-    ledger: NodeDevices, uid: str, group: str, devices: Iterable[Device], former: Iterable[Device] = ()
-) -> Patch:
+
+def claim_of(holder: Holder, devices: Iterable[Device], former: Iterable[Device] = ()) -> Claim:
+    """A claim as its holder makes it."""
+    return Claim(holder.name, list(devices), former=list(former))
+
+
+def claim_patch(ledger: NodeDevices, holder: Holder, devices: Iterable[Device], former: Iterable[Device] = ()) -> Patch:
     """Takes devices for a holder, if nobody wrote the ledger meanwhile."""
-    return _patch(ledger, uid, _claim_json(Claim(group, list(devices), former=list(former))))
+    return _patch(ledger, holder.uid, _claim_json(claim_of(holder, devices, former)))
 
 
 def rebound_patch(ledger: NodeDevices, uid: str, token: str, claim: Claim) -> Patch:
@@ -282,8 +299,8 @@ def summary(ledger: NodeDevices) -> dict[str, str]:
         ),
         "free": ", ".join(f"{resource}={free[resource]}" for resource in total),
         "held": "; ".join(
-            f"{claim.group}{' (releasing)' if claim.releasing else ''}: {_listed(ledger.held(claim))}"
-            for claim in sorted(ledger.claims.values(), key=lambda claim: claim.group)
+            f"{claim.holder_name}{' (releasing)' if claim.releasing else ''}: {_listed(ledger.held(claim))}"
+            for claim in sorted(ledger.claims.values(), key=lambda claim: claim.holder_name)
         ),
         "reasons": "; ".join(map(str, ledger.status.withheld)),
     }

@@ -1,23 +1,23 @@
-"""Why no further pod may join a group, by the ledger of the node that the group lives on."""
+"""Why no further pod may join a holder, by the ledger of the node that it lives on."""
 
-from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.placement.replacement import untellable
 
 
-def joining_obstacle(ledger: NodeDevices, group: Group) -> str:
-    """What is wrong with the group's claim or its devices, or "".
+def joining_obstacle(ledger: NodeDevices, holder: Holder) -> str:
+    """What is wrong with the holder's claim or its devices, or "".
 
     A claim that isn't there is no obstacle here: the ledger may be behind, and the bind reads it fresh. Nor are devices
-    that were kept out since: they are there, and the group's.
+    that were kept out since: they are there, and the holder's.
     """
-    claim = ledger.claims.get(group.uid)
+    claim = ledger.claims.get(holder.uid)
     if claim is None:
         return ""
     if claim.releasing:
-        return f"the devices of group {group.name} are being released"
+        return f"the devices of {holder} are being released"
     if broken := ledger.ailing(claim):
-        return f"{broken} of group {group.name}: deviceshare rebind {group.name}"
+        return f"{broken} of {holder}: deviceshare rebind {holder.name}"
     if fault := untellable(ledger, claim):
         return fault
     gone = [device for device in ledger.held(claim) if not ledger.has(device)]
@@ -25,7 +25,7 @@ def joining_obstacle(ledger: NodeDevices, group: Group) -> str:
         if unknown := ledger.unknown(device.resource):
             return withheld_text(device.resource, unknown)
     if gone:
-        return f"the node lost {', '.join(map(str, gone))} of group {group.name}: delete the group and make it again"
+        return f"the node lost {', '.join(map(str, gone))} of {holder}: delete the group and make it again"
     return ""
 
 

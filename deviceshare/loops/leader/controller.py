@@ -154,7 +154,7 @@ class Controller:
         self._waker.change(old, new)
         for pod in (pod for pod in (old, new) if pod and pod.group):
             self._statuses.look_at_pods(pod.group)
-            if pod.group_uid:
+            if pod.holder_uid:
                 self._keeper.queue.add(pod.node, COVER_SECONDS)
                 self._rebinder.look_at_pod(pod)
             if pod.ending:

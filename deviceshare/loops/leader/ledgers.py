@@ -111,7 +111,7 @@ class Ledgers:
         self._ledgers.put(made)
         log.info("Created ledger", node=name, claims=len(made.claims))
         if made.claims:
-            holders = ", ".join(sorted(claim.group for claim in made.claims.values()))
+            holders = ", ".join(sorted(claim.holder_name for claim in made.claims.values()))
             self._event(made, "Normal", "Repaired", f"made again with what groups and running pods hold: {holders}")
         self._covering.report_disputed(name, disputed)
 

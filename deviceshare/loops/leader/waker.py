@@ -112,7 +112,7 @@ class Waker:
         if group is None or group.deleting or group.metadata.unreadable or not pods:
             self._rest(name)
             return
-        fits = frozenset(self._fleet.filter(group, self._fleet.names()).fits)
+        fits = frozenset(self._fleet.filter(group.request, self._fleet.names()).fits)
         if not fits:
             # A bind that fails gives back what it had assumed without anybody being told: look again by ourselves.
             self._rest(name)

@@ -7,7 +7,6 @@ bind or pod can have it any more. Every step looks again, and each can be the la
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import NamedTuple
 
-from deviceshare.domain import contract
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
@@ -16,7 +15,7 @@ from deviceshare.domain.placement import replacement
 from deviceshare.domain.placement.replacement import Replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, NotFound
-from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol import bind, holders
 
 
 class Answer(NamedTuple):
@@ -103,11 +102,12 @@ async def release_former(
     claim = seen.claims.get(uid)
     if claim is None or not claim.former:
         return None
-    for pod in await cluster.list(PODS, label_selector=f"{contract.GROUP}={claim.group}"):
+    holder = claim.holder(uid)
+    for pod in await holders.pods(cluster, holder):
         if pod.pending:
             await bind.fence_pod(cluster, pod, f"rebind {claim.rebound}")
     await wait_out_binds(claim)
-    pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={claim.group}")
+    pods = await holders.pods(cluster, holder)
     mine = [pod for pod in pods if pod.holds(uid, node)]
     if any(pod.metadata.hides("metadata.annotations") for pod in mine):
         return None

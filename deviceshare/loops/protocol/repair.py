@@ -11,12 +11,13 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device, Devices, Identity, identities, parse_selected
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.requests import Holder
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound, Undecodable
-from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol import holders
 
 
 class Holding(NamedTuple):
@@ -25,8 +26,7 @@ class Holding(NamedTuple):
     `former` were replaced by a rebind, and pods may hold them still.
     """
 
-    uid: str
-    group: str
+    holder: Holder
     devices: Devices
     former: Devices = ()
 
@@ -75,7 +75,7 @@ async def _fenced(cluster: Cluster, group: Group) -> Group | None:
     if group.node or group.metadata.unreadable:
         return group
     try:
-        return await bind.fence(cluster, group)
+        return await holders.fence(cluster, group)
     except NotFound:
         return None
     except Conflict:
@@ -109,7 +109,7 @@ async def recreate(
         pods = await cluster.list(PODS, label_selector=contract.GROUP)
     _refuse_hidden(groups, pods, name)
     kept, disputed = reconcile_holdings(_spoken_for([], groups, pods, name))
-    body = ledger.new_ledger(node, {h.uid: Claim(h.group, list(h.devices), former=list(h.former)) for h in kept})
+    body = ledger.new_ledger(node, {h.holder.uid: ledger.claim_of(*h) for h in kept})
     return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
 
 
@@ -131,15 +131,15 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
     seen = await cluster.get(NODE_DEVICES, node)
     groups, pods = await gather()
     _refuse_hidden(groups, pods, node)
-    claims = [Holding(uid, c.group, tuple(c.devices), tuple(c.former)) for uid, c in seen.claims.items()]
+    claims = [Holding(c.holder(uid), tuple(c.devices), tuple(c.former)) for uid, c in seen.claims.items()]
     kept, disputed = reconcile_holdings(_spoken_for(claims, groups, pods, node), present=seen.present)
     for holding in kept:
-        claim = seen.claims.get(holding.uid)
+        claim = seen.claims.get(holding.holder.uid)
         if claim is None:
-            patch = ledger.claim_patch(seen, holding.uid, holding.group, holding.devices, holding.former)
-            seen = await cluster.patch(NODE_DEVICES, node, patch)
+            seen = await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, *holding))
         elif len(holding.former) > len(claim.former):
-            seen = await cluster.patch(NODE_DEVICES, node, ledger.former_patch(seen, holding.uid, holding.former))
+            patch = ledger.former_patch(seen, holding.holder.uid, holding.former)
+            seen = await cluster.patch(NODE_DEVICES, node, patch)
     await cluster.patch(NODE_DEVICES, node, ledger.devices_patch(seen, devices), subresource="status")
     return disputed
 
@@ -160,7 +160,7 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
         return None
     if group.node or group.deleting:
         return None
-    pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={name}")
+    pods = await holders.pods(cluster, group.holder)
     mine = [pod for pod in pods if pod.holds(group.uid, pod.node)]
     homes = {pod.node for pod in mine}
     if len(homes) != 1 or any(pod.metadata.hides("metadata.annotations") for pod in mine):
@@ -176,13 +176,13 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
             # A collector is at it and may have looked for pods already. Without the mark its last write fails; were it
             # to mark the claim again, its fence would fail our settling.
             await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, group.uid))
-        return await bind.settle(cluster, group, node, tuple(sorted(claim.devices)))
+        return await holders.settle(cluster, group, node, tuple(sorted(claim.devices)))
     covered = await cover(cluster, seen, mine)
-    return await bind.settle(cluster, group, node, covered) if covered else None
+    return await holders.settle(cluster, group, node, covered) if covered else None
 
 
 async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Devices:
-    """Claims what live pods of one group hold on the node without a claim; empty when others hold some of it.
+    """Claims what live pods of one holder have on the node without a claim; empty when others hold some of it.
 
     Raises:
         Conflict: somebody else wrote the ledger; begin again.
@@ -191,13 +191,13 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Dev
     holdings, disputed = reconcile_holdings(_of_pods(pods, seen.node), seen.present)
     if len(holdings) != 1 or disputed:
         return ()
-    uid, group, devices, former = holdings[0]
+    [(holder, devices, former)] = holdings
     # What a pod had before need not be there any more: that may be why it was replaced.
     there, taken = identities((*seen.devices, *seen.kept_out)), identities(seen.claimed())
     wanted, before = identities(map(seen.present, devices)), identities(map(seen.present, former))
     if not wanted <= there - taken or not taken.isdisjoint(before):
         return ()
-    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, group, devices, former))
+    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, holder, devices, former))
     return devices
 
 
@@ -220,7 +220,7 @@ _AS_TOLD = NodeDevices().present
 def reconcile_holdings(
     holdings: Iterable[Holding], present: Callable[[Device], Device] = _AS_TOLD
 ) -> tuple[list[Holding], list[Holding]]:
-    """Joins the holdings of each UID, earlier evidence first, and sets aside what would give a device two owners.
+    """Joins the holdings of each holder, earlier evidence first, and sets aside what would give a device two owners.
 
     `present` tells which device is meant (NodeDevices.present): a reboot may have changed the numbers since.
     """
@@ -229,11 +229,11 @@ def reconcile_holdings(
     disputed = []
     for holding in holdings:
         meant = identities(present(device) for device in (*holding.devices, *holding.former))
-        if any(owners.get(device, holding.uid) != holding.uid for device in meant):
+        if any(owners.get(device, holding.holder.uid) != holding.holder.uid for device in meant):
             disputed.append(holding)
             continue
-        kept.setdefault(holding.uid, []).append(holding)
-        owners.update(dict.fromkeys(meant, holding.uid))
+        kept.setdefault(holding.holder.uid, []).append(holding)
+        owners.update(dict.fromkeys(meant, holding.holder.uid))
     return [_joined(mine, present) for mine in kept.values()], disputed
 
 
@@ -254,20 +254,20 @@ def _joined(holdings: list[Holding], present: Callable[[Device], Device]) -> Hol
 def _spoken_for(claims: list[Holding], groups: Iterable[Group], pods: Iterable[Pod], node: str) -> list[Holding]:
     """All evidence for the node. A group's status names no UUIDs, so it counts only where nothing else tells of it."""
     told = [*claims, *_of_pods(pods, node)]
-    known = {holding.uid for holding in told}
-    return [*told, *(holding for holding in _of_groups(groups, node) if holding.uid not in known)]
+    known = {holding.holder.uid for holding in told}
+    return [*told, *(holding for holding in _of_groups(groups, node) if holding.holder.uid not in known)]
 
 
 def _of_groups(groups: Iterable[Group], node: str) -> Iterable[Holding]:
     for group in groups:
         if group.node == node:
             try:
-                yield Holding(group.uid, group.name, parse_selected(group.status.selected_devices))
+                yield Holding(group.holder, parse_selected(group.status.selected_devices))
             except ValueError:
                 continue  # Somebody edited the status by hand; the pods' annotations still speak for the group.
 
 
 def _of_pods(pods: Iterable[Pod], node: str) -> Iterable[Holding]:
     for pod in pods:
-        if pod.lives and pod.node == node and pod.group_uid and pod.devices and not pod.impostor:
-            yield Holding(pod.group_uid, pod.group, pod.devices, pod.former)
+        if pod.lives and pod.node == node and pod.holder_uid and pod.devices and not pod.impostor:
+            yield Holding(pod.holder, pod.devices, pod.former)

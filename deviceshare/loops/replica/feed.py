@@ -36,10 +36,10 @@ class Feed:
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         if any(pod and pod.left_out for pod in (old, new)):
             self._on_plugin("pods", old, new)
-        if old and old.group_uid:
-            self._fleet.set_living(old.group_uid, old.metadata.key, "")
-        if new and new.group_uid and new.lives and not new.impostor:
-            self._fleet.set_living(new.group_uid, new.metadata.key, new.node)
+        if old and old.holder_uid:
+            self._fleet.set_living(old.holder_uid, old.metadata.key, "")
+        if new and new.holder_uid and new.lives and not new.impostor:
+            self._fleet.set_living(new.holder_uid, new.metadata.key, new.node)
 
     def _on_plugin(self, mirror: str, old: Pod | None, new: Pod | None) -> None:
         if old:

@@ -90,7 +90,7 @@ def test_a_node_that_cant_hand_over_its_devices_offers_none_until_it_can() -> No
             assert ledger(world).free() == ()
             group = world.group("team")
             world.pod("a", "team", refused=True)
-            [reason] = set(world.fleet.filter(group, ["n1"]).reasons.values())
+            [reason] = set(world.fleet.filter(group.request, ["n1"]).reasons.values())
             assert "no CDI specification on the node" in reason
             await soon(lambda: any(reason in each.message for each in world.read_group("team").status.conditions), 10)
             assert world.recorder.reasons("n1") == ["DevicesUnknown"]
@@ -116,7 +116,7 @@ def test_who_holds_devices_keeps_them_while_the_node_cant_hand_them_over() -> No
             report(world, kinds=[])
             await soon(lambda: world.condition("team", "Healthy") == ("False", "DevicesNotHandedOver"))
             assert world.holders("n1") == {"team": "0,1"}
-            assert "no CDI specification" in world.fleet.joining_obstacle(world.read_group(group.name), "n1")
+            assert "no CDI specification" in world.fleet.joining_obstacle(world.read_group(group.name).request, "n1")
 
     run(story())
 
@@ -149,7 +149,7 @@ def test_numbers_from_before_the_agent_came_are_told_nobody_where_only_uuids_are
             await bound(world, "a")
             report(world)
             await soon(lambda: world.condition("team", "Healthy") == ("False", "DevicesNotHandedOver"))
-            assert "recreate both" in world.fleet.joining_obstacle(world.read_group("team"), "n1")
+            assert "recreate both" in world.fleet.joining_obstacle(world.read_group("team").request, "n1")
 
     run(story())
 

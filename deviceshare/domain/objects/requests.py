@@ -1,0 +1,43 @@
+"""Holders of devices, what they request, and what a node has available for them.
+
+Whoever places, claims, collects or explains speaks in these words and knows nothing of the object behind them.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from deviceshare.domain.objects.devices import Devices
+from deviceshare.domain.objects.hardware import Link
+
+GROUP = "group"
+
+
+class Holder(NamedTuple):
+    """Who has a claim. The UID is its identity; the rest is how its pods and people call it."""
+
+    uid: str
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Request(NamedTuple):
+    """What a holder wants: all of it on one node, or nothing."""
+
+    holder: Holder
+    resources: Mapping[str, int]
+    """Device resource → number of whole devices."""
+    strategy: str
+    node_selector: Mapping[str, str]
+    node: str
+    """Where the holder lives already, by its own word, or ""."""
+
+
+class Available(NamedTuple):
+    """What can be claimed on a node now."""
+
+    devices: Devices
+    links: list[Link]
+    """How the node's devices are joined, as far as its agent tells."""
