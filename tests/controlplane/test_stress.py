@@ -138,7 +138,11 @@ def unfinished(seen: Snapshot) -> list[str]:
             if running.get(group.uid, 0) != PODS_EACH:
                 texts.append(f"{group.name} on {group.node} has {running.get(group.uid, 0)} pods")
             continue
-        room = [node for node, ledger in seen.ledgers.items() if allocation.choose(group.request, ledger.available())]
+        room = [
+            node
+            for node, ledger in seen.ledgers.items()
+            if allocation.choose(group.request, allocation.available(ledger))
+        ]
         texts += [f"{group.name} would fit on {room[0]}"] if room else []
     return texts
 

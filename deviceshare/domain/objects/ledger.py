@@ -16,7 +16,7 @@ from deviceshare.domain.objects.devices import Device, Devices, identities, sele
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.requests import GROUP, Available, Holder
+from deviceshare.domain.objects.requests import GROUP, Holder
 from deviceshare.domain.objects.withheld import Withheld
 
 Patch = dict[str, Any]
@@ -38,7 +38,6 @@ class Claim(Struct, frozen=True, rename="camel"):
 
     @property
     def holder_name(self) -> str:
-        """What people call its holder."""
         return self.group
 
     def holder(self, uid: str) -> Holder:
@@ -174,12 +173,7 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         """
         if not self.hardware.placeholders:
             return set()
-        kept = {
-            (allocation.resource, index)
-            for allocation in self.hardware.allocations or ()
-            for index in allocation.indices
-            if allocation.placeholder
-        }
+        kept = {(a.resource, index) for a in self.hardware.allocations or () for index in a.indices if a.placeholder}
         return {part.device for part in self.hardware.devices if (part.resource, part.index) not in kept}
 
     def free(self) -> Devices:
@@ -194,24 +188,15 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         unfree = identities(taken)
         return tuple(device for device in self.devices if device.identity not in unfree)
 
-    def available(self) -> Available:
-        """What a request can be met with."""
-        return Available(self.free(), self.hardware.links)
-
 
 def claim_of(holder: Holder, devices: Iterable[Device], former: Iterable[Device] = ()) -> Claim:
     """A claim as its holder makes it."""
     return Claim(holder.name, list(devices), former=list(former))
 
 
-def claim_patch(ledger: NodeDevices, holder: Holder, devices: Iterable[Device], former: Iterable[Device] = ()) -> Patch:
-    """Takes devices for a holder, if nobody wrote the ledger meanwhile."""
-    return _patch(ledger, holder.uid, _claim_json(claim_of(holder, devices, former)))
-
-
-def rebound_patch(ledger: NodeDevices, uid: str, token: str, claim: Claim) -> Patch:
-    """Answers the request `token` for other devices with what `claim` names."""
-    return _patch(ledger, uid, {**_claim_json(claim), "rebound": token})
+def claim_patch(ledger: NodeDevices, uid: str, claim: Claim) -> Patch:
+    """Takes devices for a holder, or others in place of those it has, if nobody wrote the ledger meanwhile."""
+    return _patch(ledger, uid, _claim_json(claim))
 
 
 def former_patch(ledger: NodeDevices, uid: str, former: Iterable[Device]) -> Patch:
@@ -278,8 +263,8 @@ def new_ledger(node: Node, claims: Mapping[str, Claim]) -> dict[str, Any]:
 
 
 def _claim_json(claim: Claim) -> dict[str, Any]:
-    former = {"former": as_json(claim.former)} if claim.former else {}
-    return {"group": claim.group, "devices": as_json(claim.devices), **former}
+    optional = {"former": as_json(claim.former), "rebound": claim.rebound}
+    return {"group": claim.group, "devices": as_json(claim.devices)} | {k: v for k, v in optional.items() if v}
 
 
 def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:

@@ -1,13 +1,10 @@
-"""Holders of devices, what they request, and what a node has available for them.
+"""Holders of devices and what they request.
 
-Whoever places, claims, collects or explains speaks in these words and knows nothing of the object behind them.
+What places, claims and collects speaks in these words, and knows nothing of the objects behind them.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
-
-from deviceshare.domain.objects.devices import Devices
-from deviceshare.domain.objects.hardware import Link
 
 GROUP = "group"
 
@@ -33,11 +30,3 @@ class Request(NamedTuple):
     node_selector: Mapping[str, str]
     node: str
     """Where the holder lives already, by its own word, or ""."""
-
-
-class Available(NamedTuple):
-    """What can be claimed on a node now."""
-
-    devices: Devices
-    links: list[Link]
-    """How the node's devices are joined, as far as its agent tells."""

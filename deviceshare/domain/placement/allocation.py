@@ -5,13 +5,29 @@ All or nothing: a request for several resources gets all of them on one node, or
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from deviceshare.domain.objects.devices import Device, Devices
-from deviceshare.domain.objects.requests import Available, Request
+from deviceshare.domain.objects.hardware import Link
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import topology
 
 MAX_SCORE = 10
 """kube-scheduler's MaxExtenderPriority (k8s.io/kube-scheduler/extender/v1)."""
+
+
+class Available(NamedTuple):
+    """What can be claimed on a node now."""
+
+    devices: Devices
+    links: list[Link]
+    """How the node's devices are joined, as far as its agent tells."""
+
+
+def available(ledger: NodeDevices) -> Available:
+    """What nobody holds, by the ledger."""
+    return Available(ledger.free(), ledger.hardware.links)
 
 
 def shortage(request: Request, free: Mapping[str, int], total: Mapping[str, int]) -> str:

@@ -16,7 +16,7 @@ from deviceshare.domain.objects.devices import Device, Devices, identities
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node, rebooted
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.requests import Available, Request
+from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
 from deviceshare.domain.placement.join_obstacles import joining_obstacle, withheld_text
@@ -162,10 +162,10 @@ class Fleet:
         assumed = identities(d for a in self._assumed.values() if a.node == name for d in a.devices)
         return tuple(device for device in ledger.free() if device.identity not in assumed)
 
-    def available(self, name: str) -> Available:
+    def available(self, name: str) -> allocation.Available:
         """What of the node neither a claim nor an assumption holds."""
         ledger = self._ledgers.get(name) or _NO_LEDGER
-        return Available(self.free(name), ledger.hardware.links)
+        return allocation.Available(self.free(name), ledger.hardware.links)
 
     def home(self, request: Request) -> str:
         """The one node the holder's next pod may go to, or "" when it may choose.

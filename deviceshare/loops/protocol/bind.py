@@ -88,11 +88,11 @@ async def claim(cluster: Cluster, request: Request, node: str) -> NodeDevices:
         if not allocation.meets(request, seen.claims[holder.uid].devices):
             raise Refused(f"{holder} has changed, and what it claimed on node {node} is being released")
         return seen
-    chosen = allocation.choose(request, seen.available())
+    chosen = allocation.choose(request, allocation.available(seen))
     if chosen is None:
         raise Refused(f"{holder} no longer fits on node {node}: others took its devices meanwhile")
     named = as_claimed(chosen, seen.status.handover)
-    return await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, holder, named))
+    return await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, holder.uid, ledger.claim_of(holder, named)))
 
 
 async def attach(

@@ -134,12 +134,15 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
     claims = [Holding(c.holder(uid), tuple(c.devices), tuple(c.former)) for uid, c in seen.claims.items()]
     kept, disputed = reconcile_holdings(_spoken_for(claims, groups, pods, node), present=seen.present)
     for holding in kept:
-        claim = seen.claims.get(holding.holder.uid)
+        uid = holding.holder.uid
+        claim = seen.claims.get(uid)
         if claim is None:
-            seen = await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, *holding))
+            patch = ledger.claim_patch(seen, uid, ledger.claim_of(*holding))
         elif len(holding.former) > len(claim.former):
-            patch = ledger.former_patch(seen, holding.holder.uid, holding.former)
-            seen = await cluster.patch(NODE_DEVICES, node, patch)
+            patch = ledger.former_patch(seen, uid, holding.former)
+        else:
+            continue
+        seen = await cluster.patch(NODE_DEVICES, node, patch)
     await cluster.patch(NODE_DEVICES, node, ledger.devices_patch(seen, devices), subresource="status")
     return disputed
 
@@ -197,7 +200,7 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Dev
     wanted, before = identities(map(seen.present, devices)), identities(map(seen.present, former))
     if not wanted <= there - taken or not taken.isdisjoint(before):
         return ()
-    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, holder, devices, former))
+    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, holder.uid, ledger.claim_of(*holdings[0])))
     return devices
 
 

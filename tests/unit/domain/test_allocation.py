@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceshare.domain.objects.devices import Device, Devices
-from deviceshare.domain.objects.requests import Available
-from deviceshare.domain.placement.allocation import MAX_SCORE, choose, meets, scores, shortage
+from deviceshare.domain.placement.allocation import MAX_SCORE, Available, choose, meets, scores, shortage
 from tests.unit.domain.objects import a_group
 
 RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")

@@ -16,7 +16,7 @@ from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.placement.allocation import choose
+from deviceshare.domain.placement.allocation import available, choose
 from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
 from deviceshare.domain.placement.replacement import judge
 from deviceshare.loops.protocol.bind import joinable
@@ -196,7 +196,7 @@ def test_no_device_is_claimed_twice_under_two_names(have: set[Device], steps: li
     seen = replace(a_ledger(devices={}), status=LedgerStatus(devices=sorted(have)))
     for holder, resource, count in steps:
         claims = dict(seen.claims)
-        chosen = choose(a_group(resources={resource: count}).request, seen.available())
+        chosen = choose(a_group(resources={resource: count}).request, available(seen))
         if claims.pop(f"uid-{holder}", None) is None and chosen:
             claims[f"uid-{holder}"] = Claim(f"group-{holder}", list(chosen))
         seen = replace(seen, spec=replace(seen.spec, claims=claims))

@@ -43,7 +43,7 @@ def test_each_patch_changes_one_claim_and_carries_the_version() -> None:
     """Of two writers one loses; the other's claims stay as they are."""
     seen = a_ledger(a=gpus(0), b=gpus(1))
     patches = {
-        "claim": ledger.claim_patch(seen, a_group("c").holder, gpus(2, 3)),
+        "claim": ledger.claim_patch(seen, "uid-of-c", ledger.claim_of(a_group("c").holder, gpus(2, 3))),
         "mark": ledger.mark_patch(seen, "uid-of-a", "2026-01-01T00:00:00Z"),
         "drop": ledger.drop_patch(seen, "uid-of-a"),
     }
