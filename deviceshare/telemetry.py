@@ -18,7 +18,6 @@ from typing import Literal, Self, TextIO
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from structlog.typing import EventDict, ExcInfo, Processor
 
@@ -141,14 +140,6 @@ class ServerMetrics:
     def request(self, verb: str) -> "MeasuredRequest":
         """Measures the `with` block that answers a request; see `Request`."""
         return MeasuredRequest(verb, self._requests, self._duration.labels(verb), self._inflight.labels(verb))
-
-    def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """The answer to a scrape and its Content-Type, in the text format that the `Accept` header asks for.
-
-        Rendering takes long where nodes are many: see `deviceshare.web.scrapes`.
-        """
-        encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
 
 
 class Metrics(ServerMetrics):

@@ -78,7 +78,6 @@ class ApiMirror(Generic[T]):
         self._listed = asyncio.Event()
         self._relist = True
         self._lost_at: float | None = None
-        self._last_event = time.monotonic()
 
     def __len__(self) -> int:
         return len(self._cache)
@@ -92,11 +91,6 @@ class ApiMirror(Generic[T]):
         if not self._listed.is_set():
             return False
         return self._lost_at is None or time.monotonic() - self._lost_at < self._pace.lost
-
-    @property
-    def last_event_age(self) -> float:
-        """Seconds since the watch last told anything, a bookmark or its own opening included."""
-        return time.monotonic() - self._last_event
 
     def get(self, key: str) -> T | None:
         return self._cache.get(key)
@@ -166,11 +160,9 @@ class ApiMirror(Generic[T]):
             quiet=self._pace.quiet,
         ) as events:
             self._lost_at = None
-            self._last_event = time.monotonic()
             async for event in events:
                 self._take(event)
                 self.events += 1
-                self._last_event = time.monotonic()
 
     def _take(self, event: WatchEvent) -> None:
         obj = self._decode(event.object)
