@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
@@ -57,6 +58,17 @@ def test_each_patch_changes_one_claim_and_carries_the_version() -> None:
     unmarked = applied(marked, ledger.unmark_patch(marked, "uid-of-a"))
     assert unmarked.claims == seen.claims
     assert all(each.claims["uid-of-b"] == seen.claims["uid-of-b"] for each in (claimed, marked, dropped))
+
+
+def test_a_groups_claim_is_written_as_older_replicas_read_it() -> None:
+    """Both write the same ledgers while an upgrade is under way; the key is the UID, the rest is for people."""
+    seen, holder = a_ledger(), a_group("c").holder
+    claim = replace(ledger.claim_of(holder, gpus(0), former=gpus(1)), rebound="now")
+    patch = ledger.claim_patch(seen, holder.uid, claim)
+    stored = {"group": "c", "devices": [{"resource": GPU, "index": 0}], "former": [{"resource": GPU, "index": 1}]}
+    assert patch["spec"]["claims"] == {"uid-of-c": {**stored, "rebound": "now"}}
+    [(uid, read)] = applied(seen, patch).claims.items()
+    assert (read, read.holder(uid), str(read.holder(uid))) == (claim, holder, "group c")
 
 
 def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
