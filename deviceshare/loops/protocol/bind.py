@@ -1,7 +1,7 @@
 """The claim protocol's bind: how a group gets its devices and a pod its Binding (claims.md, bind, steps 2 to 5).
 
 Every step is one request; `Binder` (binding.py) puts them in order, step 4 being `holders.settle`. A process may stop
-for ever between any two, and any number of processes may be at it: what holds then is explored by
+for ever between any two, and any number of processes may be at work: what holds then is explored by
 tests/unit/loops/test_protocol.py, which drives the Binder. Change them only with it.
 
 G is the group, L the NodeDevices of the node, P the pod.
@@ -32,7 +32,7 @@ QUEUE_SECONDS = 15.0
 
 
 class Refused(Exception):
-    """The pod can't be bound now. The text is for the person who waits; the scheduler tries the pod again."""
+    """The pod can't be bound now. The text becomes an event of the pod; kube-scheduler retries it."""
 
 
 class Moved(Conflict):
@@ -78,7 +78,7 @@ async def claim(cluster: Cluster, request: Request, node: str) -> NodeDevices:
 
     Raises:
         Refused: too few devices are free, or the claim is for what the holder requested before it was changed.
-        Conflict: somebody else wrote the ledger; begin again.
+        Conflict: somebody else wrote the ledger; retry.
         ApiError: the ledger could not be read or written.
     """
     seen = await read_ledger(cluster, node)
@@ -115,7 +115,7 @@ async def attach(
 
     Raises:
         Refused: the pod is gone, was recreated, or is bound elsewhere.
-        Moved: the pod was written meanwhile; begin again with the new one.
+        Moved: the pod was written meanwhile; retry with the new one.
         ApiError: the Binding could not be written.
     """
     meta = pod.metadata

@@ -38,8 +38,8 @@ async def collect(
             every bind that began before it has ended or given up.
 
     Raises:
-        Conflict: somebody else wrote L or the holder; begin again another time.
-        ApiError: a request failed; begin again another time.
+        Conflict: somebody else wrote L or the holder; retry later.
+        ApiError: a request failed; retry later.
     """
     try:
         seen = await cluster.get(NODE_DEVICES, node)

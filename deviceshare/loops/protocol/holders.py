@@ -27,8 +27,8 @@ async def home(cluster: Cluster, holder: Holder) -> str:
     """The node that the holder lives on, or "" once every bind fails that read before that it may choose.
 
     Raises:
-        Conflict: somebody else wrote the holder; begin again.
-        ApiError: a request failed; begin again.
+        Conflict: somebody else wrote the holder; retry.
+        ApiError: a request failed; retry.
     """
     group = await read(cluster, holder)
     if group is not None and not group.node:
@@ -42,7 +42,7 @@ async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) ->
     The loser leaves its claim where it is: the winner may be using it, and a collector finds what nobody uses.
 
     Raises:
-        Conflict: the holder was written meanwhile; begin again.
+        Conflict: the holder was written meanwhile; retry.
         ApiError: the holder could not be written.
     """
     return await _write(cluster, group, {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices)})

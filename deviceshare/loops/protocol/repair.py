@@ -1,7 +1,7 @@
 """The claim protocol's repair: what was lost is rebuilt from what is left (claims.md, repair). The leader's work.
 
 Ownership is written in three places (the claim, the group's status, the annotations of live pods), so any one of them
-can be deleted by hand and made again from the others. What contradicts is reported, never guessed.
+can be deleted by hand and is recreated from the others. What contradicts is reported, never guessed.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -32,7 +32,7 @@ class Holding(NamedTuple):
 
 
 class Recreated(NamedTuple):
-    """A ledger made again, and the holdings that contradict it and were left out."""
+    """A recreated ledger, and the holdings that contradict it and were left out."""
 
     ledger: NodeDevices
     disputed: list[Holding]
@@ -93,12 +93,12 @@ async def recreate(
 
     A bind may be under way that claimed in the ledger that was lost. Those of unbound groups are fenced off: `gather`
     is `fenced_evidence`, or a share in one that begins after this call. Those of groups that are gone are waited out,
-    since there is nothing left to fence; and so are those of groups that were rebound, since they, and leaders who tell
+    since there is nothing left to fence; and so are those of groups that were rebound: they, and leaders that update
     pods, may have read other devices in the ledger than anything else names.
 
     Raises:
         AlreadyExists: somebody else made it.
-        ApiError: a request failed; begin again.
+        ApiError: a request failed; retry.
     """
     name = node.metadata.name
     groups, pods = await gather()
@@ -125,8 +125,8 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
 
     Raises:
         NotFound: the ledger is gone again.
-        Conflict: somebody else wrote it; begin again.
-        ApiError: a request failed; begin again.
+        Conflict: somebody else wrote it; retry.
+        ApiError: a request failed; retry.
     """
     seen = await cluster.get(NODE_DEVICES, node)
     groups, pods = await gather()
@@ -154,8 +154,8 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
         The group as written, or None when there is nothing to repair or the pods contradict each other.
 
     Raises:
-        Conflict: somebody else wrote G or L; begin again.
-        ApiError: a request failed; begin again.
+        Conflict: somebody else wrote G or L; retry.
+        ApiError: a request failed; retry.
     """
     try:
         group = await cluster.get(GROUPS, name)
@@ -188,8 +188,8 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Dev
     """Claims what live pods of one holder have on the node without a claim; empty when others hold some of it.
 
     Raises:
-        Conflict: somebody else wrote the ledger; begin again.
-        ApiError: a request failed; begin again.
+        Conflict: somebody else wrote the ledger; retry.
+        ApiError: a request failed; retry.
     """
     holdings, disputed = reconcile_holdings(_of_pods(pods, seen.node), seen.present)
     if len(holdings) != 1 or disputed:
@@ -217,7 +217,7 @@ def _refuse_hidden(groups: Iterable[Group], pods: Iterable[Pod], node: str) -> N
 
 
 _AS_TOLD = NodeDevices().present
-"""By number, as in a ledger that is gone: nobody tells UUIDs there."""
+"""By number, as in a ledger that is gone: it has no UUIDs."""
 
 
 def reconcile_holdings(
@@ -225,7 +225,7 @@ def reconcile_holdings(
 ) -> tuple[list[Holding], list[Holding]]:
     """Joins the holdings of each holder, earlier evidence first, and sets aside what would give a device two owners.
 
-    `present` tells which device is meant (NodeDevices.present): a reboot may have changed the numbers since.
+    `present` says which device is meant (NodeDevices.present): a reboot may have changed the numbers since.
     """
     kept: dict[str, list[Holding]] = {}
     owners: dict[Identity, str] = {}
@@ -255,7 +255,7 @@ def _joined(holdings: list[Holding], present: Callable[[Device], Device]) -> Hol
 
 
 def _spoken_for(claims: list[Holding], groups: Iterable[Group], pods: Iterable[Pod], node: str) -> list[Holding]:
-    """All evidence for the node. A group's status names no UUIDs, so it counts only where nothing else tells of it."""
+    """All evidence for the node. A group's status names no UUIDs, so it counts only where nothing else is evidence."""
     told = [*claims, *_of_pods(pods, node)]
     known = {holding.holder.uid for holding in told}
     return [*told, *(holding for holding in _of_groups(groups, node) if holding.holder.uid not in known)]
