@@ -94,7 +94,7 @@ async def _ask_node(api: "Api", name: str, agent: Pod | None, ledger: NodeDevice
 def _with_holders(usage: DeviceUsage, ledger: NodeDevices) -> DeviceNow:
     number = (usage.resource, usage.index)
     groups = {
-        claim.group
+        claim.holder_name
         for claim in ledger.claims.values()
         if number in {(device.resource, device.index) for device in ledger.reserved(claim)}
     }

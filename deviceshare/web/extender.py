@@ -104,13 +104,13 @@ class Extender:
         obstacle = pod_obstacle(pod, group)
         if obstacle or group is None:
             return Filtered([], {obstacle or missing(pod): list(names)})
-        return self._fleet.filter(group, names)
+        return self._fleet.filter(group.request, names)
 
     async def _prioritize(self, body: bytes) -> web.Response:
         arguments = decode_arguments(body)
         names, _ = named_nodes(arguments)
         group = self._groups.get(arguments.pod.group) if arguments.pod.group else None
-        scores = self._fleet.prioritize(group, names) if group else dict.fromkeys(names, 0)
+        scores = self._fleet.prioritize(group.request, names) if group else dict.fromkeys(names, 0)
         return _json(scores_result(scores))
 
     async def _preempt(self, body: bytes) -> web.Response:

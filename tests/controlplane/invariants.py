@@ -62,16 +62,16 @@ def _pods(seen: Snapshot) -> Iterable[str]:
         if not pod.injected or pod.metadata.labels.get(GROUP) != pod.group:
             yield f"{key} was bound, though the webhook never saw it"
         ledger = seen.ledgers[pod.node]
-        claim = ledger.claims.get(pod.group_uid)
+        claim = ledger.claims.get(pod.holder_uid)
         if claim is None:
             yield f"{key} lives on {pod.node}, where its group {pod.group} has no claim"
         elif not covers(ledger, claim, pod.received):
             yield f"{key} was given {pod.received}, but the claim of its group has {claim}"
         elif sorted(pod.devices) != sorted(claim.devices) and not claim.rebound:
             yield f"{key} was told {pod.devices}, but the claim of its group has {claim.devices} and was never rebound"
-        homes[pod.group_uid].add(pod.node)
+        homes[pod.holder_uid].add(pod.node)
         for device in pod.received:
-            users[pod.node, device].add(pod.group_uid)
+            users[pod.node, device].add(pod.holder_uid)
     yield from (f"group {uid} lives on {sorted(nodes)}" for uid, nodes in homes.items() if len(nodes) > 1)
     yield from (
         f"{node}: {device} is used by {len(uids)} groups" for (node, device), uids in users.items() if len(uids) > 1

@@ -127,7 +127,7 @@ def unfinished(seen: Snapshot) -> list[str]:
     """What is still to come: devices, pods of a bound group, a node for one that fits, the end of an idle claim."""
     running: dict[str, int] = {}
     for pod in seen.pods:
-        running[pod.group_uid] = running.get(pod.group_uid, 0) + 1
+        running[pod.holder_uid] = running.get(pod.holder_uid, 0) + 1
     known = sum(len(ledger.devices) for ledger in seen.ledgers.values())
     texts = [] if known == NODES * DEVICES else [f"only {known} devices are known"]
     claims = [(node, uid) for node, ledger in seen.ledgers.items() for uid in ledger.claims]
@@ -138,7 +138,11 @@ def unfinished(seen: Snapshot) -> list[str]:
             if running.get(group.uid, 0) != PODS_EACH:
                 texts.append(f"{group.name} on {group.node} has {running.get(group.uid, 0)} pods")
             continue
-        room = [node for node, ledger in seen.ledgers.items() if allocation.choose(group.spec.resources, ledger.free())]
+        room = [
+            node
+            for node, ledger in seen.ledgers.items()
+            if allocation.choose(group.request, allocation.available(ledger))
+        ]
         texts += [f"{group.name} would fit on {room[0]}"] if room else []
     return texts
 

@@ -52,4 +52,4 @@ def review_deleted_group(group: Group, pods: Iterable[Pod]) -> str:
 
 def _uses(pod: Pod, group: Group) -> bool:
     """A pod that was given devices says of which group, by UID; another that runs may have been forgotten: count it."""
-    return pod.lives and (pod.group_uid == group.uid if pod.group_uid else pod.group == group.name)
+    return pod.lives and (pod.holder_uid == group.uid if pod.holder_uid else pod.group == group.name)

@@ -166,7 +166,7 @@ def _bound(pod: Pod, group: Group | None) -> str:
         return f"it is on node {pod.node} without devices, since deviceshare did not bind it: delete and recreate it"
     if group is None:
         return f"{held}, which is gone: nobody else gets the devices while the pod lives"
-    if group.uid != pod.group_uid:
+    if group.uid != pod.holder_uid:
         return f"{held} as it was before it was deleted and recreated: recreate the pod to get what it has now"
     return held
 
@@ -174,7 +174,7 @@ def _bound(pod: Pod, group: Group | None) -> str:
 def _given(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> dict[str, str]:
     seen = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in contract.VENDORS}
     facts = {name: text for name, text in seen.items() if text}
-    if group is not None and group.uid == pod.group_uid:
+    if group is not None and group.uid == pod.holder_uid:
         facts |= explain_group(fleet, group, pods, home).facts
     return facts
 

@@ -141,7 +141,7 @@ def _repairing(homes: list[str]) -> ConditionValue:
 
 def _home(group: Group, home: Node | None) -> ConditionValue | None:
     """What is wrong with the group's node, if anything."""
-    node, again = group.node, recreating(group)
+    node, again = group.node, recreating(group.holder)
     if not node:
         return ConditionValue(UNKNOWN, Reason(ReasonKind.NOT_BOUND, "it holds no devices yet"))
     if home is None:
@@ -164,7 +164,7 @@ def _claimed(
     group: Group, ledger: NodeDevices | None, claim: Claim | None, home: Node | None, pods: Collection[Pod]
 ) -> ConditionValue:
     """Whether the devices of a group on a good node are healthy and its own."""
-    node, again = group.node, recreating(group)
+    node, again = group.node, recreating(group.holder)
     others = f"deviceshare rebind {group.name}"
     if ledger is not None and (fault := ledger_fault(ledger)):
         return ConditionValue(UNKNOWN, fault)
@@ -208,7 +208,7 @@ def _claimed(
 
 def _outdated(pod: Pod, group: Group, ledger: NodeDevices, claim: Claim) -> bool:
     """Whether the pod holds devices that its group gave up, also when its containers restart."""
-    mine = pod.lives and pod.sealed and pod.group_uid == group.uid
+    mine = pod.lives and pod.sealed and pod.holder_uid == group.uid
     return mine and not is_told(pod, ledger, claim)
 
 

@@ -17,7 +17,7 @@ from deviceshare.domain.answers.verdicts import candidates
 from deviceshare.domain.answers.waiting import why_a_pod_waits
 from deviceshare.domain.objects.devices import Devices, selected
 from deviceshare.domain.objects.groups import BOUND, Group
-from deviceshare.domain.objects.ledger import Claim
+from deviceshare.domain.objects.ledger import claim_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement import allocation, topology
@@ -100,7 +100,7 @@ class Planner:
         group = self._groups.get(pod.group)
         if group is not None and not pod_obstacle(pod, group):
             group = self._settle(group)
-            if group.node and not self._fleet.joining_obstacle(group, group.node):
+            if group.node and not self._fleet.joining_obstacle(group.request, group.node):
                 pod = replace(pod, spec=replace(pod.spec, node_name=group.node))
                 self._fleet.set_living(group.uid, pod.metadata.key, group.node)
         self._pods.append(pod)
@@ -108,16 +108,16 @@ class Planner:
     def _settle(self, group: Group) -> Group:
         """Gives the group a node and devices, unless it has them or none fits."""
         fleet = self._fleet
-        if fleet.home(group):
+        if fleet.home(group.request):
             return group
         scores = candidates(fleet, group).scores
         if not scores:
             return group
         node = min(scores, key=lambda name: (-scores[name], name))
-        devices = allocation.choose(group.spec.resources, fleet.free(node), fleet.links(node))
+        devices = allocation.choose(group.request, fleet.available(node))
         ledger = fleet.ledger(node)
         assert devices is not None and ledger is not None, "a node fits only with enough free devices in its ledger"
-        claims = {**ledger.claims, group.uid: Claim(group.name, list(devices))}
+        claims = {**ledger.claims, group.uid: claim_of(group.holder, devices)}
         fleet.set_ledger(node, replace(ledger, spec=replace(ledger.spec, claims=claims)))
         then = replace(group.status, phase=BOUND, node_name=node, selected_devices=selected(devices))
         self._equals[group.name] = sum(score == scores[node] for score in scores.values()) - 1
@@ -131,7 +131,7 @@ class Planner:
             message=str(group_status.bound(group, self._fleet, mine)),
             node=group.node,
             devices=selected(self._held(group)),
-            why_these=topology.reason(self._held(group), self._fleet.links(group.node)),
+            why_these=topology.reason(self._held(group), self._fleet.available(group.node).links),
             equals=self._equals.get(group.name, 0),
             already=bool(self._before[group.name]),
             pods=[pod.metadata.key for pod in mine if pod.node],

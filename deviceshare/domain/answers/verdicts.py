@@ -3,6 +3,7 @@
 The verdicts are those of `Fleet.filter`, which answers kube-scheduler; the devices are those that the bind would take.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -60,9 +61,9 @@ def candidates(fleet: Fleet, group: Group) -> Candidates:
     names = fleet.names()
     if fault := invalid(group):
         return Candidates({}, dict.fromkeys(names, fault))
-    filtered = fleet.filter(group, names)
+    filtered = fleet.filter(group.request, names)
     reasons = filtered.reasons | {name: obstacle for name in filtered.fits if (obstacle := unusable(fleet, name))}
-    return Candidates(fleet.prioritize(group, [name for name in filtered.fits if name not in reasons]), reasons)
+    return Candidates(fleet.prioritize(group.request, [name for name in filtered.fits if name not in reasons]), reasons)
 
 
 def verdicts(fleet: Fleet, group: Group) -> list[NodeVerdict]:
@@ -78,9 +79,9 @@ def _rank(verdict: NodeVerdict) -> tuple[bool, int, bool, int, str]:
 
 
 def _verdict(fleet: Fleet, group: Group, name: str, reason: Reason | None, scores: Mapping[str, int]) -> NodeVerdict:
-    wants, free = group.spec.resources, fleet.free(name)
-    lacks = {resource: count - sum(device.resource == resource for device in free) for resource, count in wants.items()}
-    chosen = () if reason or group.node else allocation.choose(wants, free, fleet.links(name)) or ()
+    wants, available = group.spec.resources, fleet.available(name)
+    free = Counter(device.resource for device in available.devices)
+    chosen = () if reason or group.node else allocation.choose(group.request, available) or ()
     return NodeVerdict(
         node=name,
         fits=not reason,
@@ -88,8 +89,8 @@ def _verdict(fleet: Fleet, group: Group, name: str, reason: Reason | None, score
         why=reason,
         score=scores.get(name),
         would_get=selected(chosen),
-        why_these=topology.reason(chosen, fleet.links(name)),
-        lacks=sum(max(count, 0) for count in lacks.values()),
+        why_these=topology.reason(chosen, available.links),
+        lacks=sum(max(count - free[resource], 0) for resource, count in wants.items()),
         devices=list(_devices(fleet, name, wants)),
     )
 

@@ -22,10 +22,10 @@ SHOWN_NODES = 5
 
 def why_a_group_waits(fleet: Fleet, group: Group) -> Reason:
     """What an unbound group waits for, and who is in the way on which node."""
-    home = fleet.home(group)
+    home = fleet.home(group.request)
     if home:
         # A bind died half-way: its claim is there, and the group's next pod goes to it.
-        obstacle = fleet.joining_obstacle(group, home)
+        obstacle = fleet.joining_obstacle(group.request, home)
         text = f"waiting for a pod to be placed on node {home}"
         return _waiting(f"{text}: {obstacle.text}", obstacle.cure) if obstacle else _waiting(text)
     wants = " and ".join(f"{count} {resource}" for resource, count in sorted(group.spec.resources.items()))
@@ -37,7 +37,7 @@ def why_a_group_waits(fleet: Fleet, group: Group) -> Reason:
         selector = ",".join(f"{key}={value}" for key, value in sorted(group.spec.node_selector.items()))
         text = f"waiting for {wants}, but none of {len(shared)} shared nodes matches spec.nodeSelector {selector}"
         return _waiting(text, "change it, or label a node")
-    fits, refused = fleet.filter(group, names)
+    fits, refused = fleet.filter(group.request, names)
     if fits:
         have = "1 shared node has" if len(fits) == 1 else f"{len(fits)} shared nodes have"
         return _waiting(f"{have} {wants} free", "see what else its pods wait for (kubectl describe pod)")
@@ -60,12 +60,12 @@ def why_members_wait(fleet: Fleet, group: Group, said: Reason | None, bound: Rea
 
     Where devices are not what they lack, its word is the best there is.
     """
-    home = fleet.home(group)
+    home = fleet.home(group.request)
     if home:
         not_tried = f"kube-scheduler has not tried it yet; its group lives on node {home}"
-        obstacle = fleet.joining_obstacle(group, home) or unusable(fleet, home)
+        obstacle = fleet.joining_obstacle(group.request, home) or unusable(fleet, home)
         return obstacle or said or Reason(ReasonKind.NOT_TRIED, not_tried)
-    return said or bound if fleet.filter(group, fleet.names()).fits else bound
+    return said or bound if fleet.filter(group.request, fleet.names()).fits else bound
 
 
 def unusable(fleet: Fleet, name: str) -> Reason | None:
@@ -126,11 +126,11 @@ def _resource_line(fleet: Fleet, name: str, resource: str) -> str:
 
 
 def _holding(ledger: NodeDevices, resource: str) -> Iterable[str]:
-    for claim in sorted(ledger.claims.values(), key=lambda claim: claim.group):
+    for claim in sorted(ledger.claims.values(), key=lambda claim: claim.holder_name):
         verbs = {"still uses" if claim.releasing else "holds": ledger.held(claim), "may still use": claim.former}
         for verb, devices in verbs.items():
             if indices := selected(devices).get(resource):
-                yield f"{claim.group} {verb} {indices}"
+                yield f"{claim.holder_name} {verb} {indices}"
 
 
 def _withheld(ledger: NodeDevices, resource: str) -> Iterable[str]:

@@ -36,7 +36,7 @@ class Occupant(Struct, frozen=True):
     """`namespace/name`; empty for a process outside of any pod."""
     pod_uid: str = ""
     """The API server's; empty where it shows no such pod."""
-    group_uid: str = ""
+    holder_uid: str = ""
     """Of the group whose devices the pod was given; empty for any other pod."""
     cgroup_uid: str = ""
     """The pod's as its control group names it; empty for a process outside of any pod."""
@@ -57,7 +57,7 @@ def trespassers(ledger: NodeDevices, occupants: Iterable[Occupant]) -> list[Occu
     for uid, claim in ledger.claims.items():
         for device in ledger.reserved(claim):
             holders.setdefault(device, set()).add(uid)
-    return [each for each in occupants if each.device in holders and each.group_uid not in holders[each.device]]
+    return [each for each in occupants if each.device in holders and each.holder_uid not in holders[each.device]]
 
 
 def as_trespass(occupant: Occupant) -> Trespass:

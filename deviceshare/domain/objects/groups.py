@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from deviceshare.domain import contract
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
 from deviceshare.domain.objects.printable import printable, quoted
+from deviceshare.domain.objects.requests import GROUP, Holder, Request
 
 MAX_COUNT = 1024
 """Devices of one resource in a group; the CRD's schema says the same. No node comes near it."""
@@ -61,6 +62,17 @@ class Group(Struct, frozen=True, rename="camel"):
     def node(self) -> str:
         """The node the group lives on, or "" while it is unbound."""
         return self.status.node_name
+
+    @property
+    def holder(self) -> Holder:
+        """The group as the ledger knows it."""
+        return Holder(self.uid, GROUP, self.name)
+
+    @property
+    def request(self) -> Request:
+        """What it wants, and where it lives."""
+        spec = self.spec
+        return Request(self.holder, spec.resources, spec.scheduling_strategy, spec.node_selector, self.node)
 
     @property
     def deleting(self) -> bool:

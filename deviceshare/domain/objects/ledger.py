@@ -16,6 +16,7 @@ from deviceshare.domain.objects.devices import Device, Devices, identities, sele
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.requests import GROUP, Holder
 from deviceshare.domain.objects.withheld import Withheld
 
 Patch = dict[str, Any]
@@ -34,6 +35,14 @@ class Claim(Struct, frozen=True, rename="camel"):
     releasing: str = ""
     former: list[Device] = field(default_factory=list)
     rebound: str = ""
+
+    @property
+    def holder_name(self) -> str:
+        return self.group
+
+    def holder(self, uid: str) -> Holder:
+        """Who has it, by the UID that the ledger keeps it under."""
+        return Holder(uid, GROUP, self.group)
 
 
 class LedgerSpec(Struct, frozen=True, rename="camel"):
@@ -164,12 +173,7 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         """
         if not self.hardware.placeholders:
             return set()
-        kept = {
-            (allocation.resource, index)
-            for allocation in self.hardware.allocations or ()
-            for index in allocation.indices
-            if allocation.placeholder
-        }
+        kept = {(a.resource, index) for a in self.hardware.allocations or () for index in a.indices if a.placeholder}
         return {part.device for part in self.hardware.devices if (part.resource, part.index) not in kept}
 
     def free(self) -> Devices:
@@ -185,16 +189,14 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         return tuple(device for device in self.devices if device.identity not in unfree)
 
 
-def claim_patch(
-    ledger: NodeDevices, uid: str, group: str, devices: Iterable[Device], former: Iterable[Device] = ()
-) -> Patch:
-    """Takes devices for a holder, if nobody wrote the ledger meanwhile."""
-    return _patch(ledger, uid, _claim_json(Claim(group, list(devices), former=list(former))))
+def claim_of(holder: Holder, devices: Iterable[Device], former: Iterable[Device] = ()) -> Claim:
+    """A claim as its holder makes it."""
+    return Claim(holder.name, list(devices), former=list(former))
 
 
-def rebound_patch(ledger: NodeDevices, uid: str, token: str, claim: Claim) -> Patch:
-    """Answers the request `token` for other devices with what `claim` names."""
-    return _patch(ledger, uid, {**_claim_json(claim), "rebound": token})
+def claim_patch(ledger: NodeDevices, uid: str, claim: Claim) -> Patch:
+    """Takes devices for a holder, or others in place of those it has, if nobody wrote the ledger meanwhile."""
+    return _patch(ledger, uid, _claim_json(claim))
 
 
 def former_patch(ledger: NodeDevices, uid: str, former: Iterable[Device]) -> Patch:
@@ -261,8 +263,8 @@ def new_ledger(node: Node, claims: Mapping[str, Claim]) -> dict[str, Any]:
 
 
 def _claim_json(claim: Claim) -> dict[str, Any]:
-    former = {"former": as_json(claim.former)} if claim.former else {}
-    return {"group": claim.group, "devices": as_json(claim.devices), **former}
+    optional = {"former": as_json(claim.former), "rebound": claim.rebound}
+    return {"group": claim.group, "devices": as_json(claim.devices)} | {k: v for k, v in optional.items() if v}
 
 
 def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:
@@ -282,8 +284,8 @@ def summary(ledger: NodeDevices) -> dict[str, str]:
         ),
         "free": ", ".join(f"{resource}={free[resource]}" for resource in total),
         "held": "; ".join(
-            f"{claim.group}{' (releasing)' if claim.releasing else ''}: {_listed(ledger.held(claim))}"
-            for claim in sorted(ledger.claims.values(), key=lambda claim: claim.group)
+            f"{claim.holder_name}{' (releasing)' if claim.releasing else ''}: {_listed(ledger.held(claim))}"
+            for claim in sorted(ledger.claims.values(), key=lambda claim: claim.holder_name)
         ),
         "reasons": "; ".join(map(str, ledger.status.withheld)),
     }

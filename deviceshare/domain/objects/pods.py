@@ -10,6 +10,7 @@ from deviceshare.domain.objects.devices import Device, Devices, parse_selected, 
 from deviceshare.domain.objects.node_affinity import Affinity
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity, is_some
+from deviceshare.domain.objects.requests import GROUP, Holder
 
 
 class FieldRef(Struct, frozen=True, rename="camel"):
@@ -93,9 +94,14 @@ class Pod(Struct, frozen=True, rename="camel"):
         return named
 
     @property
-    def group_uid(self) -> str:
-        """The UID of the group whose devices the pod was given at its binding, or "" before."""
-        return group_uid_of(self.metadata)
+    def holder_uid(self) -> str:
+        """The UID of the holder whose devices the pod was given at its binding, or "" before."""
+        return holder_uid_of(self.metadata)
+
+    @property
+    def holder(self) -> Holder:
+        """Whose devices the pod was given at its binding."""
+        return Holder(self.holder_uid, GROUP, self.group)
 
     @property
     def node(self) -> str:
@@ -136,10 +142,10 @@ class Pod(Struct, frozen=True, rename="camel"):
         """Whether it may be using devices of the node; a pod whose node can't be read may be anywhere."""
         return self.lives and self.spec.node_name in (node, "")
 
-    def holds(self, group_uid: str, node: str) -> bool:
-        """Whether the pod, which names a group, may have devices of the group with this UID on the node."""
-        known = bool(self.group_uid) or not self.metadata.hides("metadata.annotations")
-        return self.lives_on(node) and (self.group_uid == group_uid or not known)
+    def holds(self, uid: str, node: str) -> bool:
+        """Whether the pod may have devices of the holder with this UID on the node."""
+        known = bool(self.holder_uid) or not self.metadata.hides("metadata.annotations")
+        return self.lives_on(node) and (self.holder_uid == uid or not known)
 
     @property
     def pending(self) -> bool:
@@ -235,8 +241,8 @@ class Pod(Struct, frozen=True, rename="camel"):
         return self.spec.resources.devices.union(*(container.resources.devices for container in containers))
 
 
-def group_uid_of(meta: ObjectMeta) -> str:
-    """The UID of the group whose devices a pod with this metadata was given, or "".
+def holder_uid_of(meta: ObjectMeta) -> str:
+    """The UID of the holder whose devices a pod with this metadata was given, or "".
 
     Believed beside the label only that the webhook guards: without it, anybody writes what they like there.
     """

@@ -1,37 +1,59 @@
-"""Fit, choice and score: which devices a group gets on a node, and which node is better.
+"""Fit, choice and score: which devices a request gets on a node, and which node is better.
 
-All or nothing: a group of several resources takes all of them on one node, or none.
+All or nothing: a request for several resources gets all of them on one node, or none.
 """
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import Link
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import topology
 
 MAX_SCORE = 10
 """kube-scheduler's MaxExtenderPriority (k8s.io/kube-scheduler/extender/v1)."""
 
 
-def shortage(wants: Mapping[str, int], free: Mapping[str, int], total: Mapping[str, int]) -> str:
-    """What is missing on a node with `free` of `total` devices by resource, or "" when the group fits."""
+class Available(NamedTuple):
+    """What can be claimed on a node now."""
+
+    devices: Devices
+    links: list[Link]
+    """How the node's devices are joined, as far as its agent tells."""
+
+
+def available(ledger: NodeDevices) -> Available:
+    """What nobody holds, by the ledger."""
+    return Available(ledger.free(), ledger.hardware.links)
+
+
+def shortage(request: Request, free: Mapping[str, int], total: Mapping[str, int]) -> str:
+    """What is missing on a node with `free` of `total` devices by resource, or "" when the request fits."""
     lacks = [
         f"{count} {resource} ({free.get(resource, 0)} of {total.get(resource, 0)} free)"
-        for resource, count in sorted(wants.items())
+        for resource, count in sorted(request.resources.items())
         if free.get(resource, 0) < count
     ]
     return " and ".join(lacks)
 
 
-def choose(wants: Mapping[str, int], free: Collection[Device], links: Collection[Link] = ()) -> Devices | None:
-    """The devices a group gets: of each resource the best connected, else the lowest indices. None if they don't do."""
+def choose(request: Request, available: Available) -> Devices | None:
+    """What meets the request: of each resource the best connected, else the lowest indices; None if none do."""
     chosen: list[Device] = []
-    for resource, count in wants.items():
-        candidates = sorted(device for device in free if device.resource == resource)
+    for resource, count in request.resources.items():
+        candidates = sorted(device for device in available.devices if device.resource == resource)
         if len(candidates) < count:
             return None
-        chosen.extend(topology.closest(candidates, count, links))
+        chosen.extend(topology.closest(candidates, count, available.links))
     return tuple(sorted(chosen))
+
+
+def meets(request: Request, devices: Iterable[Device]) -> bool:
+    """Whether these are what is requested, no more and no less."""
+    return Counter(device.resource for device in devices) == request.resources
 
 
 def scores(strategy: str, free: Mapping[str, int]) -> dict[str, int]:

@@ -83,11 +83,11 @@ def _judge(pod: Pod, places: Callable[[bool], _Places], ruled_out: _Comparison) 
 
 def _places(fleet: Fleet, group: Group, *, now: bool) -> _Places:
     """Where the group's next pod may go: its home; else where it fits `now`; else where its selector would let it."""
-    if home := fleet.home(group):
+    if home := fleet.home(group.request):
         return _Places(_shared(fleet, [home]), f"node {home}, where group {group.name} lives")
     names = fleet.names()
     if now:
-        fits = [node for node in _shared(fleet, fleet.filter(group, names).fits) if _usable(node)]
+        fits = [node for node in _shared(fleet, fleet.filter(group.request, names).fits) if _usable(node)]
         if fits:
             return _Places(fits, f"the nodes where group {group.name} fits")
     selector = group.spec.node_selector.items()

@@ -1,4 +1,4 @@
-"""The shared nodes as they are known here and now, and which of them a group fits on.
+"""The shared nodes as they are known here and now, and which of them a request fits on.
 
 A Fleet is fed from the mirrors and holds the devices that a bind under way has taken in memory ("assumed") on top. It
 answers the extender, the conditions and `explain` alike. What it knows may be stale: it only proposes, the ledger of
@@ -13,12 +13,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from deviceshare.domain.objects.devices import Device, Devices, identities
-from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.hardware import Link
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
+from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
 from deviceshare.domain.placement.join_obstacles import (
@@ -51,9 +50,8 @@ class Shape(NamedTuple):
 
 
 class Assumption(NamedTuple):
-    """Devices that a bind under way takes for a group on a node."""
+    """Devices that a bind under way takes on a node."""
 
-    group: str
     node: str
     devices: Devices
 
@@ -125,21 +123,17 @@ class Fleet:
         hidden = {device.resource for device in ledger.devices} if self._blind_spots.on(name) else set()
         return (opaque(ledger, pods) if pods else frozenset()) | hidden
 
-    def links(self, name: str) -> list[Link]:
-        """How the devices of the node are joined, as far as its agent reports."""
-        return self._ledgers[name].hardware.links if name in self._ledgers else []
-
     def set_living(self, uid: str, pod: str, node: str) -> None:
-        """Takes in where a pod that received devices of the group `uid` lives; "" when it no longer does."""
+        """Takes in where a pod that received devices of the holder `uid` lives; "" when it no longer does."""
         pods = self._living.setdefault(uid, {})
         _put(pods, pod, node or None)
         if not pods:
             del self._living[uid]
 
-    def assume(self, uid: str, group: str, node: str, devices: Devices) -> None:
-        """Takes devices in memory while a bind writes its claim."""
+    def assume(self, uid: str, node: str, devices: Devices) -> None:
+        """Takes devices in memory for the holder `uid` while a bind writes its claim."""
         self.forget(uid)
-        self._assumed[uid] = Assumption(group, node, devices)
+        self._assumed[uid] = Assumption(node, devices)
         self._reshape(node)
 
     def forget(self, uid: str) -> None:
@@ -149,7 +143,7 @@ class Fleet:
             self._reshape(gone.node)
 
     def assumed(self, uid: str) -> Assumption | None:
-        """The bind under way for the group with this UID, if any."""
+        """The bind under way for the holder with this UID, if any."""
         return self._assumed.get(uid)
 
     def ledger(self, name: str) -> NodeDevices | None:
@@ -165,7 +159,7 @@ class Fleet:
         return sorted(self._nodes.keys() | self._ledgers.keys())
 
     def pods(self, uid: str) -> dict[str, str]:
-        """The live pods with devices of the group `uid`: `namespace/name` → node."""
+        """The live pods with devices of the holder `uid`: `namespace/name` → node."""
         return self._living.get(uid, {})
 
     def free(self, name: str) -> Devices:
@@ -176,79 +170,85 @@ class Fleet:
         assumed = identities(d for a in self._assumed.values() if a.node == name for d in a.devices)
         return tuple(device for device in ledger.free() if device.identity not in assumed)
 
-    def home(self, group: Group) -> str:
-        """The one node the group's next pod may go to, or "" when it may choose.
+    def available(self, name: str) -> allocation.Available:
+        """What of the node neither a claim nor an assumption holds."""
+        ledger = self._ledgers.get(name) or _NO_LEDGER
+        return allocation.Available(self.free(name), ledger.hardware.links)
 
-        For a group whose status names none that is, in this order, where its pods live (somebody wiped the status, see
+    def home(self, request: Request) -> str:
+        """The one node the holder's next pod may go to, or "" when it may choose.
+
+        For a holder whose status names none that is, in this order, where its pods live (somebody wiped the status, see
         claims.md, repair), where a bind under way is taking it, and where it has a claim: a bind died half-way, and
-        its claim is used or, once marked, waited for, so that a group never comes to live on two nodes.
+        its claim is used or, once marked, waited for, so that a holder never comes to live on two nodes.
         """
-        if group.node:
-            return group.node
-        for node in self._living.get(group.uid, {}).values():
+        if request.node:
+            return request.node
+        uid = request.holder.uid
+        for node in self._living.get(uid, {}).values():
             return node
-        assumed = self._assumed.get(group.uid)
-        return assumed.node if assumed else self._holders.get(group.uid, "")
+        assumed = self._assumed.get(uid)
+        return assumed.node if assumed else self._holders.get(uid, "")
 
     # What follows.
 
-    def filter(self, group: Group, names: Iterable[str]) -> Filtered:
-        """Which of the named nodes the group's next pod may go to."""
-        home = self.home(group)
+    def filter(self, request: Request, names: Iterable[str]) -> Filtered:
+        """Which of the named nodes the holder's next pod may go to."""
+        home = self.home(request)
         if not home:
-            return self._filter_unbound(group, names)
+            return self._filter_unbound(request, names)
         asked = list(names)
         others = [name for name in asked if name != home]
-        refused = {elsewhere(group, home): others} if others else {}
+        refused = {elsewhere(request.holder, home): others} if others else {}
         if len(others) == len(asked):
             return Filtered([], refused)
-        if reason := self.joining_obstacle(group, home):
+        if reason := self.joining_obstacle(request, home):
             return Filtered([], {reason: [home], **refused})
         return Filtered([home], refused)
 
-    def _filter_unbound(self, group: Group, names: Iterable[str]) -> Filtered:
+    def _filter_unbound(self, request: Request, names: Iterable[str]) -> Filtered:
         fits: list[str] = []
         refused: dict[Reason, list[str]] = {}
         places: dict[int, list[str]] = {}  # where nodes of a shape are listed: each name costs one look-up
-        selector, shapes = group.spec.node_selector, self._shapes
+        selector, shapes = request.node_selector, self._shapes
         selected: Collection[str] = self._selections.matching(selector) if selector else ()
         for name in names:
             shape = shapes.get(name)
             place = places.get(id(shape))
             if place is None:
-                reason = _obstacle(group, shape)
+                reason = _obstacle(request, shape)
                 place = places[id(shape)] = refused.setdefault(reason, []) if reason else fits
             if selector and place is fits and name not in selected:
                 place = refused.setdefault(OTHER_LABELS, [])
             place.append(name)
         return Filtered(fits, refused)
 
-    def joining_obstacle(self, group: Group, home: str) -> Reason | None:
-        """Why no further pod of the group may go to the node it lives on.
+    def joining_obstacle(self, request: Request, home: str) -> Reason | None:
+        """Why no further pod of the holder may go to the node it lives on.
 
         A claim that isn't in the mirror yet is no obstacle: the bind reads the ledger fresh and decides.
         """
         shape = self._shapes.get(home)
         if shape is None:
-            return home_gone(group, home)
-        return shape.obstacle or self.opacity(group, home) or joining_obstacle(self._ledgers[home], group)
+            return home_gone(request.holder, home)
+        return shape.obstacle or self.opacity(request, home) or joining_obstacle(self._ledgers[home], request.holder)
 
     def obstacle(self, name: str) -> Reason | None:
         """Why no group at all fits on the node."""
         return self._shapes[name].obstacle if name in self._shapes else NOT_SHARED
 
-    def opacity(self, group: Group, name: str) -> Reason | None:
-        """Why no device of the node can be said to be free for the group; see `opaque`."""
-        return opaque_reason(sorted(self.opaque(name) & group.spec.resources.keys()))
+    def opacity(self, request: Request, name: str) -> Reason | None:
+        """Why no device of the node can be said to be free for the request; see `opaque`."""
+        return opaque_reason(sorted(self.opaque(name) & request.resources.keys()))
 
-    def prioritize(self, group: Group, names: Iterable[str]) -> dict[str, int]:
-        """The score of each named node for the group, 0 to 10 (allocation.scores)."""
-        wants = group.spec.resources
+    def prioritize(self, request: Request, names: Iterable[str]) -> dict[str, int]:
+        """The score of each named node for the request, 0 to 10 (allocation.scores)."""
+        wants = request.resources
         free = {}
         for name in names:
             shape = self._shapes.get(name)
             free[name] = sum(count for resource, count in shape.free if resource in wants) if shape else 0
-        return allocation.scores(group.spec.scheduling_strategy, free)
+        return allocation.scores(request.strategy, free)
 
     def _reshape(self, name: str) -> None:
         node, ledger = self._nodes.get(name), self._ledgers.get(name)
@@ -265,18 +265,18 @@ class Fleet:
         self._shapes[name] = self._interned.setdefault(shape, shape)
 
 
-def _obstacle(group: Group, shape: Shape | None) -> Reason | None:
+def _obstacle(request: Request, shape: Shape | None) -> Reason | None:
     if shape is None:
         return NOT_SHARED
-    obstacle = shape.obstacle or opaque_reason(sorted(shape.opaque & group.spec.resources.keys()))
+    obstacle = shape.obstacle or opaque_reason(sorted(shape.opaque & request.resources.keys()))
     if obstacle:
         return obstacle
     total = dict(shape.total)
     for resource, reason in shape.withheld:
-        if resource in group.spec.resources and resource not in total:
+        if resource in request.resources and resource not in total:
             return reason
-    lacks = allocation.shortage(group.spec.resources, dict(shape.free), total)
-    return too_full(group, lacks) if lacks else None
+    lacks = allocation.shortage(request, dict(shape.free), total)
+    return too_full(request.holder, lacks) if lacks else None
 
 
 def _counts(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:

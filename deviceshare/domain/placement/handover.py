@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, Devices
@@ -80,8 +81,7 @@ def as_claimed(devices: Iterable[Device], handover: Mapping[str, str]) -> Device
     A claim names devices as pods were told them, since that is what their containers open after a reboot, too.
     """
     return tuple(
-        Device(device.resource, device.index) if _words(device, handover) == INDEX else device
-        for device in sorted(devices)
+        replace(device, uuid="") if _words(device, handover) == INDEX else device for device in sorted(devices)
     )
 
 

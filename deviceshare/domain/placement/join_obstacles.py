@@ -9,6 +9,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node, rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
 from deviceshare.domain.placement.replacement import untellable
@@ -51,14 +52,14 @@ def node_obstacle(name: str, node: Node | None, ledger: NodeDevices | None, blin
     return REBOOTED if rebooted(node, ledger.hardware) else None
 
 
-def elsewhere(group: Group, home: str) -> Reason:
+def elsewhere(holder: Holder, home: str) -> Reason:
     """Why a group takes no pods on other nodes than its own."""
-    return Reason(ReasonKind.GROUP_ELSEWHERE, f"group {group.name} lives on node {home}")
+    return Reason(ReasonKind.GROUP_ELSEWHERE, f"{holder} lives on node {home}")
 
 
-def too_full(group: Group, lacks: str) -> Reason:
+def too_full(holder: Holder, lacks: str) -> Reason:
     """kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons."""
-    return Reason(ReasonKind.TOO_FULL, f"node(s) too full: group {group.name} needs {lacks}")
+    return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {holder} needs {lacks}")
 
 
 def withheld_reason(resource: str, withheld: Withheld) -> Reason:
@@ -67,20 +68,20 @@ def withheld_reason(resource: str, withheld: Withheld) -> Reason:
     return Reason(ReasonKind.DEVICES_WITHHELD, text, withheld.cure)
 
 
-def joining_obstacle(ledger: NodeDevices, group: Group) -> Reason | None:
-    """What is wrong with the group's claim or its devices.
+def joining_obstacle(ledger: NodeDevices, holder: Holder) -> Reason | None:
+    """What is wrong with the holder's claim or its devices.
 
     A claim that isn't there is no obstacle here: the ledger may be behind, and the bind reads it fresh. Nor are devices
-    that were kept out since: they are there, and the group's.
+    that were kept out since: they are there, and the holder's.
     """
-    claim = ledger.claims.get(group.uid)
+    claim = ledger.claims.get(holder.uid)
     if claim is None:
         return None
     if claim.releasing:
-        return Reason(ReasonKind.CLAIM_RELEASING, f"the devices of group {group.name} are being released")
+        return Reason(ReasonKind.CLAIM_RELEASING, f"the devices of {holder} are being released")
     if broken := ledger.ailing(claim):
-        text = f"{broken} of group {group.name}"
-        return Reason(ReasonKind.DEVICES_UNHEALTHY, text, f"deviceshare rebind {group.name}")
+        text = f"{broken} of {holder}"
+        return Reason(ReasonKind.DEVICES_UNHEALTHY, text, f"deviceshare rebind {holder.name}")
     if fault := untellable(ledger, claim):
         return fault
     gone = [device for device in ledger.held(claim) if not ledger.has(device)]
@@ -88,20 +89,20 @@ def joining_obstacle(ledger: NodeDevices, group: Group) -> Reason | None:
         if unknown := ledger.unknown(device.resource):
             return withheld_reason(device.resource, unknown)
     if gone:
-        text = f"the node lost {', '.join(map(str, gone))} of group {group.name}"
-        return Reason(ReasonKind.DEVICES_LOST, text, recreating(group))
+        text = f"the node lost {', '.join(map(str, gone))} of {holder}"
+        return Reason(ReasonKind.DEVICES_LOST, text, recreating(holder))
     return None
 
 
-def home_gone(group: Group, home: str) -> Reason:
+def home_gone(holder: Holder, home: str) -> Reason:
     """Why no pod joins a group whose node nobody knows any more."""
-    text = f"group {group.name} lives on node {home}, which is gone"
-    return Reason(ReasonKind.NODE_GONE, text, recreating(group))
+    text = f"{holder} lives on node {home}, which is gone"
+    return Reason(ReasonKind.NODE_GONE, text, recreating(holder))
 
 
-def recreating(group: Group) -> str:
+def recreating(holder: Holder) -> str:
     """How a group gets another node, or other devices."""
-    return f"delete and recreate the group (kubectl delete sdg {group.name})"
+    return f"delete and recreate the group (kubectl delete sdg {holder.name})"
 
 
 def pod_obstacle(pod: Pod, group: Group | None) -> Reason | None:

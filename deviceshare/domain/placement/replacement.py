@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, Devices, identities, selected, visible
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, rebound_patch
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, claim_patch
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement import topology
@@ -74,12 +74,12 @@ def rebind_patch(ledger: NodeDevices, uid: str, token: str, verdict: Replacement
     """Carries the verdict out and answers the request `token`, if nobody wrote the ledger meanwhile."""
     claim = ledger.claims[uid]
     if not verdict.replacements:
-        return rebound_patch(ledger, uid, token, claim)
+        return claim_patch(ledger, uid, replace(claim, rebound=token))
     # With the UUID where it is known by now: the number may be another's after a reboot.
     gone = [replace(device, uuid=device.uuid or ledger.present(device).uuid) for device in verdict.broken]
     former = [*claim.former, *as_claimed(gone, ledger.status.handover)]
-    changed = replace(claim, devices=list(verdict.devices), former=former)
-    return rebound_patch(ledger, uid, token, changed)
+    changed = replace(claim, devices=list(verdict.devices), former=former, rebound=token)
+    return claim_patch(ledger, uid, changed)
 
 
 def told(devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:

@@ -93,7 +93,7 @@ class IntruderGuard:
             self._evict(Intruder(namespace, name, occupant.pod_uid))
 
     def _tell(self, ledger: NodeDevices, occupant: Occupant, process: str) -> None:
-        holders = [claim.group for claim in ledger.claims.values() if occupant.device in ledger.reserved(claim)]
+        holders = [claim.holder_name for claim in ledger.claims.values() if occupant.device in ledger.reserved(claim)]
         groups = ", ".join(sorted(holders))
         log.warning(
             "Found a trespasser",

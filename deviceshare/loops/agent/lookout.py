@@ -114,7 +114,7 @@ def _occupant(ledger: NodeDevices, part: Part, process: Running, tenant: Tenant)
         process.name,
         tenant.pod,
         tenant.uid,
-        tenant.group_uid,
+        tenant.holder_uid,
         cgroup_uid=process.owner.pod_uid if process.owner else "",
         started=process.started,
     )

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from deviceshare.domain.device_health.process_owners import Owner
-from deviceshare.domain.objects.pods import group_uid_of, is_impostor
+from deviceshare.domain.objects.pods import holder_uid_of, is_impostor
 from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import NodePod
 
@@ -26,7 +26,7 @@ class Tenant(Struct, frozen=True):
     """`namespace/name`; the UID where the API server shows no such pod (any more)."""
     uid: str = ""
     container: str = ""
-    group_uid: str = ""
+    holder_uid: str = ""
 
 
 class Tenants:
@@ -44,8 +44,8 @@ class Tenants:
         if pod := self._pods.get(owner.pod_uid):
             meta = pod.metadata
             believed = meta.namespace not in self._left_out and not is_impostor(meta)
-            group_uid = group_uid_of(meta) if believed else ""
-            return Tenant(meta.key, meta.uid, pod.container(owner.container), group_uid)
+            holder_uid = holder_uid_of(meta) if believed else ""
+            return Tenant(meta.key, meta.uid, pod.container(owner.container), holder_uid)
         if pod := self._static.get(owner.pod_uid):
             # Nobody binds a static pod, so none has a group, whatever its mirror says.
             return Tenant(pod.metadata.key, pod.metadata.uid, pod.container(owner.container))

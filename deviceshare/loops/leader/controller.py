@@ -86,7 +86,7 @@ class Controller:
             if not pod.group:
                 continue
             self._statuses.look_at_pods(pod.group)
-            if pod.group_uid:
+            if pod.holder_uid:
                 self._keeper.queue.add(pod.node, COVER_SECONDS)
                 self._rebinder.look_at_pod(pod)
             if pod.ending:

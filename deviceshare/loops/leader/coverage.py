@@ -50,12 +50,12 @@ class Coverage:
             return
         self._term.ledgers.put(ledger)
         pods = await self._term.cluster.list(PODS, label_selector=contract.GROUP)
-        here = [pod for pod in pods if pod.lives and pod.node == node and pod.group_uid and not pod.impostor]
+        here = [pod for pod in pods if pod.lives and pod.node == node and pod.holder_uid and not pod.impostor]
         uncovered = _uncovered(here, ledger)
-        for uid in sorted({pod.group_uid for pod in uncovered} - ledger.claims.keys()):
-            mine = [pod for pod in here if pod.group_uid == uid]
+        for uid in sorted({pod.holder_uid for pod in uncovered} - ledger.claims.keys()):
+            mine = [pod for pod in here if pod.holder_uid == uid]
             if await repair.cover(self._term.cluster, ledger, mine):
-                log.warning("Claimed the devices of pods without a claim", node=node, group=mine[0].group, uid=uid)
+                log.warning("Claimed the devices of pods without a claim", node=node, holder=str(mine[0].holder))
                 return  # The ledger has changed: the change has this node looked at again.
         self._remember(node, uncovered)
 
@@ -63,7 +63,7 @@ class Coverage:
         """Reports what was left out when the node's ledger was made again. Its pods are found by `look` later."""
         for holding in disputed:
             devices = ", ".join(map(str, holding.devices))
-            log.error("Left out a disputed holding", node=node, group=holding.group, uid=holding.uid, devices=devices)
+            log.error("Left out a disputed holding", node=node, holder=str(holding.holder), devices=devices)
 
     def _remember(self, node: str, uncovered: list[Pod]) -> None:
         before = self._reported.get(node, set())
@@ -90,7 +90,7 @@ class Coverage:
 
 def _uncovered(pods: Iterable[Pod], ledger: NodeDevices) -> list[Pod]:
     claims = ledger.claims
-    return [pod for pod in pods if not covers(ledger, claims.get(pod.group_uid, _NO_CLAIM), pod.received)]
+    return [pod for pod in pods if not covers(ledger, claims.get(pod.holder_uid, _NO_CLAIM), pod.received)]
 
 
 _NO_CLAIM = Claim("")

@@ -85,7 +85,7 @@ class Ledgers:
         self._term.ledgers.put(made)
         log.info("Created ledger", node=name, claims=len(made.claims))
         if made.claims:
-            holders = ", ".join(sorted(claim.group for claim in made.claims.values()))
+            holders = ", ".join(sorted(claim.holder_name for claim in made.claims.values()))
             self._term.recorder.note(
                 subject_of(made), "Repaired", f"recreated with what groups and running pods hold: {holders}"
             )

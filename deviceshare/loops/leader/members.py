@@ -35,7 +35,7 @@ class Members:
     def __init__(self) -> None:
         self._named = _Index(lambda pod: pod.group)
         self._pending = _Index(lambda pod: pod.group if pod.pending else "")
-        self._holding = _Index(lambda pod: pod.node if pod.lives and pod.group_uid and not pod.impostor else "")
+        self._holding = _Index(lambda pod: pod.node if pod.lives and pod.holder_uid and not pod.impostor else "")
 
     def change(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of one pod."""

@@ -56,9 +56,9 @@ class Rebinder:
     def look_at_pod(self, pod: Pod) -> None:
         """Has the claim looked at that the pod has its devices from; the pod may have ended."""
         ledger = self._term.fleet.ledger(pod.node)
-        claim = ledger.claims.get(pod.group_uid) if ledger else None
-        if claim and self._concerns(claim, pod.group_uid):
-            self.queue.add(ClaimKey(pod.node, pod.group_uid), GATHER_SECONDS)
+        claim = ledger.claims.get(pod.holder_uid) if ledger else None
+        if claim and self._concerns(claim, pod.holder_uid):
+            self.queue.add(ClaimKey(pod.node, pod.holder_uid), GATHER_SECONDS)
 
     def _concerns(self, claim: Claim, uid: str) -> bool:
         if claim.former or claim.rebound:
@@ -92,7 +92,7 @@ class Rebinder:
         return group if replacement.awaits(group, ledger, claim) else None
 
     def _mine(self, key: ClaimKey) -> list[Pod]:
-        return [pod for pod in self._term.members.holding(key.node) if pod.group_uid == key.uid]
+        return [pod for pod in self._term.members.holding(key.node) if pod.holder_uid == key.uid]
 
     async def _answer(self, name: str) -> None:
         answer = await protocol.rebind(self._term.cluster, name, opaque=self._term.fleet.opaque)
@@ -162,7 +162,7 @@ class Rebinder:
         if written is None:
             return
         self._term.ledgers.put(written)
-        log.info("Released former devices", node=key.node, group=written.claims[key.uid].group, uid=key.uid)
+        log.info("Released former devices", node=key.node, holder=str(written.claims[key.uid].holder(key.uid)))
 
     def _note_standing(self, key: ClaimKey, claim: Claim) -> None:
         if self._standing.get(key, (None,))[0] != claim:

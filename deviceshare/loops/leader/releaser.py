@@ -15,10 +15,9 @@ import structlog
 
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
-from deviceshare.loops.kinds import GROUPS
 from deviceshare.loops.leader.term import Term
-from deviceshare.loops.ports import NotFound, ObjectChange
-from deviceshare.loops.protocol import collect
+from deviceshare.loops.ports import ObjectChange
+from deviceshare.loops.protocol import collect, holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.collect import Outcome
 from deviceshare.loops.queue import Later, Queue
@@ -48,7 +47,7 @@ class Releaser:
         self._term = term
         self.queue: Queue[ClaimKey] = Queue("claims", self._reconcile, workers=WORKERS, clock=term.clock)
         self._claims: dict[str, set[ClaimKey]] = {}
-        """By the name of the group."""
+        """By the name of the holder."""
         self._unbound_since: dict[ClaimKey, float] = {}
         self._marks: dict[ClaimKey, _Mark] = {}
         self._in_use: set[ClaimKey] = set()
@@ -64,9 +63,9 @@ class Releaser:
             self._claims.setdefault(name, set()).add(key)
             self.queue.add(key)
 
-    def look(self, group: str) -> None:
-        """Has the claims of groups of this name looked at: the group or one of its pods changed."""
-        for key in self._claims.get(group, ()):
+    def look(self, name: str) -> None:
+        """Has the claims of holders of this name looked at: the holder or one of its pods changed."""
+        for key in self._claims.get(name, ()):
             self.queue.add(key)
 
     async def _reconcile(self, key: ClaimKey) -> None:
@@ -93,7 +92,7 @@ class Releaser:
         lives = key.node in self._term.fleet.pods(key.uid).values()
         if claim.releasing:
             # Begun already, and by what the mirrors know there is nothing to do before its pods change or time passes.
-            if not lives and self._term.members.pending(claim.group):
+            if not lives and self._term.members.pending(claim.holder_name):
                 self._wait_out_binds(key, claim.releasing)
             return not lives
         if group is None or group.node:
@@ -107,13 +106,10 @@ class Releaser:
 
     async def _holder(self, key: ClaimKey, claim: Claim) -> Group | None:
         """The group that the claim is for. The mirror may not have a new one yet; it alone never proves one gone."""
-        group = self._term.groups.get(claim.group)
-        if group is None or group.uid != key.uid:
-            try:
-                group = await self._term.cluster.get(GROUPS, claim.group)
-            except NotFound:
-                return None
-        return group if group.uid == key.uid else None
+        group = self._term.groups.get(claim.holder_name)
+        if group is not None and group.uid == key.uid:
+            return group
+        return await holders.read(self._term.cluster, claim.holder(key.uid))
 
     async def _collect(self, key: ClaimKey, claim: Claim, ledger: NodeDevices) -> None:
         async def wait_out_binds(mark: str) -> None:
@@ -127,21 +123,23 @@ class Releaser:
             return
         self._in_use.discard(key)
         if outcome is Outcome.FREED:
-            log.info("Released claim", node=key.node, group=claim.group, uid=key.uid)
-            message = f"released {', '.join(map(str, sorted(claim.devices)))} of group {claim.group}"
+            holder = claim.holder(key.uid)
+            log.info("Released claim", node=key.node, holder=str(holder), uid=key.uid)
+            message = f"released {', '.join(map(str, sorted(claim.devices)))} of {holder}"
             self._term.recorder.note(subject_of(ledger), "Released", message)
 
     def _report_use(self, key: ClaimKey, claim: Claim) -> None:
         if key in self._in_use:
             return
         self._in_use.add(key)
-        log.warning("Kept a claim in use", node=key.node, group=claim.group, uid=key.uid)
+        holder = claim.holder(key.uid)
+        log.warning("Kept a claim in use", node=key.node, holder=str(holder), uid=key.uid)
         message = (
-            f"group {claim.group}, whose devices this pod uses, is gone: the devices stay reserved until the pod ends,"
+            f"{holder}, whose devices this pod uses, is gone: the devices stay reserved until the pod ends,"
             " and no other pod can join it"
         )
         for pod in self._term.members.holding(key.node):
-            if pod.group_uid == key.uid:
+            if pod.holder_uid == key.uid:
                 self._term.recorder.warn(subject_of(pod), "GroupDeleted", message)
 
     def _stands(self, key: ClaimKey, mark: str) -> None:
@@ -162,7 +160,7 @@ class Releaser:
 
 
 def _claims(ledger: NodeDevices | None) -> list[tuple[ClaimKey, str]]:
-    return [(ClaimKey(ledger.node, uid), claim.group) for uid, claim in ledger.claims.items()] if ledger else []
+    return [(ClaimKey(ledger.node, uid), claim.holder_name) for uid, claim in ledger.claims.items()] if ledger else []
 
 
 def new_mark() -> str:

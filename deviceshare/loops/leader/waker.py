@@ -97,7 +97,7 @@ class Waker:
         if group is None or group.deleting or group.metadata.unreadable or not pods:
             self._rest(name)
             return
-        fits = frozenset(self._term.fleet.filter(group, self._term.fleet.names()).fits)
+        fits = frozenset(self._term.fleet.filter(group.request, self._term.fleet.names()).fits)
         if not fits:
             # A bind that fails gives back what it had assumed without anybody being told: look again by ourselves.
             self._rest(name)

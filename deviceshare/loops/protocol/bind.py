@@ -1,25 +1,24 @@
 """The claim protocol's bind: how a group gets its devices and a pod its Binding (claims.md, bind, steps 2 to 5).
 
-Every step is one request; `Binder` (binding.py) puts them in order. A process may stop for ever between any two, and
-any number of processes may be at it: what holds then is explored by tests/unit/loops/test_protocol.py, which drives
-the Binder. Change them only with it.
+Every step is one request; `Binder` (binding.py) puts them in order, step 4 being `holders.settle`. A process may stop
+for ever between any two, and any number of processes may be at work: what holds then is explored by
+tests/unit/loops/test_protocol.py, which drives the Binder. Change them only with it.
 
 G is the group, L the NodeDevices of the node, P the pod.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.devices import Devices, selected
-from deviceshare.domain.objects.groups import BOUND, Group
+from deviceshare.domain.objects.devices import Devices
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.requests import Holder, Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.handover import as_claimed
 from deviceshare.domain.placement.replacement import told, untellable
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 
 BIND_SECONDS = 8.0
@@ -33,7 +32,7 @@ QUEUE_SECONDS = 15.0
 
 
 class Refused(Exception):
-    """The pod can't be bound now. The text is for the person who waits; the scheduler tries the pod again."""
+    """The pod can't be bound now. The text becomes an event of the pod; kube-scheduler retries it."""
 
 
 class Moved(Conflict):
@@ -53,71 +52,53 @@ def binds_over(server: tuple[int, int] | None) -> float:
     return BINDS_OVER_SECONDS + (0.0 if server and server >= (1, 21) else QUEUE_SECONDS)
 
 
-def joinable(seen: NodeDevices, group: Group) -> Devices:
-    """Step 2: the devices of a group that is bound to the ledger's node.
+def joinable(seen: NodeDevices, holder: Holder) -> Devices:
+    """Step 2: the devices of a holder that lives on the ledger's node.
 
     `seen` is of a GET that began after the bind arrived and its pod was read; several binds may share that GET.
 
     Raises:
         Refused: the claim is not there, is being released, or holds a device that is unhealthy or can't be handed over.
     """
-    claim = seen.claims.get(group.uid)
+    claim = seen.claims.get(holder.uid)
     if claim is None:
-        raise Refused(f"the claim of group {group.name} on node {seen.node} is missing; it is being repaired")
+        raise Refused(f"the claim of {holder} on node {seen.node} is missing; it is being repaired")
     if claim.releasing:
-        raise Refused(f"the devices of group {group.name} on node {seen.node} are being released")
+        raise Refused(f"the devices of {holder} on node {seen.node} are being released")
     broken = seen.ailing(claim)
     if broken:
-        raise Refused(f"{broken} of group {group.name}: deviceshare rebind {group.name}")
+        raise Refused(f"{broken} of {holder}: deviceshare rebind {holder.name}")
     if fault := untellable(seen, claim):
         raise Refused(fault)
     return tuple(sorted(claim.devices))
 
 
-async def claim(cluster: Cluster, group: Group, node: str) -> NodeDevices:
-    """Step 3: the ledger with a claim of an unbound group, which is made unless it is there.
+async def claim(cluster: Cluster, request: Request, node: str) -> NodeDevices:
+    """Step 3: the ledger with a claim of a holder that lives nowhere yet, which is made unless it is there.
 
     Raises:
-        Refused: too few devices are free, or the claim is for what the group wanted before its spec was changed.
-        Conflict: somebody else wrote the ledger; begin again.
+        Refused: too few devices are free, or the claim is for what the holder requested before it was changed.
+        Conflict: somebody else wrote the ledger; retry.
         ApiError: the ledger could not be read or written.
     """
     seen = await read_ledger(cluster, node)
-    if group.uid in seen.claims:
+    holder = request.holder
+    if holder.uid in seen.claims:
         # An unbound group may change its mind after a bind died half-way; its claim is then collected.
-        if Counter(device.resource for device in seen.claims[group.uid].devices) != group.spec.resources:
-            raise Refused(f"group {group.name} has changed, and what it claimed on node {node} is being released")
+        if not allocation.meets(request, seen.claims[holder.uid].devices):
+            raise Refused(f"{holder} has changed, and what it claimed on node {node} is being released")
         return seen
-    chosen = allocation.choose(group.spec.resources, seen.free(), seen.hardware.links)
+    chosen = allocation.choose(request, allocation.available(seen))
     if chosen is None:
-        raise Refused(f"group {group.name} no longer fits on node {node}: others took its devices meanwhile")
+        raise Refused(f"{holder} no longer fits on node {node}: others took its devices meanwhile")
     named = as_claimed(chosen, seen.status.handover)
-    return await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, group.uid, group.name, named))
-
-
-async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) -> Group:
-    """Step 4: makes the node the group's home, if nobody wrote the group since it was read (before L was).
-
-    The loser leaves its claim where it is: the winner may be using it, and a collector finds what nobody uses.
-
-    Raises:
-        Refused: the group is being deleted.
-        Conflict: the group was written meanwhile; begin again.
-        ApiError: the group could not be written.
-    """
-    if group.deleting:
-        raise Refused(f"group {group.name} is being deleted")
-    body = {
-        "metadata": {"resourceVersion": group.metadata.resource_version},
-        "status": {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices)},
-    }
-    return await cluster.patch(GROUPS, group.name, body, subresource="status")
+    return await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, holder.uid, ledger.claim_of(holder, named)))
 
 
 async def attach(
     cluster: Cluster,
     pod: Pod,
-    group: Group,
+    holder: Holder,
     node: str,
     devices: Devices,
     *,
@@ -134,13 +115,13 @@ async def attach(
 
     Raises:
         Refused: the pod is gone, was recreated, or is bound elsewhere.
-        Moved: the pod was written meanwhile; begin again with the new one.
+        Moved: the pod was written meanwhile; retry with the new one.
         ApiError: the Binding could not be written.
     """
     meta = pod.metadata
     annotations = {
         **told(devices, handover),
-        contract.GROUP_UID: group.uid,
+        contract.GROUP_UID: holder.uid,
         contract.POD_UID: meta.uid,
     }
     await post_binding(cluster, pod, node, annotations, version=meta.resource_version, timeout=timeout)
@@ -174,15 +155,6 @@ async def post_binding(
         if found.metadata.deletion_timestamp:
             raise Refused(f"pod {meta.key} is being deleted") from None
         raise Moved(found) from None
-
-
-async def fence(cluster: Cluster, group: Group) -> Group:
-    """Makes every bind fail that read the unbound group before; raises Conflict when somebody else wrote it."""
-    body = {
-        "metadata": {"resourceVersion": group.metadata.resource_version},
-        "status": {"fence": group.status.fence + 1},
-    }
-    return await cluster.patch(GROUPS, group.name, body, subresource="status")
 
 
 async def fence_pod(cluster: Cluster, pod: Pod, mark: str) -> None:

@@ -1,24 +1,23 @@
-"""The claim protocol's collect: how a claim that nobody needs is given back (claims.md, collect).
+"""The claim protocol's collect: how a claim that nobody needs is released (claims.md, collect).
 
-A claim is suspect when its group is gone, lives elsewhere, or has been unbound for longer than a bind may take. Only
+A claim is suspect when its holder is gone, lives elsewhere, or has been unbound for longer than a bind may take. Only
 suspicion is needed to begin: every step looks again, and each can be the last that this process takes.
 """
 
 from collections.abc import Awaitable, Callable
 from enum import Enum
 
-from deviceshare.domain import contract
 from deviceshare.domain.objects import ledger
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, NotFound
-from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol import bind, holders
 
 
 class Outcome(Enum):
     """How a collection ended."""
 
     FREED = "freed"
-    KEPT_BOUND = "kept: the group is bound here after all"
+    KEPT_BOUND = "kept: the holder lives here after all"
     KEPT_IN_USE = "kept, marked: a pod with these devices lives"
     ABSENT = "there was no such claim"
 
@@ -31,7 +30,7 @@ async def collect(
     new_mark: Callable[[], str],
     wait_out_binds: Callable[[str], Awaitable[None]],
 ) -> Outcome:
-    """Releases the claim of the group `uid` on the node, unless it turns out to be needed.
+    """Releases the claim of the holder `uid` on the node, unless it turns out to be needed.
 
     Args:
         new_mark: makes a mark that was never written before.
@@ -39,8 +38,8 @@ async def collect(
             every bind that began before it has ended or given up.
 
     Raises:
-        Conflict: somebody else wrote L or G; begin again another time.
-        ApiError: a request failed; begin again another time.
+        Conflict: somebody else wrote L or the holder; retry later.
+        ApiError: a request failed; retry later.
     """
     try:
         seen = await cluster.get(NODE_DEVICES, node)
@@ -53,14 +52,15 @@ async def collect(
     mark = claim.releasing or new_mark()
     if not claim.releasing:
         seen = await cluster.patch(NODE_DEVICES, node, ledger.mark_patch(seen, uid, mark))
-    # 2. From here on nobody who read the group before commits to this node.
-    if await _fence(cluster, claim.group, uid, node):
+    # 2. From here on nobody who read the holder before commits to this node.
+    holder = claim.holder(uid)
+    if await holders.home(cluster, holder) == node:
         await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, uid))
         return Outcome.KEPT_BOUND
     # 3. A pod that got the devices keeps them; one that may be getting them just now is waited for.
     waited = False
     while True:
-        pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={claim.group}")
+        pods = await holders.pods(cluster, holder)
         if any(pod.holds(uid, node) for pod in pods):
             return Outcome.KEPT_IN_USE
         pending = [pod for pod in pods if pod.pending]
@@ -73,17 +73,3 @@ async def collect(
     # 4. With the version of step 1: had anybody unmarked the claim meanwhile, this fails.
     await cluster.patch(NODE_DEVICES, node, ledger.drop_patch(seen, uid))
     return Outcome.FREED
-
-
-async def _fence(cluster: Cluster, name: str, uid: str, node: str) -> bool:
-    """Step 2. Whether the group is bound to the node; if it is unbound, makes every bind that read it before fail."""
-    try:
-        group = await cluster.get(GROUPS, name)
-    except NotFound:
-        return False
-    if group.uid != uid:
-        return False
-    if group.node:
-        return group.node == node
-    await bind.fence(cluster, group)
-    return False

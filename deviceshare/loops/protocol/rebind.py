@@ -1,13 +1,12 @@
-"""The claim protocol's rebind: a group gets other devices in place of broken ones (claims.md, rebind).
+"""The claim protocol's rebind: a group gets other devices in place of unhealthy ones (claims.md, rebind).
 
-The group stays where it is, and so do its devices that are well. What is replaced stays reserved in the claim until no
+The group stays where it is, and keeps its healthy devices. What is replaced stays reserved in the claim until no
 bind or pod can have it any more. Every step looks again, and each can be the last that this process takes.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import NamedTuple
 
-from deviceshare.domain import contract
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
@@ -16,7 +15,7 @@ from deviceshare.domain.placement import replacement
 from deviceshare.domain.placement.replacement import Replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, NotFound
-from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol import bind, holders
 
 
 class Answer(NamedTuple):
@@ -30,11 +29,11 @@ class Answer(NamedTuple):
 async def rebind(cluster: Cluster, name: str, *, opaque: Callable[[str], Collection[str]]) -> Answer | None:
     """Answers the group's request for other devices, whatever the answer is; None when there is none to be given.
 
-    `opaque` tells of a node the resources of which a device plugin gave devices away, unknown which.
+    `opaque` gives, for a node, the resources of which a device plugin allocated devices, unknown which.
 
     Raises:
-        Conflict: somebody else wrote the ledger; begin again.
-        ApiError: a request failed; begin again.
+        Conflict: somebody else wrote the ledger; retry.
+        ApiError: a request failed; retry.
     """
     # The group first: a leader that wakes late with an older request must not win over the answer to a newer one.
     try:
@@ -54,14 +53,14 @@ async def rebind(cluster: Cluster, name: str, *, opaque: Callable[[str], Collect
 
 
 async def tell(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]) -> list[Pod]:
-    """Makes the pods' annotations name what the claim of their group holds; answers with those that were changed.
+    """Writes what the holder's claim has into the annotations of its pods; answers with those that were changed.
 
     `pods` were read before this call, be it from a mirror. The ledger is read after them, and each pod is changed only
-    if nobody wrote it since: so an old leader can't tell a pod of devices that a newer one has given up.
+    if nobody wrote it since: so an old leader can't write devices into a pod that a newer one has given up.
 
     Raises:
-        Conflict: somebody else wrote a pod; begin again.
-        ApiError: a request failed; begin again.
+        Conflict: somebody else wrote a pod; retry.
+        ApiError: a request failed; retry.
     """
     try:
         seen = await cluster.get(NODE_DEVICES, node)
@@ -87,14 +86,14 @@ async def tell(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]) -> li
 async def release_former(
     cluster: Cluster, node: str, uid: str, *, wait_out_binds: Callable[[Claim], Awaitable[None]]
 ) -> NodeDevices | None:
-    """Gives back the former devices of a claim that no live pod received; None when there are none.
+    """Releases the former devices of a claim that no live pod received; None when there are none.
 
     `wait_out_binds` is called with the claim; it returns once the claim has stood so for as long as a bind may take,
     so that every bind that read an earlier state of it has ended or given up.
 
     Raises:
-        Conflict: somebody else wrote the ledger; begin again.
-        ApiError: a request failed; begin again.
+        Conflict: somebody else wrote the ledger; retry.
+        ApiError: a request failed; retry.
     """
     try:
         seen = await cluster.get(NODE_DEVICES, node)
@@ -103,15 +102,16 @@ async def release_former(
     claim = seen.claims.get(uid)
     if claim is None or not claim.former:
         return None
-    for pod in await cluster.list(PODS, label_selector=f"{contract.GROUP}={claim.group}"):
+    holder = claim.holder(uid)
+    for pod in await holders.pods(cluster, holder):
         if pod.pending:
             await bind.fence_pod(cluster, pod, f"rebind {claim.rebound}")
     await wait_out_binds(claim)
-    pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={claim.group}")
+    pods = await holders.pods(cluster, holder)
     mine = [pod for pod in pods if pod.holds(uid, node)]
     if any(pod.metadata.hides("metadata.annotations") for pod in mine):
         return None
-    # While a pod is yet to be told, an old leader may be about to tell it of what was replaced since.
+    # While a pod's annotations are outdated, an old leader may be about to write into them what was replaced since.
     if not all(replacement.is_settled(pod, seen, claim) for pod in mine):
         return None
     held = replacement.still_held(claim, mine)

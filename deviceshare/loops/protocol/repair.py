@@ -1,7 +1,7 @@
 """The claim protocol's repair: what was lost is rebuilt from what is left (claims.md, repair). The leader's work.
 
 Ownership is written in three places (the claim, the group's status, the annotations of live pods), so any one of them
-can be deleted by hand and made again from the others. What contradicts is reported, never guessed.
+can be deleted by hand and is recreated from the others. What contradicts is reported, never guessed.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -11,12 +11,13 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device, Devices, Identity, identities, parse_selected
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.requests import Holder
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound, Undecodable
-from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol import holders
 
 
 class Holding(NamedTuple):
@@ -25,14 +26,13 @@ class Holding(NamedTuple):
     `former` were replaced by a rebind, and pods may hold them still.
     """
 
-    uid: str
-    group: str
+    holder: Holder
     devices: Devices
     former: Devices = ()
 
 
 class Recreated(NamedTuple):
-    """A ledger made again, and the holdings that contradict it and were left out."""
+    """A recreated ledger, and the holdings that contradict it and were left out."""
 
     ledger: NodeDevices
     disputed: list[Holding]
@@ -75,7 +75,7 @@ async def _fenced(cluster: Cluster, group: Group) -> Group | None:
     if group.node or group.metadata.unreadable:
         return group
     try:
-        return await bind.fence(cluster, group)
+        return await holders.fence(cluster, group)
     except NotFound:
         return None
     except Conflict:
@@ -93,12 +93,12 @@ async def recreate(
 
     A bind may be under way that claimed in the ledger that was lost. Those of unbound groups are fenced off: `gather`
     is `fenced_evidence`, or a share in one that begins after this call. Those of groups that are gone are waited out,
-    since there is nothing left to fence; and so are those of groups that were rebound, since they, and leaders who tell
+    since there is nothing left to fence; and so are those of groups that were rebound: they, and leaders that update
     pods, may have read other devices in the ledger than anything else names.
 
     Raises:
         AlreadyExists: somebody else made it.
-        ApiError: a request failed; begin again.
+        ApiError: a request failed; retry.
     """
     name = node.metadata.name
     groups, pods = await gather()
@@ -109,7 +109,7 @@ async def recreate(
         pods = await cluster.list(PODS, label_selector=contract.GROUP)
     _refuse_hidden(groups, pods, name)
     kept, disputed = reconcile_holdings(_spoken_for([], groups, pods, name))
-    body = ledger.new_ledger(node, {h.uid: Claim(h.group, list(h.devices), former=list(h.former)) for h in kept})
+    body = ledger.new_ledger(node, {h.holder.uid: ledger.claim_of(*h) for h in kept})
     return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
 
 
@@ -125,21 +125,24 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
 
     Raises:
         NotFound: the ledger is gone again.
-        Conflict: somebody else wrote it; begin again.
-        ApiError: a request failed; begin again.
+        Conflict: somebody else wrote it; retry.
+        ApiError: a request failed; retry.
     """
     seen = await cluster.get(NODE_DEVICES, node)
     groups, pods = await gather()
     _refuse_hidden(groups, pods, node)
-    claims = [Holding(uid, c.group, tuple(c.devices), tuple(c.former)) for uid, c in seen.claims.items()]
+    claims = [Holding(c.holder(uid), tuple(c.devices), tuple(c.former)) for uid, c in seen.claims.items()]
     kept, disputed = reconcile_holdings(_spoken_for(claims, groups, pods, node), present=seen.present)
     for holding in kept:
-        claim = seen.claims.get(holding.uid)
+        uid = holding.holder.uid
+        claim = seen.claims.get(uid)
         if claim is None:
-            patch = ledger.claim_patch(seen, holding.uid, holding.group, holding.devices, holding.former)
-            seen = await cluster.patch(NODE_DEVICES, node, patch)
+            patch = ledger.claim_patch(seen, uid, ledger.claim_of(*holding))
         elif len(holding.former) > len(claim.former):
-            seen = await cluster.patch(NODE_DEVICES, node, ledger.former_patch(seen, holding.uid, holding.former))
+            patch = ledger.former_patch(seen, uid, holding.former)
+        else:
+            continue
+        seen = await cluster.patch(NODE_DEVICES, node, patch)
     await cluster.patch(NODE_DEVICES, node, ledger.devices_patch(seen, devices), subresource="status")
     return disputed
 
@@ -151,8 +154,8 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
         The group as written, or None when there is nothing to repair or the pods contradict each other.
 
     Raises:
-        Conflict: somebody else wrote G or L; begin again.
-        ApiError: a request failed; begin again.
+        Conflict: somebody else wrote G or L; retry.
+        ApiError: a request failed; retry.
     """
     try:
         group = await cluster.get(GROUPS, name)
@@ -160,7 +163,7 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
         return None
     if group.node or group.deleting:
         return None
-    pods = await cluster.list(PODS, label_selector=f"{contract.GROUP}={name}")
+    pods = await holders.pods(cluster, group.holder)
     mine = [pod for pod in pods if pod.holds(group.uid, pod.node)]
     homes = {pod.node for pod in mine}
     if len(homes) != 1 or any(pod.metadata.hides("metadata.annotations") for pod in mine):
@@ -176,28 +179,28 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
             # A collector is at it and may have looked for pods already. Without the mark its last write fails; were it
             # to mark the claim again, its fence would fail our settling.
             await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, group.uid))
-        return await bind.settle(cluster, group, node, tuple(sorted(claim.devices)))
+        return await holders.settle(cluster, group, node, tuple(sorted(claim.devices)))
     covered = await cover(cluster, seen, mine)
-    return await bind.settle(cluster, group, node, covered) if covered else None
+    return await holders.settle(cluster, group, node, covered) if covered else None
 
 
 async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Devices:
-    """Claims what live pods of one group hold on the node without a claim; empty when others hold some of it.
+    """Claims what live pods of one holder have on the node without a claim; empty when others hold some of it.
 
     Raises:
-        Conflict: somebody else wrote the ledger; begin again.
-        ApiError: a request failed; begin again.
+        Conflict: somebody else wrote the ledger; retry.
+        ApiError: a request failed; retry.
     """
     holdings, disputed = reconcile_holdings(_of_pods(pods, seen.node), seen.present)
     if len(holdings) != 1 or disputed:
         return ()
-    uid, group, devices, former = holdings[0]
+    [(holder, devices, former)] = holdings
     # What a pod had before need not be there any more: that may be why it was replaced.
     there, taken = identities((*seen.devices, *seen.kept_out)), identities(seen.claimed())
     wanted, before = identities(map(seen.present, devices)), identities(map(seen.present, former))
     if not wanted <= there - taken or not taken.isdisjoint(before):
         return ()
-    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, group, devices, former))
+    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, holder.uid, ledger.claim_of(*holdings[0])))
     return devices
 
 
@@ -214,26 +217,26 @@ def _refuse_hidden(groups: Iterable[Group], pods: Iterable[Pod], node: str) -> N
 
 
 _AS_TOLD = NodeDevices().present
-"""By number, as in a ledger that is gone: nobody tells UUIDs there."""
+"""By number, as in a ledger that is gone: it has no UUIDs."""
 
 
 def reconcile_holdings(
     holdings: Iterable[Holding], present: Callable[[Device], Device] = _AS_TOLD
 ) -> tuple[list[Holding], list[Holding]]:
-    """Joins the holdings of each UID, earlier evidence first, and sets aside what would give a device two owners.
+    """Joins the holdings of each holder, earlier evidence first, and sets aside what would give a device two owners.
 
-    `present` tells which device is meant (NodeDevices.present): a reboot may have changed the numbers since.
+    `present` says which device is meant (NodeDevices.present): a reboot may have changed the numbers since.
     """
     kept: dict[str, list[Holding]] = {}
     owners: dict[Identity, str] = {}
     disputed = []
     for holding in holdings:
         meant = identities(present(device) for device in (*holding.devices, *holding.former))
-        if any(owners.get(device, holding.uid) != holding.uid for device in meant):
+        if any(owners.get(device, holding.holder.uid) != holding.holder.uid for device in meant):
             disputed.append(holding)
             continue
-        kept.setdefault(holding.uid, []).append(holding)
-        owners.update(dict.fromkeys(meant, holding.uid))
+        kept.setdefault(holding.holder.uid, []).append(holding)
+        owners.update(dict.fromkeys(meant, holding.holder.uid))
     return [_joined(mine, present) for mine in kept.values()], disputed
 
 
@@ -252,22 +255,22 @@ def _joined(holdings: list[Holding], present: Callable[[Device], Device]) -> Hol
 
 
 def _spoken_for(claims: list[Holding], groups: Iterable[Group], pods: Iterable[Pod], node: str) -> list[Holding]:
-    """All evidence for the node. A group's status names no UUIDs, so it counts only where nothing else tells of it."""
+    """All evidence for the node. A group's status names no UUIDs, so it counts only where nothing else is evidence."""
     told = [*claims, *_of_pods(pods, node)]
-    known = {holding.uid for holding in told}
-    return [*told, *(holding for holding in _of_groups(groups, node) if holding.uid not in known)]
+    known = {holding.holder.uid for holding in told}
+    return [*told, *(holding for holding in _of_groups(groups, node) if holding.holder.uid not in known)]
 
 
 def _of_groups(groups: Iterable[Group], node: str) -> Iterable[Holding]:
     for group in groups:
         if group.node == node:
             try:
-                yield Holding(group.uid, group.name, parse_selected(group.status.selected_devices))
+                yield Holding(group.holder, parse_selected(group.status.selected_devices))
             except ValueError:
                 continue  # Somebody edited the status by hand; the pods' annotations still speak for the group.
 
 
 def _of_pods(pods: Iterable[Pod], node: str) -> Iterable[Holding]:
     for pod in pods:
-        if pod.lives and pod.node == node and pod.group_uid and pod.devices and not pod.impostor:
-            yield Holding(pod.group_uid, pod.group, pod.devices, pod.former)
+        if pod.lives and pod.node == node and pod.holder_uid and pod.devices and not pod.impostor:
+            yield Holding(pod.holder, pod.devices, pod.former)

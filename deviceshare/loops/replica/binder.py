@@ -21,7 +21,7 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster, Conflict, Mirror, NotFound
-from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol import bind, holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDING_SECONDS, Moved, Refused
 from deviceshare.loops.shared_read import SharedRead
 
@@ -125,32 +125,32 @@ class Binder:
         while not group.node and (settling := self._settling.get(group.uid)):
             # Shielded: others wait for the same bind, and one of them may give up.
             group = await asyncio.shield(settling) or group
-        home = self._fleet.home(group)
+        home = self._fleet.home(group.request)
         if home and home != node:
-            raise Refused(elsewhere(group, home))
+            raise Refused(elsewhere(group.holder, home))
         if not group.node:
             group = await self._settle(group, node)
         ledger = await self._fresh_ledger(node)
-        devices, handover = bind.joinable(ledger, group), ledger.status.handover
+        devices, handover = bind.joinable(ledger, group.holder), ledger.status.handover
         if self._clock() >= deadline:
             # This process was held up: where versions aren't compared, the claim may have been collected meanwhile.
             raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; kube-scheduler retries it")
-        await bind.attach(self._cluster, pod, group, node, devices, handover=handover, timeout=BINDING_SECONDS)
+        await bind.attach(self._cluster, pod, group.holder, node, devices, handover=handover, timeout=BINDING_SECONDS)
         log.info("Bound pod", pod=pod.metadata.key, group=group.name, node=node)
 
     async def _settle(self, group: Group, node: str) -> Group:
         """Steps 3 and 4, once for all binds of the group that are under way in this process."""
-        if reason := self._fleet.opacity(group, node):
+        if reason := self._fleet.opacity(group.request, node):
             raise Refused(reason)  # Since filter said yes, the device plugin's kubelet may have been given a pod.
-        devices = allocation.choose(group.spec.resources, self._fleet.free(node), self._fleet.links(node))
+        devices = allocation.choose(group.request, self._fleet.available(node))
         if devices is not None:
-            self._fleet.assume(group.uid, group.name, node, devices)
+            self._fleet.assume(group.uid, node, devices)
         outcome = self._settling[group.uid] = asyncio.get_running_loop().create_future()
         settled: Group | None = None
         try:
-            ledger = await bind.claim(self._cluster, group, node)
+            ledger = await bind.claim(self._cluster, group.request, node)
             self._ledgers.put(ledger)
-            settled = await bind.settle(self._cluster, group, node, bind.joinable(ledger, group))
+            settled = await holders.settle(self._cluster, group, node, bind.joinable(ledger, group.holder))
             self._groups.put(settled)
             log.info("Bound group", group=group.name, node=node, devices=settled.status.selected_devices)
             return settled

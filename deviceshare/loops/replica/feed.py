@@ -37,10 +37,10 @@ class Feed:
         key, old, new = change
         if any(pod.left_out for pod in change.sides):
             self._on_plugin("pods", change)
-        if old and old.group_uid:
-            self._fleet.set_living(old.group_uid, key, "")
-        if new and new.group_uid and new.lives and not new.impostor:
-            self._fleet.set_living(new.group_uid, key, new.node)
+        if old and old.holder_uid:
+            self._fleet.set_living(old.holder_uid, key, "")
+        if new and new.holder_uid and new.lives and not new.impostor:
+            self._fleet.set_living(new.holder_uid, key, new.node)
 
     def _on_plugin(self, mirror: str, change: ObjectChange[Pod]) -> None:
         _, old, new = change

@@ -108,5 +108,5 @@ def a_fleet(*nodes: Node, ledgers: tuple[NodeDevices, ...] = (), pods: tuple[Pod
         fleet.set_ledger(ledger.node, ledger)
     for pod in pods:
         if pod.lives:
-            fleet.set_living(pod.group_uid, pod.metadata.key, pod.node)
+            fleet.set_living(pod.holder_uid, pod.metadata.key, pod.node)
     return fleet

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.placement.allocation import MAX_SCORE, choose, scores, shortage
+from deviceshare.domain.objects.devices import Device, Devices
+from deviceshare.domain.placement.allocation import MAX_SCORE, Available, choose, meets, scores, shortage
+from tests.unit.domain.objects import a_group
 
 RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")
 WANTS = st.dictionaries(st.sampled_from(RESOURCES), st.integers(1, 4), min_size=1)
@@ -15,21 +16,27 @@ def count(devices: set[Device]) -> dict[str, int]:
     return {resource: sum(d.resource == resource for d in devices) for resource in RESOURCES}
 
 
+def chosen_of(wants: dict[str, int], free: set[Device]) -> Devices | None:
+    return choose(a_group(resources=wants).request, Available(tuple(free), []))
+
+
 @given(WANTS, FREE)
 def test_a_group_gets_all_it_wants_or_nothing(wants: dict[str, int], free: set[Device]) -> None:
     """Of every resource, and only of those."""
-    chosen = choose(wants, free)
+    chosen = chosen_of(wants, free)
     fits = all(count(free)[resource] >= number for resource, number in wants.items())
     assert (chosen is not None) == fits
     if chosen is not None:
         assert {r: n for r, n in count(set(chosen)).items() if n} == wants
         assert len(chosen) == len(set(chosen))
+        assert meets(a_group(resources=wants).request, chosen)
+        assert not meets(a_group(resources=wants).request, chosen[1:])
 
 
 @given(WANTS, FREE)
 def test_the_lowest_free_indices_come_first(wants: dict[str, int], free: set[Device]) -> None:
     """Nothing lower is left over."""
-    chosen = choose(wants, free) or ()
+    chosen = chosen_of(wants, free) or ()
     for device in chosen:
         assert device in free
         lower = {other for other in free if other.resource == device.resource and other.index < device.index}
@@ -39,8 +46,8 @@ def test_the_lowest_free_indices_come_first(wants: dict[str, int], free: set[Dev
 @given(WANTS, FREE)
 def test_there_is_a_shortage_exactly_where_nothing_can_be_chosen(wants: dict[str, int], free: set[Device]) -> None:
     """Filter and bind judge alike, and the text names what is missing."""
-    text = shortage(wants, count(free), count(free))
-    assert bool(text) == (choose(wants, free) is None)
+    text = shortage(a_group(resources=wants).request, count(free), count(free))
+    assert bool(text) == (chosen_of(wants, free) is None)
     for resource, number in wants.items():
         have = count(free)[resource]
         assert (f"{number} {resource} ({have} of {have} free)" in text) == (have < number)

@@ -64,16 +64,16 @@ def test_filter_agrees_with_looking_at_every_device(situation: Situation, group:
     tell: list[Callable[[], None]] = [
         *(partial(known.set_node, name, nodes[name]) for name in NAMES),
         *(partial(known.set_ledger, name, ledgers[name]) for name in NAMES),
-        *(partial(known.assume, f"uid-of-a-bind-on-{name}", "other", name, assumed[name]) for name in NAMES),
+        *(partial(known.assume, f"uid-of-a-bind-on-{name}", name, assumed[name]) for name in NAMES),
     ]
     for turn in order:
         tell[turn]()
-    answer = known.filter(group, [*NAMES, "unknown"])
+    answer = known.filter(group.request, [*NAMES, "unknown"])
     assert set(answer.fits) == {n for n in NAMES if fits(group, nodes[n], ledgers[n], assumed[n])}
     assert answer.reasons.keys() == {*NAMES, "unknown"} - set(answer.fits)
     assert sum(map(len, answer.refused.values())) == len(answer.reasons)
     for name in answer.fits:
-        assert allocation.choose(group.spec.resources, known.free(name))
+        assert allocation.choose(group.request, known.available(name))
 
 
 @given(a_situation(), a_situation(), GROUPS)
@@ -86,29 +86,29 @@ def test_what_was_known_before_leaves_no_trace(before: Situation, after: Situati
                 known.set_node(name, nodes[name])
                 known.set_ledger(name, ledgers[name])
                 known.forget(f"uid-of-a-bind-on-{name}")
-                known.assume(f"uid-of-a-bind-on-{name}", "other", name, assumed[name])
-    assert old.filter(group, NAMES) == new.filter(group, NAMES)
-    assert old.prioritize(group, NAMES) == new.prioritize(group, NAMES)
+                known.assume(f"uid-of-a-bind-on-{name}", name, assumed[name])
+    assert old.filter(group.request, NAMES) == new.filter(group.request, NAMES)
+    assert old.prioritize(group.request, NAMES) == new.prioritize(group.request, NAMES)
     assert [old.free(name) for name in NAMES] == [new.free(name) for name in NAMES]
 
 
 def test_a_bound_group_has_one_node() -> None:
     """Every other says where it lives, also where devices are free."""
     fleet = a_fleet(a_node(), a_node("n2"), ledgers=(a_ledger(team=gpus(0, 1)), a_ledger("n2")))
-    answer = fleet.filter(a_group(node="n1"), ["n2", "n1"])
-    assert answer == (["n1"], {elsewhere(a_group(), "n1"): ["n2"]})
+    answer = fleet.filter(a_group(node="n1").request, ["n2", "n1"])
+    assert answer == (["n1"], {elsewhere(a_group().holder, "n1"): ["n2"]})
 
 
 def test_a_bound_group_whose_node_was_not_asked_about_fits_nowhere() -> None:
     """kube-scheduler shows a sample of the nodes only."""
     fleet = a_fleet(a_node(), a_node("n2"), ledgers=(a_ledger(team=gpus(0, 1)), a_ledger("n2")))
-    assert fleet.filter(a_group(node="n1"), ["n2"]) == ([], {elsewhere(a_group(), "n1"): ["n2"]})
+    assert fleet.filter(a_group(node="n1").request, ["n2"]) == ([], {elsewhere(a_group().holder, "n1"): ["n2"]})
 
 
 def test_a_full_node_takes_more_pods_of_the_group_that_fills_it() -> None:
     """They share what it holds."""
     fleet = a_fleet(a_node(), ledgers=(a_ledger(team=gpus(0, 1, 2, 3)),))
-    assert fleet.filter(a_group(node="n1", count=4), ["n1"]).fits == ["n1"]
+    assert fleet.filter(a_group(node="n1", count=4).request, ["n1"]).fits == ["n1"]
 
 
 def test_a_group_that_names_no_node_is_held_to_where_its_pods_live() -> None:
@@ -117,14 +117,14 @@ def test_a_group_that_names_no_node_is_held_to_where_its_pods_live() -> None:
     living = a_pod(node="n1", devices=gpus(0, 1))
     fleet = a_fleet(a_node(), a_node("n2"), a_node("n3"), ledgers=(a_ledger(), a_ledger("n2"), claimed), pods=(living,))
     group = a_group()
-    fleet.assume(group.uid, group.name, "n2", gpus(0, 1))
-    assert fleet.home(group) == "n1"
+    fleet.assume(group.uid, "n2", gpus(0, 1))
+    assert fleet.home(group.request) == "n1"
     fleet.set_living(group.uid, living.metadata.key, "")
-    assert fleet.home(group) == "n2"
+    assert fleet.home(group.request) == "n2"
     fleet.forget(group.uid)
-    assert fleet.home(group) == "n3"
+    assert fleet.home(group.request) == "n3"
     fleet.set_ledger("n3", a_ledger("n3"))
-    assert fleet.home(group) == ""
+    assert fleet.home(group.request) == ""
 
 
 def test_why_a_bound_group_takes_no_more_pods() -> None:
@@ -139,32 +139,32 @@ def test_why_a_bound_group_takes_no_more_pods() -> None:
         ReasonKind.DEVICES_LOST: a_fleet(a_node(), ledgers=(a_ledger("n1", {GPU: 2}, team=gpus(0, 3)),)),
     }
     for kind, fleet in cases.items():
-        answer = fleet.filter(group, ["n1", "n2"])
+        answer = fleet.filter(group.request, ["n1", "n2"])
         assert answer.fits == []
         assert answer.reasons["n1"].kind is kind
-        assert answer.reasons["n2"] == elsewhere(group, "n1")
+        assert answer.reasons["n2"] == elsewhere(group.holder, "n1")
 
 
 def test_a_claim_that_the_mirror_has_not_seen_yet_is_no_obstacle() -> None:
     """The bind reads the ledger fresh."""
-    assert a_fleet(a_node(), ledgers=(a_ledger(),)).filter(a_group(node="n1"), ["n1"]).fits == ["n1"]
+    assert a_fleet(a_node(), ledgers=(a_ledger(),)).filter(a_group(node="n1").request, ["n1"]).fits == ["n1"]
 
 
 def test_devices_that_a_plugin_hands_out_too_are_not_offered() -> None:
     """It is not known which they are; another resource of the node is not concerned."""
     fleet = a_fleet(a_node(devices={GPU: 2, AMD: 2}), ledgers=(a_ledger("n1", {GPU: 2, AMD: 2}),))
     fleet.set_plugin_pods("n1", {"u": frozenset({GPU})})
-    assert fleet.filter(a_group(), ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
-    assert fleet.filter(a_group(resources={AMD: 1}), ["n1"]).fits == ["n1"]
+    assert fleet.filter(a_group().request, ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
+    assert fleet.filter(a_group(resources={AMD: 1}).request, ["n1"]).fits == ["n1"]
     fleet.set_plugin_pods("n1", {})
-    assert fleet.filter(a_group(), ["n1"]).fits == ["n1"]
+    assert fleet.filter(a_group().request, ["n1"]).fits == ["n1"]
 
 
 def test_binpack_fills_and_spread_spreads() -> None:
     """By what is free of the resources that the group wants."""
     fleet = a_fleet(a_node(), a_node("n2"), ledgers=(a_ledger(other=gpus(0)), a_ledger("n2")))
-    packed = fleet.prioritize(a_group(schedulingStrategy="binpack"), ["n1", "n2"])
-    spread = fleet.prioritize(a_group(schedulingStrategy="spread"), ["n1", "n2"])
+    packed = fleet.prioritize(a_group(schedulingStrategy="binpack").request, ["n1", "n2"])
+    spread = fleet.prioritize(a_group(schedulingStrategy="spread").request, ["n1", "n2"])
     assert packed["n1"] > packed["n2"]
     assert spread["n2"] > spread["n1"]
 
@@ -176,4 +176,4 @@ def test_a_node_that_is_gone_altogether_is_forgotten() -> None:
     assert fleet.names() == ["n1"]
     fleet.set_ledger("n1", None)
     assert fleet.names() == []
-    assert fleet.filter(a_group(), ["n1"]).reasons == {"n1": NOT_SHARED}
+    assert fleet.filter(a_group().request, ["n1"]).reasons == {"n1": NOT_SHARED}

@@ -29,27 +29,27 @@ def test_a_node_with_plugin_pods_is_offered_once_the_agent_tells_their_devices()
     allocations = [Allocation("shop/web", "web", GPU, [0])]
     fleet = a_fleet(a_node(), ledgers=(reported(a_ledger(), allocations=allocations),))
     fleet.set_plugin_pods("n1", {"web": frozenset({GPU})})
-    assert fleet.filter(a_group(count=3), ["n1"]).fits == ["n1"]
-    assert "3 of 4 free" in fleet.filter(a_group(count=4), ["n1"]).reasons["n1"].text
+    assert fleet.filter(a_group(count=3).request, ["n1"]).fits == ["n1"]
+    assert "3 of 4 free" in fleet.filter(a_group(count=4).request, ["n1"]).reasons["n1"].text
     assert "0 is pod shop/web's" in str(why_a_group_waits(fleet, a_group(count=4)))
     fleet.set_plugin_pods("n1", {"web": frozenset({GPU}), "new": frozenset({GPU})})
-    assert fleet.filter(a_group(), ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
+    assert fleet.filter(a_group().request, ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
 
 
 def test_a_rebooted_node_is_not_offered_before_its_agent_reported() -> None:
     """Claims without UUIDs would be taken for other devices."""
     node = replace(a_node(), status=msgspec.convert({"nodeInfo": {"bootID": "second"}}, type(Node().status)))
     fleet = a_fleet(node, ledgers=(reported(a_ledger(), boot_id="first"),))
-    assert fleet.filter(a_group(), ["n1"]).reasons == {"n1": REBOOTED}
+    assert fleet.filter(a_group().request, ["n1"]).reasons == {"n1": REBOOTED}
     fleet.set_ledger("n1", reported(a_ledger(), boot_id="second"))
-    assert fleet.filter(a_group(), ["n1"]).fits == ["n1"]
+    assert fleet.filter(a_group().request, ["n1"]).fits == ["n1"]
 
 
 def test_no_pod_joins_a_group_on_an_unhealthy_device() -> None:
     """It is told how the group gets another one, and so is the group."""
     fleet = a_fleet(a_node(), ledgers=(reported(a_ledger(team=(PARTS[0].device,)), devices=BROKEN),))
     group = a_group(count=1, node="n1")
-    reason = fleet.filter(group, ["n1"]).reasons["n1"]
+    reason = fleet.filter(group.request, ["n1"]).reasons["n1"]
     assert (reason.kind, reason.cure) == (ReasonKind.DEVICES_UNHEALTHY, "deviceshare rebind team")
     assert "unhealthy (Xid 79" in reason.text
     status = desired_status(group, fleet, home=a_node(), pods=(), now="2026-01-01T00:00:00Z")
@@ -93,7 +93,7 @@ def test_a_group_whose_devices_a_placeholder_keeps_is_well() -> None:
     fleet.set_plugin_pods("n1", {"k": frozenset({GPU})})
     group = a_group(count=1, node="n1")
     assert desired_status(group, fleet, home=a_node(), pods=(), now="").phase == "Bound"
-    assert fleet.filter(group, ["n1"]).fits == ["n1"]
+    assert fleet.filter(group.request, ["n1"]).fits == ["n1"]
 
 
 def test_the_status_shows_present_numbers() -> None:
@@ -123,4 +123,4 @@ def test_a_node_offers_what_its_agent_sees_where_nobody_else_tells() -> None:
 def test_links_are_told_by_the_agent() -> None:
     """And reach the allocator."""
     links = [Link(GPU, 1, 2, NVLINK, 4)]
-    assert a_fleet(a_node(), ledgers=(reported(a_ledger(), links=links),)).links("n1") == links
+    assert a_fleet(a_node(), ledgers=(reported(a_ledger(), links=links),)).available("n1").links == links

@@ -17,7 +17,7 @@ from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.reasons import ReasonKind
-from deviceshare.domain.placement.allocation import choose
+from deviceshare.domain.placement.allocation import available, choose
 from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
 from deviceshare.domain.placement.replacement import judge
 from deviceshare.loops.protocol.bind import joinable
@@ -119,8 +119,8 @@ def test_a_group_that_holds_what_is_kept_out_goes_on_and_may_move_off_it() -> No
     node = annotated(f"{GPU}=1-3")
     seen = booked(take(node, NO_HARDWARE), team=gpus(0))
     group, fleet = a_group(count=1, node="n1"), a_fleet(node, ledgers=(seen,))
-    assert fleet.filter(group, ["n1"]).fits == ["n1"]
-    assert joinable(seen, group) == gpus(0)
+    assert fleet.filter(group.request, ["n1"]).fits == ["n1"]
+    assert joinable(seen, group.holder) == gpus(0)
     assert desired_status(group, fleet, home=node, pods=(), now="").phase == "Bound"
     assert judge(seen, seen.claims["uid-of-team"]).devices == gpus(1)
 
@@ -131,7 +131,7 @@ def test_who_waits_reads_why_devices_are_withheld() -> None:
     node = replace(node, metadata=replace(node.metadata, labels={**node.metadata.labels, f"{GPU}.count": "4"}))
     fleet = a_fleet(node, ledgers=(booked(take(node, NO_HARDWARE)),))
     group = a_group(count=2)
-    reason = fleet.filter(group, ["n1"]).reasons["n1"]
+    reason = fleet.filter(group.request, ["n1"]).reasons["n1"]
     assert reason.kind is ReasonKind.DEVICES_WITHHELD
     assert reason.text == f"the node offers no {GPU} to groups: its labels ({GPU}.count=4) contradict 16 allocatable"
     assert "kubectl annotate node NODE deviceshare.io/devices=nvidia.com/gpu=" in reason.cure
@@ -148,7 +148,7 @@ def test_a_bound_group_is_told_why_its_devices_may_not_be_there() -> None:
     group, fleet = a_group(node="n1"), a_fleet(node, ledgers=(booked(take(node, NO_HARDWARE), team=gpus(0, 1)),))
     healthy = desired_status(group, fleet, home=node, pods=(), now="").conditions[1]
     assert (healthy.reason, "split by MIG" in healthy.message) == ("DevicesUnknown", True)
-    assert "split by MIG" in fleet.filter(group, ["n1"]).reasons["n1"].text
+    assert "split by MIG" in fleet.filter(group.request, ["n1"]).reasons["n1"].text
 
 
 def test_unhealthy_devices_that_nobody_can_name_leave_holders_alone() -> None:
@@ -159,8 +159,10 @@ def test_unhealthy_devices_that_nobody_can_name_leave_holders_alone() -> None:
     seen = booked(take(node, NO_HARDWARE), team=gpus(2, 3))
     group, fleet = a_group(node="n1"), a_fleet(node, ledgers=(seen,))
     assert seen.free() == ()
-    assert "1 of its 4 nvidia.com/gpu are unhealthy" in fleet.filter(a_group("other"), ["n1"]).reasons["n1"].text
-    assert fleet.filter(group, ["n1"]).fits == ["n1"]
+    assert (
+        "1 of its 4 nvidia.com/gpu are unhealthy" in fleet.filter(a_group("other").request, ["n1"]).reasons["n1"].text
+    )
+    assert fleet.filter(group.request, ["n1"]).fits == ["n1"]
     assert desired_status(group, fleet, home=node, pods=(), now="").phase == "Bound"
 
 
@@ -196,7 +198,7 @@ def test_no_device_is_claimed_twice_under_two_names(have: set[Device], steps: li
     seen = replace(a_ledger(devices={}), status=LedgerStatus(devices=sorted(have)))
     for holder, resource, count in steps:
         claims = dict(seen.claims)
-        chosen = choose({resource: count}, seen.free())
+        chosen = choose(a_group(resources={resource: count}).request, available(seen))
         if claims.pop(f"uid-{holder}", None) is None and chosen:
             claims[f"uid-{holder}"] = Claim(f"group-{holder}", list(chosen))
         seen = replace(seen, spec=replace(seen.spec, claims=claims))
@@ -208,10 +210,10 @@ def test_a_bind_under_way_takes_the_device_under_every_name() -> None:
     """The assumption in memory, too; and pods that a plugin serves."""
     have = {A910: 2, A310: 2}
     fleet = a_fleet(a_node(devices=have), ledgers=(a_ledger(devices=have),))
-    fleet.assume("uid", "other", "n1", (Device(A910, 0),))
+    fleet.assume("uid", "n1", (Device(A910, 0),))
     assert fleet.free("n1") == (Device(A310, 1), Device(A910, 1))
     fleet.set_plugin_pods("n1", {"p": frozenset({A310})})
-    assert fleet.filter(a_group(resources={A910: 1}), ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
+    assert fleet.filter(a_group(resources={A910: 1}).request, ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "nvidia.com/gpumem"])
@@ -219,9 +221,9 @@ def test_pods_with_a_part_of_a_gpu_make_their_node_opaque(resource: str) -> None
     """Nobody knows of which."""
     fleet = a_fleet(a_node(), ledgers=(a_ledger(),))
     fleet.set_plugin_pods("n1", {"p": frozenset({resource})})
-    assert fleet.filter(a_group(), ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
+    assert fleet.filter(a_group().request, ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
     fleet.set_plugin_pods("n1", {"p": frozenset({"amd.com/cpx_nps4"})})
-    assert fleet.filter(a_group(), ["n1"]).fits == ["n1"]
+    assert fleet.filter(a_group().request, ["n1"]).fits == ["n1"]
 
 
 def test_a_mig_pod_is_on_the_gpu_that_the_agent_shows_as_split() -> None:
@@ -229,4 +231,4 @@ def test_a_mig_pod_is_on_the_gpu_that_the_agent_shows_as_split() -> None:
     hardware = Hardware(devices=[replace(PARTS[0], mig=True), *PARTS[1:]], allocations=[])
     fleet = a_fleet(a_node(), ledgers=(booked(take(a_node(), hardware), hardware),))
     fleet.set_plugin_pods("n1", {"p": frozenset({"nvidia.com/mig-1g.5gb"})})
-    assert fleet.filter(a_group(count=3), ["n1"]).fits == ["n1"]
+    assert fleet.filter(a_group(count=3).request, ["n1"]).fits == ["n1"]

@@ -5,13 +5,16 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.loops.protocol.repair import Holding, reconcile_holdings
-from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
+from tests.unit.domain.objects import AMD, GPU, a_group, a_ledger, gpus
+
+A, B = a_group("a").holder, a_group("b").holder
 
 
 def applied(before: NodeDevices, patch: dict[str, Any]) -> NodeDevices:
@@ -41,7 +44,7 @@ def test_each_patch_changes_one_claim_and_carries_the_version() -> None:
     """Of two writers one loses; the other's claims stay as they are."""
     seen = a_ledger(a=gpus(0), b=gpus(1))
     patches = {
-        "claim": ledger.claim_patch(seen, "uid-of-c", "c", gpus(2, 3)),
+        "claim": ledger.claim_patch(seen, "uid-of-c", ledger.claim_of(a_group("c").holder, gpus(2, 3))),
         "mark": ledger.mark_patch(seen, "uid-of-a", "2026-01-01T00:00:00Z"),
         "drop": ledger.drop_patch(seen, "uid-of-a"),
     }
@@ -55,6 +58,17 @@ def test_each_patch_changes_one_claim_and_carries_the_version() -> None:
     unmarked = applied(marked, ledger.unmark_patch(marked, "uid-of-a"))
     assert unmarked.claims == seen.claims
     assert all(each.claims["uid-of-b"] == seen.claims["uid-of-b"] for each in (claimed, marked, dropped))
+
+
+def test_a_groups_claim_is_written_as_older_replicas_read_it() -> None:
+    """Both write the same ledgers while an upgrade is under way; the key is the UID, the rest is for people."""
+    seen, holder = a_ledger(), a_group("c").holder
+    claim = replace(ledger.claim_of(holder, gpus(0), former=gpus(1)), rebound="now")
+    patch = ledger.claim_patch(seen, holder.uid, claim)
+    stored = {"group": "c", "devices": [{"resource": GPU, "index": 0}], "former": [{"resource": GPU, "index": 1}]}
+    assert patch["spec"]["claims"] == {"uid-of-c": {**stored, "rebound": "now"}}
+    [(uid, read)] = applied(seen, patch).claims.items()
+    assert (read, read.holder(uid), str(read.holder(uid))) == (claim, holder, "group c")
 
 
 def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
@@ -87,8 +101,7 @@ DEVICE_SETS = st.sets(st.builds(Device, st.just(GPU), st.integers(0, 4)), max_si
 HOLDINGS = st.lists(
     st.builds(
         Holding,
-        st.sampled_from("abc"),
-        st.just("group"),
+        st.sampled_from([A, B, a_group("c").holder]),
         DEVICE_SETS,
         DEVICE_SETS,
     ),
@@ -102,10 +115,10 @@ def test_evidence_that_contradicts_never_gives_a_device_two_owners(evidence: lis
     kept, disputed = reconcile_holdings(evidence)
     owned = [device for holding in kept for device in {*holding.devices, *holding.former}]
     assert len(owned) == len(set(owned))
-    assert len({holding.uid for holding in kept}) == len(kept)
-    for uid in {holding.uid for holding in evidence}:
-        accepted = [h for h in evidence if h.uid == uid and h not in disputed]
-        joined = [h for h in kept if h.uid == uid]
+    assert len({holding.holder.uid for holding in kept}) == len(kept)
+    for uid in {holding.holder.uid for holding in evidence}:
+        accepted = [h for h in evidence if h.holder.uid == uid and h not in disputed]
+        joined = [h for h in kept if h.holder.uid == uid]
         assert _all_devices(joined) == _all_devices(accepted)
         assert [h.devices for h in joined] in ([], *([h.devices] for h in accepted)), "they are somebody's, not mixed"
     if evidence:
@@ -114,8 +127,8 @@ def test_evidence_that_contradicts_never_gives_a_device_two_owners(evidence: lis
 
 def test_evidence_for_one_device_under_two_names_is_disputed() -> None:
     """`huawei.com/Ascend910` 0 and `huawei.com/Ascend310P` 0 are one device to a container."""
-    one = Holding("a", "a", (Device("huawei.com/Ascend910", 0),))
-    other = Holding("b", "b", (Device("huawei.com/Ascend310P", 0), Device("huawei.com/Ascend310P", 1)))
+    one = Holding(A, (Device("huawei.com/Ascend910", 0),))
+    other = Holding(B, (Device("huawei.com/Ascend310P", 0), Device("huawei.com/Ascend310P", 1)))
     assert reconcile_holdings([one, other]) == ([one], [other])
 
 
@@ -125,9 +138,9 @@ def _all_devices(holdings: list[Holding]) -> set[Device]:
 
 def test_a_rebind_under_way_leaves_the_devices_that_nobody_gave_up() -> None:
     """A pod that was told of the new ones has the old ones as former; one that wasn't told yet is behind."""
-    behind, ahead = Holding("a", "a", gpus(0, 1)), Holding("a", "a", gpus(0, 2), former=gpus(1))
+    behind, ahead = Holding(A, gpus(0, 1)), Holding(A, gpus(0, 2), former=gpus(1))
     for evidence in ([behind, ahead], [ahead, behind]):
-        assert reconcile_holdings(evidence) == ([Holding("a", "a", gpus(0, 2), former=gpus(1))], [])
+        assert reconcile_holdings(evidence) == ([Holding(A, gpus(0, 2), former=gpus(1))], [])
 
 
 def test_a_device_claimed_by_uuid_is_taken_while_no_agent_reports() -> None:

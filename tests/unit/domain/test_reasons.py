@@ -51,7 +51,7 @@ ODD = decoder_of(Group).salvage(b'{"metadata": {"name": "team", "uid": "g"}, "sp
 
 def on_n1(fleet: Fleet, group: Group | None = None) -> Reason:
     """Why the group's next pod can't go to n1."""
-    return fleet.filter(group or a_group(), ["n1"]).reasons["n1"]
+    return fleet.filter((group or a_group()).request, ["n1"]).reasons["n1"]
 
 
 def on(node: Node, ledger: NodeDevices | None, group: Group | None = None) -> Reason:

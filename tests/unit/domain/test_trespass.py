@@ -19,7 +19,7 @@ def occupant(index: int, name: str = "python", **who: Any) -> Occupant:
     return Occupant(Device(GPU, index), 1234, name, **who)
 
 
-@pytest.mark.parametrize("who", [{}, {"pod": "ns/other"}, {"pod": "ns/other", "group_uid": "uid-of-others"}])
+@pytest.mark.parametrize("who", [{}, {"pod": "ns/other"}, {"pod": "ns/other", "holder_uid": "uid-of-others"}])
 def test_whoever_is_not_of_the_group_trespasses(who: dict[str, str]) -> None:
     """A program on the node, a pod of no group, a pod of another group."""
     ledger = a_ledger(team=gpus(0, 1))
@@ -31,7 +31,7 @@ def test_members_and_users_of_free_devices_do_not() -> None:
     """A free device is nobody's yet; it's the allocator's to keep away from it."""
     ledger = a_ledger(team=gpus(0, 1))
 
-    assert trespassers(ledger, [occupant(1, pod="ns/p", group_uid=TEAM), occupant(2)]) == []
+    assert trespassers(ledger, [occupant(1, pod="ns/p", holder_uid=TEAM), occupant(2)]) == []
 
 
 def test_devices_before_a_rebind_are_still_the_groups() -> None:
@@ -40,7 +40,7 @@ def test_devices_before_a_rebind_are_still_the_groups() -> None:
     claim = Claim("team", devices=list(gpus(1)), former=list(gpus(0)))
     ledger = replace(ledger, spec=replace(ledger.spec, claims={TEAM: claim}))
 
-    assert trespassers(ledger, [occupant(0, pod="ns/p", group_uid=TEAM)]) == []
+    assert trespassers(ledger, [occupant(0, pod="ns/p", holder_uid=TEAM)]) == []
     assert trespassers(ledger, [occupant(0, pod="ns/q")]) == [occupant(0, pod="ns/q")]
 
 

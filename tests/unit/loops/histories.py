@@ -294,20 +294,20 @@ class World:
         owners: dict[tuple[str, str, int], str] = {}
         homes: dict[str, str] = {}
         for pod in pods:
-            assert homes.setdefault(pod.group_uid, pod.node) == pod.node, "a group lives on one node"
+            assert homes.setdefault(pod.holder_uid, pod.node) == pod.node, "a group lives on one node"
             received = self.received.setdefault(pod.metadata.uid, set())
             received |= {device.index for device in pod.devices}
             for number in received:
-                owner = owners.setdefault((pod.node, GPU, number), pod.group_uid)
-                assert owner == pod.group_uid, "a device serves one group"
+                owner = owners.setdefault((pod.node, GPU, number), pod.holder_uid)
+                assert owner == pod.holder_uid, "a device serves one group"
         for ledger in self.cluster.all(NODE_DEVICES):
             reserved = {uid: {d.index for d in ledger.reserved(claim)} for uid, claim in ledger.claims.items()}
             assert sum(map(len, reserved.values())) == len(set().union(*reserved.values())), "a device is in one claim"
             for pod in pods:
                 if pod.node == ledger.node and pod.node not in self.lost:
-                    assert pod.group_uid in reserved, "devices of a live pod stay claimed"
-                    assert self.received[pod.metadata.uid] <= reserved[pod.group_uid], "all that it ever received does"
-                    self.check_told(pod, ledger.claims[pod.group_uid])
+                    assert pod.holder_uid in reserved, "devices of a live pod stay claimed"
+                    assert self.received[pod.metadata.uid] <= reserved[pod.holder_uid], "all that it ever received does"
+                    self.check_told(pod, ledger.claims[pod.holder_uid])
         for group in self.cluster.all(GROUPS):
             assert not group.node or group.node in self.lost or self.claim_held(group), "a bound group holds its claim"
 

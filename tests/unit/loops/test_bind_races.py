@@ -266,6 +266,14 @@ def test_a_collector_that_finds_the_group_bound_takes_its_mark_away(make: Make) 
     assert races.cluster.all(NODE_DEVICES)[0].claims.copy().popitem()[1].releasing == ""
 
 
+def test_a_collector_takes_a_recreated_group_for_another(make: Make) -> None:
+    """Identity is the UID: that a group of this name lives on the node keeps nothing for the one that is gone."""
+    races = make()
+    races.group_goes()
+    races.cluster.put(GROUPS, {"metadata": {"name": "a"}, "status": {"nodeName": "n1"}})
+    assert races.collector().finish() is Outcome.FREED
+
+
 def test_a_collector_fails_a_bind_that_read_the_unbound_group_before(make: Make) -> None:
     """The claim is written, the group is not yet: the fence comes in between."""
     races = make()

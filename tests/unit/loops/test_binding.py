@@ -112,10 +112,10 @@ def test_what_a_bind_takes_is_gone_for_the_next_filter_at_once() -> None:
         await asyncio.sleep(1)
         binding = asyncio.create_task(scheduler.bind("p", "n1"))
         await asyncio.sleep(0)
-        assert world.fleet.filter(other, ["n1", "n2"]).fits == ["n2"]
-        assert world.fleet.filter(group, ["n1", "n2"]).fits == ["n1"]
+        assert world.fleet.filter(other.request, ["n1", "n2"]).fits == ["n2"]
+        assert world.fleet.filter(group.request, ["n1", "n2"]).fits == ["n1"]
         assert await binding == ""
-        assert world.fleet.filter(other, ["n1", "n2"]).fits == ["n2"]
+        assert world.fleet.filter(other.request, ["n1", "n2"]).fits == ["n2"]
 
     told(story)
 
@@ -287,7 +287,7 @@ def test_a_group_that_changed_its_mind_does_not_get_its_old_claim() -> None:
         world = scheduler.world
         group = world.group("a", 2)
         world.pod("p", "a")
-        await bind.claim(scheduler.cluster, group, "n1")
+        await bind.claim(scheduler.cluster, group.request, "n1")
         scheduler.cluster.edit(GROUPS, "a", {"spec": {"resources": {GPU: 1}}})
         await asyncio.sleep(1)
         assert "is being released" in await scheduler.bind("p", "n1")

@@ -34,7 +34,7 @@ class Scheduler:
     async def _try(self, name: str, group_name: str) -> None:
         world = self.world
         group = world.cluster.mirrors["shareddevicegroups"].get(group_name)
-        fits = world.fleet.filter(group, world.fleet.names()).fits if group else []
+        fits = world.fleet.filter(group.request, world.fleet.names()).fits if group else []
         try:
             if group and fits:
                 await world.bind(name, fits[0])
@@ -53,7 +53,7 @@ def check(world: World) -> None:
             owners.update((ledger.node, device.resource, device.index) for device in claim.devices)
     assert all(count == 1 for count in owners.values())
     for group in world.cluster.all(GROUPS):
-        pods = [pod for pod in world.cluster.all(PODS) if pod.lives and pod.group_uid == group.uid]
+        pods = [pod for pod in world.cluster.all(PODS) if pod.lives and pod.holder_uid == group.uid]
         assert {pod.node for pod in pods} <= {group.node}
         if group.node:
             claim = world.ledger(group.node).claims[group.uid]

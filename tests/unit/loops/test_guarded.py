@@ -126,7 +126,7 @@ def test_every_read_goes_through_the_guard() -> None:
         version = {"metadata": {"resourceVersion": answers[-1].metadata.resource_version}}
         answers.append(await guarded.patch(PODS, "forged", version, namespace=WHERE))
         assert [pod.left_out for pod in answers] == ["never"] * 4
-        assert [pod.group_uid for pod in answers] == [""] * 4
+        assert [pod.holder_uid for pod in answers] == [""] * 4
         cluster.put(GROUPS, {"metadata": {"name": "g"}, "spec": {}})
         assert [group.name for group in await guarded.list(GROUPS)] == ["g"]
 

@@ -91,7 +91,7 @@ def test_a_node_that_cant_hand_over_its_devices_offers_none_until_it_can() -> No
             assert ledger(world).free() == ()
             group = world.group("team")
             world.pod("a", "team", refused=True)
-            [reason] = set(world.fleet.filter(group, ["n1"]).reasons.values())
+            [reason] = set(world.fleet.filter(group.request, ["n1"]).reasons.values())
             assert reason.kind is ReasonKind.DEVICES_WITHHELD
             assert "no CDI specification on the node" in reason.text
             await soon(
@@ -120,7 +120,7 @@ def test_who_holds_devices_keeps_them_while_the_node_cant_hand_them_over() -> No
             report(world, kinds=[])
             await soon(lambda: world.condition("team", "Healthy") == ("False", "DevicesNotHandedOver"))
             assert world.holders("n1") == {"team": "0,1"}
-            obstacle = world.fleet.joining_obstacle(world.read_group(group.name), "n1")
+            obstacle = world.fleet.joining_obstacle(world.read_group(group.name).request, "n1")
             assert obstacle is not None and obstacle.kind is ReasonKind.NOT_HANDED_OVER
             assert "no CDI specification" in obstacle.text
 
@@ -155,7 +155,7 @@ def test_numbers_from_before_the_agent_came_are_told_nobody_where_only_uuids_are
             await bound(world, "a")
             report(world)
             await soon(lambda: world.condition("team", "Healthy") == ("False", "DevicesNotHandedOver"))
-            obstacle = world.fleet.joining_obstacle(world.read_group("team"), "n1")
+            obstacle = world.fleet.joining_obstacle(world.read_group("team").request, "n1")
             assert obstacle is not None and "recreate both" in obstacle.cure
 
     run(story())

@@ -248,10 +248,16 @@ def test_a_lost_ledger_stays_away_until_binds_that_used_it_are_over() -> None:
             await asyncio.sleep(1)
             world.cluster.remove(NODE_DEVICES, "n1")
             lost = now()
-            world.cluster.fail = lambda verb, plural, name: (
-                Unavailable("hiccup") if verb == "create" and now() < lost + BINDS_OVER_SECONDS + 1 else None
-            )
+            tried = []
+
+            def fail(verb: str, plural: str, name: str) -> Unavailable | None:
+                if verb == "create":
+                    tried.append(now())
+                return Unavailable("hiccup") if verb == "create" and now() < lost + BINDS_OVER_SECONDS + 1 else None
+
+            world.cluster.fail = fail
             await soon(lambda: world.open("n1"), 20)
+            assert tried[0] >= lost + BINDS_OVER_SECONDS
             assert lost + BINDS_OVER_SECONDS <= now() <= lost + BINDS_OVER_SECONDS + 4
 
     run(story())

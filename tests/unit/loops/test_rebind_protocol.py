@@ -171,7 +171,7 @@ class RebindWorld(World):
         return ledger, self.pick(sorted(ledger.claims))
 
     def _pods(self, node: str, uid: str) -> list[Pod]:
-        return [pod for pod in self.using() if pod.node == node and pod.group_uid == uid]
+        return [pod for pod in self.using() if pod.node == node and pod.holder_uid == uid]
 
 
 class CdiWorld(RebindWorld):

@@ -140,7 +140,7 @@ def test_a_claim_whose_bind_died_is_released_within_30_seconds() -> None:
             await soon(lambda: world.open("n1"))
             group = world.group("team")
             world.pod("a", "team", refused=True)
-            await bind.claim(world.cluster, group, "n1")
+            await bind.claim(world.cluster, group.request, "n1")
             claimed = now()
             await asyncio.sleep(BIND_SECONDS - 1)
             assert world.holders("n1") == {"team": "0,1"}
@@ -161,7 +161,7 @@ def test_a_claim_that_lost_the_race_is_released() -> None:
             await soon(lambda: world.open("n1") and world.open("n2"))
             group = world.group("team")
             world.pod("a", "team")
-            await bind.claim(world.cluster, group, "n2")
+            await bind.claim(world.cluster, group.request, "n2")
             await world.bind("a", "n1")
             await soon(lambda: world.holders("n2") == {}, 0.5)
             assert world.holders("n1") == {"team": "0,1"}
@@ -285,7 +285,7 @@ def test_a_fresh_claim_of_an_unbound_group_is_left_alone() -> None:
         async with world.leading():
             await soon(lambda: world.open("n1"))
             group = world.group("team")
-            await bind.claim(world.cluster, group, "n1")
+            await bind.claim(world.cluster, group.request, "n1")
             await asyncio.sleep(BIND_SECONDS - 1)
             assert world.holders("n1") == {"team": "0,1"}
 

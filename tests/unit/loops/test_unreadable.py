@@ -157,7 +157,7 @@ def test_nothing_is_written_into_a_ledger_that_cannot_be_read() -> None:
             assert len(world.cluster.writes("nodedevices")) == before
             other = world.group("other", 1)
             await asyncio.sleep(1)
-            reason = world.fleet.filter(other, ["n1"]).reasons["n1"]
+            reason = world.fleet.filter(other.request, ["n1"]).reasons["n1"]
             assert (reason.kind, reason.cure) == (ReasonKind.UNREADABLE, "kubectl edit ndev n1")
             assert said in reason.text
             assert world.fleet.free("n1") == ()
@@ -176,13 +176,13 @@ def test_a_node_that_cannot_be_read_gets_no_group_until_it_can() -> None:
             await soon(lambda: world.open("n1") and world.open("n2"))
             team = world.group("team")
             world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: [0]}}})
-            await soon(lambda: world.fleet.filter(team, ["n1", "n2"]).fits == ["n2"])
-            assert f"status.allocatable[{GPU}]" in world.fleet.filter(team, ["n1"]).reasons["n1"].text
+            await soon(lambda: world.fleet.filter(team.request, ["n1", "n2"]).fits == ["n2"])
+            assert f"status.allocatable[{GPU}]" in world.fleet.filter(team.request, ["n1"]).reasons["n1"].text
             await asyncio.sleep(LONG)
             assert len(world.ledger("n1").devices) == 4
             world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: "2"}}})
             await soon(lambda: len(world.ledger("n1").devices) == 2, 10)
-            assert world.fleet.filter(team, ["n1"]).fits == ["n1"]
+            assert world.fleet.filter(team.request, ["n1"]).fits == ["n1"]
 
     run(story())
 
@@ -231,17 +231,17 @@ def test_a_plain_pod_that_cannot_be_read_closes_its_node_and_no_other() -> None:
             odd = other("odd", "n1", "none")
             assert odd.past_us, "so no mirror leaves it out"
             others.set("ns/odd", odd)
-            answer = fleet.filter(team, ["n1", "n2"])
+            answer = fleet.filter(team.request, ["n1", "n2"])
             assert answer.fits == ["n2"]
             text = answer.reasons["n1"].text
             assert text.startswith("pod ns/odd on the node can't be read (spec.containers: Expected `array`")
             assert fleet.opaque("n1") == {GPU}
             assert [each.name for each in fleet.unreadable()] == ["ns/odd"]
             others.set("ns/odd", other("odd", "n1", "none", phase="Succeeded"))
-            assert fleet.filter(team, ["n1", "n2"]).fits == ["n1", "n2"]
+            assert fleet.filter(team.request, ["n1", "n2"]).fits == ["n1", "n2"]
             others.set("ns/lost", other("lost", 3, 4))
-            assert fleet.filter(team, ["n1", "n2"]).fits == [], "it may be anywhere"
+            assert fleet.filter(team.request, ["n1", "n2"]).fits == [], "it may be anywhere"
             others.set("ns/lost", None)
-            assert fleet.filter(team, ["n1", "n2"]).fits == ["n1", "n2"]
+            assert fleet.filter(team.request, ["n1", "n2"]).fits == ["n1", "n2"]
 
     run(story())

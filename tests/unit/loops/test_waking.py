@@ -212,7 +212,7 @@ def test_devices_that_a_failed_bind_gives_back_in_memory_are_noticed() -> None:
         async with world.leading():
             await soon(lambda: world.open("n1"))
             ledger = world.ledger("n1")
-            world.fleet.assume("another-uid", "another", "n1", tuple(ledger.devices))
+            world.fleet.assume("another-uid", "n1", tuple(ledger.devices))
             world.group("team")
             world.pod("a", "team", refused=True)
             await asyncio.sleep(2)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement.fleet import Filtered
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.touch_window import PLACES, TRIED_SECONDS
@@ -170,9 +170,9 @@ def test_a_thousand_refusals_are_looked_at_together(monkeypatch: pytest.MonkeyPa
         looks: list[str] = []
         filtered = world.fleet.filter
 
-        def noting(group: Group, names: Iterable[str]) -> Filtered:
-            looks.append(group.name)
-            return filtered(group, names)
+        def noting(request: Request, names: Iterable[str]) -> Filtered:
+            looks.append(request.holder.name)
+            return filtered(request, names)
 
         monkeypatch.setattr(world.fleet, "filter", noting)
         for each in range(1000):

@@ -103,6 +103,8 @@ async def test_many_scrapes_of_one_second_are_rendered_once() -> None:
     assert len(collected) == 1
     assert len({body for body, _ in answers}) == 1
     assert openmetrics[0].endswith(b"# EOF\n")
+    assert openmetrics[1].startswith("application/openmetrics-text")
+    assert answers[0][1].startswith("text/plain")
     await again.answer("")
     await again.answer("")
     assert len(collected) == 3

@@ -1,0 +1,63 @@
+"""Holders as the claim protocol finds them in the API server: where one lives, which pods are its, and its fence.
+
+The pages of the protocol are given claims and their `Holder`s; what object stands behind a holder is known here.
+"""
+
+from typing import Any
+
+from deviceshare.domain import contract
+from deviceshare.domain.objects.devices import Devices, selected
+from deviceshare.domain.objects.groups import BOUND, Group
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.requests import Holder
+from deviceshare.loops.kinds import GROUPS, PODS
+from deviceshare.loops.ports import Cluster, NotFound
+
+
+async def read(cluster: Cluster, holder: Holder) -> Group | None:
+    """The holder as it is now; None when it is gone, though another may have its name. Raises ApiError."""
+    try:
+        group = await cluster.get(GROUPS, holder.name)
+    except NotFound:
+        return None
+    return group if group.uid == holder.uid else None
+
+
+async def home(cluster: Cluster, holder: Holder) -> str:
+    """The node that the holder lives on, or "" once every bind fails that read before that it may choose.
+
+    Raises:
+        Conflict: somebody else wrote the holder; retry.
+        ApiError: a request failed; retry.
+    """
+    group = await read(cluster, holder)
+    if group is not None and not group.node:
+        await fence(cluster, group)
+    return group.node if group is not None else ""
+
+
+async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) -> Group:
+    """Bind's step 4: makes the node the holder's home, if nobody wrote the holder since it was read (before L was).
+
+    The loser leaves its claim where it is: the winner may be using it, and a collector finds what nobody uses.
+
+    Raises:
+        Conflict: the holder was written meanwhile; retry.
+        ApiError: the holder could not be written.
+    """
+    return await _write(cluster, group, {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices)})
+
+
+async def fence(cluster: Cluster, group: Group) -> Group:
+    """Makes every bind fail that read the unbound group before; raises Conflict when somebody else wrote it."""
+    return await _write(cluster, group, {"fence": group.status.fence + 1})
+
+
+async def pods(cluster: Cluster, holder: Holder) -> list[Pod]:
+    """The pods that have the holder's devices or may yet get them. Raises ApiError."""
+    return await cluster.list(PODS, label_selector=f"{contract.GROUP}={holder.name}")
+
+
+async def _write(cluster: Cluster, group: Group, status: dict[str, Any]) -> Group:
+    body = {"metadata": {"resourceVersion": group.metadata.resource_version}, "status": status}
+    return await cluster.patch(GROUPS, group.name, body, subresource="status")
