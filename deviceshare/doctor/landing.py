@@ -8,8 +8,9 @@ from deviceshare.doctor import gpu
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, Check, Finding, check, unread
 from deviceshare.doctor.flight import NOTHING_FREE, fly, free
 from deviceshare.doctor.kinds import RUNTIME_CLASSES, Rollout
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import EVENTS, NODE_DEVICES, Event
 from deviceshare.loops.ports import ApiError, NotFound
 
@@ -62,7 +63,7 @@ async def _missing_class(api: "Api", deployment: Rollout | None) -> Finding | No
 async def _nothing_to_open(api: "Api") -> Finding:
     others = {device.resource for ledger in await api.list(NODE_DEVICES) for device in ledger.devices}
     if others and gpu.RESOURCE not in others:
-        what = f"only NVIDIA's GPUs can be opened by a canary, and the shared nodes have {', '.join(sorted(others))}"
+        what = f"a canary can open {vendors.NVIDIA.label}s only, and the shared nodes have {listed(sorted(others))}"
         return Finding(UNTESTED, what, "")
     return NOTHING_FREE
 

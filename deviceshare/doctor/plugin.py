@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from deviceshare.doctor.findings import WARNING, Check, Finding, check, listed, unread
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.quantities import is_some
@@ -44,4 +44,4 @@ def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices]) -> list[Finding
 def _plugged(node: Node) -> set[str]:
     """Resources that a plugin tells of; the kubelet takes back what a plugin that is gone told, as 0."""
     told = (resource for resource, quantity in node.status.allocatable.items() if is_some(quantity))
-    return {contract.counted_as(resource) for resource in told if contract.plugin_vendor_of(resource)}
+    return {vendors.counted_as(resource) for resource in told if vendors.plugin_vendor_of(resource)}

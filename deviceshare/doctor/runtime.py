@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
 from deviceshare.doctor.kinds import MACHINES, RUNTIME_CLASSES, NodeSoftware, RuntimeClass
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.loops.ports import ApiError
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
 
-NVIDIA: Final = "nvidia"
 FILE: Final = "/etc/nvidia-container-runtime/config.toml"
 ENV_OFF: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 MOUNTS_ON: Final = "accept-nvidia-visible-devices-as-volume-mounts"
@@ -49,9 +48,9 @@ async def examine(api: "Api", settings: str | None) -> Check:
 
 def judge_handlers(machines: Iterable[NodeSoftware], classes: Sequence[RuntimeClass]) -> list[Finding]:
     """Whether pods can ask for NVIDIA's runtime where it isn't the default. Nodes tell what they have from 1.30 on."""
-    named = [each.metadata.name for each in classes if each.handler == NVIDIA]
-    have = [each.metadata.name for each in machines if NVIDIA in each.handlers]
-    lack = [each.metadata.name for each in machines if each.handlers and NVIDIA not in each.handlers]
+    named = [each.metadata.name for each in classes if each.handler == vendors.NVIDIA.name]
+    have = [each.metadata.name for each in machines if vendors.NVIDIA.name in each.handlers]
+    lack = [each.metadata.name for each in machines if each.handlers and vendors.NVIDIA.name not in each.handlers]
     findings = []
     if have and not named:
         what = f"nodes have the runtime nvidia, but no RuntimeClass names it: {listed(have)}"
@@ -69,7 +68,7 @@ def judge_systems(machines: Iterable[NodeSoftware]) -> list[Finding]:
     names = [each.metadata.name for each in machines if BOTTLEROCKET in each.status.node_info.os_image]
     if not names:
         return []
-    what = f"Bottlerocket ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers by default: {listed(names)}"
+    what = f"Bottlerocket ignores {vendors.NVIDIA.env} of unprivileged containers by default: {listed(names)}"
     key = "settings.nvidia-container-runtime.visible-devices"
     return [Finding(WARNING, what, f"apiclient set {key}-envvar-when-unprivileged=true {key}-as-volume-mounts=false")]
 
@@ -90,7 +89,7 @@ def judge_settings(text: str) -> list[Finding]:
         what = f"{MOUNTS_ON}=true: a container may ask for devices by mounts, and these overrule the variable"
         findings.append(Finding(WARNING, what, f"nvidia-ctk config --in-place --set {MOUNTS_ON}=false {restart}"))
     if swarm := settings.get(SWARM):
-        what = f"{SWARM}={swarm!r}: where a container has this variable, it overrules NVIDIA_VISIBLE_DEVICES"
+        what = f"{SWARM}={swarm!r}: where a container has this variable, it overrules {vendors.NVIDIA.env}"
         findings.append(Finding(WARNING, what, f"remove {SWARM} from {FILE} {restart}"))
     return findings
 
@@ -101,7 +100,7 @@ def _by_cdi(settings: Any) -> list[Finding]:
         runtime = settings["nvidia-container-runtime"]
         if runtime["mode"] != "cdi":
             return []
-        kind = runtime.get("modes", {}).get("cdi", {}).get("default-kind", "nvidia.com/gpu")
+        kind = runtime.get("modes", {}).get("cdi", {}).get("default-kind", vendors.NVIDIA.resource)
     except (KeyError, TypeError, AttributeError):
         return []
     what = (

@@ -104,7 +104,7 @@ async def examine_injection(api: "Api", namespace: str, release: str) -> Check:
 def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> list[Finding]:
     """What a dry run's answer tells about the way to the webhooks."""
     if isinstance(answer, Pod):
-        if answer.admitted:
+        if answer.injected:
             return []
         what = f"a pod of a group in {namespace} is not injected: the webhooks are missing or leave this namespace out"
         cure = "name another with --namespace, or take it out of webhooks.excludedNamespaces in the chart's values"

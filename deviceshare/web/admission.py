@@ -116,15 +116,17 @@ class Admission:
         if not (_concerns_us(request.object) or _concerns_us(request.old_object)):
             return ALLOWED
         if request.operation == "CREATE":
-            return self._told(review_new_pod(_pod(request.object)), bypasses(_draft(request.object)))
+            pod = _pod(request.object)
+            return self._told(review_new_pod(pod, self._groups.get(pod.group)), bypasses(_draft(request.object)))
         if request.operation != "UPDATE":
             return ALLOWED
         if request.sub_resource == "ephemeralcontainers":
-            pod, before = _draft(request.object), _draft(request.old_object)
+            draft, before = _draft(request.object), _draft(request.old_object)
             existing = _ephemeral_names(request.old_object)
             known = bypasses(before, existing)
-            added = [way for way in bypasses(pod, existing) if way not in known]
-            return self._told(review_ephemeral_containers(pod, existing), added)
+            added = [way for way in bypasses(draft, existing) if way not in known]
+            group = self._groups.get((draft.metadata.annotations or {}).get(contract.GROUP, ""))
+            return self._told(review_ephemeral_containers(draft, existing, group), added)
         # Whose labels may change has nothing to do with what else of the pod can't be read.
         old, new = (_pod(raw, whole=False) for raw in (request.old_object, request.object))
         if new.metadata.hides("metadata.labels") or new.metadata.hides("metadata.annotations"):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.obstacles import (
     conditions,
@@ -172,7 +172,7 @@ def _bound(pod: Pod, group: Group | None) -> str:
 
 
 def _given(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> dict[str, str]:
-    seen = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in contract.VENDORS}
+    seen = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in vendors.VENDORS}
     facts = {name: text for name, text in seen.items() if text}
     if group is not None and group.uid == pod.group_uid:
         facts |= explain_group(fleet, group, pods, home).facts

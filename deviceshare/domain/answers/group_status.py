@@ -22,6 +22,7 @@ from deviceshare.domain.placement.blind_spots import ledger_fault, node_fault
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import take
 from deviceshare.domain.placement.replacement import is_told, untellable
+from deviceshare.domain.vendors import vendors_of
 
 IS_BOUND, IS_HEALTHY = "Bound", "Healthy"
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -121,8 +122,9 @@ def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], chosen: Mapping[st
     if not pending:
         text = f"no pod has asked for it yet; pods do with the annotation {contract.GROUP}: {group.name}"
         return ConditionValue(FALSE, NO_PODS, text)
-    if not any(pod.injected for pod in pending):
-        text = "its pods were admitted while deviceshare's webhook was away, so none can be bound: recreate them"
+    wanted = vendors_of(group.spec.resources)
+    if all(pod.lacking(wanted) for pod in pending):
+        text = "deviceshare's webhook did not inject its pods, so none can be bound: delete and recreate them"
         return ConditionValue(FALSE, WAITING, text)
     if all(pod.gates for pod in pending):
         return ConditionValue(FALSE, GATED, f"none of its pods is to be scheduled yet: each {behind_gates(pending)}")

@@ -1,7 +1,6 @@
 """Why one pod waits, and what a group says of itself, in words for people; `waiting` says why a group waits."""
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Iterable
 
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.waiting import behind_gates
@@ -12,19 +11,16 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.blind_spots import pod_fault
 from deviceshare.domain.placement.fleet import Fleet
-
-NOT_INJECTED: Final = (
-    "the pod was admitted while deviceshare's webhook was away, so its containers would not see the group's devices:"
-    " delete and recreate the pod"
-)
+from deviceshare.domain.vendors import vendors_of
+from deviceshare.domain.wording import listed
 
 
 def pod_obstacle(pod: Pod, group: Group | None) -> str:
     """Why the pod can't be bound to any node, whatever is free there, or ""."""
     if pod.left_out:
         return left_out_text(pod)
-    if not pod.admitted:
-        return f"the pod {pod_fault(pod)}" if pod.metadata.fault else NOT_INJECTED
+    if lacking := pod.lacking(vendors_of(group.spec.resources) if group else ()):
+        return f"the pod {pod_fault(pod)}" if pod.metadata.fault else not_injected(lacking)
     if group is None:
         return f"group {pod.group} does not exist: create it"
     if group.deleting:
@@ -32,6 +28,14 @@ def pod_obstacle(pod: Pod, group: Group | None) -> str:
     if faults := group_faults(group):
         return f"group {group.name} is invalid: {faults[0]}"
     return f"the pod {behind_gates([pod])}" if pod.gates else ""
+
+
+def not_injected(lacking: Iterable[str]) -> str:
+    """Why a pod can't be bound that lacks these parts of the injection."""
+    return (
+        f"deviceshare's webhook did not inject {listed(lacking)}, so the pod's containers could see other devices than"
+        " the group's: delete and recreate the pod"
+    )
 
 
 def left_out_text(pod: Pod) -> str:

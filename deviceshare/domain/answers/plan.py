@@ -88,10 +88,10 @@ class Planner:
         )
 
     def _place(self, pod: Pod) -> None:
-        if refusal := review_new_pod(pod):
+        group = self._groups.get(pod.group)
+        if refusal := review_new_pod(pod, group):
             self._refused.append(Waits(pod.metadata.key, pod.group, f"the webhook would refuse it: {refusal}"))
             return
-        group = self._groups.get(pod.group)
         if group is not None and not pod_obstacle(pod, group):
             group = self._settle(group)
             if group.node and not self._fleet.joining_obstacle(group, group.node):

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
 
 Identity = tuple[str, str | int]
 """A device of a node: the variable that names it to a container, and its UUID, or its index where that is unknown.
@@ -30,7 +30,7 @@ class Device(Struct, frozen=True, order=True, omit_defaults=True):
     @property
     def identity(self) -> Identity:
         """Which device of its node it is, under whatever name: what its vendor's variable names."""
-        vendor = contract.vendor_of(self.resource)
+        vendor = vendors.vendor_of(self.resource)
         return vendor.env if vendor else self.resource, self.uuid or self.index
 
 
@@ -82,7 +82,7 @@ def visible(devices: Iterable[Device], handover: Mapping[str, str] = _UNDECIDED)
     """
     texts = {}
     for resource, mine in _by_resource(devices).items():
-        vendor = contract.vendor_of(resource)
+        vendor = vendors.vendor_of(resource)
         if vendor is None:
             continue
         words = handover.get(vendor.name, "")
@@ -101,7 +101,7 @@ def with_uuids(devices: Devices, annotations: Mapping[str, str]) -> Devices:
     """Devices read back from `selected`, with the UUIDs that `visible` wrote beside them in the same order."""
     known = []
     for resource, mine in _by_resource(devices).items():
-        vendor = contract.vendor_of(resource)
+        vendor = vendors.vendor_of(resource)
         words = annotations.get(vendor.annotation, "").split(",") if vendor else []
         names = [word.rpartition("=")[2] for word in words]
         named = len(names) == len(mine) and not any(name.isdecimal() or not name for name in names)

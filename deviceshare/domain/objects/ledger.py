@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, identities, selected
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.nodes import Node
@@ -151,7 +151,7 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
     def allocated(self) -> dict[Device, str]:
         """What the vendor's device plugin gave away past us: device → pod, as `namespace/name`."""
         return {
-            self.present(Device(contract.counted_as(allocation.resource), index)): allocation.pod
+            self.present(Device(vendors.counted_as(allocation.resource), index)): allocation.pod
             for allocation in self.hardware.allocations or ()
             for index in allocation.indices
             if not allocation.placeholder

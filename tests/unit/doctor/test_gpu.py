@@ -7,7 +7,7 @@ import pytest
 
 from deviceshare.doctor import gpu
 from deviceshare.doctor.findings import PROBLEM, UNTESTED
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.sighting import Sighting, decode
 from deviceshare.loops.kinds import Event
@@ -20,7 +20,7 @@ NAME = "k8s.device-plugin.nvidia.com/gpu=GPU-a"
 def a_canary(state: dict[str, Any] | None = None, *, told: str = "0", **status: str) -> gpu.CanaryPod:
     """Its pod, whose variable reads `told`."""
     containers = [{"name": "canary", "state": state}] if state else []
-    annotations = {contract.NVIDIA.annotation: told}
+    annotations = {vendors.NVIDIA.annotation: told}
     body = {"metadata": {"annotations": annotations}, "status": {**status, "containerStatuses": containers}}
     return msgspec.convert(body, gpu.CanaryPod)
 
