@@ -8,7 +8,6 @@ import asyncio
 import gc
 import signal
 from contextlib import AsyncExitStack, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -16,7 +15,7 @@ import structlog
 import uvloop
 from aiohttp import web
 
-from deviceshare import __version__
+from deviceshare import __version__, timestamps
 from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.agent.eyes import Eyes
 from deviceshare.agent.metrics import AgentMetrics
@@ -77,7 +76,7 @@ class Agent:
         self._ledgers: ApiMirror[NodeDevices] = ApiMirror(api, NODE_DEVICES, field_selector=f"metadata.name={node}")
         self._pods: ApiMirror[NodePod] = ApiMirror(api, NODE_PODS, field_selector=f"spec.nodeName={node}")
         self._reporter = Reporter(api, node, self._ledgers)
-        self._judge = Judge(node, self._ledgers, self._recorder, now=_now, on_xid=self._metrics.count_xid)
+        self._judge = Judge(node, self._ledgers, self._recorder, now=timestamps.now, on_xid=self._metrics.count_xid)
         self._evictions = Evictions(api, on_evicted=self._metrics.evictions.inc)
         evict = self._evictions.want if settings.enforce == "evict" else None
         self._allocations = Allocations(
@@ -95,7 +94,7 @@ class Agent:
             guard=IntruderGuard(node, self._recorder, evict),
             allocations=self._allocations,
             reporter=self._reporter,
-            now=_now,
+            now=timestamps.now,
             left_out=settings.excluded_namespaces.split(","),
         )
         self._eyes = Eyes(
@@ -167,7 +166,3 @@ def _kubelet(socket: str) -> Kubelet | None:
             raise AllocationsUnknown(str(error)) from error
 
     return ask
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

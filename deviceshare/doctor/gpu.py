@@ -14,6 +14,7 @@ from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Devices
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.sighting import MESSAGE_PATH, Sighting, decode
+from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import Event
 from deviceshare.loops.ports import Kind
 
@@ -135,11 +136,11 @@ def judge_sighting(seen: Sighting, given: Devices) -> list[Finding]:
     if "" in named:  # claimed by number: what UUIDs these have, nobody said
         if len(seen.devices) == len(given):
             return []
-        what = f"the canary sees {len(seen.devices)} GPUs, {', '.join(seen.devices)}, and was given {len(given)}"
+        what = f"the canary sees {len(seen.devices)} GPUs, {listed(seen.devices)}, and was given {len(given)}"
     elif named == set(seen.devices):
         return []
     else:
-        what = f"the canary sees {', '.join(seen.devices)}, and was given {', '.join(sorted(named))}"
+        what = f"the canary sees {listed(seen.devices)}, and was given {listed(sorted(named))}"
     cure = f"see what else injects devices on the node (privileged runtimes, {vendors.NVIDIA.env} in hooks)"
     return [Finding(PROBLEM, what, f"{cure}; {_SEE}")]
 

@@ -24,6 +24,7 @@ from deviceshare.doctor.kinds import (
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.placement import handover
+from deviceshare.domain.wording import listed as enumerated
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import ApiError, NotFound
 
@@ -97,7 +98,7 @@ def summary(stack: Stack) -> str:
         if _has_nvidia(ledger):
             words = ledger.status.handover.get(vendors.NVIDIA.name, _UNDECIDED)
             nodes[words] = nodes.get(words, 0) + 1
-    counted = ", ".join(f"{number} by {words}" for words, number in sorted(nodes.items())) or "none yet"
+    counted = enumerated(f"{number} by {words}" for words, number in sorted(nodes.items())) or "none yet"
     return f"{_world(stack)}; nodes with NVIDIA's devices: {counted}"
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, unread
 from deviceshare.doctor.kinds import CONFIG_MAPS, SCHEDULER_PODS, Rollout, SchedulerPod
 from deviceshare.domain import contract
+from deviceshare.domain.wording import listed
 from deviceshare.loops.ports import ApiError, NotFound
 
 if TYPE_CHECKING:
@@ -114,5 +115,5 @@ def judge(where: str, text: str) -> list[Finding]:
 def judge_unseen(pods: Sequence[SchedulerPod]) -> list[Finding]:
     """What to look at by hand, and where; of pods only those with a file of their own."""
     files = sorted({f"{pod.config} on {pod.spec.node_name or 'its host'}" for pod in pods if pod.config})
-    what = f"kube-scheduler's configuration can't be seen from here: {', '.join(files) or 'wherever it runs'}"
+    what = f"kube-scheduler's configuration can't be seen from here: {listed(files) or 'wherever it runs'}"
     return [Finding(UNTESTED, what, f"see that it has {_SHOULD}: docs/installation.md")]

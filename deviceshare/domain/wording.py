@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 
 
-def listed(words: Iterable[str], *, most: int = 0, link: str = "and", noun: str = "") -> str:
-    """`a`, `a and b`, `a, b and c`; of more than `most` words the first ones: `a, b and 3 more`, with a noun behind."""
+def listed(words: Iterable[str], *, most: int = 0, link: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`; of more than `most` words, unless that is 0, the first: `a, b and 3 more`."""
     shown = list(words)
-    if most and len(shown) > most:
-        rest = f"{len(shown) - most} more {noun}".strip()
-        shown = [*shown[:most], f"{rest}s" if noun and len(shown) > most + 1 else rest]
+    if 0 < most < len(shown):
+        shown = [*shown[:most], f"{len(shown) - most} more"]
     return f" {link} ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))

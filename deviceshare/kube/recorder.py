@@ -10,12 +10,12 @@ so equal events meet in one object, whichever replica saw them and however often
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 from msgspec import Struct
 
+from deviceshare import timestamps
 from deviceshare.kube.backoff import delays
 from deviceshare.loops.kinds import EVENTS
 from deviceshare.loops.ports import AlreadyExists, ApiError, Cluster, Kind, Unavailable
@@ -62,7 +62,7 @@ class EventRecorder:
     def event(
         self, kind: Kind[Any], name: str, namespace: str, uid: str, *, type_: str, reason: str, message: str
     ) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = timestamps.now()
         key = _name(name, kind.kind, namespace, uid, type_, reason, message)
         if note := self._notes.get(key):
             note.count += 1

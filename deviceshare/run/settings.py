@@ -15,6 +15,7 @@ import click
 from deviceshare.domain import contract
 from deviceshare.domain.admission import bypasses
 from deviceshare.domain.placement.handover import AUTO, STYLES, HandoverSetting, is_kind
+from deviceshare.domain.wording import listed
 from deviceshare.loops import leadership
 
 _NAMESPACE: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -173,7 +174,7 @@ class _Roles(click.ParamType[frozenset[str]]):
         roles = frozenset(part.strip() for part in str(value).split(",") if part.strip())
         unknown = sorted(roles - set(ROLES))
         if unknown or not roles:
-            self.fail(f"{value!r}: name some of {', '.join(ROLES)}", param, ctx)
+            self.fail(f"{value!r}: name some of {listed(ROLES)}", param, ctx)
         return roles
 
 
@@ -185,7 +186,7 @@ class _Namespaces(click.ParamType[frozenset[str]]):
             return value
         names = frozenset(part.strip() for part in str(value).split(",") if part.strip())
         if wrong := sorted(name for name in names if not _NAMESPACE.fullmatch(name)):
-            self.fail(f"{', '.join(map(repr, wrong))}: not a namespace's name, such as kube-system", param, ctx)
+            self.fail(f"{listed(map(repr, wrong))}: not a namespace's name, such as kube-system", param, ctx)
         return names
 
 

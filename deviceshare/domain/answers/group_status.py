@@ -11,7 +11,7 @@ import msgspec
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import behind_gates, explain
-from deviceshare.domain.objects.devices import Device, Devices, identities, selected
+from deviceshare.domain.objects.devices import Device, Devices, described, identities, selected
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus, group_faults
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.nodes import Node
@@ -23,6 +23,7 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import take
 from deviceshare.domain.placement.replacement import is_told, untellable
 from deviceshare.domain.vendors import vendors_of
+from deviceshare.domain.wording import listed
 
 IS_BOUND, IS_HEALTHY = "Bound", "Healthy"
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -109,9 +110,8 @@ def _selected(group: Group, devices: Devices | None) -> dict[str, str]:
 
 def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], chosen: Mapping[str, str]) -> ConditionValue:
     if group.node:
-        held = sorted(chosen.items())
-        listed = " and ".join(f"{resource} {indices}" for resource, indices in held)
-        return ConditionValue(TRUE, CLAIMED, f"holds {listed or 'its devices'} on node {group.node}")
+        held = described(chosen) or "its devices"
+        return ConditionValue(TRUE, CLAIMED, f"holds {held} on node {group.node}")
     faults = group_faults(group)
     if faults:
         return ConditionValue(FALSE, INVALID_SPEC, "; ".join(faults))
@@ -136,15 +136,15 @@ def _with_barred(finding: ConditionValue, group: Group, fleet: Fleet, pods: Iter
     found = barred(fleet, group, pods)
     if not found:
         return finding
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    text = f"{finding.message}; pod {found[0].pod.metadata.key}{more} can't join it: {found[0].text}"
+    names = listed((each.pod.metadata.key for each in found), most=1)
+    text = f"{finding.message}; pod {names} can't join it: {found[0].text}"
     return finding._replace(message=text)
 
 
 def _repair_text(homes: list[str]) -> str:
     if len(homes) == 1:
         return f"its status was lost while its pods run on node {homes[0]}; it is made again from their claim"
-    return f"its status was lost and its pods run on several nodes ({', '.join(homes)}): delete those on all but one"
+    return f"its status was lost and its pods run on several nodes ({listed(homes)}): delete those on all but one"
 
 
 def _home(group: Group, home: Node | None) -> ConditionValue | None:
@@ -186,8 +186,7 @@ def _claimed(
     if unknown := [str(each) for each in inventory.withheld if each.resource in lost and not each.devices]:
         return ConditionValue(FALSE, DEVICES_UNKNOWN, f"node {node} may not have its devices; {'; '.join(unknown)}")
     if lost:
-        named = " and ".join(f"{resource} {indices}" for resource, indices in lost.items())
-        return ConditionValue(FALSE, DEVICES_LOST, f"node {node} lost {named}: mend the node, or {again}")
+        return ConditionValue(FALSE, DEVICES_LOST, f"node {node} lost {described(lost)}: mend the node, or {again}")
     if fault := untellable(ledger, claim):
         return ConditionValue(
             FALSE, NOT_HANDED_OVER, f"no further pod can be given its devices on node {node}: {fault}"
@@ -195,10 +194,10 @@ def _claimed(
     allocated, left = ledger.allocated(), ledger.left()
     if taken := [f"{device} to pod {allocated[device]}" for device in ledger.held(claim) if device in allocated]:
         cure = f"delete that pod or take other devices with deviceshare rebind {group.name}, and keep its kind away"
-        text = f"the device plugin of node {node} also gave {', '.join(taken)}: {cure}"
+        text = f"the device plugin of node {node} also gave {listed(taken)}: {cure}"
         return ConditionValue(FALSE, DEVICES_GIVEN_AWAY, f"{text} (deviceshare's documentation tells how)")
     if loose := selected(device for device in ledger.held(claim) if device in left):
-        named = " and ".join(f"{resource} {indices}" for resource, indices in loose.items())
+        named = described(loose)
         text = f"no placeholder pod on node {node} has {named}, so the device plugin may give it to another pod"
         return ConditionValue(FALSE, DEVICES_NOT_KEPT, f"{text}: take others with deviceshare rebind {group.name}")
     if sealed := sorted(pod.metadata.key for pod in pods if _outdated(pod, group, ledger, claim)):

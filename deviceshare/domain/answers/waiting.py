@@ -14,6 +14,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import TOO_FULL, Fleet
 from deviceshare.domain.placement.inventory import KEPT_OUT
+from deviceshare.domain.wording import listed
 
 SHOWN_NODES = 5
 SHOWN_GATES = 3
@@ -26,7 +27,7 @@ def explain(fleet: Fleet, group: Group) -> str:
         # A bind died half-way: its claim is there, and the group's next pod goes to it.
         obstacle = fleet.joining_obstacle(group, home)
         return f"waiting for a pod to be placed on node {home}" + (f": {obstacle}" if obstacle else "")
-    wants = " and ".join(f"{count} {resource}" for resource, count in sorted(group.spec.resources.items()))
+    wants = listed(f"{count} {resource}" for resource, count in sorted(group.spec.resources.items()))
     shared = [name for name in fleet.names() if _shared(fleet, name)]
     if not shared:
         label = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
@@ -55,9 +56,8 @@ def explain(fleet: Fleet, group: Group) -> str:
 def behind_gates(pods: Iterable[Pod]) -> str:
     """What pods wait for that somebody else holds back, as Kueue does: the end of a sentence about one of them."""
     names = sorted({gate for pod in pods for gate in pod.gates})
-    more = f" and {len(names) - SHOWN_GATES} more" if len(names) > SHOWN_GATES else ""
     gates = "scheduling gate" if len(names) == 1 else "scheduling gates"
-    return f"waits for its {gates} {', '.join(names[:SHOWN_GATES])}{more} to be removed"
+    return f"waits for its {gates} {listed(names, most=SHOWN_GATES)} to be removed"
 
 
 def _shared(fleet: Fleet, name: str) -> bool:

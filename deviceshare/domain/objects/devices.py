@@ -6,6 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from deviceshare.domain import vendors
+from deviceshare.domain.wording import listed
 
 Identity = tuple[str, str | int]
 """A device of a node: the variable that names it to a container, and its UUID, or its index where that is unknown.
@@ -55,6 +56,12 @@ def selected(devices: Iterable[Device]) -> dict[str, str]:
     return {
         resource: ",".join(str(device.index) for device in mine) for resource, mine in _by_resource(devices).items()
     }
+
+
+def described(devices: Iterable[Device] | Mapping[str, str]) -> str:
+    """Devices, or what `selected` makes of them, in a sentence: `amd.com/gpu 2 and nvidia.com/gpu 0,1`."""
+    chosen = devices if isinstance(devices, Mapping) else selected(devices)
+    return listed(f"{resource} {indices}" for resource, indices in sorted(chosen.items()))
 
 
 def parse_selected(texts: Mapping[str, str]) -> Devices:

@@ -282,7 +282,8 @@ def summary(ledger: NodeDevices) -> dict[str, str]:
         ),
         "free": ", ".join(f"{resource}={free[resource]}" for resource in total),
         "held": "; ".join(
-            f"{claim.group}{' (releasing)' if claim.releasing else ''}: {_listed(ledger.held(claim))}"
+            f"{claim.group}{' (releasing)' if claim.releasing else ''}: "
+            + " ".join(f"{resource}={indices}" for resource, indices in selected(ledger.held(claim)).items())
             for claim in sorted(ledger.claims.values(), key=lambda claim: claim.group)
         ),
         "reasons": "; ".join(map(str, ledger.status.withheld)),
@@ -291,7 +292,3 @@ def summary(ledger: NodeDevices) -> dict[str, str]:
 
 def _counted(devices: Iterable[Device]) -> Counter[str]:
     return Counter(device.resource for device in sorted(devices))
-
-
-def _listed(devices: Iterable[Device]) -> str:
-    return " ".join(f"{resource}={indices}" for resource, indices in selected(devices).items())

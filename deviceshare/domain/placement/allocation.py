@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import Link
 from deviceshare.domain.placement import topology
+from deviceshare.domain.wording import listed
 
 MAX_SCORE = 10
 """kube-scheduler's MaxExtenderPriority (k8s.io/kube-scheduler/extender/v1)."""
@@ -15,12 +16,11 @@ MAX_SCORE = 10
 
 def shortage(wants: Mapping[str, int], free: Mapping[str, int], total: Mapping[str, int]) -> str:
     """What is missing on a node with `free` of `total` devices by resource, or "" when the group fits."""
-    lacks = [
+    return listed(
         f"{count} {resource} ({free.get(resource, 0)} of {total.get(resource, 0)} free)"
         for resource, count in sorted(wants.items())
         if free.get(resource, 0) < count
-    ]
-    return " and ".join(lacks)
+    )
 
 
 def choose(wants: Mapping[str, int], free: Collection[Device], links: Collection[Link] = ()) -> Devices | None:

@@ -10,6 +10,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.wording import listed
 
 _COMMANDS: Final = {"Pod": "pod", "Node": "node", contract.GROUP_KIND: "sdg", contract.NODE_DEVICES_KIND: "ndev"}
 
@@ -92,5 +93,5 @@ class BlindSpots:
         pods = self.on(node)
         if not pods:
             return ""
-        more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
-        return f"pod {pods[0].name}{more} on the node can't be read ({pods[0].fault}) and may hold any of its devices"
+        names = listed((pod.name for pod in pods), most=1)
+        return f"pod {names} on the node can't be read ({pods[0].fault}) and may hold any of its devices"

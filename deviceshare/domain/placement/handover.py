@@ -112,7 +112,7 @@ def decide(vendor: Vendor, labels: Mapping[str, str], hardware: Hardware, settin
     """How the vendor's devices on a node with these labels and this report of its agent are handed over."""
     style = labels.get(contract.HANDOVER_LABEL) or setting.style
     if style not in STYLES:
-        return Handover(NONE, f"the node's label {contract.HANDOVER_LABEL}={style} is none of {', '.join(STYLES)}")
+        return Handover(NONE, f"the node's label {contract.HANDOVER_LABEL}={style} is none of {listed(STYLES)}")
     uuids = [part.uuid for part in hardware.devices if vendors.vendor_of(part.resource) is vendor and not part.lost]
     named = bool(uuids) and all(uuids)
     if not vendor.kinds:

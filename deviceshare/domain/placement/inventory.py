@@ -103,7 +103,7 @@ def _annotated(resource: str, entry: Listed, there: Devices, *, agent: bool) -> 
     if entry.uuids and not agent:
         faults.append(f"{resource}: only deviceshare's agent knows UUIDs; run it on the node, or give numbers")
     elif missing := sorted(entry.uuids - by_uuid.keys()):
-        faults.append(f"{resource}: the node has no {', '.join(missing)}; see kubectl get ndev -o yaml")
+        faults.append(f"{resource}: the node has no {enumerated(missing, link='or')}; see kubectl get ndev -o yaml")
     # By its UUID where that is how it was named: the number may be another device's after a reboot.
     chosen = {index: Device(resource, index) for index in entry.indices}
     chosen |= {by_uuid[uuid].index: by_uuid[uuid] for uuid in entry.uuids & by_uuid.keys()}

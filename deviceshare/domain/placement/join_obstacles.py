@@ -3,6 +3,7 @@
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.placement.replacement import untellable
+from deviceshare.domain.wording import listed
 
 
 def joining_obstacle(ledger: NodeDevices, group: Group) -> str:
@@ -25,7 +26,7 @@ def joining_obstacle(ledger: NodeDevices, group: Group) -> str:
         if unknown := ledger.unknown(device.resource):
             return withheld_text(device.resource, unknown)
     if gone:
-        return f"the node lost {', '.join(map(str, gone))} of group {group.name}: delete the group and make it again"
+        return f"the node lost {listed(map(str, gone))} of group {group.name}: delete the group and make it again"
     return ""
 
 

@@ -61,7 +61,7 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Re
             text = f"can't be given other devices of node {ledger.node}: {why}"
             return Replacement(sick, (), tuple(sorted(claim.devices)), text)
         if len(candidates) < count:
-            needs = f"{count} healthy {resource} to replace {_listed(sick, resource)}"
+            needs = f"{count} healthy {resource} to replace {selected(sick)[resource]}"
             text = f"needs {needs}, but node {ledger.node} has {len(candidates)} free"
             return Replacement(sick, (), tuple(sorted(claim.devices)), text)
         found += topology.closest(candidates, count, ledger.hardware.links, near)
@@ -177,7 +177,3 @@ def _keys() -> list[str]:
     """The annotations by which a pod is told its devices."""
     own = (name for vendor in vendors.VENDORS for name in (vendor.annotation, vendor.cdi_annotation) if name)
     return [*own, contract.SELECTED_DEVICES]
-
-
-def _listed(devices: Iterable[Device], resource: str) -> str:
-    return selected(device for device in devices if device.resource == resource)[resource]

@@ -12,6 +12,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.replacement import covers
+from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.leader.members import Members
 from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
@@ -74,7 +75,7 @@ class Coverage:
     def report_disputed(self, node: str, disputed: Iterable[Holding]) -> None:
         """Reports what was left out when the node's ledger was made again. Its pods are found by `look` later."""
         for holding in disputed:
-            devices = ", ".join(map(str, holding.devices))
+            devices = listed(map(str, holding.devices))
             log.error("Left out a disputed holding", node=node, group=holding.group, uid=holding.uid, devices=devices)
 
     def _remember(self, node: str, uncovered: list[Pod]) -> None:
@@ -92,7 +93,7 @@ class Coverage:
 
     def _report(self, pod: Pod) -> None:
         meta = pod.metadata
-        devices = ", ".join(map(str, pod.devices))
+        devices = listed(map(str, pod.devices))
         log.error("Found a pod with devices that others hold", pod=meta.key, node=pod.node, devices=devices)
         message = (
             f"the pod uses {devices} of node {pod.node}, which its group does not hold there and others may be given:"

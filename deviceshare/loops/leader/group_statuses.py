@@ -7,10 +7,10 @@ that is just taking it begin again: so a group whose pods have not been refused 
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import structlog
 
+from deviceshare import timestamps
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -137,7 +137,7 @@ class GroupStatuses:
                 log.debug("Found no ledger", node=group.node)
         home = await self._home(group)
         pods = self._members.named(group.name)
-        return group_status.desired_status(group, self._fleet, home=home, pods=pods, now=_now())
+        return group_status.desired_status(group, self._fleet, home=home, pods=pods, now=timestamps.now())
 
     def _claimed(self, group: Group) -> bool:
         ledger = self._fleet.ledger(group.node)
@@ -203,7 +203,3 @@ class GroupStatuses:
 
     def _event(self, group: Group, type_: str, reason: str, message: str) -> None:
         self._recorder.event(GROUPS, group.name, "", group.uid, type_=type_, reason=reason, message=message)
-
-
-def _now() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

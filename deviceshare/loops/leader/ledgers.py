@@ -19,6 +19,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.placement import handover
 from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
+from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.members import Members
@@ -111,7 +112,7 @@ class Ledgers:
         self._ledgers.put(made)
         log.info("Created ledger", node=name, claims=len(made.claims))
         if made.claims:
-            holders = ", ".join(sorted(claim.group for claim in made.claims.values()))
+            holders = listed(sorted(claim.group for claim in made.claims.values()))
             self._event(made, "Normal", "Repaired", f"made again with what groups and running pods hold: {holders}")
         self._covering.report_disputed(name, disputed)
 

@@ -10,14 +10,15 @@ each mark we remember since when we have seen it standing, so a collection that 
 import random
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import structlog
 
+from deviceshare import timestamps
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.members import Members
 from deviceshare.loops.ports import Cluster, Mirror, NotFound, Recorder
@@ -146,7 +147,7 @@ class Releaser:
         self._in_use.discard(key)
         if outcome is Outcome.FREED:
             log.info("Released claim", node=key.node, group=claim.group, uid=key.uid)
-            message = f"released {', '.join(map(str, sorted(claim.devices)))} of group {claim.group}"
+            message = f"released {listed(map(str, sorted(claim.devices)))} of group {claim.group}"
             uid = ledger.metadata.uid
             self._recorder.event(NODE_DEVICES, key.node, "", uid, type_="Normal", reason="Released", message=message)
 
@@ -189,4 +190,4 @@ def _claims(ledger: NodeDevices | None) -> list[tuple[ClaimKey, str]]:
 
 def new_mark() -> str:
     """A mark that was never written before: RFC 3339, its last digits drawn by lot."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}{random.randrange(1000):03}Z"
+    return f"{timestamps.micro_now()[:-1]}{random.randrange(1000):03}Z"

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from deviceshare import telemetry
+from deviceshare import telemetry, timestamps
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, connect, within
 from deviceshare.kube.mirror import ApiMirror
@@ -131,7 +131,7 @@ class Kubelet:
             await asyncio.gather(*(self._heartbeat(node.metadata.name) for node in self._nodes.values()))
 
     async def _heartbeat(self, node: str) -> None:
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = timestamps.micro_now()
         spec = {"holderIdentity": node, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
         namespace = "kube-node-lease"
         try:

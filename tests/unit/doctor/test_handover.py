@@ -134,4 +134,4 @@ def test_nodes_that_cant_hand_over_are_named_with_the_reason() -> None:
     [found] = judge(Stack(ledgers=[mute]))
     assert found.what == "no group gets nvidia.com/gpu: no CDI specification: n1"
     named = replace(ledger, status=replace(ledger.status, handover={"nvidia": "uuid"}))
-    assert summary(Stack(ledgers=[named, ledger, mute])).endswith(": 1 by UUID or number, 1 by uuid")
+    assert summary(Stack(ledgers=[named, ledger, mute])).endswith(": 1 by UUID or number and 1 by uuid")

@@ -54,7 +54,7 @@ def test_a_nodes_label_wins() -> None:
     """One cluster may have both worlds."""
     assert decided(seen(kinds=[PLUGINS]), "uuid", label="cdi").words == PLUGINS
     assert decided(seen(kinds=[PLUGINS]), "cdi", label="index").words == "index"
-    assert "is none of auto, index, uuid, cdi" in decided(seen(), label="CDI").obstacle
+    assert "is none of auto, index, uuid and cdi" in decided(seen(), label="CDI").obstacle
 
 
 @pytest.mark.parametrize(
