@@ -1,7 +1,7 @@
 """`deviceshare explain`: why a pod or a group waits, or why it is where it is."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -14,10 +14,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import NODES, PODS
-from deviceshare.loops.ports import NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import Cluster, NotFound
 
 
 class Case(NamedTuple):
@@ -66,7 +63,7 @@ def explain() -> None:
 def group(target: cluster.Target, name: str, output: str, *, details: bool) -> None:
     """Explain the SharedDeviceGroup NAME."""
 
-    async def ask(api: "Api") -> Case:
+    async def ask(api: Cluster) -> Case:
         return await _case(api, name)
 
     case = target.ask(ask)
@@ -86,7 +83,7 @@ def pod(target: cluster.Target, name: str, namespace: str, output: str, *, detai
     if not namespace or not name:
         raise click.UsageError("Name the pod as NAMESPACE/NAME.")
 
-    async def ask(api: "Api") -> Case | None:
+    async def ask(api: Cluster) -> Case | None:
         # By a list: what of a pod can't be read is told, and not refused as an answer.
         found = await api.list(PODS, namespace=namespace, field_selector=f"metadata.name={name}")
         if not found:
@@ -100,7 +97,7 @@ def pod(target: cluster.Target, name: str, namespace: str, output: str, *, detai
     _tell(explain_pod(case.seen.fleet, case.pod, case.group, case.pods, case.home), output, details=details)
 
 
-async def _case(api: "Api", name: str) -> Case:
+async def _case(api: Cluster, name: str) -> Case:
     seen = await look(api)
     found = seen.groups.get(name)
     home = None

@@ -1,24 +1,20 @@
 """What a command knows of the cluster: the Fleet that the extender decides with, from one look at the API server."""
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import GUARDING, PodGuard, left_out
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache, Object
 from deviceshare.loops.kinds import GROUPS, LIVE_PODS, NODE_DEVICES, NODES, PODS, SHARED_NODES, WEBHOOK_CONFIGURATIONS
-from deviceshare.loops.ports import Forbidden, NotFound
+from deviceshare.loops.ports import Cluster, Forbidden, NotFound
 from deviceshare.loops.replica.feed import Feed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from deviceshare.domain.objects.ledger import NodeDevices
-    from deviceshare.domain.objects.nodes import Node
-    from deviceshare.kube.api import Api
 
 T = TypeVar("T", bound=Object)
 
@@ -36,12 +32,12 @@ class Still(Cache[T]):
 
     synced = True
 
-    def __init__(self, objects: "Iterable[T]") -> None:
+    def __init__(self, objects: Iterable[T]) -> None:
         super().__init__()
         self.replace(objects, "")
 
 
-async def look(api: "Api") -> ClusterSnapshot:
+async def look(api: Cluster) -> ClusterSnapshot:
     """Reads nodes, ledgers, groups and their pods, all at once.
 
     The pods outside of groups, which may be most of the cluster's, are only read where some node has no agent that
@@ -69,7 +65,7 @@ async def look(api: "Api") -> ClusterSnapshot:
     return snapshot(nodes.result(), ledgers.result(), groups.result(), seen, others)
 
 
-async def guard_of(api: "Api") -> PodGuard:
+async def guard_of(api: Cluster) -> PodGuard:
     """The guard as the webhooks' configuration has it; the usual one where that can't be read."""
     try:
         found = await api.get(WEBHOOK_CONFIGURATIONS[1], contract.NAME)
@@ -80,11 +76,11 @@ async def guard_of(api: "Api") -> PodGuard:
 
 
 def snapshot(
-    nodes: "Iterable[Node]",
-    ledgers: "Iterable[NodeDevices]",
-    groups: "Iterable[Group]",
-    pods: "Iterable[Pod]",
-    others: "Iterable[Pod]" = (),
+    nodes: Iterable[Node],
+    ledgers: Iterable[NodeDevices],
+    groups: Iterable[Group],
+    pods: Iterable[Pod],
+    others: Iterable[Pod] = (),
 ) -> ClusterSnapshot:
     """What these objects make of the cluster; `others` are pods with devices from a device plugin."""
     fleet, members = Fleet(), list(pods)

@@ -5,7 +5,7 @@ https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -26,10 +26,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.placement import handover
 from deviceshare.domain.wording import listed as enumerated
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.ports import ApiError, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 TOOLKIT: Final = "app=nvidia-container-toolkit-daemonset"
 """The label by which NVIDIA's operator knows the pods that set up its runtime."""
@@ -66,7 +63,7 @@ class Stack(Struct, frozen=True):
         return (self.deployment and self.deployment.flag("runtime-class")) or ""
 
 
-async def examine(api: "Api", deployment: Rollout | None) -> Check:
+async def examine(api: Cluster, deployment: Rollout | None) -> Check:
     """`deployment` is deviceshare's own, if it was found."""
     try:
         shared = await api.list(MACHINES, label_selector=f"{contract.MODE_LABEL}={contract.MODE_SHARED}")
@@ -83,7 +80,7 @@ async def examine(api: "Api", deployment: Rollout | None) -> Check:
     return check("hand-over", summary(stack), judge(stack))
 
 
-async def _policies(api: "Api") -> list[ClusterPolicy]:
+async def _policies(api: Cluster) -> list[ClusterPolicy]:
     try:
         await api.get(CRDS, f"{CLUSTER_POLICIES.plural}.nvidia.com")
     except NotFound:

@@ -1,7 +1,6 @@
 """The vendor's device plugin: on shared nodes it gives devices to plain pods, and asks nobody whose they are."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from deviceshare.doctor.findings import WARNING, Check, Finding, check, listed, unread
 from deviceshare.domain import vendors
@@ -9,13 +8,10 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.quantities import is_some
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
-from deviceshare.loops.ports import ApiError
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster
 
 
-async def examine(api: "Api") -> Check:
+async def examine(api: Cluster) -> Check:
     """The shared nodes that a plugin has devices on, and what their agents say of placeholders."""
     try:
         nodes, ledgers = await api.list(NODES), await api.list(NODE_DEVICES)

@@ -7,15 +7,12 @@ https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/
 
 import tomllib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
 from deviceshare.doctor.kinds import MACHINES, RUNTIME_CLASSES, NodeSoftware, RuntimeClass
 from deviceshare.domain import contract, vendors
-from deviceshare.loops.ports import ApiError
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster
 
 FILE: Final = "/etc/nvidia-container-runtime/config.toml"
 ENV_OFF: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
@@ -25,7 +22,7 @@ BOTTLEROCKET: Final = "Bottlerocket"
 """Its toolkit is set up for NVIDIA's device plugin alone: https://bottlerocket.dev/en/os/latest/#/api/settings/"""
 
 
-async def examine(api: "Api", settings: str | None) -> Check:
+async def examine(api: Cluster, settings: str | None) -> Check:
     """`settings` is the text of a node's file, if who asks has brought it."""
     findings = judge_settings(settings) if settings is not None else []
     try:

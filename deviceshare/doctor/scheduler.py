@@ -4,7 +4,7 @@ deviceshare writes no node into a pod (decision 10), so a scheduler that samples
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -13,10 +13,7 @@ from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Findi
 from deviceshare.doctor.kinds import CONFIG_MAPS, SCHEDULER_PODS, Rollout, SchedulerPod
 from deviceshare.domain import contract
 from deviceshare.domain.wording import listed
-from deviceshare.loops.ports import ApiError, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 _SYSTEM: Final = "kube-system"
 _SELECTOR: Final = "component=kube-scheduler"
@@ -54,7 +51,7 @@ class SchedulerConfig(Struct, frozen=True, rename="camel"):
         return (self.percentage_of_nodes_to_score if own is None else own) or 0
 
 
-async def examine(api: "Api", release: str, deployment: Rollout | None) -> Check:
+async def examine(api: Cluster, release: str, deployment: Rollout | None) -> Check:
     """The ConfigMap of our own kube-scheduler, or whatever of the cluster's can be seen."""
     try:
         if deployment and deployment.container("kube-scheduler"):
@@ -66,7 +63,7 @@ async def examine(api: "Api", release: str, deployment: Rollout | None) -> Check
     return check("scheduler", "shows the extender every node, and asks it before it evicts pods", findings)
 
 
-async def _examine_foreign(api: "Api") -> list[Finding]:
+async def _examine_foreign(api: Cluster) -> list[Finding]:
     """The cluster's own: its file mostly lies on a host, where nobody sees it from here."""
     pods = await api.list(SCHEDULER_PODS, namespace=_SYSTEM, label_selector=_SELECTOR)
     findings = []
@@ -78,7 +75,7 @@ async def _examine_foreign(api: "Api") -> list[Finding]:
     return findings if pods else judge_unseen([])
 
 
-async def _read(api: "Api", name: str, namespace: str, file: str) -> list[Finding]:
+async def _read(api: Cluster, name: str, namespace: str, file: str) -> list[Finding]:
     where = f"{file} of the ConfigMap {namespace}/{name}"
     try:
         found = await api.get(CONFIG_MAPS, name, namespace)

@@ -1,16 +1,13 @@
 """Objects that can't be read: what they hide is taken for in use, so something waits until somebody corrects them."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from deviceshare.doctor.findings import PROBLEM, Check, Finding, check, unread
 from deviceshare.domain import contract
 from deviceshare.domain.placement.blind_spots import UnreadableObject, unreadable
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.ports import ApiError, Kind
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster, Kind
 
 _SHARED: Final = {"label_selector": f"{contract.MODE_LABEL}={contract.MODE_SHARED}"}
 _UNFINISHED: Final = {"field_selector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -22,7 +19,7 @@ _LOOKED_AT: Final[tuple[tuple[Kind[Any], dict[str, str]], ...]] = (
 )
 
 
-async def examine(api: "Api") -> Check:
+async def examine(api: Cluster) -> Check:
     """Groups, ledgers, shared nodes, and the pods that haven't ended."""
     findings: list[Finding] = []
     for kind, selectors in _LOOKED_AT:

@@ -21,7 +21,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import GUARDING, left_out
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import PODS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
-from deviceshare.loops.ports import ApiError, NotFound
+from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
@@ -35,7 +35,7 @@ OF_AGENTS: Final = "validate-node-devices.deviceshare.io"
 _APPLY = "helm upgrade the release, or kubectl apply -f {file} and let deviceshare fill in the caBundle (--ca-secret)"
 
 
-async def examine(api: "Api", release: str, deployment: Rollout | None) -> Check:
+async def examine(api: Cluster, release: str, deployment: Rollout | None) -> Check:
     """The configurations, as they stand."""
     findings = []
     setting = deployment.flag("excluded-namespaces") if deployment else None
