@@ -10,7 +10,7 @@ import logging
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from io import StringIO
 from time import perf_counter
 from types import TracebackType
@@ -204,49 +204,46 @@ class Metrics(ServerMetrics):
         )
 
 
+@dataclass(slots=True)
 class MeasuredRequest:
     """A request being answered: counted in flight inside the `with` block, by duration and result after it.
 
     `result` is `ok` unless the block sets another; an exception makes it `error`, a caller that hung up `cancelled`.
     """
 
-    __slots__ = ("_duration", "_inflight", "_requests", "_started", "_verb", "result")
-
-    def __init__(self, verb: str, requests: Counter, duration: Histogram, inflight: Gauge) -> None:
-        self.result = "ok"
-        self._verb = verb
-        self._requests = requests
-        self._duration = duration
-        self._inflight = inflight
-        self._started = 0.0
+    verb: str
+    requests: Counter
+    duration: Histogram
+    inflight: Gauge
+    result: str = "ok"
+    started: float = 0.0
 
     def __enter__(self) -> Self:
-        self._inflight.inc()
-        self._started = perf_counter()
+        self.inflight.inc()
+        self.started = perf_counter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._duration.observe(perf_counter() - self._started)
-        self._inflight.dec()
+        self.duration.observe(perf_counter() - self.started)
+        self.inflight.dec()
         if error is not None:
             self.result = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
-        self._requests.labels(self._verb, self.result).inc()
+        self.requests.labels(self.verb, self.result).inc()
 
 
+@dataclass(eq=False)
 class _Gauges(Collector):
     """One family of gauges, whose values are asked for at each scrape, by their labels."""
 
-    def __init__(self, name: str, documentation: str, labels: Sequence[str], values: "_Values") -> None:
-        self._family = partial(GaugeMetricFamily, name, documentation, labels=labels)
-        self._values = values
+    name: str
+    documentation: str
+    labels: Sequence[str]
+    values: Callable[[], Iterable[tuple[Sequence[str], float]]]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        family = self._family()
-        for labels, value in self._values():
+        family = GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
+        for labels, value in self.values():
             family.add_metric(labels, value)
         return (family,)
-
-
-_Values = Callable[[], Iterable[tuple[Sequence[str], float]]]

@@ -25,7 +25,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.placement import handover
 from deviceshare.domain.wording import listed as enumerated
-from deviceshare.loops.kinds import NODE_DEVICES
+from deviceshare.loops.kinds import NODE_DEVICES, SHARED_NODES
 from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 TOOLKIT: Final = "app=nvidia-container-toolkit-daemonset"
@@ -66,7 +66,7 @@ class Stack(Struct, frozen=True):
 async def examine(api: Cluster, deployment: Rollout | None) -> Check:
     """`deployment` is deviceshare's own, if it was found."""
     try:
-        shared = await api.list(MACHINES, label_selector=f"{contract.MODE_LABEL}={contract.MODE_SHARED}")
+        shared = await api.list(MACHINES, label_selector=SHARED_NODES)
         stack = Stack(
             machines=[machine for machine in shared if machine.has_nvidia],
             classes=await api.list(RUNTIME_CLASSES),

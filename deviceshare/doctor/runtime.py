@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
 from deviceshare.doctor.kinds import MACHINES, RUNTIME_CLASSES, NodeSoftware, RuntimeClass
-from deviceshare.domain import contract, vendors
+from deviceshare.domain import vendors
+from deviceshare.loops.kinds import SHARED_NODES
 from deviceshare.loops.ports import ApiError, Cluster
 
 FILE: Final = "/etc/nvidia-container-runtime/config.toml"
@@ -26,11 +27,7 @@ async def examine(api: Cluster, settings: str | None) -> Check:
     """`settings` is the text of a node's file, if who asks has brought it."""
     findings = judge_settings(settings) if settings is not None else []
     try:
-        shared = [
-            machine
-            for machine in await api.list(MACHINES, label_selector=f"{contract.MODE_LABEL}={contract.MODE_SHARED}")
-            if machine.has_nvidia
-        ]
+        shared = [machine for machine in await api.list(MACHINES, label_selector=SHARED_NODES) if machine.has_nvidia]
         classes = await api.list(RUNTIME_CLASSES)
     except ApiError as error:
         return check("runtime", "", [*findings, unread("runtime classes", error)])

@@ -4,17 +4,15 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from deviceshare.doctor.findings import PROBLEM, Check, Finding, check, unread
-from deviceshare.domain import contract
 from deviceshare.domain.placement.blind_spots import UnreadableObject, unreadable
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS, SHARED_NODES
 from deviceshare.loops.ports import ApiError, Cluster, Kind
 
-_SHARED: Final = {"label_selector": f"{contract.MODE_LABEL}={contract.MODE_SHARED}"}
 _UNFINISHED: Final = {"field_selector": "status.phase!=Succeeded,status.phase!=Failed"}
 _LOOKED_AT: Final[tuple[tuple[Kind[Any], dict[str, str]], ...]] = (
     (GROUPS, {}),
     (NODE_DEVICES, {}),
-    (NODES, _SHARED),
+    (NODES, {"label_selector": SHARED_NODES}),
     (PODS, _UNFINISHED),
 )
 
