@@ -2,6 +2,7 @@
 
     python -m charts.generate
 
+- the resources that the description of `spec.resources` in the groups' CRD names, from the table of vendors;
 - the chart's copy of the CRDs, from manifests/crds (a chart is installed without the repository around it);
 - values.schema.json and the table of values in the chart's README, from values.yaml;
 - manifests/install.yaml, for people without Helm, from the chart.
@@ -14,9 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from charts import helm, values
+from deviceshare.domain import vendors
+from deviceshare.domain.wording import listed
 
 ROOT: Final = Path(__file__).parent.parent
 _TABLE: Final = re.compile(r"(?<=<!-- values -->\n).*(?=<!-- end of values -->)", re.DOTALL)
+
+_KNOWN: Final = re.compile(r"Known resources are .*")
 
 _INSTALL_HEAD: Final = """\
 # deviceshare with the chart's default values, for Kubernetes {minor} and later. Generated: python -m charts.generate
@@ -37,8 +42,11 @@ metadata:
 def generated() -> Iterator[tuple[Path, str]]:
     """Each generated file as it should be. Who writes them does so one by one: the chart is rendered with the first."""
     chart = helm.CHART
+    known = f"Known resources are {listed(vendors.known_resources())}."
     for file in (ROOT / "manifests/crds").iterdir():
-        yield chart / "files" / "crds" / file.name, file.read_text()
+        text = _KNOWN.sub(known, file.read_text())
+        yield file, text
+        yield chart / "files" / "crds" / file.name, text
     described, readme = values.read(chart / "values.yaml"), chart / "README.md"
     yield chart / "values.schema.json", values.schema(described)
     yield readme, _TABLE.sub(lambda _: values.table(described), readme.read_text())

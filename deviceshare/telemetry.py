@@ -9,7 +9,8 @@ import asyncio
 import logging
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from time import perf_counter
 from types import TracebackType
@@ -167,93 +168,73 @@ class Metrics(ServerMetrics):
         State that mirrors already hold is not kept a second time: gauges of nodes and phases that are gone would stay.
         Call it once. Both callables run on the event loop and must not block.
         """
-        self.registry.register(_ClusterState(devices, groups))
+        self.registry.register(
+            _Gauges(
+                "deviceshare_devices",
+                "Devices of the shared nodes: free, held, releasing, former, lost, allocated by the vendor's device"
+                " plugin, left to it, split by MIG, withheld from groups, or unhealthy.",
+                ["node", "resource", "state"],
+                lambda: (((each.node, each.resource, each.state), each.number) for each in devices()),
+            )
+        )
+        self._watch("deviceshare_groups", "SharedDeviceGroups.", "phase", groups)
 
     def watch_unreadable(self, counts: Callable[[], Mapping[str, int]]) -> None:
         """`counts` is asked at each scrape how many objects of each kind can't be read."""
-        self.registry.register(_UnreadableState(counts))
+        text = "Objects that are not what their kind says: what they hide is taken for in use (deviceshare doctor)."
+        self._watch("deviceshare_unreadable_objects", text, "kind", counts)
 
     def watch_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
         """Adds `deviceshare_certificate_expiry_timestamp_seconds` by certificate, asked for at each scrape."""
-        self.registry.register(_CertificateState(expiries))
+        text = "When what deviceshare made for itself expires: the serving certificate, its authority."
+        self._watch("deviceshare_certificate_expiry_timestamp_seconds", text, "certificate", expiries)
+
+    def _watch(self, name: str, documentation: str, label: str, values: Callable[[], Mapping[str, float]]) -> None:
+        self.registry.register(
+            _Gauges(name, documentation, [label], lambda: (((each,), value) for each, value in values().items()))
+        )
 
 
+@dataclass(slots=True)
 class MeasuredRequest:
     """A request being answered: counted in flight inside the `with` block, by duration and result after it.
 
     `result` is `ok` unless the block sets another; an exception makes it `error`, a caller that hung up `cancelled`.
     """
 
-    __slots__ = ("_duration", "_inflight", "_requests", "_started", "_verb", "result")
-
-    def __init__(self, verb: str, requests: Counter, duration: Histogram, inflight: Gauge) -> None:
-        self.result = "ok"
-        self._verb = verb
-        self._requests = requests
-        self._duration = duration
-        self._inflight = inflight
-        self._started = 0.0
+    verb: str
+    requests: Counter
+    duration: Histogram
+    inflight: Gauge
+    result: str = "ok"
+    started: float = 0.0
 
     def __enter__(self) -> Self:
-        self._inflight.inc()
-        self._started = perf_counter()
+        self.inflight.inc()
+        self.started = perf_counter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._duration.observe(perf_counter() - self._started)
-        self._inflight.dec()
+        self.duration.observe(perf_counter() - self.started)
+        self.inflight.dec()
         if error is not None:
             self.result = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
-        self._requests.labels(self._verb, self.result).inc()
+        self.requests.labels(self.verb, self.result).inc()
 
 
-class _ClusterState(Collector):
-    def __init__(self, devices: Callable[[], Iterable[DeviceCount]], groups: Callable[[], Mapping[str, int]]) -> None:
-        self._devices = devices
-        self._groups = groups
+@dataclass(eq=False)
+class _Gauges(Collector):
+    """One family of gauges, whose values are asked for at each scrape, by their labels."""
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        devices = GaugeMetricFamily(
-            "deviceshare_devices",
-            "Devices of the shared nodes: free, held, releasing, former, lost, allocated by the vendor's device plugin,"
-            " left to it, split by MIG, withheld from groups, or unhealthy.",
-            labels=["node", "resource", "state"],
-        )
-        for each in self._devices():
-            devices.add_metric([each.node, each.resource, each.state], each.number)
-        groups = GaugeMetricFamily("deviceshare_groups", "SharedDeviceGroups.", labels=["phase"])
-        for phase, count in self._groups().items():
-            groups.add_metric([phase], count)
-        return devices, groups
-
-
-class _UnreadableState(Collector):
-    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        self._counts = counts
+    name: str
+    documentation: str
+    labels: Sequence[str]
+    values: Callable[[], Iterable[tuple[Sequence[str], float]]]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        objects = GaugeMetricFamily(
-            "deviceshare_unreadable_objects",
-            "Objects that are not what their kind says: what they hide is taken for in use (deviceshare doctor).",
-            labels=["kind"],
-        )
-        for kind, count in self._counts().items():
-            objects.add_metric([kind], count)
-        return (objects,)
-
-
-class _CertificateState(Collector):
-    def __init__(self, expiries: Callable[[], Mapping[str, float]]) -> None:
-        self._expiries = expiries
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        expiry = GaugeMetricFamily(
-            "deviceshare_certificate_expiry_timestamp_seconds",
-            "When what deviceshare made for itself expires: the serving certificate, its authority.",
-            labels=["certificate"],
-        )
-        for certificate, timestamp in self._expiries().items():
-            expiry.add_metric([certificate], timestamp)
-        return (expiry,)
+        family = GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
+        for labels, value in self.values():
+            family.add_metric(labels, value)
+        return (family,)

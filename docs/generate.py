@@ -4,7 +4,7 @@
 
 Each stands in its page between `<!-- generated -->` and `<!-- end of generated -->`: the metrics from the registry, the
 settings from the command's options, the rights from the chart as Helm renders it, the house from the packages'
-docstrings in the order of the import contracts.
+docstrings in the order of the import contracts, the devices from the table of vendors.
 """
 
 import ast
@@ -21,6 +21,7 @@ import yaml
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
+from deviceshare.domain import vendors
 from deviceshare.domain.answers.census import FREE, DeviceCount
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
@@ -37,13 +38,27 @@ _GENERATED: Final = re.compile(r"(?<=<!-- generated -->\n).*(?=<!-- end of gener
 
 def generated() -> dict[Path, str]:
     """Each page as it should be."""
-    tables = {"metrics": metrics(), "settings": settings(), "rbac": rights(helm.render_files(ALL_ROLES))}
+    tables = {
+        "devices": devices(),
+        "metrics": metrics(),
+        "settings": settings(),
+        "rbac": rights(helm.render_files(ALL_ROLES)),
+    }
     pages = {REFERENCE / f"{name}.md": table for name, table in tables.items()} | {ARCHITECTURE: house()}
     return {page: _filled(page, table) for page, table in pages.items()}
 
 
 def _filled(page: Path, table: str) -> str:
     return _GENERATED.sub(lambda _: f"\n{table}\n", page.read_text())
+
+
+def devices() -> str:
+    """The devices that groups may ask for, and how each vendor's runtime is told them."""
+    rows = [
+        (vendor.label, *map(_code, ([vendor.resource], [vendor.env], [vendor.annotation], vendor.kinds)))
+        for vendor in vendors.VENDORS
+    ]
+    return _table(("device", "resource", "variable", "annotation that it refers to", "CDI kinds"), rows)
 
 
 def metrics() -> str:

@@ -41,7 +41,7 @@ class Eyes:
     def __init__(
         self, tell: Callable[[Sight], object], *, proc: Path, sysfs: Path, specs: CdiSpecs, visible: str | None = None
     ) -> None:
-        """`tell` is called on the event loop. `visible` is what this container's variable reads (contract.NVIDIA)."""
+        """`tell` is called on the event loop. `visible` is what this container's variable reads (vendors.NVIDIA)."""
         self.missing = False
         """To be set while a device is known to be lost."""
         self._tell = tell

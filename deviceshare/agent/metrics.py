@@ -6,6 +6,7 @@ added up by container; those outside of any pod share one line, with empty label
 
 from collections import Counter as Sums
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import Counter
@@ -52,24 +53,22 @@ class AgentMetrics(ServerMetrics):
         self.registry.register(_Devices(hardware, usage, reports))
 
 
+@dataclass(eq=False)
 class _Devices(Collector):
-    def __init__(
-        self, hardware: Callable[[], Hardware | None], usage: Callable[[], Usage], reports: Callable[[], int]
-    ) -> None:
-        self._hardware = hardware
-        self._usage = usage
-        self._reports = reports
+    hardware: Callable[[], Hardware | None]
+    usage: Callable[[], Usage]
+    reports: Callable[[], int]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         yield from self._health()
         yield from self._use()
         yield from self._containers()
         reports = GaugeMetricFamily("deviceshare_reports", "Reports written since the agent started.")
-        reports.add_metric([], self._reports())
+        reports.add_metric([], self.reports())
         yield reports
 
     def _health(self) -> Iterable[GaugeMetricFamily]:
-        hardware = self._hardware() or Hardware()
+        hardware = self.hardware() or Hardware()
         healthy = _family("healthy", "1 while the device may be handed out, 0 while it is unhealthy or lost.")
         trespasses = _family(
             "trespasses", "Pods, and processes of no pod, on a group's device that are not of the group."
@@ -85,7 +84,7 @@ class _Devices(Collector):
         used = _family("memory_used_bytes", "The device's memory in use.")
         total = _family("memory_total_bytes", "The device's memory.")
         busy = _family("utilization_ratio", "How much of the last moment something ran on the device, from 0 to 1.")
-        for device in self._usage().devices:
+        for device in self.usage().devices:
             labels = [device.resource, str(device.index), device.uuid]
             used.add_metric(labels, device.memory_used_mib * MIB)
             total.add_metric(labels, device.memory_total_mib * MIB)
@@ -97,7 +96,7 @@ class _Devices(Collector):
         where = ("namespace", "pod", "container")
         memory = _family("container_memory_bytes", "The device's memory that a container's processes use.", where)
         count = _family("container_processes", "A container's processes on the device.", where)
-        for device in self._usage().devices:
+        for device in self.usage().devices:
             mib, processes = Sums[tuple[str, ...]](), Sums[tuple[str, ...]]()
             for process in device.processes:
                 namespace, _, pod = process.pod.rpartition("/")

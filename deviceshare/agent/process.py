@@ -5,14 +5,13 @@ anything is written. So whatever fails, it ends, and its successor goes on.
 """
 
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import structlog
 from aiohttp import web
 
-from deviceshare import __version__, daemon
+from deviceshare import __version__, daemon, timestamps
 from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.agent.eyes import Eyes
 from deviceshare.agent.metrics import AgentMetrics
@@ -57,7 +56,7 @@ class Agent:
             ledgers=self._ledgers,
             pods=self._pods,
             recorder=self._recorder,
-            now=_now,
+            now=timestamps.now,
             left_out=settings.excluded_namespaces,
         )
         self._reporter = Reporter(api, node)
@@ -141,7 +140,3 @@ def _kubelet(socket: str) -> Kubelet | None:
             raise AllocationsUnknown(str(error)) from error
 
     return ask
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

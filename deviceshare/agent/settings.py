@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.flags import (
     KUBECONFIG,
     LOG_FORMAT,
@@ -61,7 +61,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             default="",
             help="Where the node's CDI specifications are; what stands in a later directory counts more.",
         ),
-        click.option("--visible-devices", envvar=contract.NVIDIA.env, hidden=True),
+        click.option("--visible-devices", envvar=vendors.NVIDIA.env, hidden=True),
         flag("--pod-resources", default="", help="The kubelet's socket that tells what device plugins gave away."),
         flag(
             "--placeholders",

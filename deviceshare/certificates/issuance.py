@@ -52,8 +52,9 @@ def issue(
     authority: Authority,
     name: str,
     *,
-    dns_names: Sequence[str],
+    dns_names: Sequence[str] = (),
     addresses: Sequence[str] = (),
+    organization: str = "",
     now: datetime,
     lifetime: timedelta,
     skew: timedelta,
@@ -72,12 +73,13 @@ def issue(
     ]
     purpose = ExtendedKeyUsageOID.CLIENT_AUTH if for_client else ExtendedKeyUsageOID.SERVER_AUTH
     builder = (
-        _builder(_name(name), signer.subject, key.public_key(), signing_key.public_key(), validity)
+        _builder(_name(name, organization), signer.subject, key.public_key(), signing_key.public_key(), validity)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
     )
+    if alternatives:
+        builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
     return Issued(_pem(builder.sign(signing_key, hashes.SHA256())), new_key_pem(key), validity)
 
 
@@ -131,8 +133,9 @@ def _pem(certificate: x509.Certificate) -> str:
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+def _name(common_name: str, organization: str = "") -> x509.Name:
+    names = {NameOID.ORGANIZATION_NAME: organization, NameOID.COMMON_NAME: common_name}
+    return x509.Name([x509.NameAttribute(oid, name) for oid, name in names.items() if name])
 
 
 def _builder(

@@ -6,6 +6,7 @@ from deviceshare.cli.folding import fold, more
 from deviceshare.cli.output import Cell, Grid, Part, joined, styled, table
 from deviceshare.domain.answers.explanation import Explanation
 from deviceshare.domain.answers.verdicts import NodeVerdict
+from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.reasons import ReasonKind
 
 SHOWN: Final = 5
@@ -44,7 +45,7 @@ def _add(made: Grid, node: NodeVerdict, *, details: bool) -> None:
 def _verdict(node: NodeVerdict) -> Cell:
     if not node.fits:
         return styled(node.reason, "yellow")
-    held = " and ".join(f"{resource} {indices}" for resource, indices in node.would_get.items())
+    held = described(node.would_get)
     why = f", {node.why_these}" if node.why_these else ""
     fits = styled(f"fits, scores {node.score} of 10", "green")
     return joined(fits, f"; would get {held}{why}" if held else "")

@@ -21,6 +21,7 @@ from deviceshare.domain.answers.picture import (
     Picture,
     WaitingPod,
 )
+from deviceshare.domain.wording import listed
 
 Section = list[Part]
 
@@ -189,8 +190,7 @@ def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
         return []
     made = table("WAITING", "GROUP", "FOR", "REASON")
     for (group, reason), pods in lines:
-        others = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
-        first = styled(f"{pods[0].pod}{others}", "yellow")
+        first = styled(listed((pod.pod for pod in pods), most=1), "yellow")
         made.add_row(first, group_name(group), _age(pods[0].since, now), reason)
     return [made, *more(rest, "line", counted(sum(len(pods) for _, pods in rest), "pod"))]
 

@@ -4,6 +4,7 @@ from deviceshare.cli.folding import SHOWN, counted, fold, more
 from deviceshare.cli.inspect_view import nodes, total
 from deviceshare.cli.output import Part, group_name, styled, table
 from deviceshare.domain.answers.plan import Placement, Plan
+from deviceshare.domain.wording import listed
 
 
 def view(plan: Plan, *, details: bool) -> list[Part]:
@@ -49,6 +50,5 @@ def _waiting(plan: Plan, shown: int | None) -> list[Part]:
         return []
     made = table("WAITING", "PODS", "REASON")
     for (group, reason), pods in lines:
-        others = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
-        made.add_row(group_name(group), f"{pods[0]}{others}" if pods else "-", styled(reason, "yellow"))
+        made.add_row(group_name(group), listed(pods, most=1) or "-", styled(reason, "yellow"))
     return [made, *more(rest, "group")]

@@ -1,17 +1,16 @@
 """`deviceshare rebind GROUP`: other devices in place of broken ones."""
 
 import secrets
-from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import click
 
+from deviceshare import timestamps
 from deviceshare.cli import cluster
 from deviceshare.cli.output import say
 from deviceshare.cli.patience import insist, wait_for
 from deviceshare.domain import contract
-from deviceshare.domain.objects.devices import Device, Devices, selected
+from deviceshare.domain.objects.devices import Devices, described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.placement import replacement
@@ -56,7 +55,7 @@ async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> st
     """
     before, verdict = await insist(lambda: _request(api, name))
     if not verdict.broken:
-        return f"All devices of group {name} are healthy: it keeps {_listed(before.claim.devices)} on {before.node}."
+        return f"All devices of group {name} are healthy: it keeps {described(before.claim.devices)} on {before.node}."
     if verdict.obstacle:
         raise click.ClickException(f"Group {name} {verdict.obstacle}: {_freeing(before, verdict.broken)}")
 
@@ -74,7 +73,8 @@ async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> st
     kept = [device for device in verdict.broken if any(replacement.same(device, now) for now in after.claim.devices)]
     if kept:
         raise click.ClickException(
-            f"Group {name} keeps {_listed(kept)}, which nothing could replace; see why with kubectl describe sdg {name}"
+            f"Group {name} keeps {described(kept)}, which nothing could replace; see why with"
+            f" kubectl describe sdg {name}"
         )
     return _told(after, verdict.broken)
 
@@ -121,8 +121,8 @@ async def _look(api: Cluster, name: str) -> _Seen:
 
 
 def _told(after: _Seen, broken: Devices) -> str:
-    now = _listed(after.claim.devices)
-    lines = [f"Group {after.group.name} now holds {now} on {after.node}, and no longer {_listed(broken)}."]
+    now = described(after.claim.devices)
+    lines = [f"Group {after.group.name} now holds {now} on {after.node}, and no longer {described(broken)}."]
     if pods := after.group.status.allocated_pods:
         if replacement.by_cdi(after.ledger, after.claim.devices):
             lines.append(
@@ -145,10 +145,6 @@ def _freeing(seen: _Seen, broken: Devices) -> str:
     return f"free a device{recover}"
 
 
-def _listed(devices: Iterable[Device]) -> str:
-    return " and ".join(f"{resource} {indices}" for resource, indices in sorted(selected(devices).items()))
-
-
 def new_token() -> str:
     """A request that was never made before: RFC 3339, and drawn by lot where two are made at once."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}-{secrets.token_hex(4)}"
+    return f"{timestamps.now()}-{secrets.token_hex(4)}"

@@ -11,6 +11,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.device_health.examination import finding, findings_of
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, NotFound
 
@@ -101,7 +102,7 @@ def _marked(hardware: Hardware, node: str, name: str) -> Part:
         raise click.ClickException(f"Node {node} has no device {name}; {look}")
     if not marked:
         raise click.ClickException(f"{named[0].resource} {named[0].index} of node {node} is healthy; {look}")
-    uuids = " or ".join(part.uuid for part in marked)
+    uuids = listed((part.uuid for part in marked), link="or")
     raise click.ClickException(
         f"Several unhealthy devices of node {node} have the number {name}; name one by UUID: {uuids}"
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from deviceshare.cli.output import JSON, TABLE, FilteringConsole, print_answer, say, show, styled, table
+from deviceshare.domain.vendors import NVIDIA
 from deviceshare.sandbox import (
     Layout,
     Options,
@@ -65,7 +66,7 @@ Examples:
 @click.option("--nodes", type=click.IntRange(0, 5000), show_default="2", help="Simulated nodes.")
 @click.option("--real-node", is_flag=True, help="One real node instead, which runs containers. Needs root.")
 @click.option("--devices", type=click.IntRange(0, 1024), default=4, show_default=True, help="Devices on each node.")
-@click.option("--resource", callback=_resource, default="nvidia.com/gpu", show_default=True, help="What a device is.")
+@click.option("--resource", callback=_resource, default=NVIDIA.resource, show_default=True, help="What a device is.")
 @_directory
 @click.option("--detach", is_flag=True, help="Return when everything is ready, and leave it running.")
 @click.option("--no-deviceshare", is_flag=True, help="Leave deviceshare and its webhooks out, to run it yourself.")

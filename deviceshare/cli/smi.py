@@ -13,7 +13,7 @@ import msgspec
 
 from deviceshare.cli.output import show
 from deviceshare.cli.usage_table import pod_table
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.domain.objects.sighting import Sighting
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage
@@ -57,7 +57,7 @@ def smi(report: Path | None) -> None:
         raise click.ClickException(_no_device(VOID))
     if not mine:
         raise click.ClickException(
-            f"{contract.NVIDIA.env} names {','.join(words)}, but none of them is here; see whether they are well:"
+            f"{vendors.NVIDIA.env} names {','.join(words)}, but none of them is here; see whether they are well:"
             " deviceshare inspect -d"
         )
     show(pod_table([_usage(use, models.get(use.uuid)) for use in mine]))
@@ -65,7 +65,7 @@ def smi(report: Path | None) -> None:
 
 def _sighting(environment: Mapping[str, str]) -> Sighting:
     """All that NVML shows here, whatever the variable says."""
-    variable = environment.get(contract.NVIDIA.env)
+    variable = environment.get(vendors.NVIDIA.env)
     try:
         with Driver():
             inventory = read_inventory()
@@ -80,15 +80,15 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
 
     Of a CDI name, as in `k8s.device-plugin.nvidia.com/gpu=GPU-…`, it is the device that is behind the kind.
     """
-    value = environment.get(contract.NVIDIA.env)
+    value = environment.get(vendors.NVIDIA.env)
     if value is not None and value not in NOTHING:
         return [word.rpartition("=")[2] for word in value.split(",")]
-    for vendor in (contract.AMD, contract.ASCEND):
-        if others := environment.get(vendor.env):
-            raise click.ClickException(f"This pod has {vendor.env}={others}; smi knows NVIDIA's devices only.")
+    for vendor in vendors.VENDORS:
+        if vendor is not vendors.NVIDIA and (others := environment.get(vendor.env)):
+            raise click.ClickException(f"This pod has {vendor.env}={others}; smi knows {vendors.NVIDIA.label}s only.")
     if value is None:
         raise click.ClickException(
-            f"This pod has no device: {contract.NVIDIA.env} is not set. A pod joins a group by the annotation"
+            f"This pod has no device: {vendors.NVIDIA.env} is not set. A pod joins a group by the annotation"
             f" {contract.GROUP}, before it is made."
         )
     raise click.ClickException(_no_device(value or "empty"))
@@ -96,8 +96,8 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
 
 def _no_device(value: str) -> str:
     return (
-        f"This pod has no device: {contract.NVIDIA.env} is {value}. Where it names a group, see what it was"
-        f" given, in its annotation {contract.NVIDIA.annotation}: kubectl describe pod"
+        f"This pod has no device: {vendors.NVIDIA.env} is {value}. Where it names a group, see what it was"
+        f" given, in its annotation {vendors.NVIDIA.annotation}: kubectl describe pod"
     )
 
 

@@ -1,22 +1,21 @@
 """What a command knows of the cluster: the Fleet that the extender decides with, from one look at the API server."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import GUARDING, PodGuard, left_out
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache, Object
 from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
-from deviceshare.loops.ports import Forbidden, NotFound
+from deviceshare.loops.ports import Cluster, Forbidden, NotFound
 from deviceshare.loops.replica.feed import Feed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from deviceshare.domain.objects.ledger import NodeDevices
-    from deviceshare.domain.objects.nodes import Node
     from deviceshare.kube.api import Api
     from deviceshare.kube.mirrors import Mirrors
 
@@ -36,7 +35,7 @@ class Still(Cache[T]):
 
     synced = True
 
-    def __init__(self, objects: "Iterable[T]") -> None:
+    def __init__(self, objects: Iterable[T]) -> None:
         super().__init__()
         self.replace(objects, "")
 
@@ -65,7 +64,7 @@ def seen(mirrors: "Mirrors") -> ClusterSnapshot:
     return ClusterSnapshot(mirrors.fleet, groups, {pod.metadata.key: pod for pod in mirrors.pods.values()})
 
 
-async def guard_of(api: "Api") -> PodGuard:
+async def guard_of(api: Cluster) -> PodGuard:
     """The guard as the webhooks' configuration has it; the usual one where that can't be read."""
     try:
         found = await api.get(WEBHOOK_CONFIGURATIONS[1], contract.NAME)
@@ -76,11 +75,11 @@ async def guard_of(api: "Api") -> PodGuard:
 
 
 def snapshot(
-    nodes: "Iterable[Node]",
-    ledgers: "Iterable[NodeDevices]",
-    groups: "Iterable[Group]",
-    pods: "Iterable[Pod]",
-    others: "Iterable[Pod]" = (),
+    nodes: Iterable[Node],
+    ledgers: Iterable[NodeDevices],
+    groups: Iterable[Group],
+    pods: Iterable[Pod],
+    others: Iterable[Pod] = (),
 ) -> ClusterSnapshot:
     """What these objects make of the cluster; `others` are pods with devices from a device plugin."""
     fleet, members = Fleet(), list(pods)

@@ -1,7 +1,7 @@
 """Are the CRDs there, served at our version, and of this release? The API server drops fields that it doesn't know."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -9,13 +9,10 @@ from deviceshare import assets
 from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, unread
 from deviceshare.doctor.kinds import CRDS, Crd
 from deviceshare.domain.contract import API_GROUP, API_VERSION
-from deviceshare.loops.ports import ApiError, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 
-async def examine(api: "Api") -> Check:
+async def examine(api: Cluster) -> Check:
     """Compares each CRD in the cluster with the one that travels with this program."""
     findings = []
     for shipped in shipped_definitions():

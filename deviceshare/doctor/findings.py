@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, wording
 from deviceshare.loops.ports import ApiError, Forbidden
 
 PROBLEM: Final = "problem"
@@ -55,8 +55,7 @@ def unread(what: str, error: ApiError) -> Finding:
 
 def listed(names: list[str]) -> str:
     """`a, b, c, d, e and 3 more`"""
-    more = len(names) - LISTED
-    return ", ".join(sorted(names)[:LISTED]) + (f" and {more} more" if more > 0 else "")
+    return wording.listed(sorted(names), most=LISTED)
 
 
 def logs(release: str, container: str) -> str:

@@ -6,7 +6,7 @@ Whatever happens, Ctrl-C too, group and pod are deleted; what a killed doctor le
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 
@@ -14,10 +14,7 @@ from deviceshare.doctor import canary
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, unread
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.ports import ApiError, Forbidden, Kind, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound
 
 Make = Callable[[str, str], dict[str, Any]]
 Land = Callable[[Pod], Awaitable[tuple[str, list[Finding]]]]
@@ -31,7 +28,7 @@ STATUS_SECONDS: Final = 15.0
 CLEAN_SECONDS: Final = 30.0
 
 
-async def examine(api: "Api", namespace: str, release: str) -> Check:
+async def examine(api: Cluster, namespace: str, release: str) -> Check:
     """Sends one through `namespace`."""
     try:
         findings = canary.judge_leftovers(await api.list(GROUPS, label_selector=canary.SELECTOR))
@@ -50,7 +47,7 @@ NOTHING_FREE: Final = Finding(
 
 
 async def fly(
-    api: "Api", namespace: str, release: str, resource: str, *, make: Make = canary.pod, land: Land | None = None
+    api: Cluster, namespace: str, release: str, resource: str, *, make: Make = canary.pod, land: Land | None = None
 ) -> tuple[str, list[Finding]]:
     """What there is to say where all is well, and what isn't. `make` is given the names of the pod and of its group;
     `land` says, of a pod that was bound as it should be, what became of it, in place of what is said otherwise."""
@@ -74,7 +71,7 @@ async def fly(
     return said, [*findings, *left]
 
 
-async def _follow(api: "Api", namespace: str, release: str, name: str, resource: str) -> tuple[Pod, list[Finding]]:
+async def _follow(api: Cluster, namespace: str, release: str, name: str, resource: str) -> tuple[Pod, list[Finding]]:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + BIND_SECONDS
     while True:
@@ -94,7 +91,7 @@ async def _follow(api: "Api", namespace: str, release: str, name: str, resource:
     return seen, findings
 
 
-async def _clean(api: "Api", namespace: str, name: str) -> list[Finding]:
+async def _clean(api: Cluster, namespace: str, name: str) -> list[Finding]:
     """The pod, then its group, which may not go before it. Tries until the time is up: the webhook may lag behind."""
     error: ApiError | None = None
     places: tuple[tuple[str, Kind[Any]], ...] = ((namespace, PODS), ("", GROUPS))
@@ -116,6 +113,6 @@ async def _clean(api: "Api", namespace: str, name: str) -> list[Finding]:
         return [Finding(WARNING, f"the canary {name} could not be deleted: {error or 'it is still there'}", cure)]
 
 
-async def free(api: "Api", wanted: str = "") -> str:
+async def free(api: Cluster, wanted: str = "") -> str:
     """A resource of which a device is free, `wanted` if it is given; or "". Raises ApiError."""
     return canary.free_resource(await api.list(NODES), await api.list(NODE_DEVICES), wanted)

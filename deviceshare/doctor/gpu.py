@@ -10,14 +10,15 @@ from msgspec import Struct, field
 
 from deviceshare.doctor import canary
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, Finding
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Devices
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.sighting import MESSAGE_PATH, Sighting, decode
+from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import Event
 from deviceshare.loops.ports import Kind
 
-RESOURCE: Final = "nvidia.com/gpu"
+RESOURCE: Final = vendors.NVIDIA.resource
 LIFE_SECONDS: Final = 180
 """How long the kubelet lets the pod be, image and all, should no doctor be left to delete it."""
 _SEE: Final = "see docs/handover.md"
@@ -123,7 +124,7 @@ def judge(seen: CanaryPod, given: Devices, events: Sequence[Event] = ()) -> list
 def judge_sighting(seen: Sighting, given: Devices) -> list[Finding]:
     """What the container saw, against what its pod was given."""
     if not seen.variable:
-        what = f"{contract.NVIDIA.env} is {'not set' if seen.variable is None else 'empty'} in the canary's container"
+        what = f"{vendors.NVIDIA.env} is {'not set' if seen.variable is None else 'empty'} in the canary's container"
         cure = "see that nothing changes its environment behind deviceshare's webhook: kubectl get"
         return [Finding(PROBLEM, what, f"{cure} mutatingwebhookconfigurations")]
     if not seen.devices and not seen.silent:
@@ -135,18 +136,18 @@ def judge_sighting(seen: Sighting, given: Devices) -> list[Finding]:
     if "" in named:  # claimed by number: what UUIDs these have, nobody said
         if len(seen.devices) == len(given):
             return []
-        what = f"the canary sees {len(seen.devices)} GPUs, {', '.join(seen.devices)}, and was given {len(given)}"
+        what = f"the canary sees {len(seen.devices)} GPUs, {listed(seen.devices)}, and was given {len(given)}"
     elif named == set(seen.devices):
         return []
     else:
-        what = f"the canary sees {', '.join(seen.devices)}, and was given {', '.join(sorted(named))}"
-    cure = f"see what else injects devices on the node (privileged runtimes, {contract.NVIDIA.env} in hooks)"
+        what = f"the canary sees {listed(seen.devices)}, and was given {listed(sorted(named))}"
+    cure = f"see what else injects devices on the node (privileged runtimes, {vendors.NVIDIA.env} in hooks)"
     return [Finding(PROBLEM, what, f"{cure}; {_SEE}")]
 
 
 def _blind(seen: Sighting) -> Finding:
     """Why a container whose variable names devices has none, by what was left in it."""
-    told = f"the canary sees no GPU, with {contract.NVIDIA.env}={seen.variable}"
+    told = f"the canary sees no GPU, with {vendors.NVIDIA.env}={seen.variable}"
     if seen.error and seen.library:
         return Finding(PROBLEM, f"{told}: {seen.error}", "run nvidia-smi on the node")
     if seen.library:
@@ -168,7 +169,7 @@ def _refused(seen: CanaryPod, text: str) -> Finding:
     what = f"the canary's container can't be created: {text}"
     if _UNRESOLVABLE not in text:
         return Finding(PROBLEM, what, f"see the log of the node's container runtime; {_SEE}")
-    told = seen.metadata.annotations.get(contract.NVIDIA.annotation, "")
+    told = seen.metadata.annotations.get(vendors.NVIDIA.annotation, "")
     if "=" in told:
         cure = f"have a CDI specification on the node name {told}: nvidia-ctk cdi list, or set handover.cdiKind"
     else:

@@ -5,7 +5,7 @@ https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -21,14 +21,12 @@ from deviceshare.doctor.kinds import (
     Rollout,
     RuntimeClass,
 )
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.placement import handover
-from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.ports import ApiError, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.domain.wording import listed as enumerated
+from deviceshare.loops.kinds import NODE_DEVICES, SHARED_NODES
+from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 TOOLKIT: Final = "app=nvidia-container-toolkit-daemonset"
 """The label by which NVIDIA's operator knows the pods that set up its runtime."""
@@ -65,10 +63,10 @@ class Stack(Struct, frozen=True):
         return (self.deployment and self.deployment.flag("runtime-class")) or ""
 
 
-async def examine(api: "Api", deployment: Rollout | None) -> Check:
+async def examine(api: Cluster, deployment: Rollout | None) -> Check:
     """`deployment` is deviceshare's own, if it was found."""
     try:
-        shared = await api.list(MACHINES, label_selector=f"{contract.MODE_LABEL}={contract.MODE_SHARED}")
+        shared = await api.list(MACHINES, label_selector=SHARED_NODES)
         stack = Stack(
             machines=[machine for machine in shared if machine.has_nvidia],
             classes=await api.list(RUNTIME_CLASSES),
@@ -82,7 +80,7 @@ async def examine(api: "Api", deployment: Rollout | None) -> Check:
     return check("hand-over", summary(stack), judge(stack))
 
 
-async def _policies(api: "Api") -> list[ClusterPolicy]:
+async def _policies(api: Cluster) -> list[ClusterPolicy]:
     try:
         await api.get(CRDS, f"{CLUSTER_POLICIES.plural}.nvidia.com")
     except NotFound:
@@ -94,10 +92,10 @@ def summary(stack: Stack) -> str:
     """Which world this is, and how many nodes are told devices in which words."""
     nodes: dict[str, int] = {}
     for ledger in stack.ledgers:
-        if any(contract.vendor_of(device.resource) is contract.NVIDIA for device in ledger.devices):
-            words = ledger.status.handover.get(contract.NVIDIA.name, _UNDECIDED)
+        if _has_nvidia(ledger):
+            words = ledger.status.handover.get(vendors.NVIDIA.name, _UNDECIDED)
             nodes[words] = nodes.get(words, 0) + 1
-    counted = ", ".join(f"{number} by {words}" for words, number in sorted(nodes.items())) or "none yet"
+    counted = enumerated(f"{number} by {words}" for words, number in sorted(nodes.items())) or "none yet"
     return f"{_world(stack)}; nodes with NVIDIA's devices: {counted}"
 
 
@@ -116,7 +114,7 @@ def judge(stack: Stack) -> list[Finding]:
         return findings
     if stack.nri:
         return [*findings, *_by_plugin(stack)]
-    classes = [each.metadata.name for each in stack.classes if each.handler == contract.NVIDIA.name]
+    classes = [each.metadata.name for each in stack.classes if each.handler == vendors.NVIDIA.name]
     if stack.cdi and not stack.runtime_class and classes:
         what = "the operator's runtime isn't the default one, and pods of groups are given no runtimeClassName"
         cure = f"helm upgrade … --set handover.runtimeClassName={classes[0]},agent.runtimeClassName={classes[0]}"
@@ -130,9 +128,9 @@ def judge(stack: Stack) -> list[Finding]:
 def _bare(stack: Stack, why: str, cure: str) -> Iterable[Finding]:
     """Nodes told numbers or UUIDs where only CDI names will do, by setting or label; or those that may yet be."""
     told = {
-        ledger.node: ledger.status.handover.get(contract.NVIDIA.name, "")
+        ledger.node: ledger.status.handover.get(vendors.NVIDIA.name, "")
         for ledger in stack.ledgers
-        if any(contract.vendor_of(device.resource) is contract.NVIDIA for device in ledger.devices)
+        if _has_nvidia(ledger)
     }
     if nodes := sorted(node for node, words in told.items() if words != handover.NONE and not handover.is_kind(words)):
         yield Finding(PROBLEM, f"told numbers or UUIDs, and {why}: {listed(nodes)}", _unlabelled(stack, cure))
@@ -142,6 +140,10 @@ def _bare(stack: Stack, why: str, cure: str) -> Iterable[Finding]:
         yield Finding(
             mark, f"handover.style is {stack.style}: a new node is told numbers or UUIDs{new}, and {why}", cure
         )
+
+
+def _has_nvidia(ledger: NodeDevices) -> bool:
+    return any(vendors.NVIDIA.supplies(device.resource) for device in ledger.devices)
 
 
 def _unlabelled(stack: Stack, cure: str) -> str:

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.loops.ports import Kind
@@ -211,9 +211,7 @@ class NodeSoftware(Struct, frozen=True):
     @property
     def has_nvidia(self) -> bool:
         inventory = self.metadata.annotations.get(contract.INVENTORY_ANNOTATION, "")
-        return "nvidia.com/gpu" in inventory or any(
-            contract.plugin_vendor_of(resource) is contract.NVIDIA for resource in self.status.allocatable
-        )
+        return vendors.NVIDIA.resource in inventory or any(map(vendors.NVIDIA.allocates, self.status.allocatable))
 
 
 class PolicyCdi(Struct, frozen=True, rename="camel"):

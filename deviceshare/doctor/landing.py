@@ -2,19 +2,17 @@
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from deviceshare.doctor import gpu
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, Check, Finding, check, unread
 from deviceshare.doctor.flight import NOTHING_FREE, fly, free
 from deviceshare.doctor.kinds import RUNTIME_CLASSES, Rollout
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import EVENTS, NODE_DEVICES, Event
-from deviceshare.loops.ports import ApiError, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 NAME: Final = "gpu"
 POLL_SECONDS: Final = 1.0
@@ -29,7 +27,7 @@ _NO_IMAGE: Final = Finding(
 )
 
 
-async def examine(api: "Api", namespace: str, release: str, deployment: Rollout | None, image: str) -> Check:
+async def examine(api: Cluster, namespace: str, release: str, deployment: Rollout | None, image: str) -> Check:
     """Sends one through `namespace`, with `image` or that of the Deployment."""
     own = deployment.container(contract.NAME) if deployment else None
     image = image or (own.image if own else "")
@@ -49,7 +47,7 @@ async def examine(api: "Api", namespace: str, release: str, deployment: Rollout 
     return check(NAME, said, findings)
 
 
-async def _missing_class(api: "Api", deployment: Rollout | None) -> Finding | None:
+async def _missing_class(api: Cluster, deployment: Rollout | None) -> Finding | None:
     """A pod that names a RuntimeClass which isn't there is refused: there is nothing to send."""
     name = deployment.flag("runtime-class") if deployment else None
     if not name or any(each.metadata.name == name for each in await api.list(RUNTIME_CLASSES)):
@@ -59,15 +57,15 @@ async def _missing_class(api: "Api", deployment: Rollout | None) -> Finding | No
     return Finding(PROBLEM, what, cure)
 
 
-async def _nothing_to_open(api: "Api") -> Finding:
+async def _nothing_to_open(api: Cluster) -> Finding:
     others = {device.resource for ledger in await api.list(NODE_DEVICES) for device in ledger.devices}
     if others and gpu.RESOURCE not in others:
-        what = f"only NVIDIA's GPUs can be opened by a canary, and the shared nodes have {', '.join(sorted(others))}"
+        what = f"a canary can open {vendors.NVIDIA.label}s only, and the shared nodes have {listed(sorted(others))}"
         return Finding(UNTESTED, what, "")
     return NOTHING_FREE
 
 
-async def _land(api: "Api", namespace: str, bound: Pod) -> tuple[str, list[Finding]]:
+async def _land(api: Cluster, namespace: str, bound: Pod) -> tuple[str, list[Finding]]:
     """What the canary saw, once its container has ended, or can't start."""
     name = bound.metadata.name
     loop = asyncio.get_running_loop()
@@ -89,7 +87,7 @@ async def _land(api: "Api", namespace: str, bound: Pod) -> tuple[str, list[Findi
     return f"a container on {bound.node} opened the GPU of its group, and sees no other", findings
 
 
-async def _events(api: "Api", namespace: str, name: str) -> list[Event]:
+async def _events(api: Cluster, namespace: str, name: str) -> list[Event]:
     try:
         return await api.list(EVENTS, namespace=namespace, field_selector=f"involvedObject.name={name}")
     except ApiError:  # they would only say more

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from deviceshare.doctor.findings import OK, PROBLEM, WARNING, Check, Finding, check, listed, logs, unread
 from deviceshare.domain import contract
@@ -14,17 +14,14 @@ from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import counted_devices
 from deviceshare.domain.placement.inventory import KEPT_OUT, take
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
-from deviceshare.loops.ports import ApiError
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster
 
 ALIKE: Final = 0.85
 """How similar a label's key must be to ours to be taken for a slip of the pen, as `deviceshare/mode` is."""
 _SHARE: Final = f"kubectl label node NODE --overwrite {contract.MODE_LABEL}={contract.MODE_SHARED}"
 
 
-async def examine(api: "Api", release: str) -> Check:
+async def examine(api: Cluster, release: str) -> Check:
     """All nodes, and the ledgers of the shared ones."""
     try:
         nodes = await api.list(NODES)

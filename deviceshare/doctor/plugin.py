@@ -1,21 +1,17 @@
 """The vendor's device plugin: on shared nodes it gives devices to plain pods, and asks nobody whose they are."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from deviceshare.doctor.findings import WARNING, Check, Finding, check, listed, unread
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.quantities import is_some
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
-from deviceshare.loops.ports import ApiError
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster
 
 
-async def examine(api: "Api") -> Check:
+async def examine(api: Cluster) -> Check:
     """The shared nodes that a plugin has devices on, and what their agents say of placeholders."""
     try:
         nodes, ledgers = await api.list(NODES), await api.list(NODE_DEVICES)
@@ -44,4 +40,4 @@ def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices]) -> list[Finding
 def _plugged(node: Node) -> set[str]:
     """Resources that a plugin tells of; the kubelet takes back what a plugin that is gone told, as 0."""
     told = (resource for resource, quantity in node.status.allocatable.items() if is_some(quantity))
-    return {contract.counted_as(resource) for resource in told if contract.plugin_vendor_of(resource)}
+    return {vendors.counted_as(resource) for resource in told if vendors.plugin_vendor_of(resource)}

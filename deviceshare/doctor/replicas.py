@@ -2,24 +2,21 @@
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, logs, unread
 from deviceshare.doctor.kinds import DAEMON_SETS, DEPLOYMENTS, Rollout
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import LEASES, Lease
 from deviceshare.loops.leadership import LEASE_NAME
-from deviceshare.loops.ports import ApiError, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 POLL_SECONDS: Final = 0.5
 NO_DURATION_SECONDS: Final = 15.0
 """How long a lease is watched that doesn't say how long it lasts."""
 
 
-async def deployment(api: "Api", namespace: str) -> Rollout | None:
+async def deployment(api: Cluster, namespace: str) -> Rollout | None:
     """deviceshare's own; None where it runs by other means. Raises ApiError."""
     try:
         return await api.get(DEPLOYMENTS, contract.NAME, namespace)
@@ -27,7 +24,7 @@ async def deployment(api: "Api", namespace: str) -> Rollout | None:
         return None
 
 
-async def agents(api: "Api", namespace: str) -> Rollout | None:
+async def agents(api: Cluster, namespace: str) -> Rollout | None:
     """Those on the nodes; None where none are wanted. Raises ApiError."""
     try:
         return await api.get(DAEMON_SETS, contract.AGENT, namespace)
@@ -35,7 +32,7 @@ async def agents(api: "Api", namespace: str) -> Rollout | None:
         return None
 
 
-async def examine(api: "Api", namespace: str) -> Check:
+async def examine(api: Cluster, namespace: str) -> Check:
     """Leases are watched until they are renewed: clocks differ, and an old date alone tells nothing."""
     try:
         found = await deployment(api, namespace)
@@ -86,7 +83,7 @@ def judge_agents(found: Rollout | None, namespace: str) -> list[Finding]:
     return [Finding(WARNING, f"{text}: the other nodes' GPUs are known by number only, and not watched", cure)]
 
 
-async def _renewed(api: "Api", name: str, namespace: str) -> bool | None:
+async def _renewed(api: Cluster, name: str, namespace: str) -> bool | None:
     """Whether the lease changes within its own duration; None where nobody holds it."""
     try:
         first = await api.get(LEASES, name, namespace)

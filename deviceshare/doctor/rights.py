@@ -6,17 +6,14 @@ https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import to_builtins
 
 from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, unread
 from deviceshare.doctor.kinds import ACCESS, OWN_ACCESS, Attributes, Rollout
 from deviceshare.domain import contract
-from deviceshare.loops.ports import ApiError
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster
 
 ROLES: Final = ("controller", "extender", "webhook")
 _OURS, _ADMISSION = contract.API_GROUP, "admissionregistration.k8s.io"
@@ -68,7 +65,7 @@ def needed(namespace: str, roles: Iterable[str] = ROLES, *, own_ca: bool = True)
     return list(dict.fromkeys(rights))
 
 
-async def examine_person(api: "Api") -> Check:
+async def examine_person(api: Cluster) -> Check:
     """What who asks may not do."""
     try:
         denied = await _denied(api, PERSON, "")
@@ -83,7 +80,7 @@ def judge_person(denied: list[Attributes]) -> list[Finding]:
     return [Finding(WARNING, f"you may not {listed([_said(each) for each in denied])}", cure)] if denied else []
 
 
-async def examine_own(api: "Api", namespace: str, deployment: Rollout | None) -> Check:
+async def examine_own(api: Cluster, namespace: str, deployment: Rollout | None) -> Check:
     """What deviceshare's service account may not do but has to."""
     flag = deployment.flag if deployment else (lambda _: None)
     user = flag("identity") or f"system:serviceaccount:{namespace}:{contract.NAME}"
@@ -105,7 +102,7 @@ def judge_own(user: str, denied: list[Attributes]) -> list[Finding]:
     return [Finding(PROBLEM, what, cure)]
 
 
-async def _denied(api: "Api", rights: Sequence[Attributes], user: str) -> list[Attributes]:
+async def _denied(api: Cluster, rights: Sequence[Attributes], user: str) -> list[Attributes]:
     try:
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(_ask(api, right, user), name=_said(right)) for right in rights]
@@ -114,7 +111,7 @@ async def _denied(api: "Api", rights: Sequence[Attributes], user: str) -> list[A
     return [right for right, answer in zip(rights, asked, strict=True) if not answer.result()]
 
 
-async def _ask(api: "Api", right: Attributes, user: str) -> bool:
+async def _ask(api: Cluster, right: Attributes, user: str) -> bool:
     spec = {"resourceAttributes": to_builtins(right)}
     if user:
         namespace = user.split(":")[2] if user.startswith("system:serviceaccount:") else ""

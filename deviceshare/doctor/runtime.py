@@ -7,17 +7,14 @@ https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/
 
 import tomllib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
 from deviceshare.doctor.kinds import MACHINES, RUNTIME_CLASSES, NodeSoftware, RuntimeClass
-from deviceshare.domain import contract
-from deviceshare.loops.ports import ApiError
+from deviceshare.domain import vendors
+from deviceshare.loops.kinds import SHARED_NODES
+from deviceshare.loops.ports import ApiError, Cluster
 
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
-
-NVIDIA: Final = "nvidia"
 FILE: Final = "/etc/nvidia-container-runtime/config.toml"
 ENV_OFF: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 MOUNTS_ON: Final = "accept-nvidia-visible-devices-as-volume-mounts"
@@ -26,15 +23,11 @@ BOTTLEROCKET: Final = "Bottlerocket"
 """Its toolkit is set up for NVIDIA's device plugin alone: https://bottlerocket.dev/en/os/latest/#/api/settings/"""
 
 
-async def examine(api: "Api", settings: str | None) -> Check:
+async def examine(api: Cluster, settings: str | None) -> Check:
     """`settings` is the text of a node's file, if who asks has brought it."""
     findings = judge_settings(settings) if settings is not None else []
     try:
-        shared = [
-            machine
-            for machine in await api.list(MACHINES, label_selector=f"{contract.MODE_LABEL}={contract.MODE_SHARED}")
-            if machine.has_nvidia
-        ]
+        shared = [machine for machine in await api.list(MACHINES, label_selector=SHARED_NODES) if machine.has_nvidia]
         classes = await api.list(RUNTIME_CLASSES)
     except ApiError as error:
         return check("runtime", "", [*findings, unread("runtime classes", error)])
@@ -49,9 +42,9 @@ async def examine(api: "Api", settings: str | None) -> Check:
 
 def judge_handlers(machines: Iterable[NodeSoftware], classes: Sequence[RuntimeClass]) -> list[Finding]:
     """Whether pods can ask for NVIDIA's runtime where it isn't the default. Nodes tell what they have from 1.30 on."""
-    named = [each.metadata.name for each in classes if each.handler == NVIDIA]
-    have = [each.metadata.name for each in machines if NVIDIA in each.handlers]
-    lack = [each.metadata.name for each in machines if each.handlers and NVIDIA not in each.handlers]
+    named = [each.metadata.name for each in classes if each.handler == vendors.NVIDIA.name]
+    have = [each.metadata.name for each in machines if vendors.NVIDIA.name in each.handlers]
+    lack = [each.metadata.name for each in machines if each.handlers and vendors.NVIDIA.name not in each.handlers]
     findings = []
     if have and not named:
         what = f"nodes have the runtime nvidia, but no RuntimeClass names it: {listed(have)}"
@@ -69,7 +62,7 @@ def judge_systems(machines: Iterable[NodeSoftware]) -> list[Finding]:
     names = [each.metadata.name for each in machines if BOTTLEROCKET in each.status.node_info.os_image]
     if not names:
         return []
-    what = f"Bottlerocket ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers by default: {listed(names)}"
+    what = f"Bottlerocket ignores {vendors.NVIDIA.env} of unprivileged containers by default: {listed(names)}"
     key = "settings.nvidia-container-runtime.visible-devices"
     return [Finding(WARNING, what, f"apiclient set {key}-envvar-when-unprivileged=true {key}-as-volume-mounts=false")]
 
@@ -90,7 +83,7 @@ def judge_settings(text: str) -> list[Finding]:
         what = f"{MOUNTS_ON}=true: a container may ask for devices by mounts, and these overrule the variable"
         findings.append(Finding(WARNING, what, f"nvidia-ctk config --in-place --set {MOUNTS_ON}=false {restart}"))
     if swarm := settings.get(SWARM):
-        what = f"{SWARM}={swarm!r}: where a container has this variable, it overrules NVIDIA_VISIBLE_DEVICES"
+        what = f"{SWARM}={swarm!r}: where a container has this variable, it overrules {vendors.NVIDIA.env}"
         findings.append(Finding(WARNING, what, f"remove {SWARM} from {FILE} {restart}"))
     return findings
 
@@ -101,7 +94,7 @@ def _by_cdi(settings: Any) -> list[Finding]:
         runtime = settings["nvidia-container-runtime"]
         if runtime["mode"] != "cdi":
             return []
-        kind = runtime.get("modes", {}).get("cdi", {}).get("default-kind", "nvidia.com/gpu")
+        kind = runtime.get("modes", {}).get("cdi", {}).get("default-kind", vendors.NVIDIA.resource)
     except (KeyError, TypeError, AttributeError):
         return []
     what = (

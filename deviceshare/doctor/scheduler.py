@@ -4,7 +4,7 @@ deviceshare writes no node into a pod (decision 10), so a scheduler that samples
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -12,10 +12,8 @@ from msgspec import Struct
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, unread
 from deviceshare.doctor.kinds import CONFIG_MAPS, SCHEDULER_PODS, Rollout, SchedulerPod
 from deviceshare.domain import contract
-from deviceshare.loops.ports import ApiError, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.domain.wording import listed
+from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 _SYSTEM: Final = "kube-system"
 _SELECTOR: Final = "component=kube-scheduler"
@@ -53,7 +51,7 @@ class SchedulerConfig(Struct, frozen=True, rename="camel"):
         return (self.percentage_of_nodes_to_score if own is None else own) or 0
 
 
-async def examine(api: "Api", release: str, deployment: Rollout | None) -> Check:
+async def examine(api: Cluster, release: str, deployment: Rollout | None) -> Check:
     """The ConfigMap of our own kube-scheduler, or whatever of the cluster's can be seen."""
     try:
         if deployment and deployment.container("kube-scheduler"):
@@ -65,7 +63,7 @@ async def examine(api: "Api", release: str, deployment: Rollout | None) -> Check
     return check("scheduler", "shows the extender every node, and asks it before it evicts pods", findings)
 
 
-async def _examine_foreign(api: "Api") -> list[Finding]:
+async def _examine_foreign(api: Cluster) -> list[Finding]:
     """The cluster's own: its file mostly lies on a host, where nobody sees it from here."""
     pods = await api.list(SCHEDULER_PODS, namespace=_SYSTEM, label_selector=_SELECTOR)
     findings = []
@@ -77,7 +75,7 @@ async def _examine_foreign(api: "Api") -> list[Finding]:
     return findings if pods else judge_unseen([])
 
 
-async def _read(api: "Api", name: str, namespace: str, file: str) -> list[Finding]:
+async def _read(api: Cluster, name: str, namespace: str, file: str) -> list[Finding]:
     where = f"{file} of the ConfigMap {namespace}/{name}"
     try:
         found = await api.get(CONFIG_MAPS, name, namespace)
@@ -114,5 +112,5 @@ def judge(where: str, text: str) -> list[Finding]:
 def judge_unseen(pods: Sequence[SchedulerPod]) -> list[Finding]:
     """What to look at by hand, and where; of pods only those with a file of their own."""
     files = sorted({f"{pod.config} on {pod.spec.node_name or 'its host'}" for pod in pods if pod.config})
-    what = f"kube-scheduler's configuration can't be seen from here: {', '.join(files) or 'wherever it runs'}"
+    what = f"kube-scheduler's configuration can't be seen from here: {listed(files) or 'wherever it runs'}"
     return [Finding(UNTESTED, what, f"see that it has {_SHOULD}: docs/installation.md")]

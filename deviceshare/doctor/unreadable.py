@@ -1,28 +1,23 @@
 """Objects that can't be read: what they hide is taken for in use, so something waits until somebody corrects them."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from deviceshare.doctor.findings import PROBLEM, Check, Finding, check, unread
-from deviceshare.domain import contract
 from deviceshare.domain.placement.blind_spots import UnreadableObject, unreadable
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.ports import ApiError, Kind
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS, SHARED_NODES
+from deviceshare.loops.ports import ApiError, Cluster, Kind
 
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
-
-_SHARED: Final = {"label_selector": f"{contract.MODE_LABEL}={contract.MODE_SHARED}"}
 _UNFINISHED: Final = {"field_selector": "status.phase!=Succeeded,status.phase!=Failed"}
 _LOOKED_AT: Final[tuple[tuple[Kind[Any], dict[str, str]], ...]] = (
     (GROUPS, {}),
     (NODE_DEVICES, {}),
-    (NODES, _SHARED),
+    (NODES, {"label_selector": SHARED_NODES}),
     (PODS, _UNFINISHED),
 )
 
 
-async def examine(api: "Api") -> Check:
+async def examine(api: Cluster) -> Check:
     """Groups, ledgers, shared nodes, and the pods that haven't ended."""
     findings: list[Finding] = []
     for kind, selectors in _LOOKED_AT:

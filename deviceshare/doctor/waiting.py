@@ -1,7 +1,6 @@
 """The check of waiting pods: those that wait in vain because of their own node affinity."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from deviceshare.doctor.findings import WARNING, Check, Finding, check, listed, unread
 from deviceshare.domain import contract
@@ -13,13 +12,10 @@ from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.ports import ApiError
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
+from deviceshare.loops.ports import ApiError, Cluster
 
 
-async def examine(api: "Api") -> Check:
+async def examine(api: Cluster) -> Check:
     """The groups' pods, and where they could go."""
     try:
         nodes, ledgers = await api.list(NODES), await api.list(NODE_DEVICES)

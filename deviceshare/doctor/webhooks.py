@@ -21,7 +21,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import GUARDING, left_out
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import PODS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
-from deviceshare.loops.ports import ApiError, NotFound
+from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
@@ -35,7 +35,7 @@ OF_AGENTS: Final = "validate-node-devices.deviceshare.io"
 _APPLY = "helm upgrade the release, or kubectl apply -f {file} and let deviceshare fill in the caBundle (--ca-secret)"
 
 
-async def examine(api: "Api", release: str, deployment: Rollout | None) -> Check:
+async def examine(api: Cluster, release: str, deployment: Rollout | None) -> Check:
     """The configurations, as they stand."""
     findings = []
     setting = deployment.flag("excluded-namespaces") if deployment else None
@@ -104,7 +104,7 @@ async def examine_injection(api: "Api", namespace: str, release: str) -> Check:
 def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> list[Finding]:
     """What a dry run's answer tells about the way to the webhooks."""
     if isinstance(answer, Pod):
-        if answer.admitted:
+        if answer.injected:
             return []
         what = f"a pod of a group in {namespace} is not injected: the webhooks are missing or leave this namespace out"
         cure = "name another with --namespace, or take it out of webhooks.excludedNamespaces in the chart's values"

@@ -10,12 +10,12 @@ it says, so equal Events meet in one object, whichever replica saw them and howe
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 from msgspec import Struct
 
+from deviceshare import timestamps
 from deviceshare.kube.backoff import delays
 from deviceshare.loops.kinds import EVENTS
 from deviceshare.loops.ports import AlreadyExists, ApiError, Cluster, Subject, Unavailable
@@ -67,7 +67,7 @@ class EventRecorder:
 
     def _record(self, subject: Subject, type_: str, reason: str, message: str) -> None:
         kind, name, namespace, uid = subject
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = timestamps.now()
         key = _name(name, kind.kind, namespace, uid, type_, reason, message)
         if note := self._notes.get(key):
             note.count += 1

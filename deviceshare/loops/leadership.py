@@ -14,12 +14,12 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 from msgspec import Struct
 
+from deviceshare import timestamps
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import LEASES, Lease
 from deviceshare.loops.ports import ApiError, Cluster, Conflict, NotFound
@@ -184,7 +184,7 @@ class Elector:
         spec: dict[str, Any] = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": int(self._timing.duration),
-            "renewTime": _now(),
+            "renewTime": timestamps.micro_now(),
         }
         if lease is None or lease.spec.holder_identity != self._identity:
             spec["acquireTime"] = spec["renewTime"]
@@ -202,7 +202,7 @@ class Elector:
 
     async def _release(self) -> None:
         """Gives the lease back if it is ours, so that the next leader need not wait for it to run out."""
-        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": timestamps.micro_now()}
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
                 # Read first: a request that was cut off may have written it, and then the version we hold is old.
@@ -227,8 +227,3 @@ async def _stop(task: asyncio.Task[None], patience: float) -> bool:
 
 def _fingerprint(lease: Lease | None) -> object:
     return lease and (lease.spec.holder_identity, lease.spec.renew_time, lease.spec.lease_transitions)
-
-
-def _now() -> str:
-    """MicroTime: RFC 3339 in UTC with exactly six digits."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

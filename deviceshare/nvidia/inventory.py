@@ -1,17 +1,15 @@
 """What GPUs a node has. A GPU that doesn't answer keeps nobody from reading the others."""
 
 from pathlib import Path
-from typing import Final
 
 import pynvml
 from msgspec import Struct
 
 from deviceshare.domain.objects.hardware import Link, Part
+from deviceshare.domain.vendors import NVIDIA
 from deviceshare.nvidia.driver import Gpu, NvmlRefused, ask, ask_if_known, find_gpus, pci_address
 from deviceshare.nvidia.links import read_links
 from deviceshare.nvidia.memory import MIB, read_memory
-
-RESOURCE: Final = "nvidia.com/gpu"
 
 
 class Inventory(Struct, frozen=True):
@@ -57,7 +55,7 @@ def _part(gpu: Gpu, sysfs: Path) -> Part:
     memory = read_memory(gpu)
     mig = ask_if_known(pynvml.nvmlDeviceGetMigMode, gpu.handle)
     return Part(
-        resource=RESOURCE,
+        resource=NVIDIA.resource,
         index=gpu.index,
         uuid=gpu.uuid,
         model=ask_if_known(pynvml.nvmlDeviceGetName, gpu.handle) or "",

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import msgspec
 
+from deviceshare.domain import vendors
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.kubernetes.binaries import Binaries
 from deviceshare.sandbox.kubernetes.programs import Programs
@@ -23,7 +24,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 2
     devices: int = 4
     """On each node."""
-    resource: str = "nvidia.com/gpu"
+    resource: str = vendors.NVIDIA.resource
     deviceshare: bool = True
     """Whether deviceshare runs and its webhooks are registered. The CRDs and its rights are there in any case."""
     kubelet: bool = True

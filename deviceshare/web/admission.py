@@ -5,11 +5,12 @@ because of webhooks that ask it again would stay so. Nothing is remembered eithe
 """
 
 from collections.abc import Awaitable, Callable, Sized
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 from aiohttp import web
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import WARN, bypasses, new_bypasses, told
@@ -53,7 +54,7 @@ _MAX_RESOURCES = 100
 class _Concern(Struct, frozen=True):
     """As much of a pod as it takes to leave it alone."""
 
-    metadata: DraftMeta = field(default_factory=DraftMeta)
+    metadata: DraftMeta = DraftMeta()
 
 
 _concerns = ObjectDecoder(_Concern)
@@ -63,31 +64,21 @@ _groups = ObjectDecoder(Group)
 _wholes = ObjectDecoder(dict[str, Any])
 
 
+@dataclass(frozen=True)
 class Admission:
-    """`/mutate-pods`, `/validate-pods`, `/validate-groups` and `/validate-node-devices`.
+    """`/mutate-pods`, `/validate-pods`, `/validate-groups` and `/validate-node-devices`."""
 
-    `identity` is the user name deviceshare acts under, who alone may write its annotations; `agent` the one of its
-    agents on nodes, who may write nothing but their reports. `bypasses` says whether ways around the hand-over are
-    warned of or refused (bypasses.py); they are judged in the validation, which sees the pod as it is stored.
-    `runtime_class` is the one that pods of groups get, or "".
-    """
-
-    def __init__(
-        self,
-        groups: Mirror[Group],
-        pods: Mirror[Pod],
-        identity: str = contract.IDENTITY,
-        agent: str = contract.AGENT_IDENTITY,
-        *,
-        bypasses: str = WARN,
-        runtime_class: str = "",
-    ) -> None:
-        self._groups = groups
-        self._pods = pods
-        self._identity = identity
-        self._agent = agent
-        self._bypasses = bypasses
-        self._runtime_class = runtime_class
+    groups: Mirror[Group]
+    pods: Mirror[Pod]
+    identity: str = contract.IDENTITY
+    """The user name that deviceshare acts under, who alone may write its annotations."""
+    agent: str = contract.AGENT_IDENTITY
+    """The one of its agents on nodes, who may write nothing but their reports."""
+    bypasses: str = field(default=WARN, kw_only=True)
+    """Whether ways around the hand-over are warned of or refused (bypasses.py). They are judged in the validation,
+    which sees the pod as it is stored."""
+    runtime_class: str = field(default="", kw_only=True)
+    """The one that pods of groups get, or ""."""
 
     def routes(self) -> list[web.RouteDef]:
         """What a Server of `MAX_BODY` bytes serves."""
@@ -104,8 +95,8 @@ class Admission:
         pod = _draft(request.object)
         if request.operation == "CREATE" and not request.sub_resource:
             name = (pod.metadata.annotations or {}).get(contract.GROUP, "")
-            known, runtime_class = self._groups.synced, self._runtime_class
-            injection = inject(pod, self._groups.get(name), group_known=known, runtime_class=runtime_class)
+            known, runtime_class = self.groups.synced, self.runtime_class
+            injection = inject(pod, self.groups.get(name), group_known=known, runtime_class=runtime_class)
         elif request.operation == "UPDATE" and request.sub_resource == "ephemeralcontainers":
             injection = inject_ephemeral(pod, _ephemeral_names(request.old_object))
         else:
@@ -116,25 +107,27 @@ class Admission:
         if not (_concerns_us(request.object) or _concerns_us(request.old_object)):
             return ALLOWED
         if request.operation == "CREATE":
-            return self._told(review_new_pod(_pod(request.object)), bypasses(_draft(request.object)))
+            pod = _pod(request.object)
+            return self._told(review_new_pod(pod, self.groups.get(pod.group)), bypasses(_draft(request.object)))
         if request.operation != "UPDATE":
             return ALLOWED
         if request.sub_resource == "ephemeralcontainers":
-            pod, before = _draft(request.object), _draft(request.old_object)
+            draft, before = _draft(request.object), _draft(request.old_object)
             existing = _ephemeral_names(request.old_object)
             known = bypasses(before, existing)
-            added = [way for way in bypasses(pod, existing) if way not in known]
-            return self._told(review_ephemeral_containers(pod, existing), added)
+            added = [way for way in bypasses(draft, existing) if way not in known]
+            group = self.groups.get((draft.metadata.annotations or {}).get(contract.GROUP, ""))
+            return self._told(review_ephemeral_containers(draft, existing, group), added)
         # Whose labels may change has nothing to do with what else of the pod can't be read.
         old, new = (_pod(raw, whole=False) for raw in (request.old_object, request.object))
         if new.metadata.hides("metadata.labels") or new.metadata.hides("metadata.annotations"):
             raise UnreadableReviewObject(f"the pod can't be read ({new.metadata.fault})")
-        ours = request.user_info.username == self._identity
+        ours = request.user_info.username == self.identity
         around = [] if ours else new_bypasses(old.metadata.annotations, new.metadata.annotations)
         return self._told(review_changed_pod(old, new, by_deviceshare=ours), around)
 
     def _told(self, refusal: str, around: list[str]) -> ReviewVerdict:
-        refused, warnings = told(around, self._bypasses)
+        refused, warnings = told(around, self.bypasses)
         return ReviewVerdict(refusal or refused, warnings=warnings)
 
     def _validate_group(self, request: ReviewRequest) -> ReviewVerdict:
@@ -147,15 +140,15 @@ class Admission:
             return ReviewVerdict(review_changed_group(old, new))
         if request.operation == "DELETE":
             group = decode_object(_groups, request.old_object, whole=False)
-            if not self._pods.synced:
+            if not self.pods.synced:
                 return ReviewVerdict(
                     f"deviceshare doesn't know yet which pods use {group.name!r}: try again soon", code=503
                 )
-            return ReviewVerdict(review_deleted_group(group, self._pods.values()))
+            return ReviewVerdict(review_deleted_group(group, self.pods.values()))
         return ALLOWED
 
     def _validate_node_devices(self, request: ReviewRequest) -> ReviewVerdict:
-        if request.user_info.username != self._agent:
+        if request.user_info.username != self.agent:
             return ALLOWED
         if request.operation != "UPDATE":
             return ReviewVerdict(

@@ -7,6 +7,7 @@ would make it wait until something in the cluster changes, five minutes at worst
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -21,9 +22,9 @@ from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle
 from deviceshare.loops.ports import ApiError, Mirror
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.web.extender_api import (
-    decode_arguments,
-    decode_binding,
-    decode_preemption,
+    ARGUMENTS,
+    BINDING,
+    PREEMPTION,
     error_result,
     filter_result,
     named_nodes,
@@ -58,25 +59,17 @@ class Binds(Protocol):
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
 
 
+@dataclass(frozen=True)
 class Extender:
-    """Answers kube-scheduler from the fleet; `ready` says whether the mirrors behind it are synced."""
+    """Answers kube-scheduler from the fleet."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        groups: Mirror[Group],
-        binder: Binds,
-        ready: Callable[[], bool],
-        guard: PodGuard = PodGuard(),  # noqa: B008 it is never changed
-        *,
-        own_names: OwnNames | None = LOOPBACK,
-    ) -> None:
-        self._guard = guard
-        self._fleet = fleet
-        self._groups = groups
-        self._binder = binder
-        self._ready = ready
-        self._own_names = own_names
+    fleet: Fleet
+    groups: Mirror[Group]
+    binder: Binds
+    ready: Callable[[], bool]
+    """Whether the mirrors behind it are synced."""
+    guard: PodGuard = PodGuard()  # noqa: RUF009 it is never changed
+    own_names: OwnNames | None = LOOPBACK
 
     def routes(self) -> list[web.RouteDef]:
         """What a Server of `MAX_BODY` bytes and `TIMEOUT` seconds serves."""
@@ -88,49 +81,49 @@ class Extender:
         ]
 
     async def _filter(self, body: bytes) -> web.Response:
-        arguments = decode_arguments(body)
+        arguments = ARGUMENTS.decode(body)
         names, whole = named_nodes(arguments)
-        pod = self._guard(arguments.pod)
-        self._binder.remember(pod)
+        pod = self.guard(arguments.pod)
+        self.binder.remember(pod)
         if not pod.group and not pod.left_out:
             return _json(filter_result(names, {}, whole))
-        if not self._ready():
+        if not self.ready():
             return _json(error_result(STARTING), "not-ready")
         fits, refused = self._place(pod, names)
         return _json(filter_result(fits, refused, whole), "ok" if fits else "no-fit")
 
     def _place(self, pod: Pod, names: Sequence[str]) -> Filtered:
-        group = self._groups.get(pod.group)
+        group = self.groups.get(pod.group)
         obstacle = pod_obstacle(pod, group)
         if obstacle or group is None:
             return Filtered([], {obstacle or missing(pod): list(names)})
-        return self._fleet.filter(group.request, names)
+        return self.fleet.filter(group.request, names)
 
     async def _prioritize(self, body: bytes) -> web.Response:
-        arguments = decode_arguments(body)
+        arguments = ARGUMENTS.decode(body)
         names, _ = named_nodes(arguments)
-        group = self._groups.get(arguments.pod.group) if arguments.pod.group else None
-        scores = self._fleet.prioritize(group.request, names) if group else dict.fromkeys(names, 0)
+        group = self.groups.get(arguments.pod.group) if arguments.pod.group else None
+        scores = self.fleet.prioritize(group.request, names) if group else dict.fromkeys(names, 0)
         return _json(scores_result(scores))
 
     async def _preempt(self, body: bytes) -> web.Response:
         """Lets pods be evicted only where that gives the pod what it waits for: evicting frees no device of a claim."""
-        asked = decode_preemption(body)
-        pod, victims = self._guard(asked.pod), asked.victims
+        asked = PREEMPTION.decode(body)
+        pod, victims = self.guard(asked.pod), asked.victims
         if not pod.group and not pod.left_out:
             return _json(preemption_result(victims))
-        if not self._ready():
+        if not self.ready():
             # This answer has no `Error`. Any status but 200 is one, and then nobody is evicted.
             return _json(error_result(STARTING), "not-ready", status=503)
         fits = self._place(pod, list(victims)).fits
         return _json(preemption_result({node: victims[node] for node in fits}), "ok" if fits else "no-fit")
 
     async def _bind(self, body: bytes) -> web.Response:
-        asked = decode_binding(body)
-        if not self._ready() and not self._binder.groupless(asked.pod_uid):
+        asked = BINDING.decode(body)
+        if not self.ready() and not self.binder.groupless(asked.pod_uid):
             return _json(error_result(STARTING), "not-ready")
         try:
-            await self._binder.bind(asked.pod_namespace, asked.pod_name, asked.pod_uid, asked.node)
+            await self.binder.bind(asked.pod_namespace, asked.pod_name, asked.pod_uid, asked.node)
         except (Refused, ApiError) as error:
             result = "refused" if isinstance(error, Refused) else "api-error"
             pod = quoted(f"{asked.pod_namespace}/{asked.pod_name}")
@@ -144,7 +137,7 @@ class Extender:
         """Answers malformed JSON with 400 and the place of the fault, and refuses what a browser was led to send."""
 
         async def handler(request: web.Request) -> web.Response:
-            check_origin(request, self._own_names)
+            check_origin(request, self.own_names)
             check_json(request)
             try:
                 return await answer(await request.read())

@@ -5,6 +5,7 @@ come as `NodeNames` or, whole, as `Nodes`.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -90,25 +91,11 @@ class _Named(Struct, frozen=True):
     metadata: Metadata
 
 
-_arguments = ObjectDecoder(Arguments)
-_binding = ObjectDecoder(Binding)
-_preemption = ObjectDecoder(Preemption)
-_named = ObjectDecoder(_Named)
-
-
-def decode_arguments(body: bytes) -> Arguments:
-    """Raises msgspec.DecodeError, whose text names the place in the JSON."""
-    return _arguments.decode(body)
-
-
-def decode_binding(body: bytes) -> Binding:
-    """Raises msgspec.DecodeError, whose text names the place in the JSON."""
-    return _binding.decode(body)
-
-
-def decode_preemption(body: bytes) -> Preemption:
-    """Raises msgspec.DecodeError, whose text names the place in the JSON."""
-    return _preemption.decode(body)
+# Each raises msgspec.DecodeError, whose text names the place in the JSON.
+ARGUMENTS: Final = ObjectDecoder(Arguments)
+BINDING: Final = ObjectDecoder(Binding)
+PREEMPTION: Final = ObjectDecoder(Preemption)
+_NAMED: Final = ObjectDecoder(_Named)
 
 
 def named_nodes(arguments: Arguments) -> tuple[Sequence[str], dict[str, Raw] | None]:
@@ -120,7 +107,7 @@ def named_nodes(arguments: Arguments) -> tuple[Sequence[str], dict[str, Raw] | N
     if arguments.node_names is not None:
         return arguments.node_names, None
     items = arguments.nodes.items if arguments.nodes else None
-    whole = {_named.decode(item).metadata.name: item for item in items or ()}
+    whole = {_NAMED.decode(item).metadata.name: item for item in items or ()}
     return list(whole), whole
 
 

@@ -16,6 +16,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from deviceshare.domain.answers.picture import Picture
+from deviceshare.domain.vendors import label_of
 from deviceshare.web.origins import OwnNames, check_origin
 from deviceshare.web.server import BOUND
 from deviceshare.web.snapshots import Snapshots
@@ -59,11 +60,15 @@ class PageState(Struct, frozen=True, rename="camel"):
 
     replica: Replica
     cluster: Picture
+    labels: dict[str, str]
+    """Resource → what people call one of its devices."""
 
 
 def encode(replica: Replica, cluster: Picture) -> bytes:
     """The JSON of `/ui/state`."""
-    return msgspec.json.encode(PageState(replica, cluster))
+    resources = {count.resource for count in cluster.total}.union(*(group.wants for group in cluster.groups))
+    labels = {resource: label_of(resource) for resource in sorted(resources)}
+    return msgspec.json.encode(PageState(replica, cluster, labels))
 
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from tests.benchmarks import large_fleet
 
 _WARM_UP = 20
@@ -47,7 +47,7 @@ def arguments(group: str, nodes: int) -> bytes:
     """What kube-scheduler sends for a pod of this group: the injected pod, and every node's name."""
     env = [
         {"name": vendor.env, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{vendor.annotation}']"}}}
-        for vendor in contract.VENDORS
+        for vendor in vendors.VENDORS
     ]
     pod = {
         "metadata": {

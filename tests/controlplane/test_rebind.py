@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
@@ -107,7 +107,7 @@ def test_a_broken_device_is_replaced_in_place_and_comes_back_when_it_is_mended(p
     told = pool.eventually(
         lambda: pool.get("pod", "one")["metadata"]["annotations"], lambda each: contract.FORMER_DEVICES in each
     )
-    assert told[contract.NVIDIA.annotation] == "GPU-0,GPU-2"
+    assert told[vendors.NVIDIA.annotation] == "GPU-0,GPU-2"
     pool.eventually(lambda: pool.status(group)["phase"], lambda phase: phase == "Bound")
     assert sees(pool, "one") == "GPU-0,GPU-1", "a container that runs keeps what it has"
     no_violations(pool)

@@ -16,7 +16,7 @@ import msgspec
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Kind
-from deviceshare.web.extender_api import decode_arguments, decode_binding, decode_preemption, named_nodes
+from deviceshare.web.extender_api import ARGUMENTS, BINDING, PREEMPTION, named_nodes
 from deviceshare.web.review import BadReview, decode
 from tests.fuzz import documents, target, wire
 from tests.fuzz.target import Victim
@@ -165,11 +165,11 @@ class _Campaign:
 
     def _decode_one(self, name: str, body: bytes, decoders: dict[str, Any]) -> None:
         if name == "/filter":
-            named_nodes(decode_arguments(body))
+            named_nodes(ARGUMENTS.decode(body))
         elif name == "/bind":
-            decode_binding(body)
+            BINDING.decode(body)
         elif name == "/preempt":
-            decode_preemption(body)
+            PREEMPTION.decode(body)
         elif name == "/mutate-pods":
             decode(body, "Pod")
         else:

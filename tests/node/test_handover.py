@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
@@ -22,7 +22,7 @@ from deviceshare.sandbox import Options, running
 from deviceshare.sandbox.host.machine import RUNTIME_SOCKET, entering
 from tests.node.cluster import GPU, TELL, Cluster, Json, group, pod
 
-KIND = contract.NVIDIA.kinds[0]
+KIND = vendors.NVIDIA.kinds[0]
 COUNT = 4
 STAY = f"{TELL}; sleep 3600 & wait"
 
@@ -81,8 +81,8 @@ def test_what_the_binding_brought_is_what_the_sandbox_and_the_container_get(clus
     cluster.apply(group("two", 2), pod("a", STAY, "two"))
     names = f"{KIND}=GPU-0,{KIND}=GPU-1"
     assert cluster.tells("a") == f"[{names}]"
-    assert cluster.get("pod", "a")["metadata"]["annotations"][contract.NVIDIA.cdi_annotation] == names
-    assert sandbox_annotations(cluster, "a")[contract.NVIDIA.cdi_annotation] == names
+    assert cluster.get("pod", "a")["metadata"]["annotations"][vendors.NVIDIA.cdi_annotation] == names
+    assert sandbox_annotations(cluster, "a")[vendors.NVIDIA.cdi_annotation] == names
     cluster.clear()
 
 
@@ -91,7 +91,7 @@ def test_a_container_that_restarts_has_the_sandbox_of_before(cluster: Cluster) -
     cluster.apply(
         group("one", 1), pod("a", f"{TELL}; test -e /tmp/again || (touch /tmp/again; sleep 1); exit 1", "one")
     )
-    annotation = contract.NVIDIA.cdi_annotation
+    annotation = vendors.NVIDIA.cdi_annotation
     before = cluster.eventually(lambda: sandbox_annotations(cluster, "a"))[annotation]
     # As an older deviceshare would tell a pod of other devices: nothing of it reaches the sandbox.
     changed = json.dumps({"metadata": {"annotations": {annotation: f"{KIND}=GPU-3"}}})

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from charts.helm import NAMESPACE
-from deviceshare.domain.contract import NVIDIA
+from deviceshare.domain.vendors import NVIDIA
 from deviceshare.sandbox.real import images
 from tests.node.cluster import TELL, VISIBLE, Cluster, Json, group, pod
 from tests.node.release import SELECTOR, Release

@@ -1,16 +1,18 @@
 """Ways around the hand-over: what in a group's pod may give it other devices than its group's.
 
 The devices of a group are handed over by a variable. Whatever else gives a container devices, or the means to take
-them, isn't counted by deviceshare. `WAYS` lists what can be seen in a pod; docs/security.md lists the rest, too.
+them, isn't counted by deviceshare. `ways` lists what can be seen in a pod; docs/security.md lists the rest, too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from posixpath import normpath
 from typing import Final, NamedTuple
 
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
 from deviceshare.domain.admission.drafts import Draft, DraftContainer
 from deviceshare.domain.objects.printable import quoted
+from deviceshare.domain.vendors import Vendor
 
 WARN, REFUSE = "warn", "refuse"
 MODES: Final = (WARN, REFUSE)
@@ -20,9 +22,8 @@ _TOLD: Final = 5
 """Ways named to a pod's author; a terminal holds no more."""
 _LONGEST_NAME: Final = 63
 
-_DEVICE_LIST: Final = "/run/nvidia-container-devices"
 _NODE_PATHS: Final = (
-    *("/dev", "/proc", "/sys/fs/cgroup", "/run/nvidia"),
+    *("/dev", "/proc", "/sys/fs/cgroup"),
     *("/etc/cdi", "/run/cdi", "/run/nri", "/var/lib/kubelet", "/etc/kubernetes/manifests"),
     *("/run/containerd", "/run/k3s", "/run/crio", "/run/docker", "/run/docker.sock", "/run/cri-dockerd.sock"),
 )
@@ -36,7 +37,6 @@ _ANNOTATIONS: Final = (
 _POWERS: Final = ("ALL", "CAP_SYS_ADMIN", "SYS_ADMIN")
 _CLASS: Final = "deviceclass.resource.kubernetes.io/"
 """https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/"""
-_VENDORS: Final = ("nvidia.com/", "amd.com/", "huawei.com/")
 
 
 class Way(NamedTuple):
@@ -49,7 +49,7 @@ class Way(NamedTuple):
 
 def bypasses(pod: Draft, skip: Collection[str] = ()) -> list[str]:
     """The ways around that a pod takes, a sentence for each; containers named in `skip` can't be changed any more."""
-    return [_sentence(found, way.does) for way in WAYS if (found := list(way.find(pod, skip)))]
+    return [_sentence(found, way.does) for way in ways() if (found := list(way.find(pod, skip)))]
 
 
 def new_bypasses(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
@@ -95,10 +95,10 @@ def _host_pid(pod: Draft, _: Collection[str]) -> list[str]:
     return ["spec.hostPID"] if pod.spec.host_pid else []
 
 
-def _mounts(pod: Draft, skip: Collection[str]) -> Iterator[str]:
+def _mounts(vendor: Vendor, pod: Draft, skip: Collection[str]) -> Iterator[str]:
     for where, container in _containers(pod, skip):
         for mount in container.volume_mounts or ():
-            if _within(_path(mount.mount_path), _DEVICE_LIST):
+            if _within(_path(mount.mount_path), vendor.device_list):
                 yield f"{where}: the mount {quoted(mount.mount_path or '')}"
 
 
@@ -119,7 +119,8 @@ def _claims(pod: Draft, _: Collection[str]) -> Iterator[str]:
 def _limits(pod: Draft, skip: Collection[str]) -> Iterator[str]:
     for where, container in _containers(pod, skip):
         for name, quantity in sorted(container.limits.items()):
-            others = name.startswith(_VENDORS) and contract.vendor_of(name) is None
+            vendors_own = name.partition("/")[0] in {vendor.domain for vendor in vendors.VENDORS}
+            others = vendors_own and vendors.vendor_of(name) is None
             if (others or name.startswith(_CLASS)) and str(quantity) != "0":
                 yield f"{where}: the limit {quoted(name)}"
 
@@ -142,7 +143,8 @@ def _path(written: str | None) -> str:
 def _opens_node(path: str) -> bool:
     if any(_within(path, harmless) for harmless in _HARMLESS):
         return False
-    return any(_within(path, other) or _within(other, path) for other in _NODE_PATHS)
+    closed = [*_NODE_PATHS, *(path for vendor in vendors.VENDORS for path in vendor.node_paths)]
+    return any(_within(path, other) or _within(other, path) for other in closed)
 
 
 def _within(path: str, directory: str) -> bool:
@@ -151,13 +153,16 @@ def _within(path: str, directory: str) -> bool:
 
 _ANNOTATED: Final = "has the container runtime add devices or mounts"
 
-WAYS: Final = (
-    Way(_privileged, "is privileged: it sees every device of its node, not only the group's"),
-    Way(_powerful, "has SYS_ADMIN: it can make itself a way to every device of its node"),
-    Way(_host_pid, "shows the pod all processes of its node, and with them their devices"),
-    Way(_mounts, "is a list of devices to NVIDIA's runtime"),
-    Way(_annotated, _ANNOTATED),
-    Way(_host_paths, "opens the node's devices, or who hands them out, to the pod"),
-    Way(_claims, "may bring devices that deviceshare doesn't count"),
-    Way(_limits, "is met by devices that deviceshare doesn't count"),
-)
+
+def ways() -> Iterator[Way]:
+    """All that can be seen in a pod."""
+    yield Way(_privileged, "is privileged: it sees every device of its node, not only the group's")
+    yield Way(_powerful, "has SYS_ADMIN: it can make itself a way to every device of its node")
+    yield Way(_host_pid, "shows the pod all processes of its node, and with them their devices")
+    for vendor in vendors.VENDORS:
+        if vendor.device_list:
+            yield Way(partial(_mounts, vendor), f"is a list of devices to {vendor.runtime}")
+    yield Way(_annotated, _ANNOTATED)
+    yield Way(_host_paths, "opens the node's devices, or who hands them out, to the pod")
+    yield Way(_claims, "may bring devices that deviceshare doesn't count")
+    yield Way(_limits, "is met by devices that deviceshare doesn't count")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from deviceshare.domain.objects.groups import Group, name_fault, spec_faults
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.wording import listed
 
 _LISTED = 10
 """Pods named in a refusal; a screen holds no more."""
@@ -41,11 +42,9 @@ def review_deleted_group(group: Group, pods: Iterable[Pod]) -> str:
     users = sorted(pod.metadata.key for pod in pods if _uses(pod, group))
     if not users:
         return ""
-    listed = ", ".join(users[:_LISTED])
-    more = f" and {len(users) - _LISTED} more" if len(users) > _LISTED else ""
     number = "1 pod" if len(users) == 1 else f"{len(users)} pods"
     return (
-        f"SharedDeviceGroup {group.name!r} is used by {number}: {listed}{more}; "
+        f"SharedDeviceGroup {group.name!r} is used by {number}: {listed(users, most=_LISTED)}; "
         "delete them or scale their workloads to 0 first"
     )
 

@@ -11,9 +11,10 @@ Everything here is idempotent: API servers may send a pod through the webhooks t
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, add
 from deviceshare.domain.objects.groups import Group, name_fault
+from deviceshare.domain.vendors import Vendor
 
 CUDA_ORDER = "CUDA_DEVICE_ORDER"
 """CUDA numbers the fastest device 0 unless told to count as everybody else does, by PCI bus."""
@@ -32,6 +33,11 @@ class Injection(NamedTuple):
 def concerns(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> bool:
     """Whether a pod with this metadata is deviceshare's business; every other pod is left alone."""
     return contract.GROUP in (labels or {}) or contract.GROUP in (annotations or {})
+
+
+def is_ours_alone(key: str) -> bool:
+    """Whether only deviceshare may write the annotation with this name on a pod of a group."""
+    return (key.startswith(contract.PREFIX) and key != contract.GROUP) or vendors.is_cdi_annotation(key)
 
 
 def group_fault(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> str:
@@ -95,7 +101,7 @@ def _label(pod: Draft, name: str) -> Json:
 
 def _strip(annotations: dict[str, str]) -> tuple[list[Json], list[str]]:
     """Removes what only deviceshare may write: such a pod was copied from one that had been given devices."""
-    own = sorted(filter(contract.is_ours_alone, annotations))
+    own = sorted(filter(is_ours_alone, annotations))
     patch = [{"op": "remove", "path": _pointer("annotations", key)} for key in own]
     return patch, [
         f"metadata.annotations[{key}] is removed: deviceshare sets it when the pod gets devices" for key in own
@@ -143,7 +149,7 @@ def _environment(env: list[Json]) -> tuple[list[Json], list[str]]:
     Ours come first, so that later variables may refer to them as `$(NVIDIA_VISIBLE_DEVICES)`.
     """
     ours, overridden = [], []
-    for vendor in contract.VENDORS:
+    for vendor in vendors.VENDORS:
         mine = [variable for variable in env if variable.get("name") == vendor.env]
         good = [variable for variable in mine if _refers(variable, vendor)]
         ours.append(good[0] if good else _reference(vendor))
@@ -151,20 +157,22 @@ def _environment(env: list[Json]) -> tuple[list[Json], list[str]]:
             overridden.append(vendor.env)
     if all(variable.get("name") != CUDA_ORDER for variable in env):
         ours.append({"name": CUDA_ORDER, "value": "PCI_BUS_ID"})
-    names = [vendor.env for vendor in contract.VENDORS]  # no set: nobody has checked yet that a name is a text
+    names = [vendor.env for vendor in vendors.VENDORS]  # no set: nobody has checked yet that a name is a text
     return ours + [variable for variable in env if variable.get("name") not in names], overridden
 
 
-def _reference(vendor: contract.Vendor) -> Json:
-    return {"name": vendor.env, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": _path(vendor)}}}
+def _reference(vendor: Vendor) -> Json:
+    return {"name": vendor.env, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": vendor.field_path}}}
 
 
-def _path(vendor: contract.Vendor) -> str:
-    return f"metadata.annotations['{vendor.annotation}']"
+def reads(env: list[Json], vendor: Vendor) -> bool:
+    """Whether a container with these variables reads the vendor's devices from the pod's annotation."""
+    mine = [variable for variable in env if variable.get("name") == vendor.env]
+    return bool(mine) and _refers(mine[-1], vendor)
 
 
-def _refers(variable: Json, vendor: contract.Vendor) -> bool:
-    source = {"fieldRef": {"fieldPath": _path(vendor)}}  # without the version that the API server fills in
+def _refers(variable: Json, vendor: Vendor) -> bool:
+    source = {"fieldRef": {"fieldPath": vendor.field_path}}  # without the version that the API server fills in
     return variable in (_reference(vendor), {"name": vendor.env, "valueFrom": source})
 
 

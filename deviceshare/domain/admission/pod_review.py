@@ -4,27 +4,30 @@ It stands behind the mutating webhook, which may have been away: what that would
 the way out. A refusal names the field; an empty one allows.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import concerns, group_fault, inject_ephemeral
+from deviceshare.domain.admission.injection import concerns, group_fault, is_ours_alone, reads
+from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.vendors import Vendor
+from deviceshare.domain.wording import listed
 
 _NOT_INJECTED = (
-    "deviceshare's webhook was away when {what} made, so {it} would not see the group's devices only: create it again"
+    "deviceshare's mutating webhook did not inject {}, so containers could see other devices than the group's: retry"
 )
 _OWN_DEVICES = (
     "the group supplies the devices; leave the limit out, or leave the annotation out to get devices of the pod's own"
 )
 
 
-def review_new_pod(pod: Pod) -> str:
-    """Why this pod may not be created, or ""."""
+def review_new_pod(pod: Pod, group: Group | None) -> str:
+    """Why this pod may not be created, or ""; `group` is the one it names, as far as that is known."""
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
     if not concerns(labels, annotations):
         return ""
-    return group_fault(labels, annotations) or _preset(pod) or _spec_fault(pod)
+    return group_fault(labels, annotations) or _preset(pod) or _spec_fault(pod, group)
 
 
 def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
@@ -38,7 +41,7 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
         return ""
     if changed := _changed(old.metadata.labels, new.metadata.labels, {contract.GROUP}):
         return f"metadata.labels[{changed}] can't be changed: delete the pod and create it with another group"
-    ours = {key for each in metadata for key in each.annotations if contract.is_ours_alone(key)} | {contract.GROUP}
+    ours = {key for each in metadata for key in each.annotations if is_ours_alone(key)} | {contract.GROUP}
     changed = _changed(old.metadata.annotations, new.metadata.annotations, ours)
     if changed == contract.GROUP:
         return f"metadata.annotations[{changed}] can't be changed: delete the pod and create it with another group"
@@ -47,11 +50,13 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
     return ""
 
 
-def review_ephemeral_containers(pod: Draft, existing: Collection[str]) -> str:
+def review_ephemeral_containers(pod: Draft, existing: Collection[str], group: Group | None) -> str:
     """Why ephemeral containers may not be added in this way, or ""; `existing` names those the pod has already."""
-    if inject_ephemeral(pod, existing).patch:
-        return "spec.ephemeralContainers: " + _NOT_INJECTED.format(what="the container was", it="it")
-    return ""
+    if contract.GROUP not in (pod.metadata.annotations or {}):
+        return ""
+    added = [each for each in pod.spec.ephemeral_containers or () if each.name not in existing]
+    lacking = [vendor.env for vendor in _vendors(group) if not all(reads(each.env or [], vendor) for each in added)]
+    return f"spec.ephemeralContainers: {_NOT_INJECTED.format(f'the env {listed(lacking)}')}" if lacking else ""
 
 
 def _changed(old: Mapping[str, str], new: Mapping[str, str], keys: Collection[str]) -> str:
@@ -60,12 +65,12 @@ def _changed(old: Mapping[str, str], new: Mapping[str, str], keys: Collection[st
 
 def _preset(pod: Pod) -> str:
     for key in sorted(pod.metadata.annotations):
-        if contract.is_ours_alone(key):
+        if is_ours_alone(key):
             return f"metadata.annotations[{key}] is written by deviceshare only: leave it out"
     return ""
 
 
-def _spec_fault(pod: Pod) -> str:
+def _spec_fault(pod: Pod, group: Group | None) -> str:
     if pod.node:
         return (
             f"spec.nodeName: a pod of a group is placed by {contract.SCHEDULER_NAME}, which knows the group's node; "
@@ -82,6 +87,10 @@ def _spec_fault(pod: Pod) -> str:
                 return f"spec.{field}[{position}].resources.limits[{resource}]: {_OWN_DEVICES}"
     for resource in sorted(pod.spec.resources.devices):
         return f"spec.resources.limits[{resource}]: {_OWN_DEVICES}"
-    if not pod.injected or contract.GROUP not in pod.metadata.labels:
-        return "spec.containers: " + _NOT_INJECTED.format(what="the pod was", it="its containers")
-    return ""
+    lacking = pod.lacking(_vendors(group))
+    return "spec.containers: " + _NOT_INJECTED.format(listed(lacking)) if lacking else ""
+
+
+def _vendors(group: Group | None) -> Sequence[Vendor]:
+    """Those whose variables a pod of the group needs: all where nobody knows what the group will ask for."""
+    return vendors.vendors_of(group.spec.resources) if group else vendors.VENDORS

@@ -3,16 +3,16 @@
 Its first text is the one of the group's condition and event, from the same function.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.verdicts import NodeVerdict, verdicts
 from deviceshare.domain.answers.waiting import scheduler_said, why_a_pod_waits
-from deviceshare.domain.objects.devices import Device, selected
+from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import Condition
@@ -20,6 +20,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import topology
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import behind_gates, left_out, pod_obstacle
+from deviceshare.domain.wording import listed
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
 
@@ -57,9 +58,11 @@ def explain_group(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node 
     facts = dict(hidden)
     if ledger and claim:
         held = ledger.held(claim)
-        facts["devices"] = _listed(held)
+        facts["devices"] = described(held)
         facts["why these"] = topology.reason(held, ledger.hardware.links) or (LOWEST if len(held) > 1 else "")
-        facts["before a rebind"] = f"{_listed(claim.former)}, reserved while pods may use them" if claim.former else ""
+        facts["before a rebind"] = (
+            f"{described(claim.former)}, reserved while pods may use them" if claim.former else ""
+        )
     users = sorted(fleet.pods(group.uid))
     facts |= {"used by": ", ".join(users) or "no pod", **waiting, "health": said[group_status.IS_HEALTHY].message}
     return Explanation(subject, message, {name: fact for name, fact in facts.items() if fact})
@@ -120,7 +123,7 @@ def _outlook(group: Group, nodes: list[NodeVerdict]) -> dict[str, str]:
     strategy = group.spec.scheduling_strategy
     facts = {"would go to": f"{best.node}: scores {best.score} of 10 for {strategy}{others}"}
     if best.would_get:
-        held = " and ".join(f"{resource} {indices}" for resource, indices in best.would_get.items())
+        held = described(best.would_get)
         facts["would get"] = f"{held}, {best.why_these}" if best.why_these else held
     return facts
 
@@ -148,20 +151,19 @@ def _waiting(pods: Collection[Pod]) -> dict[str, str]:
 
 
 def _named(pods: Collection[Pod]) -> str:
-    keys = sorted(pod.metadata.key for pod in pods)
-    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
+    return listed(sorted(pod.metadata.key for pod in pods), most=3)
 
 
 def _groupless(pod: Pod) -> str:
     text = f"it names no group; a pod joins one with the annotation {contract.GROUP}: NAME"
     plugin = sorted(pod.plugin_resources())
-    return f"{text}. It asks the vendor's device plugin for {' and '.join(plugin)}" if plugin else text
+    return f"{text}. It asks the vendor's device plugin for {listed(plugin)}" if plugin else text
 
 
 def _bound(pod: Pod, group: Group | None) -> str:
     if pod.impostor:
         return "it got a binding that was meant for an earlier pod of its name, and is deleted for that"
-    held = f"it is on node {pod.node} with {_listed(pod.devices)} of group {pod.group}"
+    held = f"it is on node {pod.node} with {described(pod.devices)} of group {pod.group}"
     if not pod.devices:
         return f"it is on node {pod.node} without devices, since deviceshare did not bind it: delete and recreate it"
     if group is None:
@@ -172,12 +174,8 @@ def _bound(pod: Pod, group: Group | None) -> str:
 
 
 def _given(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> dict[str, str]:
-    seen = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in contract.VENDORS}
+    seen = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in vendors.VENDORS}
     facts = {name: text for name, text in seen.items() if text}
     if group is not None and group.uid == pod.holder_uid:
         facts |= explain_group(fleet, group, pods, home).facts
     return facts
-
-
-def _listed(devices: Iterable[Device]) -> str:
-    return " and ".join(f"{resource} {indices}" for resource, indices in selected(devices).items())

@@ -11,7 +11,7 @@ import msgspec
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import why_a_group_waits
-from deviceshare.domain.objects.devices import Device, Devices, identities, selected
+from deviceshare.domain.objects.devices import Device, Devices, described, identities, selected
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.nodes import Node
@@ -24,6 +24,8 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import take
 from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, recreating
 from deviceshare.domain.placement.replacement import is_told, untellable
+from deviceshare.domain.vendors import vendors_of
+from deviceshare.domain.wording import listed
 
 IS_BOUND, IS_HEALTHY = "Bound", "Healthy"
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -101,9 +103,7 @@ def _selected(group: Group, devices: Devices | None) -> dict[str, str]:
 
 def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], chosen: Mapping[str, str]) -> ConditionValue:
     if group.node:
-        held = sorted(chosen.items())
-        listed = " and ".join(f"{resource} {indices}" for resource, indices in held)
-        return _true(ReasonKind.CLAIMED, f"holds {listed or 'its devices'} on node {group.node}")
+        return _true(ReasonKind.CLAIMED, f"holds {described(chosen) or 'its devices'} on node {group.node}")
     if fault := invalid(group):
         return ConditionValue(FALSE, fault)
     if homes := sorted(set(fleet.pods(group.uid).values())):
@@ -112,9 +112,10 @@ def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], chosen: Mapping[st
     if not pending:
         cure = f"name it in a pod's annotation {contract.GROUP}: {group.name}"
         return _false(ReasonKind.NO_PODS, "no pod has asked for it yet", cure)
-    if not any(pod.injected for pod in pending):
-        text = "its pods were admitted while deviceshare's webhook was away, so none can be bound"
-        return _false(ReasonKind.WAITING, text, "recreate them")
+    wanted = vendors_of(group.spec.resources)
+    if all(pod.lacking(wanted) for pod in pending):
+        text = "deviceshare's webhook did not inject its pods, so none can be bound"
+        return _false(ReasonKind.WAITING, text, "delete and recreate them")
     if all(pod.gates for pod in pending):
         return _false(ReasonKind.GATED, f"none of its pods is to be scheduled yet: each {behind_gates(pending)}")
     return ConditionValue(FALSE, why_a_group_waits(fleet, group))
@@ -125,8 +126,8 @@ def _with_barred(finding: ConditionValue, group: Group, fleet: Fleet, pods: Iter
     found = barred(fleet, group, pods)
     if not found:
         return finding
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    text = f"pod {found[0].pod.metadata.key}{more} can't join it: {found[0].reason}"
+    names = listed((each.pod.metadata.key for each in found), most=1)
+    text = f"pod {names} can't join it: {found[0].reason}"
     reason = finding.reason
     return finding._replace(reason=msgspec.structs.replace(reason, details=(*reason.details, text)))
 
@@ -135,7 +136,7 @@ def _repairing(homes: list[str]) -> ConditionValue:
     if len(homes) == 1:
         text = f"its status was lost while its pods run on node {homes[0]}; it is restored from their claim"
         return _false(ReasonKind.REPAIRING, text)
-    text = f"its status was lost and its pods run on several nodes ({', '.join(homes)})"
+    text = f"its status was lost and its pods run on several nodes ({listed(homes)})"
     return _false(ReasonKind.REPAIRING, text, "delete those on all but one")
 
 
@@ -183,20 +184,19 @@ def _claimed(
         text = f"node {node} may not have its devices"
         return _false(ReasonKind.DEVICES_UNKNOWN, text, details=map(str, unknown))
     if lost:
-        named = " and ".join(f"{resource} {indices}" for resource, indices in lost.items())
-        return _false(ReasonKind.DEVICES_LOST, f"node {node} lost {named}", f"repair the node, or {again}")
+        return _false(ReasonKind.DEVICES_LOST, f"node {node} lost {described(lost)}", f"repair the node, or {again}")
     if muted := untellable(ledger, claim):
         text = f"no further pod can be given its devices on node {node}: {muted.text}"
         return _false(muted.kind, text, muted.cure)
     allocated, left = ledger.allocated(), ledger.left()
     if taken := [f"{device} to pod {allocated[device]}" for device in ledger.held(claim) if device in allocated]:
-        text = f"the device plugin of node {node} also allocated {', '.join(taken)}"
+        text = f"the device plugin of node {node} also allocated {listed(taken)}"
         keep = "keep its kind away (see deviceshare's documentation)"
         return _false(
             ReasonKind.DEVICES_GIVEN_AWAY, text, f"delete that pod or take other devices with {others}, and {keep}"
         )
     if loose := selected(device for device in ledger.held(claim) if device in left):
-        named = " and ".join(f"{resource} {indices}" for resource, indices in loose.items())
+        named = described(loose)
         text = f"no placeholder pod on node {node} has {named}, so the device plugin may allocate it to another pod"
         return _false(ReasonKind.DEVICES_NOT_KEPT, text, f"take others with {others}")
     if sealed := sorted(pod.metadata.key for pod in pods if _outdated(pod, group, ledger, claim)):

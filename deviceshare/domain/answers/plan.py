@@ -93,11 +93,11 @@ class Planner:
         )
 
     def _place(self, pod: Pod) -> None:
-        if refusal := review_new_pod(pod):
+        group = self._groups.get(pod.group)
+        if refusal := review_new_pod(pod, group):
             reason = Reason(ReasonKind.REFUSED, f"the webhook would refuse it: {refusal}")
             self._refused.append(Waits(pod.metadata.key, pod.group, str(reason), reason))
             return
-        group = self._groups.get(pod.group)
         if group is not None and not pod_obstacle(pod, group):
             group = self._settle(group)
             if group.node and not self._fleet.joining_obstacle(group.request, group.node):

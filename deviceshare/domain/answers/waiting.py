@@ -16,6 +16,7 @@ from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import KEPT_OUT
 from deviceshare.domain.placement.join_obstacles import NOT_SHARED, missing, pod_obstacle
+from deviceshare.domain.wording import listed
 
 SHOWN_NODES = 5
 
@@ -28,7 +29,7 @@ def why_a_group_waits(fleet: Fleet, group: Group) -> Reason:
         obstacle = fleet.joining_obstacle(group.request, home)
         text = f"waiting for a pod to be placed on node {home}"
         return _waiting(f"{text}: {obstacle.text}", obstacle.cure) if obstacle else _waiting(text)
-    wants = " and ".join(f"{count} {resource}" for resource, count in sorted(group.spec.resources.items()))
+    wants = listed(f"{count} {resource}" for resource, count in sorted(group.spec.resources.items()))
     shared = [name for name in fleet.names() if _shared(fleet, name)]
     if not shared:
         return _waiting(f"waiting for {wants}, but no node is shared", NOT_SHARED.cure)

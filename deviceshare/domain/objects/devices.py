@@ -5,7 +5,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
+from deviceshare.domain.wording import listed
 
 Identity = tuple[str, str | int]
 """A device of a node: the variable that names it to a container, and its UUID, or its index where that is unknown.
@@ -30,7 +31,7 @@ class Device(Struct, frozen=True, order=True, omit_defaults=True):
     @property
     def identity(self) -> Identity:
         """Which device of its node it is, under whatever name: what its vendor's variable names."""
-        vendor = contract.vendor_of(self.resource)
+        vendor = vendors.vendor_of(self.resource)
         return vendor.env if vendor else self.resource, self.uuid or self.index
 
 
@@ -55,6 +56,12 @@ def selected(devices: Iterable[Device]) -> dict[str, str]:
     return {
         resource: ",".join(str(device.index) for device in mine) for resource, mine in _by_resource(devices).items()
     }
+
+
+def described(devices: Iterable[Device] | Mapping[str, str]) -> str:
+    """Devices, or what `selected` makes of them, in a sentence: `amd.com/gpu 2 and nvidia.com/gpu 0,1`."""
+    chosen = devices if isinstance(devices, Mapping) else selected(devices)
+    return listed(f"{resource} {indices}" for resource, indices in sorted(chosen.items()))
 
 
 def parse_selected(texts: Mapping[str, str]) -> Devices:
@@ -82,7 +89,7 @@ def visible(devices: Iterable[Device], handover: Mapping[str, str] = _UNDECIDED)
     """
     texts = {}
     for resource, mine in _by_resource(devices).items():
-        vendor = contract.vendor_of(resource)
+        vendor = vendors.vendor_of(resource)
         if vendor is None:
             continue
         words = handover.get(vendor.name, "")
@@ -101,7 +108,7 @@ def with_uuids(devices: Devices, annotations: Mapping[str, str]) -> Devices:
     """Devices read back from `selected`, with the UUIDs that `visible` wrote beside them in the same order."""
     known = []
     for resource, mine in _by_resource(devices).items():
-        vendor = contract.vendor_of(resource)
+        vendor = vendors.vendor_of(resource)
         words = annotations.get(vendor.annotation, "").split(",") if vendor else []
         names = [word.rpartition("=")[2] for word in words]
         named = len(names) == len(mine) and not any(name.isdecimal() or not name for name in names)

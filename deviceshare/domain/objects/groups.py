@@ -4,10 +4,11 @@ import re
 
 from msgspec import Struct, field
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
 from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.objects.requests import GROUP, Holder, Request
+from deviceshare.domain.wording import listed
 
 MAX_COUNT = 1024
 """Devices of one resource in a group; the CRD's schema says the same. No node comes near it."""
@@ -106,10 +107,10 @@ def spec_faults(spec: GroupSpec) -> list[str]:
         faults.append("spec.resources is empty: name at least one, such as nvidia.com/gpu: 1")
     speakers: dict[str, str] = {}
     for resource, count in sorted(spec.resources.items()):
-        vendor = contract.vendor_of(resource)
+        vendor = vendors.vendor_of(resource)
         if vendor is None:
             what = "unknown resource" if _is_label_key(resource) else "no resource can be called"
-            faults.append(f"spec.resources: {what} {quoted(resource)}; known are {contract.KNOWN_RESOURCES_TEXT}")
+            faults.append(f"spec.resources: {what} {quoted(resource)}; known are {listed(vendors.known_resources())}")
         elif vendor.env in speakers:
             other = speakers[vendor.env]
             faults.append(f"spec.resources: {other} and {resource} both speak through {vendor.env}; use two groups")

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, identities, selected
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.nodes import Node
@@ -160,7 +160,7 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
     def allocated(self) -> dict[Device, str]:
         """What the vendor's device plugin gave away past us: device → pod, as `namespace/name`."""
         return {
-            self.present(Device(contract.counted_as(allocation.resource), index)): allocation.pod
+            self.present(Device(vendors.counted_as(allocation.resource), index)): allocation.pod
             for allocation in self.hardware.allocations or ()
             for index in allocation.indices
             if not allocation.placeholder
@@ -284,7 +284,8 @@ def summary(ledger: NodeDevices) -> dict[str, str]:
         ),
         "free": ", ".join(f"{resource}={free[resource]}" for resource in total),
         "held": "; ".join(
-            f"{claim.holder_name}{' (releasing)' if claim.releasing else ''}: {_listed(ledger.held(claim))}"
+            f"{claim.holder_name}{' (releasing)' if claim.releasing else ''}: "
+            + " ".join(f"{resource}={indices}" for resource, indices in selected(ledger.held(claim)).items())
             for claim in sorted(ledger.claims.values(), key=lambda claim: claim.holder_name)
         ),
         "reasons": "; ".join(map(str, ledger.status.withheld)),
@@ -293,7 +294,3 @@ def summary(ledger: NodeDevices) -> dict[str, str]:
 
 def _counted(devices: Iterable[Device]) -> Counter[str]:
     return Counter(device.resource for device in sorted(devices))
-
-
-def _listed(devices: Iterable[Device]) -> str:
-    return " ".join(f"{resource}={indices}" for resource, indices in selected(devices).items())

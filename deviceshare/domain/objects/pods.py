@@ -1,9 +1,11 @@
 """A pod as deviceshare sees it: which group it names, what it was given, and whether it still lives."""
 
+from collections.abc import Iterable
+
 import msgspec
 from msgspec import Struct, field
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import container_states
 from deviceshare.domain.objects.container_states import SeenContainer
 from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
@@ -11,6 +13,7 @@ from deviceshare.domain.objects.node_affinity import Affinity
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity, is_some
 from deviceshare.domain.objects.requests import GROUP, Holder
+from deviceshare.domain.vendors import Vendor
 
 
 class FieldRef(Struct, frozen=True, rename="camel"):
@@ -40,13 +43,18 @@ class Requirements(Struct, frozen=True):
     @property
     def devices(self) -> set[str]:
         """The device resources of which it asks the vendor's device plugin for some; a limit of `0` asks for none."""
-        return {r for r, quantity in self.limits.items() if contract.plugin_vendor_of(r) and is_some(quantity)}
+        return {r for r, quantity in self.limits.items() if vendors.plugin_vendor_of(r) and is_some(quantity)}
 
 
 class Container(Struct, frozen=True, rename="camel"):
     name: str = ""
     env: list[EnvVar] = field(default_factory=list)
     resources: Requirements = field(default_factory=Requirements)
+
+    def path_of(self, variable: str) -> str:
+        """The field of the pod that the variable has its value from, or ""."""
+        # The last of several variables of one name wins in a container, so it is the one that counts.
+        return {each.name: each.field_path for each in self.env}.get(variable, "")
 
 
 class SchedulingGate(Struct, frozen=True):
@@ -192,7 +200,7 @@ class Pod(Struct, frozen=True, rename="camel"):
         container (containerd/containerd, `internal/cri/nri`).
         """
         annotations = self.metadata.annotations
-        return any(vendor.cdi_annotation in annotations for vendor in contract.VENDORS)
+        return any(vendor.cdi_annotation in annotations for vendor in vendors.VENDORS)
 
     @property
     def former(self) -> Devices:
@@ -208,22 +216,25 @@ class Pod(Struct, frozen=True, rename="camel"):
         """All that the pod was ever given."""
         return (*self.devices, *self.former)
 
-    @property
-    def admitted(self) -> bool:
-        """Whether the webhook has seen the pod: injected, and labelled so that the mirrors see it too.
+    def lacking(self, wanted: Iterable[Vendor]) -> list[str]:
+        """What of the webhook's injection the pod lacks to be given devices of these vendors, for texts.
 
-        Devices of a pod that no mirror shows could be given to somebody else while it lives.
+        A pod that the webhook didn't handle lacks some, and must never be bound: devices of a pod without the label,
+        which no mirror shows, could be allocated twice, and an image may bake `all` into a variable. The variables of
+        other vendors aren't asked for: a pod may be older than a vendor's row.
         """
-        return self.injected and self.metadata.labels.get(contract.GROUP) == self.group
+        containers = [*self.spec.init_containers, *self.spec.containers]
+        label = [] if self.metadata.labels.get(contract.GROUP) == self.group else [f"the label {contract.GROUP}"]
+        return label + [
+            f"the env {vendor.env}"
+            for vendor in wanted
+            if not containers or any(container.path_of(vendor.env) != vendor.field_path for container in containers)
+        ]
 
     @property
     def injected(self) -> bool:
-        """Whether every container reads its devices from the pod's annotations, as the webhook makes it.
-
-        A pod admitted while the webhook was away fails this, and must never be bound: an image may bake in `all`.
-        """
-        containers = [*self.spec.init_containers, *self.spec.containers]
-        return bool(containers) and all(_reads_annotations(container) for container in containers)
+        """Whether the webhook has handled the pod, for whatever devices its group asks for."""
+        return not self.lacking(vendors.VENDORS)
 
     @property
     def containers_hidden(self) -> bool:
@@ -256,10 +267,3 @@ def is_impostor(meta: ObjectMeta) -> bool:
 
 _REFUSALS = ("Unschedulable", "SchedulerError")
 """The reasons of `PodScheduled=False` after a try; `SchedulingGated` says that there was none (k8s.io/api/core/v1)."""
-
-_PATHS = {vendor.env: f"metadata.annotations['{vendor.annotation}']" for vendor in contract.VENDORS}
-
-
-def _reads_annotations(container: Container) -> bool:
-    # The last of several variables of one name wins in a container, so it is the one that counts.
-    return {v.name: v.field_path for v in container.env if v.name in _PATHS} == _PATHS

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Container, EnvSource, EnvVar, FieldRef, Pod, PodSpec
 
@@ -35,11 +35,6 @@ class Workload(Struct, frozen=True, rename="camel"):
 WORKLOADS: Final = ("Deployment", "ReplicaSet", "StatefulSet", "Job")
 """By kind."""
 
-_INJECTED = [
-    EnvVar(vendor.env, EnvSource(FieldRef(f"metadata.annotations['{vendor.annotation}']")))
-    for vendor in contract.VENDORS
-]
-
 
 def pods_of(kind: str, workload: Workload) -> list[Pod]:
     """The pods that run at once, numbered from 0 as a StatefulSet numbers its own; not admitted yet."""
@@ -65,5 +60,5 @@ def admitted(pod: Pod) -> Pod:
 
 
 def _injected(container: Container) -> Container:
-    ours = {variable.name for variable in _INJECTED}
-    return replace(container, env=[*_INJECTED, *(each for each in container.env if each.name not in ours)])
+    ours = {vendor.env: EnvVar(vendor.env, EnvSource(FieldRef(vendor.field_path))) for vendor in vendors.VENDORS}
+    return replace(container, env=[*ours.values(), *(each for each in container.env if each.name not in ours)])

@@ -12,6 +12,7 @@ from deviceshare.domain.objects.hardware import Link
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import topology
+from deviceshare.domain.wording import listed
 
 MAX_SCORE = 10
 """kube-scheduler's MaxExtenderPriority (k8s.io/kube-scheduler/extender/v1)."""
@@ -32,12 +33,11 @@ def available(ledger: NodeDevices) -> Available:
 
 def shortage(request: Request, free: Mapping[str, int], total: Mapping[str, int]) -> str:
     """What is missing on a node with `free` of `total` devices by resource, or "" when the request fits."""
-    lacks = [
+    return listed(
         f"{count} {resource} ({free.get(resource, 0)} of {total.get(resource, 0)} free)"
         for resource, count in sorted(request.resources.items())
         if free.get(resource, 0) < count
-    ]
-    return " and ".join(lacks)
+    )
 
 
 def choose(request: Request, available: Available) -> Devices | None:

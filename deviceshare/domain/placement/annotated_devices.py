@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
+from deviceshare.domain.wording import listed
 
 MOST: Final = 1024
 """Devices of one resource on a node; no machine comes near it, and no text may make us count further."""
@@ -54,16 +55,16 @@ def read(text: str) -> Annotated:
     found: dict[str, Listed] = {}
     faults = []
     for resource, values in entries:
-        if not contract.vendor_of(resource):
-            faults.append(f"unknown resource {resource[:80]!r} (known: {contract.KNOWN_RESOURCES_TEXT})")
+        if not vendors.vendor_of(resource):
+            faults.append(f"unknown resource {resource[:80]!r} (known: {listed(vendors.known_resources())})")
         elif resource in found:
             found[resource] = Listed(fault=f"{resource} is named twice; name it once")
         else:
-            found[resource] = _listed(resource, values)
+            found[resource] = _parsed(resource, values)
     return Annotated(found, faults)
 
 
-def _listed(resource: str, values: list[str]) -> Listed:
+def _parsed(resource: str, values: list[str]) -> Listed:
     if len(values) == 1 and _NUMBER.fullmatch(values[0]):
         count = int(values[0])
         return Listed(frozenset(range(count))) if count <= MOST else Listed(fault=_too_many(resource))

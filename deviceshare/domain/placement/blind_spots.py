@@ -11,6 +11,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.wording import listed
 
 _COMMANDS: Final = {"Pod": "pod", "Node": "node", contract.GROUP_KIND: "sdg", contract.NODE_DEVICES_KIND: "ndev"}
 
@@ -94,6 +95,6 @@ class BlindSpots:
         pods = self.on(node)
         if not pods:
             return None
-        named = f"pod {pods[0].name}{f' and {len(pods) - 1} more' if len(pods) > 1 else ''}"
-        text = f"{named} on the node can't be read ({pods[0].fault}) and may hold any of its devices"
+        names = listed((pod.name for pod in pods), most=1)
+        text = f"pod {names} on the node can't be read ({pods[0].fault}) and may hold any of its devices"
         return Reason(ReasonKind.UNREADABLE, text, pods[0].cure)

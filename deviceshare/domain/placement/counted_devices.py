@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.quantities import is_some, whole
 from deviceshare.domain.placement.annotated_devices import MOST
 
-GPU: Final = "nvidia.com/gpu"
-AMD_GPU: Final = "amd.com/gpu"
+GPU: Final = vendors.NVIDIA.resource
+AMD_GPU: Final = vendors.AMD.resource
 
 _COUNT, _REPLICAS, _PRODUCT = f"{GPU}.count", f"{GPU}.replicas", f"{GPU}.product"
 _SHARING, _SLICES = f"{GPU}.sharing-strategy", f"{GPU}.slices.gi"
@@ -44,18 +44,20 @@ class Counted(NamedTuple):
 def count(node: Node) -> dict[str, Counted]:
     """Every known resource that the node reports; none that it doesn't have."""
     counted = {GPU: _nvidia(node), AMD_GPU: _amd(node)}
-    for resource in _told(node, (contract.ASCEND_RESOURCE_PREFIX,)):
-        counted[resource] = _ascend(node, resource)
+    for resource in filter(vendors.vendor_of, _told(node)):
+        if resource not in counted:
+            of_ascend = vendors.ASCEND.supplies(resource)
+            counted[resource] = _ascend(node, resource) if of_ascend else _plain(node, resource)
     return {resource: each for resource, each in sorted(counted.items()) if each.number != 0}
 
 
 def _nvidia(node: Node) -> Counted:
     labels = node.metadata.labels
-    product, slices = labels.get(_PRODUCT, ""), _told(node, (contract.MIG_PREFIX,))
+    product, slices = labels.get(_PRODUCT, ""), _told(node, (vendors.MIG_PREFIX,))
     if slices or "-MIG-" in product or _SLICES in labels:
         found = f"MIG ({', '.join(slices) or product or _SLICES})"
         return Counted(None, "its GPUs are split by MIG, unknown which", _which(GPU), found)
-    capacity, healthy = _quantities(node, (GPU, contract.NVIDIA_SHARED))
+    capacity, healthy = _quantities(node, (GPU, vendors.NVIDIA.in_turns))
     if capacity is None or healthy is None:
         return _unreadable(node, GPU)
     if not capacity:
@@ -74,7 +76,7 @@ def _shared(node: Node, capacity: int, healthy: int) -> Counted:
         return Counted(None, f"its label {garbled[0]} is not a number", _how_many(GPU), garbled[0])
     replicas, number = max(numbers.get(_REPLICAS) or 1, 1), numbers.get(_COUNT)
     strategy = labels.get(_SHARING, "none")
-    renamed = _told(node, (contract.NVIDIA_SHARED,))
+    renamed = _told(node, (vendors.NVIDIA.in_turns,))
     shared = bool(strategy != "none" or labels.get(_PRODUCT, "").endswith("-SHARED") or renamed or replicas > 1)
     found = f"{strategy if strategy != 'none' else 'shared'}, {replicas} replicas" if shared else ""
     if shared and replicas == 1:
@@ -124,7 +126,7 @@ def _registered(register: str) -> list[int]:
 
 def _amd(node: Node) -> Counted:
     partition = node.metadata.labels.get(_PARTITION, "")
-    parts = [name for name in _told(node, ("amd.com/",)) if name != AMD_GPU and contract.plugin_vendor_of(name)]
+    parts = [name for name in _told(node, ("amd.com/",)) if name != AMD_GPU and vendors.plugin_vendor_of(name)]
     if parts or (partition and not partition.startswith("spx")):
         found = f"partitioned ({', '.join(parts) or partition})"
         return Counted(None, f"its GPUs are {found}", _how_many(AMD_GPU), found)
@@ -134,7 +136,7 @@ def _amd(node: Node) -> Counted:
 def _ascend(node: Node, resource: str) -> Counted:
     if any(key.startswith(_HAMI_ASCEND) for key in node.metadata.annotations):
         return Counted(None, "HAMi splits its NPUs", _how_many(resource), "HAMi")
-    if "-" in resource.removeprefix(contract.ASCEND_RESOURCE_PREFIX):
+    if "-" in resource:
         return Counted(None, "these are parts of NPUs (vNPU), not NPUs", "have groups ask for whole NPUs", "vNPU")
     return _plain(node, resource)
 
@@ -165,7 +167,7 @@ def _unreadable(node: Node, resource: str) -> Counted:
     )
 
 
-def _told(node: Node, prefixes: tuple[str, ...]) -> list[str]:
+def _told(node: Node, prefixes: tuple[str, ...] | str = "") -> list[str]:
     """The resources with these beginnings of which the node says that it has some."""
     every = [*node.status.capacity.items(), *node.status.allocatable.items()]
     return sorted({name for name, quantity in every if name.startswith(prefixes) and is_some(quantity)})
@@ -188,12 +190,15 @@ def _sum(numbers: Iterable[int | None]) -> int | None:
 
 
 def _how_many(resource: str) -> str:
-    agent = " or run deviceshare's agent there" if resource == GPU else ""
-    return (
-        f"say how many there are (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}={resource}=NUMBER){agent}"
-    )
+    say = f"say how many there are (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}={resource}=NUMBER)"
+    return say + _or_agent(resource)
 
 
 def _which(resource: str) -> str:
-    agent = " or run deviceshare's agent there" if resource == GPU else ""
-    return f"say which may be used (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}={resource}=0,2-3){agent}"
+    say = f"say which may be used (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}={resource}=0,2-3)"
+    return say + _or_agent(resource)
+
+
+def _or_agent(resource: str) -> str:
+    vendor = vendors.vendor_of(resource)
+    return " or run deviceshare's agent there" if vendor and vendor.has_agent else ""

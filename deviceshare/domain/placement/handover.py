@@ -16,11 +16,13 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.inventory import Offer
+from deviceshare.domain.vendors import Vendor
+from deviceshare.domain.wording import listed
 
 AUTO: Final = "auto"
 INDEX: Final = "index"
@@ -57,14 +59,14 @@ def apply(
     offer: Offer, labels: Mapping[str, str], hardware: Hardware, setting: HandoverSetting
 ) -> tuple[Offer, dict[str, str]]:
     """What remains of a node's offer once what can't be handed over is withheld; and the words for each vendor."""
-    vendors = {vendor.name: vendor for device in offer.devices if (vendor := contract.vendor_of(device.resource))}
-    decided = {name: decide(vendor, labels, hardware, setting) for name, vendor in sorted(vendors.items())}
+    offered = vendors.vendors_of(device.resource for device in offer.devices)
+    decided = {vendor.name: decide(vendor, labels, hardware, setting) for vendor in offered}
     words = {name: each.words for name, each in decided.items() if each.words}
     silent = mute(offer.devices, words)
     withheld = [
         Withheld(resource, decided[vendor.name].obstacle, devices=[d for d in silent if d.resource == resource])
         for resource in sorted({device.resource for device in silent})
-        if (vendor := contract.vendor_of(resource))
+        if (vendor := vendors.vendor_of(resource))
     ]
     devices = tuple(device for device in offer.devices if device not in silent)
     return Offer(devices, (*offer.withheld, *withheld), offer.faults), words
@@ -92,7 +94,7 @@ def unspeakable(devices: Iterable[Device], handover: Mapping[str, str]) -> Devic
         for device in devices
         if not device.uuid
         and is_kind(words := _words(device, handover))
-        and not any(words in vendor.numbered_kinds for vendor in contract.VENDORS)
+        and not any(words in vendor.numbered_kinds for vendor in vendors.VENDORS)
     )
 
 
@@ -102,18 +104,16 @@ def is_kind(words: str) -> bool:
 
 
 def _words(device: Device, handover: Mapping[str, str]) -> str:
-    vendor = contract.vendor_of(device.resource)
+    vendor = vendors.vendor_of(device.resource)
     return handover.get(vendor.name, "") if vendor else ""
 
 
-def decide(
-    vendor: contract.Vendor, labels: Mapping[str, str], hardware: Hardware, setting: HandoverSetting
-) -> Handover:
+def decide(vendor: Vendor, labels: Mapping[str, str], hardware: Hardware, setting: HandoverSetting) -> Handover:
     """How the vendor's devices on a node with these labels and this report of its agent are handed over."""
     style = labels.get(contract.HANDOVER_LABEL) or setting.style
     if style not in STYLES:
-        return Handover(NONE, f"the node's label {contract.HANDOVER_LABEL}={style} is none of {', '.join(STYLES)}")
-    uuids = [part.uuid for part in hardware.devices if contract.vendor_of(part.resource) is vendor and not part.lost]
+        return Handover(NONE, f"the node's label {contract.HANDOVER_LABEL}={style} is none of {listed(STYLES)}")
+    uuids = [part.uuid for part in hardware.devices if vendors.vendor_of(part.resource) is vendor and not part.lost]
     named = bool(uuids) and all(uuids)
     if not vendor.kinds:
         if labels.get(contract.HANDOVER_LABEL) == CDI:
@@ -128,7 +128,7 @@ def decide(
     return _by_cdi(vendor, hardware, setting.kind, named=named) if style == CDI else Handover(style)
 
 
-def _by_cdi(vendor: contract.Vendor, hardware: Hardware, wanted: str, *, named: bool) -> Handover:
+def _by_cdi(vendor: Vendor, hardware: Hardware, wanted: str, *, named: bool) -> Handover:
     kind = wanted or vendor.kinds[0]
     if not named:
         # Without UUIDs only a kind that also names devices by their numbers will do.
@@ -142,8 +142,9 @@ def _by_cdi(vendor: contract.Vendor, hardware: Hardware, wanted: str, *, named: 
         return Handover(usable[0])
     return Handover(
         NONE,
-        f"no CDI specification on the node names all its devices by UUID as {wanted or ' or '.join(vendor.kinds)}: have"
-        " the device plugin write one (CDI enabled, its device ID strategy uuid), or run nvidia-ctk cdi generate",
+        "no CDI specification on the node names all its devices by UUID as"
+        f" {wanted or listed(vendor.kinds, link='or')}: have the device plugin write one (CDI enabled, its device ID"
+        f" strategy uuid), or run {vendor.cdi_tool}",
     )
 
 

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
-from deviceshare.domain.contract import Vendor
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, devices_of
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.nodes import Node
@@ -20,6 +19,8 @@ from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import annotated_devices, counted_devices
 from deviceshare.domain.placement.annotated_devices import Annotated, Listed
 from deviceshare.domain.placement.counted_devices import Counted
+from deviceshare.domain.vendors import Vendor
+from deviceshare.domain.wording import listed as enumerated
 
 KEPT_OUT: Final = "kept out by the node's annotation"
 _UNREAD: Final = f"the node's annotation {contract.INVENTORY_ANNOTATION} can't be read"
@@ -43,7 +44,7 @@ def take(node: Node, hardware: Hardware) -> Offer:
     for part in hardware.devices:
         seen.setdefault(part.resource, []).append(part)
     told = {resource: each for resource, each in counted_devices.count(node).items() if resource not in seen}
-    found = [_of_vendor(vendor, words, seen, told) for vendor in contract.VENDORS]
+    found = [_of_vendor(vendor, words, seen, told) for vendor in vendors.VENDORS]
     return Offer(
         tuple(sorted(device for each in found for device in each.devices)),
         tuple(withheld for each in found for withheld in each.withheld),
@@ -52,8 +53,8 @@ def take(node: Node, hardware: Hardware) -> Offer:
 
 
 def _of_vendor(vendor: Vendor, words: Annotated, seen: Mapping[str, list[Part]], told: Mapping[str, Counted]) -> Offer:
-    there = {r: _there(r, seen.get(r), told.get(r)) for r in (*seen, *told) if contract.vendor_of(r) is vendor}
-    listed = {r: entry for r, entry in words.resources.items() if contract.vendor_of(r) is vendor}
+    there = {r: _there(r, seen.get(r), told.get(r)) for r in (*seen, *told) if vendors.vendor_of(r) is vendor}
+    listed = {r: entry for r, entry in words.resources.items() if vendors.vendor_of(r) is vendor}
     if words.faults and not listed:
         reason = f"{_UNREAD}: {words.faults[0]}"
         return Offer(withheld=tuple(Withheld(r, reason, _CORRECT, list(devices)) for r, devices in there.items()))
@@ -67,7 +68,7 @@ def _of_vendor(vendor: Vendor, words: Annotated, seen: Mapping[str, list[Part]],
     numbers = Counter(device.index for each in found.values() for device in each.devices)
     if len(found) > 1 and (not listed or max(numbers.values(), default=0) > 1):
         names = sorted(listed or found)
-        reason = f"{' and '.join(names)} share {vendor.env} and may be the same devices"
+        reason = f"{enumerated(names)} share {vendor.env} and may be the same devices"
         example = f"{contract.INVENTORY_ANNOTATION}={names[0]}=0-3,{names[1]}=4-7"
         cure = f"name one of them, or other devices of each (kubectl annotate node NODE --overwrite {example})"
         found = {r: Offer(withheld=(Withheld(r, reason, cure),), faults=each.faults) for r, each in found.items()}
@@ -102,7 +103,7 @@ def _annotated(resource: str, entry: Listed, there: Devices, *, agent: bool) -> 
     if entry.uuids and not agent:
         faults.append(f"{resource}: only deviceshare's agent knows UUIDs; run it on the node, or give numbers")
     elif missing := sorted(entry.uuids - by_uuid.keys()):
-        faults.append(f"{resource}: the node has no {', '.join(missing)}; see kubectl get ndev -o yaml")
+        faults.append(f"{resource}: the node has no {enumerated(missing, link='or')}; see kubectl get ndev -o yaml")
     # By its UUID where that is how it was named: the number may be another device's after a reboot.
     chosen = {index: Device(resource, index) for index in entry.indices}
     chosen |= {by_uuid[uuid].index: by_uuid[uuid] for uuid in entry.uuids & by_uuid.keys()}

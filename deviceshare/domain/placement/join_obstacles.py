@@ -13,6 +13,8 @@ from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
 from deviceshare.domain.placement.replacement import untellable
+from deviceshare.domain.vendors import vendors_of
+from deviceshare.domain.wording import listed
 
 SHOWN_GATES: Final = 3
 
@@ -33,11 +35,6 @@ OTHER_LABELS: Final = Reason(
     ReasonKind.NODE_SELECTOR,
     "the node does not match the group's nodeSelector",
     "change spec.nodeSelector or the node's labels",
-)
-NOT_INJECTED: Final = Reason(
-    ReasonKind.NOT_INJECTED,
-    "the pod was admitted while deviceshare's webhook was away, so its containers would not see the group's devices",
-    "delete and recreate the pod",
 )
 
 
@@ -89,7 +86,7 @@ def joining_obstacle(ledger: NodeDevices, holder: Holder) -> Reason | None:
         if unknown := ledger.unknown(device.resource):
             return withheld_reason(device.resource, unknown)
     if gone:
-        text = f"the node lost {', '.join(map(str, gone))} of {holder}"
+        text = f"the node lost {listed(map(str, gone))} of {holder}"
         return Reason(ReasonKind.DEVICES_LOST, text, recreating(holder))
     return None
 
@@ -109,8 +106,8 @@ def pod_obstacle(pod: Pod, group: Group | None) -> Reason | None:
     """Why the pod can't be bound to any node, whatever is free there."""
     if pod.left_out:
         return left_out(pod)
-    if not pod.admitted:
-        return pod_fault(pod) or NOT_INJECTED
+    if lacking := pod.lacking(vendors_of(group.spec.resources) if group else ()):
+        return pod_fault(pod) or not_injected(lacking)
     if group is None:
         return missing(pod)
     if group.deleting:
@@ -119,6 +116,12 @@ def pod_obstacle(pod: Pod, group: Group | None) -> Reason | None:
     if fault := invalid(group):
         return fault
     return Reason(ReasonKind.GATED, f"the pod {behind_gates([pod])}") if pod.gates else None
+
+
+def not_injected(lacking: Iterable[str]) -> Reason:
+    """Why a pod can't be bound that lacks these parts of the injection."""
+    text = f"deviceshare's webhook did not inject {listed(lacking)}, so its containers could see other devices"
+    return Reason(ReasonKind.NOT_INJECTED, text, "delete and recreate the pod")
 
 
 def missing(pod: Pod) -> Reason:
@@ -152,6 +155,5 @@ def left_out(pod: Pod) -> Reason:
 def behind_gates(pods: Iterable[Pod]) -> str:
     """What pods wait for that somebody else holds back, as Kueue does: the end of a sentence about one of them."""
     names = sorted({gate for pod in pods for gate in pod.gates})
-    more = f" and {len(names) - SHOWN_GATES} more" if len(names) > SHOWN_GATES else ""
     gates = "scheduling gate" if len(names) == 1 else "scheduling gates"
-    return f"waits for its {gates} {', '.join(names[:SHOWN_GATES])}{more} to be removed"
+    return f"waits for its {gates} {listed(names, most=SHOWN_GATES)} to be removed"

@@ -2,9 +2,10 @@
 
 from collections.abc import Collection, Mapping
 
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.wording import listed
 
 
 def opaque(ledger: NodeDevices, pods: Mapping[str, Collection[str]]) -> frozenset[str]:
@@ -15,19 +16,19 @@ def opaque(ledger: NodeDevices, pods: Mapping[str, Collection[str]]) -> frozense
     known = {(allocation.uid, allocation.resource) for allocation in ledger.hardware.allocations or ()}
     held = {resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known}
     if ledger.split():  # Who has a part by MIG has it of these, and no group gets these.
-        held = {resource for resource in held if not resource.startswith(contract.MIG_PREFIX)}
+        held = {resource for resource in held if not resource.startswith(vendors.MIG_PREFIX)}
     if not held:
         return frozenset()
-    vendors = {contract.plugin_vendor_of(resource) for resource in held}
+    owners = {vendors.plugin_vendor_of(resource) for resource in held}
     mine = {device.resource for device in (*ledger.devices, *ledger.claimed())}
-    return frozenset(held | {resource for resource in mine if contract.vendor_of(resource) in vendors})
+    return frozenset(held | {resource for resource in mine if vendors.vendor_of(resource) in owners})
 
 
 def opaque_reason(resources: Collection[str]) -> Reason | None:
     """Why a group that wants these opaque resources gets none."""
     if not resources:
         return None
-    held = f"pods on the node hold {' and '.join(resources)} through the device plugin, unknown which devices"
+    held = f"pods on the node hold {listed(resources)} through the device plugin, unknown which devices"
     return Reason(
         ReasonKind.DEVICES_OPAQUE, held, "delete those pods, or run deviceshare's agent there (agent.enabled=true)"
     )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, identities, selected, visible
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, claim_patch
@@ -62,7 +62,7 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Re
             text = f"can't be given other devices of node {ledger.node}: {why}"
             return Replacement(sick, (), tuple(sorted(claim.devices)), text)
         if len(candidates) < count:
-            needs = f"{count} healthy {resource} to replace {_listed(sick, resource)}"
+            needs = f"{count} healthy {resource} to replace {selected(sick)[resource]}"
             text = f"needs {needs}, but node {ledger.node} has {len(candidates)} free"
             return Replacement(sick, (), tuple(sorted(claim.devices)), text)
         found += topology.closest(candidates, count, ledger.hardware.links, near)
@@ -109,8 +109,8 @@ def untellable(ledger: NodeDevices, claim: Claim) -> Reason | None:
 
 def by_cdi(ledger: NodeDevices, devices: Iterable[Device]) -> bool:
     """Whether any of these devices is injected by CDI here: pods then keep what they were bound with."""
-    vendors = {vendor.name for device in devices if (vendor := contract.vendor_of(device.resource))}
-    return any(is_kind(ledger.status.handover.get(name, "")) for name in vendors)
+    those = vendors.vendors_of(device.resource for device in devices)
+    return any(is_kind(ledger.status.handover.get(vendor.name, "")) for vendor in those)
 
 
 def is_told(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
@@ -118,7 +118,7 @@ def is_told(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
     if pod.sealed:
         return _same_all(pod.devices, claim.devices)
     annotations, wanted = pod.metadata.annotations, told(claim.devices, ledger.status.handover)
-    return all(annotations.get(key) == wanted.get(key) for key in _TOLD)
+    return all(annotations.get(key) == wanted.get(key) for key in _keys())
 
 
 def is_settled(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
@@ -143,7 +143,7 @@ def telling(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str, str | None
     if pod.sealed:
         return {} if is_settled(pod, ledger, claim) else former
     wanted = told(claim.devices, ledger.status.handover)
-    return {key: wanted.get(key) for key in _TOLD} | former
+    return {key: wanted.get(key) for key in _keys()} | former
 
 
 def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
@@ -178,17 +178,7 @@ def _same_all(some: Iterable[Device], others: Iterable[Device]) -> bool:
     return len(one) == len(other) and all(map(same, one, other))
 
 
-_TOLD = tuple(
-    filter(
-        None,
-        (
-            *(vendor.annotation for vendor in contract.VENDORS),
-            *(vendor.cdi_annotation for vendor in contract.VENDORS),
-            contract.SELECTED_DEVICES,
-        ),
-    )
-)
-
-
-def _listed(devices: Iterable[Device], resource: str) -> str:
-    return selected(device for device in devices if device.resource == resource)[resource]
+def _keys() -> list[str]:
+    """The annotations by which a pod is told its devices."""
+    own = (name for vendor in vendors.VENDORS for name in (vendor.annotation, vendor.cdi_annotation) if name)
+    return [*own, contract.SELECTED_DEVICES]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.hardware import Allocation, Part
 from deviceshare.loops.agent.ports import AllocationsUnknown, Kubelet, NodePod, PluginAllocation
 from deviceshare.loops.ports import Mirror
@@ -88,7 +88,7 @@ class Allocations:
         earlier = {allocation.pod: allocation for allocation in self.known or ()}
         joined = []
         for given in answer:
-            if contract.vendor_of(contract.counted_as(given.resource)) is None:
+            if vendors.vendor_of(vendors.counted_as(given.resource)) is None:
                 continue
             key = f"{given.namespace}/{given.name}"
             pod = self._pods.get(key)
@@ -127,7 +127,7 @@ def _number(numbers: Mapping[tuple[str, str], int], resource: str, device: str) 
     name = device.partition("::")[0]
     if name.isdecimal():
         return int(name)
-    number = numbers.get((contract.counted_as(resource), name))
+    number = numbers.get((vendors.counted_as(resource), name))
     if number is None:
         raise Incomplete(f"device {device} of {resource} is not known")
     return number

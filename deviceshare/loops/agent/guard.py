@@ -16,6 +16,7 @@ from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.printable import quoted
+from deviceshare.domain.wording import listed
 from deviceshare.loops.agent.evictions import Intruder
 from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.kinds import PODS
@@ -94,7 +95,7 @@ class IntruderGuard:
 
     def _tell(self, ledger: NodeDevices, occupant: Occupant, process: str) -> None:
         holders = [claim.holder_name for claim in ledger.claims.values() if occupant.device in ledger.reserved(claim)]
-        groups = ", ".join(sorted(holders))
+        groups = listed(sorted(holders))
         log.warning(
             "Found a trespasser",
             device=str(occupant.device),

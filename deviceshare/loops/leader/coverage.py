@@ -12,6 +12,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.replacement import covers
+from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.ports import NotFound
@@ -62,7 +63,7 @@ class Coverage:
     def report_disputed(self, node: str, disputed: Iterable[Holding]) -> None:
         """Reports what was left out when the node's ledger was made again. Its pods are found by `look` later."""
         for holding in disputed:
-            devices = ", ".join(map(str, holding.devices))
+            devices = listed(map(str, holding.devices))
             log.error("Left out a disputed holding", node=node, holder=str(holding.holder), devices=devices)
 
     def _remember(self, node: str, uncovered: list[Pod]) -> None:
@@ -79,7 +80,7 @@ class Coverage:
         self._term.on_uncovered(sum(map(len, self._reported.values())))
 
     def _report(self, pod: Pod) -> None:
-        devices = ", ".join(map(str, pod.devices))
+        devices = listed(map(str, pod.devices))
         log.error("Found a pod with devices that others hold", pod=pod.metadata.key, node=pod.node, devices=devices)
         message = (
             f"the pod uses {devices} of node {pod.node}, which its group does not hold there and others may be given:"

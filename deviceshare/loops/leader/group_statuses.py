@@ -5,10 +5,9 @@ who is in the way) waits a little, so that 500 pods don't make 500 writes. A wri
 that is just taking it begin again: so a group whose pods have not been refused yet is left alone for a moment.
 """
 
-from datetime import UTC, datetime
-
 import structlog
 
+from deviceshare import timestamps
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.nodes import Node
@@ -121,7 +120,7 @@ class GroupStatuses:
                 log.debug("Found no ledger", node=group.node)
         home = await self._home(group)
         pods = self._term.members.named(group.name)
-        return group_status.desired_status(group, self._term.fleet, home=home, pods=pods, now=_now())
+        return group_status.desired_status(group, self._term.fleet, home=home, pods=pods, now=timestamps.now())
 
     def _claimed(self, group: Group) -> bool:
         ledger = self._term.fleet.ledger(group.node)
@@ -183,7 +182,3 @@ class GroupStatuses:
         elif now.status == group_status.TRUE and before == group_status.FALSE:
             log.info("Found group recovered", group=group.name, node=group.node)
             self._term.recorder.note(subject_of(group), "Recovered", now.message)
-
-
-def _now() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

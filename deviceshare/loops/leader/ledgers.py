@@ -14,6 +14,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.placement import handover
 from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
+from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.term import Term
@@ -85,7 +86,7 @@ class Ledgers:
         self._term.ledgers.put(made)
         log.info("Created ledger", node=name, claims=len(made.claims))
         if made.claims:
-            holders = ", ".join(sorted(claim.holder_name for claim in made.claims.values()))
+            holders = listed(sorted(claim.holder_name for claim in made.claims.values()))
             self._term.recorder.note(
                 subject_of(made), "Repaired", f"recreated with what groups and running pods hold: {holders}"
             )

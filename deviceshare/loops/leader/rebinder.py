@@ -6,11 +6,10 @@ pod has any more. Claims that nobody ever asked to rebind cost a glance.
 """
 
 import asyncio
-from collections.abc import Iterable
 
 import structlog
 
-from deviceshare.domain.objects.devices import Device, selected
+from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import rebooted
@@ -115,12 +114,18 @@ class Rebinder:
                 subject, "RebindNotNeeded", f"its devices on node {node} are healthy; it keeps them"
             )
         else:
-            gone = _listed(verdict.broken)
+            gone = described(verdict.broken)
             by_cdi = replacement.by_cdi(answer.ledger, verdict.devices)
-            log.info("Rebound group", group=group.name, node=node, replaced=gone, by=_listed(verdict.replacements))
+            log.info(
+                "Rebound group",
+                group=group.name,
+                node=node,
+                replaced=gone,
+                by=described(verdict.replacements),
+            )
             when = "pods see that when they are recreated" if by_cdi else "containers see that when they restart"
             message = (
-                f"now holds {_listed(verdict.devices)} on node {node}; {when};"
+                f"now holds {described(verdict.devices)} on node {node}; {when};"
                 f" {gone} stays reserved until the pods that had it have ended"
             )
             self._term.recorder.note(subject, "Rebound", message)
@@ -137,17 +142,17 @@ class Rebinder:
             meta = pod.metadata
             if not pod.former:
                 continue  # The same devices, in other words.
-            log.info("Told pod of other devices", pod=meta.key, devices=_listed(pod.devices), sealed=pod.sealed)
+            log.info("Told pod of other devices", pod=meta.key, devices=described(pod.devices), sealed=pod.sealed)
             if pod.sealed:
                 message = (
-                    f"its group no longer holds {_listed(pod.former)}; its containers keep that, also when they"
+                    f"its group no longer holds {described(pod.former)}; its containers keep that, also when they"
                     " restart, since devices are injected by CDI: recreate the pod (kubectl delete pod"
                     f" -n {meta.namespace} {meta.name})"
                 )
             else:
                 message = (
-                    f"its containers see {_listed(pod.devices)} when they restart, and may hold {_listed(pod.former)}"
-                    " until then: restart them, or delete the pod"
+                    f"its containers see {described(pod.devices)} when they restart, and may hold"
+                    f" {described(pod.former)} until then: restart them, or delete the pod"
                 )
             self._term.recorder.warn(subject_of(pod), "DevicesReplaced", message)
 
@@ -167,7 +172,3 @@ class Rebinder:
     def _note_standing(self, key: ClaimKey, claim: Claim) -> None:
         if self._standing.get(key, (None,))[0] != claim:
             self._standing[key] = claim, self._term.clock()
-
-
-def _listed(devices: Iterable[Device]) -> str:
-    return " and ".join(f"{resource} {indices}" for resource, indices in sorted(selected(devices).items()))

@@ -8,13 +8,14 @@ each mark we remember since when we have seen it standing, so a collection that 
 """
 
 import random
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import structlog
 
+from deviceshare import timestamps
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.wording import listed
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.protocol import collect, holders
@@ -125,7 +126,7 @@ class Releaser:
         if outcome is Outcome.FREED:
             holder = claim.holder(key.uid)
             log.info("Released claim", node=key.node, holder=str(holder), uid=key.uid)
-            message = f"released {', '.join(map(str, sorted(claim.devices)))} of {holder}"
+            message = f"released {listed(map(str, sorted(claim.devices)))} of {holder}"
             self._term.recorder.note(subject_of(ledger), "Released", message)
 
     def _report_use(self, key: ClaimKey, claim: Claim) -> None:
@@ -165,4 +166,4 @@ def _claims(ledger: NodeDevices | None) -> list[tuple[ClaimKey, str]]:
 
 def new_mark() -> str:
     """A mark that was never written before: RFC 3339, its last digits drawn by lot."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}{random.randrange(1000):03}Z"
+    return f"{timestamps.micro_now()[:-1]}{random.randrange(1000):03}Z"

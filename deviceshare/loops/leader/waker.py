@@ -9,11 +9,11 @@ are touched again, less and less often. Of each namespace only a few are under w
 """
 
 from collections.abc import Collection
-from datetime import UTC, datetime
 
 import structlog
 from msgspec import Struct, field
 
+from deviceshare import timestamps
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
@@ -165,7 +165,7 @@ class Waker:
             "metadata": {
                 "uid": meta.uid,
                 "resourceVersion": meta.resource_version,
-                "annotations": {contract.WOKEN_AT: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"},
+                "annotations": {contract.WOKEN_AT: timestamps.micro_now()},
             }
         }
         try:

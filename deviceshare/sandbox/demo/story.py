@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.sandbox.simulated.pod import ENV, KubeletPod
 
 NODES = 2
 DEVICES = 4
-RESOURCE = "nvidia.com/gpu"
-VISIBLE = contract.NVIDIA.env
+RESOURCE = vendors.NVIDIA.resource
+VISIBLE = vendors.NVIDIA.env
 
 
 def group_manifest(name: str, count: int) -> str:

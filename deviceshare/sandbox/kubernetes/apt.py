@@ -27,7 +27,7 @@ class Apt:
     def __init__(self, scratch: Path, log: Path) -> None:
         if shutil.which("apt-get") is None:
             raise SandboxError("This machine has no apt-get, so nothing can be built from Debian's source package.")
-        self._log = log
+        self.log = log
         self._scratch = scratch
         for directory in ("lists/partial", "cache/archives/partial", "packages"):
             (scratch / directory).mkdir(parents=True)
@@ -99,16 +99,16 @@ class Apt:
         self, command: Sequence[str], *, cwd: Path | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
         """Runs a command to its end; raises SandboxError with the end of its output when it fails."""
-        with self._log.open("a") as log:
+        with self.log.open("a") as log:
             log.write(f"+ {' '.join(command)}\n")
             log.flush()
             done = subprocess.run(
                 command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
             )
         if done.returncode != 0:
-            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
             raise SandboxError(
-                f"{command[0]} failed with exit status {done.returncode} (all of it in {self._log}):\n{tail}"
+                f"{command[0]} failed with exit status {done.returncode} (all of it in {self.log}):\n{tail}"
             )
 
 

@@ -5,6 +5,7 @@ Follows the XDG base directory specification (https://specifications.freedesktop
 
 import fcntl
 import os
+import platform
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,11 @@ def missing(directory: Path, names: Iterable[str]) -> list[str]:
 def executable(path: Path) -> bool:
     """Whether it is a file that can be run."""
     return path.is_file() and os.access(path, os.X_OK)
+
+
+def architecture() -> str:
+    """This machine's, as Go and container images call it."""
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
 def add(made: Path, target: Path) -> None:

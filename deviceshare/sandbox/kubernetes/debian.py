@@ -5,17 +5,25 @@ the build needs.
 """
 
 import os
-import platform
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.kubernetes.apt import Apt
-from deviceshare.sandbox.kubernetes.cache import add, cache_root, etcd_cache, kubernetes_cache, locked, missing
+from deviceshare.sandbox.kubernetes.cache import (
+    add,
+    architecture,
+    cache_root,
+    etcd_cache,
+    kubernetes_cache,
+    locked,
+    missing,
+)
 from deviceshare.sandbox.progress import Progress
 
 _TOOLS = {"go": "golang-go", "rsync": "rsync", "dpkg-source": "dpkg-dev", "make": "make", "patch": "patch"}
@@ -27,9 +35,7 @@ def build(binaries: Sequence[str], wanted: str, progress: Progress) -> Path:
 
     Takes 5 to 10 minutes on two cores and 4 GB of disk, which are freed afterwards.
     """
-    with locked(progress), tempfile.TemporaryDirectory(dir=_scratch_root(), prefix="build-") as scratch:
-        apt = Apt(Path(scratch), log := cache_root() / "build.log")
-        log.write_text("")
+    with _apt("build", progress) as (apt, scratch):
         with progress.stage("Reading Debian's package lists"):
             apt.update()
             version = upstream_version(apt.source_version("kubernetes"))
@@ -44,10 +50,10 @@ def build(binaries: Sequence[str], wanted: str, progress: Progress) -> Path:
             apt.authorize()
             with progress.stage(f"Installing {', '.join(packages)}"):
                 apt.install(packages)
-        tree = Path(scratch) / "tree"
+        tree = scratch / "tree"
         with progress.stage(f"Fetching the source of Kubernetes {version} from Debian"):
             apt.source("kubernetes", tree)
-        with progress.stage(f"Building Kubernetes {version} (5 to 10 minutes, once per machine; log: {log})"):
+        with progress.stage(f"Building Kubernetes {version} (5 to 10 minutes, once per machine; log: {apt.log})"):
             made = _make(tree, lacking, version, apt)
         add(made, target)
     return target
@@ -72,9 +78,7 @@ def fetch_busybox(progress: Progress) -> Path:
 
 def install(packages: Sequence[str], progress: Progress) -> None:
     """Installs packages on this machine; raises SandboxError with the command that does the same."""
-    with locked(progress), tempfile.TemporaryDirectory(dir=_scratch_root(), prefix="install-") as scratch:
-        apt = Apt(Path(scratch), log := cache_root() / "install.log")
-        log.write_text("")
+    with _apt("install", progress) as (apt, _):
         apt.authorize()
         with progress.stage(f"Installing {', '.join(packages)}"):
             apt.update()
@@ -82,14 +86,12 @@ def install(packages: Sequence[str], progress: Progress) -> None:
 
 
 def _fetch(package: str, member: str, target: Path, progress: Progress) -> Path:
-    with locked(progress), tempfile.TemporaryDirectory(dir=_scratch_root(), prefix="fetch-") as scratch:
-        apt = Apt(Path(scratch), log := cache_root() / "fetch.log")
-        log.write_text("")
+    with _apt("fetch", progress) as (apt, scratch):
         with progress.stage(f"Fetching {target.name} from Debian"):
             apt.update()
-            apt.unpack(package, Path(scratch) / "unpacked")
+            apt.unpack(package, scratch / "unpacked")
         target.parent.mkdir(parents=True, exist_ok=True)
-        (Path(scratch) / "unpacked" / member).rename(target)
+        (scratch / "unpacked" / member).rename(target)
     return target
 
 
@@ -100,10 +102,13 @@ _NEWER_GO = Path(__file__).with_name("newer-go.patch")
 _PATH = os.pathsep.join(["/usr/bin", "/bin", "/usr/sbin", "/sbin", os.environ.get("PATH", "")])
 
 
-def _scratch_root() -> Path:
-    root = cache_root()
-    root.mkdir(parents=True, exist_ok=True)
-    return root
+@contextmanager
+def _apt(purpose: str, progress: Progress) -> Iterator[tuple[Apt, Path]]:
+    """apt with a log of its own, and the directory for what it fetches; one process at a time."""
+    with locked(progress), tempfile.TemporaryDirectory(dir=cache_root(), prefix=f"{purpose}-") as scratch:
+        log = cache_root() / f"{purpose}.log"
+        log.write_text("")
+        yield Apt(Path(scratch), log), Path(scratch)
 
 
 def upstream_version(debian_version: str) -> str:
@@ -134,8 +139,7 @@ def _make(tree: Path, binaries: Sequence[str], version: str, apt: Apt) -> Path:
     }
     apt.run(["patch", "-p1", "-i", str(_NEWER_GO)], cwd=tree)
     apt.run(["make", "WHAT=" + " ".join(f"cmd/{name}" for name in binaries)], cwd=tree, environment=environment)
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    output, made = tree / "_output" / "local" / "bin" / "linux" / machine, tree / "bin"
+    output, made = tree / "_output" / "local" / "bin" / "linux" / architecture(), tree / "bin"
     made.mkdir()
     for name in binaries:
         shutil.move(output / name, made / name)

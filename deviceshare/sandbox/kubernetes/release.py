@@ -18,7 +18,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.kubernetes.cache import add, cache_root, etcd_cache, kubernetes_cache, locked, missing
+from deviceshare.sandbox.kubernetes.cache import (
+    add,
+    architecture,
+    cache_root,
+    etcd_cache,
+    kubernetes_cache,
+    locked,
+    missing,
+)
 from deviceshare.sandbox.progress import Progress
 
 KUBERNETES_VERSION = "v1.33.0"
@@ -82,10 +90,9 @@ def download_etcd(progress: Progress) -> Path:
 
 
 def _architecture() -> str:
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine())
-    if sys.platform != "linux" or machine is None:
+    if sys.platform != "linux" or architecture() not in ("amd64", "arm64"):
         raise SandboxError(f"Kubernetes publishes no control plane for {sys.platform} on {platform.machine()}.")
-    return machine
+    return architecture()
 
 
 def _read(url: str) -> str:

@@ -7,12 +7,13 @@ https://github.com/moby/docker-image-spec/blob/main/spec.md
 import hashlib
 import io
 import json
-import platform
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from deviceshare.sandbox.kubernetes.cache import architecture
 
 BUSYBOX: Final = "docker.io/library/busybox:1.36"
 """The image that the examples use, here with Debian's busybox."""
@@ -49,7 +50,7 @@ def write(
     """
     layer = _layer(files, links or {})
     config = {
-        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()),
+        "architecture": architecture(),
         "os": "linux",
         "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *environment], "Cmd": list(command)},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},

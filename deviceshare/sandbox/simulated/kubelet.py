@@ -17,14 +17,15 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from deviceshare import telemetry
+from deviceshare import telemetry, timestamps
+from deviceshare.domain.objects.nodes import Node
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, connect, within
 from deviceshare.kube.mirror import ApiMirror
-from deviceshare.loops.kinds import LEASES
+from deviceshare.loops.kinds import LEASES, NODES
 from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
 from deviceshare.sandbox.simulated.nodes import conditions
-from deviceshare.sandbox.simulated.pod import NODES, PODS, SIMULATED, KubeletNode, KubeletPod
+from deviceshare.sandbox.simulated.pod import PODS, SIMULATED, KubeletPod
 from deviceshare.sandbox.simulated.steps import Patch, Remove, next_step
 
 log = structlog.get_logger(__name__)
@@ -42,7 +43,7 @@ class Kubelet:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._api = Api(connection)
-        self._nodes: ApiMirror[KubeletNode] = ApiMirror(self._api, NODES, label_selector=SIMULATED)
+        self._nodes: ApiMirror[Node] = ApiMirror(self._api, NODES, label_selector=SIMULATED)
         self._pods: ApiMirror[KubeletPod] = ApiMirror(self._api, PODS, field_selector="spec.nodeName!=")
         self._changes: dict[str, asyncio.Event] = {}
         """UID → set when that pod changed."""
@@ -112,7 +113,7 @@ class Kubelet:
         async with self._connection.request("DELETE", path, body=data, timeout=within(_DELETE_TIMEOUT)) as answer:
             await answer.read()
 
-    def _node_changed(self, group: asyncio.TaskGroup, change: ObjectChange[KubeletNode]) -> None:
+    def _node_changed(self, group: asyncio.TaskGroup, change: ObjectChange[Node]) -> None:
         name, old, node = change
         if node is None:
             return
@@ -131,7 +132,7 @@ class Kubelet:
             await asyncio.gather(*(self._heartbeat(node.metadata.name) for node in self._nodes.values()))
 
     async def _heartbeat(self, node: str) -> None:
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = timestamps.micro_now()
         spec = {"holderIdentity": node, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
         namespace = "kube-node-lease"
         try:

@@ -4,17 +4,17 @@ https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/
 """
 
 import asyncio
-import datetime
 from pathlib import Path
 from typing import Any
 
+from deviceshare import timestamps
 from deviceshare.domain.contract import INVENTORY_ANNOTATION, MODE_LABEL, MODE_SHARED
 from deviceshare.kube.api import Api
+from deviceshare.loops.kinds import NODES
 from deviceshare.loops.ports import AlreadyExists, NotFound
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.simulated.env import host_ip
-from deviceshare.sandbox.simulated.pod import NODES, SIMULATED
-from deviceshare.sandbox.simulated.steps import timestamp
+from deviceshare.sandbox.simulated.pod import SIMULATED
 from deviceshare.sandbox.state import Options
 
 _AT_ONCE = 16
@@ -58,10 +58,9 @@ async def equip(api: Api, name: str, options: Options) -> None:
 
 async def _ready(api: Api, name: str) -> bool:
     try:
-        node = await api.get(NODES, name)
+        return (await api.get(NODES, name)).ready
     except NotFound:
         return False
-    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
 
 
 def node(name: str, options: Options, version: str) -> dict[str, Any]:
@@ -98,7 +97,7 @@ def node(name: str, options: Options, version: str) -> dict[str, Any]:
 
 def conditions() -> list[dict[str, str]]:
     """What a healthy kubelet reports."""
-    now = timestamp(datetime.datetime.now(datetime.UTC))
+    now = timestamps.now()
     healthy = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", "PIDPressure": "False"}
     return [
         {

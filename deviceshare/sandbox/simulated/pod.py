@@ -4,7 +4,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pods import EnvSource
 from deviceshare.loops.ports import Kind
 
 ENV: Final = "sandbox.deviceshare.io/env"
@@ -15,18 +16,10 @@ SIMULATED: Final = "sandbox.deviceshare.io/simulated"
 """Label of the nodes whose kubelet we play."""
 
 
-class KubeletFieldRef(Struct, frozen=True, rename="camel"):
-    field_path: str = ""
-
-
-class ValueFrom(Struct, frozen=True, rename="camel"):
-    field_ref: KubeletFieldRef | None = None
-
-
 class KubeletEnvVar(Struct, frozen=True, rename="camel"):
     name: str
     value: str = ""
-    value_from: ValueFrom | None = None
+    value_from: EnvSource | None = None
 
 
 class KubeletContainer(Struct, frozen=True, rename="camel"):
@@ -62,16 +55,4 @@ class KubeletPod(Struct, frozen=True, rename="camel"):
         return [*self.spec.init_containers, *self.spec.containers, *self.spec.ephemeral_containers]
 
 
-class KubeletNodeStatus(Struct, frozen=True, rename="camel"):
-    conditions: list[Condition] = field(default_factory=list)
-
-
-class KubeletNode(Struct, frozen=True, rename="camel"):
-    """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/"""
-
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
-    status: KubeletNodeStatus = field(default_factory=KubeletNodeStatus)
-
-
 PODS: Final = Kind("v1", "Pod", "pods", KubeletPod, namespaced=True)
-NODES: Final = Kind("v1", "Node", "nodes", KubeletNode, namespaced=False)

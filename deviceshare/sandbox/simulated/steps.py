@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from deviceshare.sandbox.simulated.env import environment, host_ip, pod_ip
 from deviceshare.sandbox.simulated.pod import ENV, RUN_FOR, KubeletContainer, KubeletPod
+from deviceshare.timestamps import timestamp
 
 JOB_SECONDS = 1.0
 """How long the containers of a Job run unless the pod says something else."""
@@ -126,8 +127,3 @@ def _container(container: KubeletContainer, state: dict[str, Any], *, ready: boo
 
 def _exited(started: str, finished: str) -> dict[str, Any]:
     return {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": started, "finishedAt": finished}}
-
-
-def timestamp(moment: datetime.datetime) -> str:
-    """RFC 3339 with whole seconds, as metav1.Time is written."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

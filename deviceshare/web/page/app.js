@@ -7,6 +7,7 @@ import { tellNews } from "./news.js";
 import { drawNodes, nodeText } from "./nodes.js";
 import { drawTotals } from "./totals.js";
 import { drawWaiting, tellAges, waitingText } from "./waiting.js";
+import { setLabels } from "./words.js";
 
 const find = (id) => document.getElementById(id);
 const [totals, nodes, groups, waiting, filter, order] = ["totals", "nodes", "groups", "waiting", "filter", "order"].map(find);
@@ -71,6 +72,7 @@ function banner(words) {
 
 function onState(newest) {
   state = newest;
+  setLabels(state.labels);
   asOf = new Date().toLocaleTimeString();
   drawTotals(totals, state.cluster);
   tellReplica(state.replica);

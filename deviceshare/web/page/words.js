@@ -1,12 +1,17 @@
 // What a device is called and what is said of it, for eyes and for screen readers alike.
 
-const shortNames = { "nvidia.com/gpu": "GPU", "amd.com/gpu": "AMD GPU" };
+let labels = {};
+
+// What devices are called, by resource, as the server says.
+export function setLabels(named) {
+  labels = named;
+}
 
 // node-2 before node-10.
 export const byName = new Intl.Collator("en", { numeric: true }).compare;
 
 export function shortName(resource) {
-  return shortNames[resource] ?? resource.slice(resource.indexOf("/") + 1);
+  return labels[resource] ?? resource;
 }
 
 // One or two words on its tile.

@@ -7,7 +7,7 @@ import pytest
 from charts import helm
 from deviceshare.agent.settings import AgentSettings
 from deviceshare.cli.agent import agent
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from tests.unit.chart.objects import VARIANTS, containers, named, variant, with_values
 
 Json = dict[str, Any]
@@ -74,7 +74,7 @@ def test_an_agent_is_told_its_node_and_sees_every_device() -> None:
     [variable] = [option.envvar for option in agent.params if option.name == "node_name"]
     assert isinstance(variable, str)
     assert variables[variable]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
-    assert variables[contract.NVIDIA.env]["value"] == "all"
+    assert variables[vendors.NVIDIA.env]["value"] == "all"
     assert variables["NVIDIA_DRIVER_CAPABILITIES"]["value"] == "utility"
     assert "runtimeClassName" not in spec
     assert pod({"agent": {"runtimeClassName": "nvidia"}})["runtimeClassName"] == "nvidia"

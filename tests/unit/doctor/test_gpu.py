@@ -7,7 +7,7 @@ import pytest
 
 from deviceshare.doctor import gpu
 from deviceshare.doctor.findings import PROBLEM, UNTESTED
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.sighting import Sighting, decode
 from deviceshare.loops.kinds import Event
@@ -20,7 +20,7 @@ NAME = "k8s.device-plugin.nvidia.com/gpu=GPU-a"
 def a_canary(state: dict[str, Any] | None = None, *, told: str = "0", **status: str) -> gpu.CanaryPod:
     """Its pod, whose variable reads `told`."""
     containers = [{"name": "canary", "state": state}] if state else []
-    annotations = {contract.NVIDIA.annotation: told}
+    annotations = {vendors.NVIDIA.annotation: told}
     body = {"metadata": {"annotations": annotations}, "status": {**status, "containerStatuses": containers}}
     return msgspec.convert(body, gpu.CanaryPod)
 
@@ -65,7 +65,7 @@ UNRESOLVED = "could not inject: unresolvable CDI devices"
         (said(variable="0"), "0", PROBLEM, "library is there, and shows no device", "device files"),
         (said(variable="0", silent=["0: lost"]), "0", PROBLEM, "can't open: 0: lost", "nvidia-smi"),
         (said(variable="0", devices=["GPU-b"]), "0", PROBLEM, "sees GPU-b, and was given GPU-a", "else injects"),
-        (said(variable="0", devices=["GPU-a", "GPU-b"]), "0", PROBLEM, "sees GPU-a, GPU-b, and was", "else injects"),
+        (said(variable="0", devices=["GPU-a", "GPU-b"]), "0", PROBLEM, "sees GPU-a and GPU-b, and was", "else injects"),
         (waits("CreateContainerError", f"{UNRESOLVED} m/gpu=0"), "0", PROBLEM, "m/gpu=0", "handover.style=cdi"),
         (ended(f"{UNRESOLVED} m/gpu=0", "StartError"), "0", PROBLEM, "m/gpu=0", "handover.style=cdi"),
         (waits("CreateContainerError", UNRESOLVED), NAME, PROBLEM, "can't be created", f"name {NAME}"),
@@ -87,7 +87,7 @@ def test_each_cause_of_a_canary_without_its_gpu_is_told_apart(
 def test_a_canary_that_was_told_a_number_must_not_see_more() -> None:
     """As where the runtime shows all to everybody."""
     [found] = gpu.judge(a_canary(said(variable="0", devices=["GPU-a", "GPU-b"])), (Device(GPU, 0),))
-    assert (found.mark, "sees 2 GPUs, GPU-a, GPU-b, and was given 1" in found.what) == (PROBLEM, True)
+    assert (found.mark, "sees 2 GPUs, GPU-a and GPU-b, and was given 1" in found.what) == (PROBLEM, True)
 
 
 def test_a_node_without_the_runtime_of_the_class_is_found() -> None:

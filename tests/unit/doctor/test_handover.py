@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding
 from deviceshare.doctor.handover import Stack, injects_by_nri, judge, summary
 from deviceshare.doctor.kinds import ClusterPolicy, NodeSoftware, Rollout, RuntimeClass
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.withheld import Withheld
 from tests.unit.domain.objects import GPU, a_ledger, gpus
@@ -83,7 +83,7 @@ def test_an_nri_plugin_takes_names_by_annotation_only() -> None:
 def test_it_is_what_nodes_are_told_that_counts(cdi: dict[str, bool]) -> None:
     """`auto` is no fault on nodes whose agents report CDI, and a node's label may overrule what is set right."""
     stack = Stack([a_machine()], [], [a_policy(enabled=True, **cdi)], deployment=deployed("--handover=auto"))
-    named, bare = told("n1", contract.NVIDIA.kinds[0]), told("n2", "uuid")
+    named, bare = told("n1", vendors.NVIDIA.kinds[0]), told("n2", "uuid")
     assert marks(judge(replace(stack, ledgers=[named]))) == [WARNING]
     [found] = judge(replace(stack, ledgers=[named, bare]))
     assert (found.mark, found.what.endswith(": n2")) == (PROBLEM, True)
@@ -134,4 +134,4 @@ def test_nodes_that_cant_hand_over_are_named_with_the_reason() -> None:
     [found] = judge(Stack(ledgers=[mute]))
     assert found.what == "no group gets nvidia.com/gpu: no CDI specification: n1"
     named = replace(ledger, status=replace(ledger.status, handover={"nvidia": "uuid"}))
-    assert summary(Stack(ledgers=[named, ledger, mute])).endswith(": 1 by UUID or number, 1 by uuid")
+    assert summary(Stack(ledgers=[named, ledger, mute])).endswith(": 1 by UUID or number and 1 by uuid")

@@ -74,7 +74,7 @@ def test_where_a_foreign_schedulers_configuration_lies_is_told() -> None:
     """On its host, mostly, where nobody can look through the API server."""
     first, second = "--config=/etc/kubernetes/scheduler.yaml", ("--config", "/b.yaml")
     said = only(scheduler.judge_unseen([scheduler_pod(first), scheduler_pod(*second, in_args=True)]), UNTESTED)
-    assert "/b.yaml on cp-1, /etc/kubernetes/scheduler.yaml on cp-1" in said
+    assert "/b.yaml on cp-1 and /etc/kubernetes/scheduler.yaml on cp-1" in said
     assert "percentageOfNodesToScore: 100, and preemptVerb: preempt" in said
     assert "wherever it runs" in only(scheduler.judge_unseen([]), UNTESTED)
     assert "wherever it runs" in only(scheduler.judge_unseen([scheduler_pod()]), UNTESTED)
@@ -99,6 +99,6 @@ def test_pods_that_wait_in_vain_are_one_finding_for_each_reason() -> None:
     groups = [a_group(node="n1"), a_group("other")]
     first, second = waiting.judge([a_node()], [ledger], groups, [*pods, a_pod("fine")])
     assert {each.mark for each in (first, second)} == {WARNING}
-    assert first.what.startswith("ns/a, ns/b can't be bound: ") and "node n1, where group team lives" in first.what
+    assert first.what.startswith("ns/a and ns/b can't be bound: ") and "node n1, where group team lives" in first.what
     assert second.what.startswith("ns/c can't") and "recreate it" in second.cure
     assert waiting.judge([a_node()], [ledger], groups, [a_pod()]) == []

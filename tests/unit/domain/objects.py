@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, devices_of
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, new_ledger
@@ -18,7 +18,7 @@ AMD = "amd.com/gpu"
 
 INJECTED = [
     {"name": vendor.env, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{vendor.annotation}']"}}}
-    for vendor in contract.VENDORS
+    for vendor in vendors.VENDORS
 ]
 
 

@@ -42,9 +42,9 @@ def test_devices_by_annotation_are_stripped_from_a_new_pod(key: str) -> None:
 def test_where_they_were_not_stripped_the_pod_is_refused(key: str) -> None:
     """The mutating webhook was away."""
     pod, _ = admitted(a_pod())
-    assert review_new_pod(msgspec.convert(pod, Pod)) == ""
+    assert review_new_pod(msgspec.convert(pod, Pod), None) == ""
     pod["metadata"]["annotations"][key] = ALL
-    assert review_new_pod(msgspec.convert(pod, Pod)).startswith(
+    assert review_new_pod(msgspec.convert(pod, Pod), None).startswith(
         f"metadata.annotations[{key}] is written by deviceshare"
     )
 

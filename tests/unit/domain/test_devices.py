@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device, devices_of, parse_selected, selected, visible
 
 RESOURCES = st.sampled_from(["nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910"])
@@ -41,8 +41,8 @@ def test_what_is_no_list_of_indices_is_refused_by_resource(text: str) -> None:
 def test_each_vendor_is_told_of_its_own_devices_only(devices: set[Device]) -> None:
     """Whom nothing is for isn't told anything, so its variable stays empty."""
     told = visible(devices)
-    for vendor in contract.VENDORS:
-        indices = [str(d.index) for d in sorted(devices) if contract.vendor_of(d.resource) is vendor]
+    for vendor in vendors.VENDORS:
+        indices = [str(d.index) for d in sorted(devices) if vendors.vendor_of(d.resource) is vendor]
         assert told.get(vendor.annotation) == (",".join(indices) or None)
 
 

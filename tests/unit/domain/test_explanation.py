@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers.explanation import LOWEST, explain_group, explain_pod
 from deviceshare.domain.answers.group_status import desired_status
 from deviceshare.domain.answers.verdicts import DeviceVerdict, verdicts
@@ -15,7 +15,7 @@ from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Li
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import NOT_INJECTED, OTHER_LABELS
+from deviceshare.domain.placement.join_obstacles import OTHER_LABELS, not_injected
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 from tests.unit.domain.test_drawing import with_claim, with_hardware
 
@@ -156,7 +156,7 @@ def told_of(pod: Pod, group: Group | None) -> str:
     [
         (with_annotations(a_pod(), **{contract.GROUP: None}), None, "it names no group; a pod joins one with"),
         (a_pod("p", "typo"), None, "group typo does not exist: create it"),
-        (a_pod("p", injected=False), a_group(), str(NOT_INJECTED)),
+        (a_pod("p", injected=False), a_group(), str(not_injected(["the env NVIDIA_VISIBLE_DEVICES"]))),
         (a_pod("p"), a_group(schedulingStrategy="x"), "group team is invalid: spec.schedulingStrategy"),
         (a_pod("p"), a_group(), f"waiting for 2 {GPU}, which no shared node has free"),
         (
@@ -205,7 +205,7 @@ def test_a_waiting_pod_comes_with_its_groups_outlook() -> None:
 
 def test_a_bound_pod_shows_its_variables() -> None:
     """What its containers see."""
-    pod = with_annotations(a_pod("p1", "a", node="n1", devices=gpus(0, 1, 2)), **{contract.NVIDIA.annotation: "0,1,2"})
+    pod = with_annotations(a_pod("p1", "a", node="n1", devices=gpus(0, 1, 2)), **{vendors.NVIDIA.annotation: "0,1,2"})
     told = explain_pod(a_full_fleet(), pod, a_group("a", 3, node="n1"), [pod], a_node("n1"))
     assert told.facts["NVIDIA_VISIBLE_DEVICES"] == "0,1,2"
     assert told.facts["used by"] == "ns/p1"

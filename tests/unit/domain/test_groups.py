@@ -2,7 +2,7 @@
 
 import pytest
 
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
 from deviceshare.domain.objects.groups import MAX_COUNT, GroupSpec, name_fault, spec_faults
 
 GPU = "nvidia.com/gpu"
@@ -95,4 +95,4 @@ def test_a_name_that_no_pod_can_carry_is_refused(name: str, says: str) -> None:
 )
 def test_a_vendor_is_known_by_valid_names_only(name: str, known: bool) -> None:
     """Names reach variables, annotations, metrics and terminals."""
-    assert (contract.vendor_of(name) is contract.ASCEND) is known
+    assert (vendors.vendor_of(name) is vendors.ASCEND) is known

@@ -24,7 +24,7 @@ def test_a_pod_in_a_namespace_left_out_says_nothing() -> None:
     pod = elsewhere(a_pod(node="n1", devices=gpus(0)), "kube-system")
     pod.metadata.annotations["app"] = "x"
     seen = PodGuard({"kube-system"})(pod)
-    assert (seen.group, seen.holder_uid, seen.received, seen.admitted) == ("", "", (), False)
+    assert (seen.group, seen.holder_uid, seen.received, seen.injected) == ("", "", (), False)
     assert seen.left_out == "team"
     assert seen.metadata.annotations == {"app": "x"}
     assert (seen.node, seen.metadata.uid) == (pod.node, pod.metadata.uid)

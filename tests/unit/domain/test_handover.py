@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, visible, with_uuids
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.ledger import devices_patch
@@ -25,7 +25,7 @@ def seen(*, runtime: str = "", kinds: list[str] | None = None, uuid: bool = True
 
 def decided(hardware: Hardware, style: str = "auto", *, kind: str = "", label: str = "") -> Handover:
     labels = {contract.HANDOVER_LABEL: label} if label else {}
-    return decide(contract.NVIDIA, labels, hardware, HandoverSetting(style, kind))
+    return decide(vendors.NVIDIA, labels, hardware, HandoverSetting(style, kind))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_nodes_label_wins() -> None:
     """One cluster may have both worlds."""
     assert decided(seen(kinds=[PLUGINS]), "uuid", label="cdi").words == PLUGINS
     assert decided(seen(kinds=[PLUGINS]), "cdi", label="index").words == "index"
-    assert "is none of auto, index, uuid, cdi" in decided(seen(), label="CDI").obstacle
+    assert "is none of auto, index, uuid and cdi" in decided(seen(), label="CDI").obstacle
 
 
 @pytest.mark.parametrize(
@@ -80,11 +80,11 @@ def test_a_kind_that_also_names_numbers_needs_no_agent() -> None:
 def test_a_vendor_without_cdi_keeps_its_variable() -> None:
     """What is set for NVIDIA's nodes must not stop AMD's."""
     for style in handover.STYLES:
-        assert decide(contract.AMD, {}, NO_HARDWARE, HandoverSetting(style)) == Handover("")
+        assert decide(vendors.AMD, {}, NO_HARDWARE, HandoverSetting(style)) == Handover("")
 
 
-@pytest.mark.parametrize("vendor", [contract.AMD, contract.ASCEND])
-def test_a_node_that_is_labelled_for_cdi_offers_nothing_of_a_vendor_without_it(vendor: contract.Vendor) -> None:
+@pytest.mark.parametrize("vendor", [vendors.AMD, vendors.ASCEND])
+def test_a_node_that_is_labelled_for_cdi_offers_nothing_of_a_vendor_without_it(vendor: vendors.Vendor) -> None:
     """Its runtime takes no CDI names from a pod; the label speaks of this node, the setting of most."""
     labels = {contract.HANDOVER_LABEL: "cdi"}
     decision = decide(vendor, labels, NO_HARDWARE, handover.DEFAULT)
@@ -112,13 +112,13 @@ def test_cdi_names_stand_in_the_variable_and_the_annotation_alike() -> None:
     """Sorted, without blanks; and what was written can be read back."""
     told = visible(reversed(NAMED), {"nvidia": PLUGINS})
     names = f"{PLUGINS}=GPU-a,{PLUGINS}=GPU-b"
-    assert told == {contract.NVIDIA.annotation: names, "nvidia.cdi.k8s.io/pod": names}
+    assert told == {vendors.NVIDIA.annotation: names, "nvidia.cdi.k8s.io/pod": names}
     assert with_uuids(gpus(0, 1), told) == NAMED
 
 
 def test_no_device_no_annotation() -> None:
     """NVIDIA's plugin refuses an empty one, and the container doesn't start."""
-    assert visible([Device(AMD, 0)], {"nvidia": PLUGINS, "amd": "index"}) == {contract.AMD.annotation: "0"}
+    assert visible([Device(AMD, 0)], {"nvidia": PLUGINS, "amd": "index"}) == {vendors.AMD.annotation: "0"}
 
 
 def test_where_numbers_are_told_claims_name_numbers() -> None:

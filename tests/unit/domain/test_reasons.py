@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import vendors
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.plan import Planner
@@ -104,7 +104,7 @@ TORN = a_fleet(pods=(a_pod(node="n1"), a_pod("q", node="n2")))
 DELETING = replace(a_group(), metadata=replace(a_group().metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
 PICKY = replace(POD, spec=replace(POD.spec, node_selector={"zone": "x"}))
 SEALED = a_pod(node="n1", devices=gpus(2, 3))
-SEALED.metadata.annotations[contract.NVIDIA.cdi_annotation] = "nvidia.com/gpu=2,nvidia.com/gpu=3"
+SEALED.metadata.annotations[vendors.NVIDIA.cdi_annotation] = "nvidia.com/gpu=2,nvidia.com/gpu=3"
 OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     (Kind.NODE_NOT_SHARED, on(a_node(shared=False), HELD), "kubectl label node"),
     (Kind.NODE_NOT_SHARED, healthy(HELD, a_node(shared=False)), "kubectl label node n1 deviceshare.io/mode=shared"),

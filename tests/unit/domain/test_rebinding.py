@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
@@ -20,7 +20,7 @@ from deviceshare.domain.placement import replacement
 from tests.unit.domain.objects import AMD, GPU, gpus
 
 NOT_DECIDED: Mapping[str, str] = {}
-CDI = {"nvidia": contract.NVIDIA.kinds[0]}
+CDI = {"nvidia": vendors.NVIDIA.kinds[0]}
 
 
 def gpu(index: int) -> Device:
@@ -112,8 +112,8 @@ def test_a_pod_is_told_what_its_claim_holds_and_keeps_a_record_of_what_it_had() 
     """All that it ever had, since any of its containers may hold it."""
     claim = Claim("a", [gpu(3)], former=[gpu(0), gpu(1)])
     change = replacement.telling(a_pod((gpu(1),), (gpu(0),)), a_node(a=claim), claim)
-    assert change[contract.NVIDIA.annotation] == "GPU-3"
-    assert change[contract.AMD.annotation] is None
+    assert change[vendors.NVIDIA.annotation] == "GPU-3"
+    assert change[vendors.AMD.annotation] is None
     former = json.loads(change[contract.FORMER_DEVICES] or "")
     assert [device["uuid"] for device in former] == ["GPU-0", "GPU-1"]
 
@@ -157,7 +157,7 @@ def test_a_recreated_pod_is_told_in_the_nodes_words() -> None:
     """Only such a pod sees what a rebind gave."""
     claim = Claim("a", [gpu(0), gpu(3)], former=[gpu(1)])
     pod = a_pod((gpu(0), gpu(3)), handover=CDI)
-    assert pod.metadata.annotations[contract.NVIDIA.cdi_annotation].endswith(f",{CDI['nvidia']}=GPU-3")
+    assert pod.metadata.annotations[vendors.NVIDIA.cdi_annotation].endswith(f",{CDI['nvidia']}=GPU-3")
     assert replacement.is_told(pod, by_cdi(a_node(a=claim)), claim)
 
 

@@ -67,7 +67,7 @@ def test_a_group_in_use_is_not_deleted_and_its_pods_are_named() -> None:
 
     refusal = review_deleted_group(a_group(node="node-1"), pods)
 
-    assert "'team' is used by 2 pods: default/a, default/b; " in refusal
+    assert "'team' is used by 2 pods: default/a and default/b; " in refusal
     assert "scale their workloads" in refusal
 
 

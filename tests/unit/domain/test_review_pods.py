@@ -32,12 +32,12 @@ def read(pod: Json) -> Pod:
 
 def test_a_pod_that_the_webhook_made_ready_is_admitted() -> None:
     """The usual case."""
-    assert review_new_pod(read(a_pod())) == ""
+    assert review_new_pod(read(a_pod()), None) == ""
 
 
 def test_a_pod_without_a_group_is_admitted_whatever_it_says() -> None:
     """It is none of our business."""
-    assert review_new_pod(Pod()) == ""
+    assert review_new_pod(Pod(), None) == ""
 
 
 def drop_env(pod: Json) -> None:
@@ -84,8 +84,8 @@ def preset_devices(pod: Json) -> None:
 @pytest.mark.parametrize(
     ("fault", "field", "way_out"),
     [
-        (drop_env, "spec.containers", "create it again"),
-        (drop_label, "spec.containers", "create it again"),
+        (drop_env, "spec.containers", "retry"),
+        (drop_label, "spec.containers", "retry"),
         (drop_annotation, "metadata.labels[deviceshare.io/group]", "with the annotation"),
         (name_badly, "metadata.annotations[deviceshare.io/group]", "use lower case letters"),
         (preset_node, "spec.nodeName", "leave it out"),
@@ -103,7 +103,7 @@ def test_a_pod_that_could_get_round_its_group_is_refused_with_the_way_out(
     pod = a_pod()
     fault(pod)
 
-    refusal = review_new_pod(read(pod))
+    refusal = review_new_pod(read(pod), None)
 
     assert refusal.startswith((f"{field}: ", f"{field} "))
     assert way_out in refusal
@@ -115,7 +115,7 @@ def test_a_limit_of_nothing_asks_for_nothing(zero: object) -> None:
     pod = a_pod()
     limits = {"cpu": "1", "nvidia.com/gpu": zero, "nvidia.com/gpu.shared": zero}
     pod["spec"]["containers"][0]["resources"] = pod["spec"]["resources"] = {"limits": limits}
-    assert review_new_pod(read(pod)) == ""
+    assert review_new_pod(read(pod), None) == ""
     assert read(pod).plugin_resources() == set()
 
 
@@ -188,5 +188,5 @@ def test_an_ephemeral_container_must_be_injected_unless_it_was_there_before() ->
     pod["spec"]["ephemeralContainers"] = [{"name": "debug"}]
     draft = msgspec.convert(pod, Draft)
 
-    assert "spec.ephemeralContainers: " in review_ephemeral_containers(draft, ())
-    assert review_ephemeral_containers(draft, {"debug"}) == ""
+    assert "spec.ephemeralContainers: " in review_ephemeral_containers(draft, (), None)
+    assert review_ephemeral_containers(draft, {"debug"}, None) == ""

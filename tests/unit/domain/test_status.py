@@ -68,7 +68,7 @@ def test_what_keeps_a_group_from_being_bound() -> None:
     assert condition(waits, "Bound") == ("False", "Waiting")
     assert "other holds 0,1,2" in message(waits, "Bound")
     slipped = status_of(a_group(), full, home=None, pods=(a_pod(injected=False),))
-    assert "webhook was away" in message(slipped, "Bound")
+    assert "did not inject" in message(slipped, "Bound")
     one_of_both = status_of(a_group(), full, home=None, pods=(a_pod(injected=False), a_pod("q")))
     assert "other holds 0,1,2" in message(one_of_both, "Bound")
     invalid = status_of(a_group(count=0), full, home=None, pods=(a_pod(),))
@@ -76,7 +76,7 @@ def test_what_keeps_a_group_from_being_bound() -> None:
     wiped = status_of(a_group(), a_fleet(NODE, pods=(a_pod(node="n1"),)), home=None)
     assert condition(wiped, "Bound") == ("False", "Repairing")
     torn = (a_pod(node="n1"), a_pod("q", node="n2"))
-    assert "several nodes (n1, n2)" in message(status_of(a_group(), a_fleet(pods=torn), home=None), "Bound")
+    assert "several nodes (n1 and n2)" in message(status_of(a_group(), a_fleet(pods=torn), home=None), "Bound")
 
 
 def test_a_finished_pod_asks_for_nothing() -> None:

@@ -295,7 +295,7 @@ def test_contradicting_pods_of_a_wiped_group_are_told_not_guessed() -> None:
             world.cluster.edit(PODS, "b", {"spec": {"nodeName": "n2"}, "metadata": {"annotations": annotations}}, "ns")
             world.cluster.edit(GROUPS, "team", {"status": None})
             await soon(lambda: world.condition("team", "Bound") == ("False", "Repairing"), 5)
-            assert "n1, n2" in world.message("team")
+            assert "n1 and n2" in world.message("team")
             assert world.read_group("team").node == ""
             world.end("b")
             await soon(lambda: world.read_group("team").node == "n1", 5)

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from deviceshare.cli.rebind import ask as ask_for_others
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.reasons import ReasonKind
@@ -15,8 +15,8 @@ from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import run
 
-KIND = contract.NVIDIA.kinds[0]
-VARIABLE, ANNOTATION = contract.NVIDIA.annotation, contract.NVIDIA.cdi_annotation
+KIND = vendors.NVIDIA.kinds[0]
+VARIABLE, ANNOTATION = vendors.NVIDIA.annotation, vendors.NVIDIA.cdi_annotation
 
 
 def report(world: World, *broken: int, kinds: list[str] | None = None, runtime: str = "cdi") -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Devices
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
@@ -31,7 +31,7 @@ from tests.unit.loops.histories import (
 )
 from tests.unit.loops.model import Actor, Pause
 
-KIND = contract.NVIDIA.kinds[0]
+KIND = vendors.NVIDIA.kinds[0]
 
 
 class RebindWorld(World):

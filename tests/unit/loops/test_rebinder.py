@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, devices_of
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.pods import Pod
@@ -65,7 +65,7 @@ def test_a_broken_device_is_replaced_and_the_pods_are_told() -> None:
             await soon(lambda: numbers(world.read_pod("a").devices) == [0, 2])
             pod = world.read_pod("a")
             assert pod.former == (Device(GPU, 1, "GPU-1"),)
-            assert pod.metadata.annotations[contract.NVIDIA.annotation] == "GPU-0,GPU-2"
+            assert pod.metadata.annotations[vendors.NVIDIA.annotation] == "GPU-0,GPU-2"
             await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
             assert world.read_group("team").status.selected_devices == {GPU: "0,2"}
             assert "Rebound" in world.recorder.reasons("team")
@@ -292,7 +292,7 @@ def test_a_pod_with_devices_of_others_is_not_told_anything() -> None:
         async with world.leading():
             await a_bound_group(world)
             ask(world, "team")
-            forged = {contract.SELECTED_DEVICES: f'{{"{GPU}":"3"}}', contract.NVIDIA.annotation: "GPU-3"}
+            forged = {contract.SELECTED_DEVICES: f'{{"{GPU}":"3"}}', vendors.NVIDIA.annotation: "GPU-3"}
             world.cluster.edit(PODS, "a", {"metadata": {"annotations": forged}}, "ns")
             await soon(lambda: "DevicesNotHeld" in world.recorder.reasons("a"), 5)
             pod: Pod = world.read_pod("a")

@@ -10,13 +10,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import NO_LEDGER, NOT_INJECTED, NOT_SHARED, OTHER_LABELS
+from deviceshare.domain.placement.join_obstacles import NO_LEDGER, NOT_SHARED, OTHER_LABELS, not_injected
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.web.extender import MAX_BODY, STARTING, Extender
@@ -76,7 +76,7 @@ def pod(name: str = "p", *, joins: str = "team", injected: bool = True, labelled
     """A pod as the webhook leaves it, or as it slipped past the webhook."""
     refs = [
         {"name": vendor.env, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{vendor.annotation}']"}}}
-        for vendor in contract.VENDORS
+        for vendor in vendors.VENDORS
     ]
     annotations = {contract.GROUP: joins} if joins else {}
     metadata: dict[str, Any] = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "annotations": annotations}
@@ -180,15 +180,31 @@ async def test_a_pod_prepared_by_hand_but_without_the_label_is_not_placed() -> N
     """No mirror would show it, so its devices could be given to others while it lives."""
     async with asking(fleet({"a": 4}), group()) as client:
         answer = await post(client, "filter", {"Pod": pod(labelled=False), "NodeNames": ["a"]})
-    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {"a": str(NOT_INJECTED)})
+    assert (answer["NodeNames"], answer["FailedNodes"]) == (
+        [],
+        {"a": str(not_injected([f"the label {contract.GROUP}"]))},
+    )
 
 
 async def test_a_pod_that_slipped_past_the_webhook_is_told_to_be_recreated() -> None:
     """Its containers would see whatever their image says, `all` for instance."""
     async with asking(fleet({"a": 4}), group()) as client:
         answer = await post(client, "filter", {"Pod": pod(injected=False), "NodeNames": ["a"]})
-    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {"a": str(NOT_INJECTED)})
-    assert "recreate the pod" in NOT_INJECTED.cure
+    assert (answer["NodeNames"], answer["FailedNodes"]) == (
+        [],
+        {"a": str(not_injected(["the env NVIDIA_VISIBLE_DEVICES"]))},
+    )
+    assert "recreate the pod" in answer["FailedNodes"]["a"]
+
+
+async def test_a_pod_that_was_injected_before_a_vendor_was_known_is_still_placed() -> None:
+    """Only the variables of the group's own devices are asked for."""
+    older = pod()
+    for container in older["spec"]["containers"]:
+        container["env"] = [each for each in container["env"] if each["name"] == "NVIDIA_VISIBLE_DEVICES"]
+    async with asking(fleet({"a": 4}), group()) as client:
+        answer = await post(client, "filter", {"Pod": older, "NodeNames": ["a"]})
+    assert answer["NodeNames"] == ["a"]
 
 
 async def test_a_group_that_does_not_exist_is_named() -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.hardware import Allocation, Hardware
 from deviceshare.loops.agent.allocations import PATIENCE, Allocations
 from deviceshare.loops.agent.ports import AllocationsUnknown
@@ -62,10 +62,10 @@ async def test_turns_under_another_name_are_turns_on_the_same_devices() -> None:
     kubelet = Kubelet()
     kubelet.add_pod("a")
     kubelet.add_pod("b")
-    turn = Given("a", (f"{uuid(1)}::0",), contract.NVIDIA_SHARED)
-    part_of_one = Given("b", ("MIG-1",), f"{contract.MIG_PREFIX}1g.5gb")
+    turn = Given("a", (f"{uuid(1)}::0",), vendors.NVIDIA.in_turns)
+    part_of_one = Given("b", ("MIG-1",), f"{vendors.MIG_PREFIX}1g.5gb")
     known = await kubelet.look(turn, part_of_one)
-    assert known == [Allocation("ns/a", "uid-of-a", contract.NVIDIA_SHARED, [1])]
+    assert known == [Allocation("ns/a", "uid-of-a", vendors.NVIDIA.in_turns, [1])]
     hardware = Hardware(devices=[part(0), part(1)], allocations=known)
     seen = a_ledger(devices={GPU: 2})
     assert [device.index for device in replace(seen, status=replace(seen.status, hardware=hardware)).free()] == [0]

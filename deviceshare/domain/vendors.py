@@ -1,0 +1,180 @@
+"""The vendors whose devices groups may ask for: one row each.
+
+The injection, the hand-over, the texts, the CRD's description, the page's words and the documentation follow from this
+table. A vendor whose device plugin shares or splits devices is counted in physical.py besides; any other one is counted
+by what is allocatable.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct
+
+from deviceshare.domain import contract
+
+ANY: Final = "…"
+"""At the end of a resource: all resources that begin so."""
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""Of a resource, behind its domain: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
+
+
+class Vendor(Struct, frozen=True, eq=False, kw_only=True):
+    """One vendor's devices, and how its container runtime learns which of them a container may see."""
+
+    name: str
+    """In a ledger's `status.handover`, and of its annotation."""
+    label: str
+    """What one device is called for people."""
+    resource: str
+    """What groups ask for; with ANY at its end a pattern."""
+    env: str
+    """The variable that the runtime reads."""
+    runtime: str
+    """What the runtime is called in texts."""
+    kinds: tuple[str, ...] = ()
+    """The CDI kinds whose device names the runtime takes, the preferred one first."""
+    numbered_kinds: tuple[str, ...] = ()
+    """Those that name devices by number, too."""
+    cdi_tool: str = ""
+    """The command that writes CDI specifications on a node."""
+    cdi_annotation: str = ""
+    """The pod annotation that the vendor's NRI plugin reads, or ""."""
+    plugin_prefixes: tuple[str, ...] = ()
+    """How resources begin by which the device plugin allocates devices besides `resource`: whole, in turns or in parts.
+    """
+    in_turns: str = ""
+    """What the device plugin calls `resource` where several pods take turns on one device, and it is told to rename."""
+    device_list: str = ""
+    """A mount of a container by which the runtime takes devices besides the variable."""
+    node_paths: tuple[str, ...] = ()
+    """Paths of a node that open devices to whoever mounts them."""
+    has_agent: bool = False
+    """Whether deviceshare's agent sees the devices."""
+
+    @property
+    def annotation(self) -> str:
+        """The pod annotation that the variable refers to.
+
+        By the downward API: https://kubernetes.io/docs/concepts/workloads/pods/downward-api/
+        """
+        return f"{contract.PREFIX}{self.name}-visible-devices"
+
+    @property
+    def field_path(self) -> str:
+        """The annotation, as a variable refers to it."""
+        return f"metadata.annotations['{self.annotation}']"
+
+    @property
+    def domain(self) -> str:
+        """The domain of all the vendor's resources."""
+        return self.resource.partition("/")[0]
+
+    def supplies(self, resource: str) -> bool:
+        """Whether groups may ask for it, and get the vendor's devices."""
+        if resource == self.resource:
+            return not resource.endswith(ANY)
+        if not self.resource.endswith(ANY) or not resource.startswith(self.resource.removesuffix(ANY)):
+            return False
+        return _NAME.fullmatch(resource.partition("/")[2]) is not None
+
+    def allocates(self, resource: str) -> bool:
+        """Whether the vendor's device plugin allocates devices, or turns on or parts of them, as this resource."""
+        return self.supplies(resource) or resource.startswith(self.plugin_prefixes)
+
+
+MIG_PREFIX: Final = "nvidia.com/mig-"
+
+NVIDIA: Final = Vendor(
+    name="nvidia",
+    label="NVIDIA GPU",
+    resource="nvidia.com/gpu",
+    env="NVIDIA_VISIBLE_DEVICES",
+    runtime="NVIDIA's runtime",
+    kinds=("k8s.device-plugin.nvidia.com/gpu", "nvidia.com/gpu"),
+    numbered_kinds=("nvidia.com/gpu",),
+    cdi_tool="nvidia-ctk cdi generate",
+    cdi_annotation="nvidia.cdi.k8s.io/pod",
+    plugin_prefixes=("nvidia.com/gpu", "nvidia.com/vgpu", MIG_PREFIX),
+    in_turns="nvidia.com/gpu.shared",
+    device_list="/run/nvidia-container-devices",
+    node_paths=("/run/nvidia",),
+    has_agent=True,
+)
+AMD: Final = Vendor(
+    name="amd",
+    label="AMD GPU",
+    resource="amd.com/gpu",
+    env="AMD_VISIBLE_DEVICES",
+    runtime="AMD's runtime",
+    plugin_prefixes=tuple(f"amd.com/{mode}_nps" for mode in ("spx", "dpx", "tpx", "qpx", "cpx")),
+)
+"""Without kinds: the variable takes numbers, ranges and hexadecimal unique IDs. `amd-ctk cdi generate` names devices
+`amd.com/gpu=0`, for `--device` of Docker and Podman; nothing takes such names from a pod (ROCm/container-toolkit,
+`internal/gpu-tracker`; https://instinct.docs.amd.com/projects/container-toolkit/en/latest/)."""
+ASCEND: Final = Vendor(
+    name="ascend",
+    label="Huawei Ascend",
+    resource="huawei.com/Ascend…",
+    env="ASCEND_VISIBLE_DEVICES",
+    runtime="Ascend's runtime",
+    plugin_prefixes=("huawei.com/npu",),
+)
+"""Without kinds: the variable takes numbers, ranges and names as in `Ascend910-0`. CDI specifications
+(`ascend.com/npu`) are made by Huawei's DRA driver alone, for each claim
+(Ascend/mind-cluster, `component/ascend-docker-runtime`)."""
+
+VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, ASCEND)
+
+
+def known_resources() -> list[str]:
+    """What groups may ask for, as texts name it."""
+    return [vendor.resource for vendor in VENDORS]
+
+
+def vendor_of(resource: str) -> Vendor | None:
+    """The vendor of a device resource, or None when deviceshare does not know the resource."""
+    return _vendor_of(resource, VENDORS)
+
+
+@lru_cache(maxsize=1024)
+def _vendor_of(resource: str, table: tuple[Vendor, ...]) -> Vendor | None:
+    # Every device of a large cluster is asked for its vendor many times, and resources are few.
+    return next((vendor for vendor in table if vendor.supplies(resource)), None)
+
+
+def vendors_of(resources: Iterable[str]) -> list[Vendor]:
+    """The vendors of those of the resources that are known, in the table's order."""
+    resources = set(resources)
+    return [vendor for vendor in VENDORS if any(map(vendor.supplies, resources))]
+
+
+def plugin_vendor_of(resource: str) -> Vendor | None:
+    """The vendor of whose devices a device plugin allocates whole ones, turns or parts under this name.
+
+    More names than groups may ask for: whatever a pod has of a device, nobody else can be given the device.
+    """
+    return next((vendor for vendor in VENDORS if vendor.allocates(resource)), None)
+
+
+def counted_as(resource: str) -> str:
+    """The resource under which devices are counted of which a plugin allocates turns as `resource`."""
+    return next((vendor.resource for vendor in VENDORS if resource == vendor.in_turns), resource)
+
+
+def label_of(resource: str) -> str:
+    """What a device of this resource is called for people: `NVIDIA GPU`, `Huawei Ascend910`; unknown ones by name."""
+    vendor = vendor_of(resource)
+    if vendor is None:
+        return resource.rpartition("/")[2]
+    return vendor.label + resource.removeprefix(vendor.resource.removesuffix(ANY))
+
+
+def is_cdi_annotation(key: str) -> bool:
+    """Whether a vendor's NRI plugin takes devices from the pod annotation with this name.
+
+    It reads the domain alone, with `/pod`, and with `/container.NAME` behind it, of which the latter wins.
+    """
+    domain = key.partition("/")[0]
+    return any(domain == vendor.cdi_annotation.partition("/")[0] for vendor in VENDORS if vendor.cdi_annotation)
