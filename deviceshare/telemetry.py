@@ -226,12 +226,11 @@ class _ClusterState(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         devices = GaugeMetricFamily(
             "deviceshare_devices",
-            "Devices of the shared nodes: free, held, releasing, former, lost, allocated by the vendor's device plugin,"
-            " left to it, split by MIG, withheld from groups, or unhealthy.",
-            labels=["node", "resource", "state"],
+            "Devices of the shared nodes, by who uses them (or why no group gets them) and by their health.",
+            labels=["node", "resource", "state", "health"],
         )
         for each in self._devices():
-            devices.add_metric([each.node, each.resource, each.state], each.number)
+            devices.add_metric([each.node, each.resource, each.use, each.health], each.number)
         groups = GaugeMetricFamily("deviceshare_groups", "SharedDeviceGroups.", labels=["phase"])
         for phase, count in self._groups().items():
             groups.add_metric([phase], count)

@@ -15,6 +15,7 @@ from deviceshare.domain.objects.devices import Device, Devices, selected
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.placement import replacement
+from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.replacement import Replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
 from deviceshare.loops.ports import Cluster, NotFound
@@ -58,7 +59,7 @@ async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> st
     if not verdict.broken:
         return f"All devices of group {name} are well: it keeps {_listed(before.claim.devices)} on {before.node}."
     if verdict.obstacle:
-        raise click.ClickException(f"Group {name} {verdict.obstacle}: {_mend(before, verdict.broken)}")
+        raise click.ClickException(f"Group {name} {verdict.obstacle}: {_cure(before)}")
 
     async def look() -> "_Seen | None":
         seen = await _look(api, name)
@@ -138,10 +139,10 @@ def _told(after: _Seen, broken: Devices) -> str:
     return "\n".join(lines)
 
 
-def _mend(seen: _Seen, broken: Devices) -> str:
-    unhealthy = seen.ledger.unhealthy()
-    names = " ".join(device.uuid or str(device.index) for device in broken if seen.ledger.present(device) in unhealthy)
-    recover = f", or mend one and say so with deviceshare recover {seen.ledger.node} {names}" if names else ""
+def _cure(seen: _Seen) -> str:
+    mine = held_by(device_states(seen.ledger), seen.group.uid)
+    names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
+    recover = f", or repair one and say so with deviceshare recover {seen.ledger.node} {names}" if names else ""
     return f"free a device{recover}"
 
 

@@ -19,6 +19,7 @@ from deviceshare.loops.ports import AlreadyExists, ApiError, NotFound
 from deviceshare.sandbox import Options, Sandbox, running
 from tests.controlplane.invariants import Snapshot, snapshot, violations
 from tests.controlplane.pool import GPU, SCHEDULER
+from tests.unit.domain.objects import free_on
 
 NODES, DEVICES = 20, 4
 SIZES = {f"group-{number:02}": 1 + number % 3 for number in range(50)}
@@ -138,7 +139,9 @@ def unfinished(seen: Snapshot) -> list[str]:
             if running.get(group.uid, 0) != PODS_EACH:
                 texts.append(f"{group.name} on {group.node} has {running.get(group.uid, 0)} pods")
             continue
-        room = [node for node, ledger in seen.ledgers.items() if allocation.choose(group.spec.resources, ledger.free())]
+        room = [
+            node for node, ledger in seen.ledgers.items() if allocation.choose(group.spec.resources, free_on(ledger))
+        ]
         texts += [f"{group.name} would fit on {room[0]}"] if room else []
     return texts
 

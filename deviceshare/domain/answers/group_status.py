@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import behind_gates, explain
-from deviceshare.domain.objects.devices import Device, Devices, identities, selected
+from deviceshare.domain.objects.devices import Devices, selected
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus, group_faults
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.nodes import Node
@@ -19,6 +20,7 @@ from deviceshare.domain.objects.object_meta import Condition
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.blind_spots import ledger_fault, node_fault
+from deviceshare.domain.placement.device_states import ailing, device_states, held_by
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import take
 from deviceshare.domain.placement.replacement import is_told, untellable
@@ -63,7 +65,7 @@ def desired_status(group: Group, fleet: Fleet, *, home: Node | None, pods: Colle
     healthy = _home(group, home) or _claimed(group, ledger, claim, home, pods)
     users = sorted(fleet.pods(group.uid))
     findings = {IS_BOUND: bound, IS_HEALTHY: healthy}
-    return msgspec.structs.replace(
+    return replace(
         group.status,
         phase=PENDING if not group.node else DEGRADED if healthy.status == FALSE else BOUND,
         selected_devices=chosen,
@@ -173,14 +175,13 @@ def _claimed(
     if ledger is None or claim is None or home is None:
         text = f"its claim on node {node} is missing and made again from its pods; if this stays, {again}"
         return ConditionValue(FALSE, CLAIM_MISSING, text)
-    if broken := ledger.ailing(claim):
+    inventory = take(home, ledger.hardware)  # what the node has now, also where the ledger doesn't say so yet
+    offer = replace(ledger.status, devices=list(inventory.devices), withheld=list(inventory.withheld))
+    mine = held_by(device_states(replace(ledger, status=offer)), group.uid)
+    if broken := ailing(mine):
         cure = f"take other devices with deviceshare rebind {group.name}"
         return ConditionValue(FALSE, DEVICES_UNHEALTHY, f"{broken} on node {node}: {cure}, or mend the node")
-    inventory = take(home, ledger.hardware)
-    kept_out = (device for withheld in inventory.withheld for device in withheld.devices)
-    here = identities(Device(each.resource, each.index) for each in (*inventory.devices, *kept_out))
-    numbered = (Device(device.resource, device.index) for device in ledger.held(claim))
-    lost = selected(device for device in numbered if device.identity not in here)
+    lost = selected(state.device for state in mine if state.lost)
     if unknown := [str(each) for each in inventory.withheld if each.resource in lost and not each.devices]:
         return ConditionValue(FALSE, DEVICES_UNKNOWN, f"node {node} may not have its devices; {'; '.join(unknown)}")
     if lost:
@@ -190,12 +191,11 @@ def _claimed(
         return ConditionValue(
             FALSE, NOT_HANDED_OVER, f"no further pod can be given its devices on node {node}: {fault}"
         )
-    allocated, left = ledger.allocated(), ledger.left()
-    if taken := [f"{device} to pod {allocated[device]}" for device in ledger.held(claim) if device in allocated]:
+    if taken := [f"{state.device} to pod {state.pod}" for state in mine if state.pod]:
         cure = f"delete that pod or take other devices with deviceshare rebind {group.name}, and keep its kind away"
         text = f"the device plugin of node {node} also gave {', '.join(taken)}: {cure}"
         return ConditionValue(FALSE, DEVICES_GIVEN_AWAY, f"{text} (deviceshare's documentation tells how)")
-    if loose := selected(device for device in ledger.held(claim) if device in left):
+    if loose := selected(state.device for state in mine if state.left):
         named = " and ".join(f"{resource} {indices}" for resource, indices in loose.items())
         text = f"no placeholder pod on node {node} has {named}, so the device plugin may give it to another pod"
         return ConditionValue(FALSE, DEVICES_NOT_KEPT, f"{text}: take others with deviceshare rebind {group.name}")

@@ -20,6 +20,7 @@ from deviceshare.domain.objects.nodes import Node, rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
+from deviceshare.domain.placement.device_states import DeviceState, device_states, free_devices
 from deviceshare.domain.placement.join_obstacles import joining_obstacle, withheld_text
 from deviceshare.domain.placement.node_selections import Selections
 from deviceshare.domain.placement.opaque_nodes import opaque, opaque_text
@@ -69,6 +70,7 @@ class Fleet:
         self._nodes: dict[str, Node] = {}
         self._selections = Selections()
         self._ledgers: dict[str, NodeDevices] = {}
+        self._states: dict[str, tuple[DeviceState, ...]] = {}
         self._plugin_pods: dict[str, Mapping[str, frozenset[str]]] = {}
         self._assumed: dict[str, Assumption] = {}
         self._holders: dict[str, str] = {}
@@ -94,6 +96,7 @@ class Fleet:
         for uid in ledger.claims if ledger else ():
             self._holders[uid] = name
         _put(self._ledgers, name, ledger)
+        _put(self._states, name, device_states(ledger) if ledger else None)
         self._reshape(name)
 
     def set_plugin_pods(self, name: str, pods: Mapping[str, frozenset[str]]) -> None:
@@ -113,9 +116,9 @@ class Fleet:
 
     def opaque(self, name: str) -> frozenset[str]:
         """Resources of which pods hold devices through a device plugin, unless the agent tells which devices."""
-        ledger, pods = self._ledgers.get(name) or _NO_LEDGER, self._plugin_pods.get(name)
+        ledger, pods = self._ledgers.get(name) or NodeDevices(), self._plugin_pods.get(name)
         hidden = {device.resource for device in ledger.devices} if self._blind_spots.on(name) else set()
-        return (opaque(ledger, pods) if pods else frozenset()) | hidden
+        return (opaque(ledger, self.states(name), pods) if pods else frozenset()) | hidden
 
     def links(self, name: str) -> list[Link]:
         """How the devices of the node are joined, as far as its agent tells."""
@@ -148,6 +151,10 @@ class Fleet:
         """The ledger of the node as last seen."""
         return self._ledgers.get(name)
 
+    def states(self, name: str) -> tuple[DeviceState, ...]:
+        """The state of each of the node's devices, as its ledger was last seen."""
+        return self._states.get(name, ())
+
     def node(self, name: str) -> Node | None:
         """The node as last seen; None for nodes that are not shared or unknown."""
         return self._nodes.get(name)
@@ -162,11 +169,8 @@ class Fleet:
 
     def free(self, name: str) -> Devices:
         """Devices of the node that neither a claim nor an assumption holds."""
-        ledger = self._ledgers.get(name)
-        if ledger is None:
-            return ()
         assumed = identities(d for a in self._assumed.values() if a.node == name for d in a.devices)
-        return tuple(device for device in ledger.free() if device.identity not in assumed)
+        return tuple(device for device in free_devices(self.states(name)) if device.identity not in assumed)
 
     def home(self, group: Group) -> str:
         """The one node the group's next pod may go to, or "" when it may choose.
@@ -233,7 +237,7 @@ class Fleet:
             return shape.obstacle
         if opacity := self.opacity(group, home):
             return opacity
-        return joining_obstacle(self._ledgers[home], group)
+        return joining_obstacle(self._ledgers[home], self.states(home), group)
 
     def obstacle(self, name: str) -> str:
         """Why no group at all fits on the node, or ""."""
@@ -258,15 +262,13 @@ class Fleet:
             self._shapes.pop(name, None)
             return
         obstacle = "" if node is not None and (node.shared or node.metadata.unreadable) else NOT_SHARED
-        obstacle = obstacle or self._blind_spots.obstacle(name, node, ledger)
-        if not obstacle and ledger is None:
-            obstacle = NO_LEDGER
+        obstacle = obstacle or self._blind_spots.obstacle(name, node, ledger) or ("" if ledger else NO_LEDGER)
         if not obstacle and node and ledger and rebooted(node, ledger.hardware):
             obstacle = REBOOTED
         shape = Shape(
             obstacle,
             _counts(self.free(name)),
-            _counts(ledger.devices if ledger else ()),
+            _counts(state.device for state in self.states(name) if state.offered),
             self.opaque(name),
             tuple((withheld.resource, withheld.text) for withheld in ledger.status.withheld) if ledger else (),
         )
@@ -295,6 +297,3 @@ def _put(table: dict[str, T], name: str, value: T | None) -> None:
         table.pop(name, None)
     else:
         table[name] = value
-
-
-_NO_LEDGER = NodeDevices()

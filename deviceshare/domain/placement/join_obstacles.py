@@ -1,11 +1,14 @@
 """Why no further pod may join a group, by the ledger of the node that the group lives on."""
 
+from collections.abc import Iterable
+
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.placement.device_states import DeviceState, ailing, held_by
 from deviceshare.domain.placement.replacement import untellable
 
 
-def joining_obstacle(ledger: NodeDevices, group: Group) -> str:
+def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], group: Group) -> str:
     """What is wrong with the group's claim or its devices, or "".
 
     A claim that isn't there is no obstacle here: the ledger may be behind, and the bind reads it fresh. Nor are devices
@@ -16,11 +19,12 @@ def joining_obstacle(ledger: NodeDevices, group: Group) -> str:
         return ""
     if claim.releasing:
         return f"the devices of group {group.name} are being released"
-    if broken := ledger.ailing(claim):
+    mine = held_by(states, group.uid)
+    if broken := ailing(mine):
         return f"{broken} of group {group.name}: deviceshare rebind {group.name}"
     if fault := untellable(ledger, claim):
         return fault
-    gone = [device for device in ledger.held(claim) if not ledger.has(device)]
+    gone = [state.device for state in mine if state.lost]
     for device in gone:
         if unknown := ledger.unknown(device.resource):
             return withheld_text(device.resource, unknown)

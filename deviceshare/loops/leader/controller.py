@@ -12,11 +12,13 @@ from typing import Any
 import structlog
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import counted_devices
+from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.handover import DEFAULT, HandoverSetting
 from deviceshare.loops.leader.coverage import Coverage
@@ -172,7 +174,7 @@ class Controller:
         for group in self._groups_on((new or old or _NO_LEDGER).node):
             self._statuses.queue.add(group)
         self._statuses.look_at_waiting()
-        if new and not (old and set(new.free()) <= set(old.free())):
+        if new and not (old and _free(new) <= _free(old)):
             self._waker.look_at_waiting()
 
     def _on_group(self, old: Group | None, new: Group | None) -> None:
@@ -195,6 +197,10 @@ class Controller:
 
     def _groups_on(self, node: str) -> list[str]:
         return [group.name for group in self._groups.values() if group.node == node]
+
+
+def _free(ledger: NodeDevices) -> set[Device]:
+    return set(free_devices(device_states(ledger)))
 
 
 _NO_LEDGER, _NO_GROUP, _NO_NODE = NodeDevices(), Group(), Node()

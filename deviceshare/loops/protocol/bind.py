@@ -17,6 +17,7 @@ from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.device_states import ailing, device_states, free_devices, held_by
 from deviceshare.domain.placement.handover import as_claimed
 from deviceshare.domain.placement.replacement import told, untellable
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
@@ -66,8 +67,7 @@ def joinable(seen: NodeDevices, group: Group) -> Devices:
         raise Refused(f"the claim of group {group.name} on node {seen.node} is missing; it is being repaired")
     if claim.releasing:
         raise Refused(f"the devices of group {group.name} on node {seen.node} are being released")
-    broken = seen.ailing(claim)
-    if broken:
+    if broken := ailing(held_by(device_states(seen), group.uid)):
         raise Refused(f"{broken} of group {group.name}: deviceshare rebind {group.name}")
     if fault := untellable(seen, claim):
         raise Refused(f"group {group.name} on node {seen.node}: {fault}")
@@ -88,7 +88,7 @@ async def claim(cluster: Cluster, group: Group, node: str) -> NodeDevices:
         if Counter(device.resource for device in seen.claims[group.uid].devices) != group.spec.resources:
             raise Refused(f"group {group.name} has changed, and what it claimed on node {node} is being released")
         return seen
-    chosen = allocation.choose(group.spec.resources, seen.free(), seen.hardware.links)
+    chosen = allocation.choose(group.spec.resources, free_devices(device_states(seen)), seen.hardware.links)
     if chosen is None:
         raise Refused(f"group {group.name} no longer fits on node {node}: others took its devices meanwhile")
     named = as_claimed(chosen, seen.status.handover)
