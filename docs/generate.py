@@ -24,7 +24,7 @@ from deviceshare.cli.run import run
 from deviceshare.domain.answers.census import DeviceCount
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
-from deviceshare.domain.placement.device_states import Health, Use
+from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.loops.agent.ports import Xid
 from deviceshare.telemetry import Metrics, ServerMetrics
 

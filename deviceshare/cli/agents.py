@@ -13,7 +13,8 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import DeviceUsage, Usage
-from deviceshare.domain.placement.device_states import DeviceState, device_states
+from deviceshare.domain.placement.device_state import DeviceState
+from deviceshare.domain.placement.device_states import device_states
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.ports import ApiError, Forbidden
 

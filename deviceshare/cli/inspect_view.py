@@ -8,7 +8,7 @@ from deviceshare.cli.folding import SHOWN, counted, fold, more, natural
 from deviceshare.cli.output import Cell, Part, group_name, joined, styled, table
 from deviceshare.cli.troubles import troubles
 from deviceshare.domain.answers.picture import Count, DeviceView, NodeView, Picture, WaitingPod
-from deviceshare.domain.placement.device_states import Use
+from deviceshare.domain.placement.device_state import Use
 
 Section = list[Part]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from deviceshare.domain.answers.picture import DeviceView, NodeView, Picture
 from deviceshare.domain.objects.printable import quoted
-from deviceshare.domain.placement.device_states import Use
+from deviceshare.domain.placement.device_state import Use
 
 
 class Trouble(NamedTuple):

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceshare import __version__, telemetry
 from deviceshare.domain.answers.census import DeviceCount
-from deviceshare.domain.placement.device_states import Health, Use
+from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.telemetry import Metrics
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from deviceshare.domain.objects.groups import PENDING, Group
-from deviceshare.domain.placement.device_states import Health, Use
+from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.domain.placement.fleet import Fleet
 
 

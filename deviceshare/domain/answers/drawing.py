@@ -20,7 +20,8 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.blind_spots import unreadable
-from deviceshare.domain.placement.device_states import ALLOCATED, DeviceState, by_resource
+from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState
+from deviceshare.domain.placement.device_states import by_resource
 from deviceshare.domain.placement.fleet import Fleet
 
 

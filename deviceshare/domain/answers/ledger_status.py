@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices, Patch, as_json
 from deviceshare.domain.objects.withheld import Withheld
-from deviceshare.domain.placement.device_states import DeviceState, Health, Use, by_resource, device_states, numbers
+from deviceshare.domain.placement.device_state import DeviceState, Health, Use
+from deviceshare.domain.placement.device_states import by_resource, device_states, numbers
 
 _ILL: Final = (Health.UNHEALTHY, Health.LOST)
 

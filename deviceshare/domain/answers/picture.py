@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Trespass
 from deviceshare.domain.placement.blind_spots import UnreadableObject
-from deviceshare.domain.placement.device_states import Health, Use
+from deviceshare.domain.placement.device_state import Health, Use
 
 
 class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -13,7 +13,7 @@ from deviceshare.domain.answers.obstacles import node_obstacle
 from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.groups import Group, group_faults
 from deviceshare.domain.placement import allocation, topology
-from deviceshare.domain.placement.device_states import DeviceState, Health, Use
+from deviceshare.domain.placement.device_state import DeviceState, Health, Use
 from deviceshare.domain.placement.fleet import TOO_FULL, Fleet
 
 

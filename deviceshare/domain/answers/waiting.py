@@ -11,7 +11,8 @@ from typing import Final
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement.device_states import DeviceState, Use, numbers
+from deviceshare.domain.placement.device_state import DeviceState, Use
+from deviceshare.domain.placement.device_states import numbers
 from deviceshare.domain.placement.fleet import TOO_FULL, Fleet
 
 SHOWN_NODES = 5

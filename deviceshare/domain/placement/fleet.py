@@ -20,7 +20,8 @@ from deviceshare.domain.objects.nodes import Node, rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
-from deviceshare.domain.placement.device_states import DeviceState, device_states, free_devices
+from deviceshare.domain.placement.device_state import DeviceState
+from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.join_obstacles import joining_obstacle, withheld_text
 from deviceshare.domain.placement.node_selections import Selections
 from deviceshare.domain.placement.opaque_nodes import opaque, opaque_text

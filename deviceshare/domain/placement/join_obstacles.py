@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.placement.device_states import DeviceState, ailing, held_by
+from deviceshare.domain.placement.device_state import DeviceState
+from deviceshare.domain.placement.device_states import ailing, held_by
 from deviceshare.domain.placement.replacement import untellable
 
 

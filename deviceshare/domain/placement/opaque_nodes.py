@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.placement.device_states import DeviceState
+from deviceshare.domain.placement.device_state import DeviceState
 
 
 def opaque(ledger: NodeDevices, states: Iterable[DeviceState], pods: Mapping[str, Collection[str]]) -> frozenset[str]:

@@ -17,7 +17,8 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, rebound_patch
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import topology
-from deviceshare.domain.placement.device_states import DeviceState, device_states, free_devices
+from deviceshare.domain.placement.device_state import DeviceState
+from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.handover import as_claimed, is_kind, mute, unspeakable
 
 

@@ -2,20 +2,20 @@
 
 import { paint } from "./colour.js";
 import { element, reconcile } from "./dom.js";
-import { byName, inTrouble, label, sentence, shortName } from "./words.js";
+import { byName, isIll, label, sentence, shortName } from "./words.js";
 
 // With more nodes than this on show the tiles shrink, and the names stand below them.
 const LARGE_TILES = 24;
 
-const isUsed = (device) => !["free", "left", "split", "withheld"].includes(device.use);
-const used = (node) => (node.devices ?? []).filter(isUsed).length;
-const size = (node) => (node.devices ?? []).length;
+const sum = (node, name) => (node.counts ?? []).reduce((all, count) => all + count[name], 0);
+const fullness = (node) => sum(node, "allocated") / sum(node, "total");
+const inTrouble = (device) => isIll(device) || device.trespasses?.length;
 const trouble = (node) => (node.obstacle || node.opaque || node.withheld ? 1 : 0) + (node.devices ?? []).filter(inTrouble).length;
 const ORDERS = {
   name: () => 0,
   trouble: (a, b) => trouble(b) - trouble(a),
-  full: (a, b) => used(b) / size(b) - used(a) / size(a) || size(b) - size(a),
-  free: (a, b) => size(b) - used(b) - (size(a) - used(a)),
+  full: (a, b) => fullness(b) - fullness(a) || sum(b, "total") - sum(a, "total"),
+  free: (a, b) => sum(b, "free") - sum(a, "free"),
 };
 
 export function drawNodes(list, nodes, order) {
@@ -31,8 +31,7 @@ export function nodeText(node) {
     device.use,
     device.model,
     device.uuid,
-    device.unhealthy && "unhealthy",
-    device.lost && "lost",
+    device.health,
     device.trespasses?.length && "stranger",
   ]);
   return [node.name, node.obstacle, ...new Set(states.filter(Boolean))].join(" ").toLowerCase();
@@ -78,7 +77,7 @@ function summary(node) {
 function drawDevice(device, before) {
   const { resource, index, use, group = "", uuid = "" } = device;
   const key = `${resource} ${index} ${uuid}`;
-  const ill = device.lost ? "lost" : device.unhealthy ? "unhealthy" : device.trespasses ? "stranger" : "";
+  const ill = isIll(device) ? device.health : device.trespasses ? "stranger" : "";
   const look = `${use} ${group} ${ill}`;
   const words = sentence(device);
   const tile = element(

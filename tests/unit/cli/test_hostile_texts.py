@@ -30,7 +30,7 @@ from deviceshare.domain.answers.picture import DeviceView, Picture
 from deviceshare.domain.answers.plan import Plan
 from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.objects.usage import DeviceUsage
-from deviceshare.domain.placement.device_states import Health, Use
+from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.sandbox import SandboxStatus
 
 HOSTILE = "[/x][red]:bug:\x1b]0;title\x07\x1b[2J\r\n\x00\x9b31m\x7f\u202eabc\u2066\u2028\t\ud800"

@@ -6,7 +6,7 @@ from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.placement.device_states import Health, Use
+from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.domain.placement.fleet import Fleet
 
 GPU = "nvidia.com/gpu"
