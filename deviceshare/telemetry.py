@@ -171,10 +171,9 @@ class Metrics(ServerMetrics):
         self.registry.register(
             _Gauges(
                 "deviceshare_devices",
-                "Devices of the shared nodes: free, held, releasing, former, lost, allocated by the vendor's device"
-                " plugin, left to it, split by MIG, withheld from groups, or unhealthy.",
-                ["node", "resource", "state"],
-                lambda: (((each.node, each.resource, each.state), each.number) for each in devices()),
+                "Devices of the shared nodes, by who uses them (or why no group gets them) and by their health.",
+                ["node", "resource", "state", "health"],
+                lambda: (((each.node, each.resource, each.use, each.health), each.number) for each in devices()),
             )
         )
         self._watch("deviceshare_groups", "SharedDeviceGroups.", "phase", groups)

@@ -22,9 +22,10 @@ from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
-from deviceshare.domain.answers.census import FREE, DeviceCount
+from deviceshare.domain.answers.census import DeviceCount
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
+from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.loops.agent.ports import Xid
 from deviceshare.telemetry import Metrics, ServerMetrics
 
@@ -66,7 +67,9 @@ def metrics() -> str:
     all_of_them = Metrics()
     with all_of_them.request("filter"):
         pass
-    all_of_them.watch_cluster(lambda: [DeviceCount("node", "resource", FREE, 1)], lambda: {"Bound": 1})
+    all_of_them.watch_cluster(
+        lambda: [DeviceCount("node", "resource", Use.FREE, Health.HEALTHY, 1)], lambda: {"Bound": 1}
+    )
     all_of_them.watch_unreadable(lambda: {"Pod": 0})
     all_of_them.watch_certificates(lambda: {"serving": 0.0})
     of_all = {family.name for family in ServerMetrics().registry.collect()}

@@ -4,6 +4,7 @@ What an agent can't know is who holds a device; the ledgers tell that.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field, structs
@@ -12,6 +13,8 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import DeviceUsage, Usage
+from deviceshare.domain.placement.device_state import DeviceState
+from deviceshare.domain.placement.device_states import device_states
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.ports import ApiError, Forbidden
 
@@ -88,15 +91,12 @@ async def _ask_node(api: "Api", name: str, agent: Pod | None, ledger: NodeDevice
         raise  # what one node's agent is asked with, all are
     except ApiError as error:
         return NodeNow(name, silent=f"its agent {agent.metadata.name} doesn't answer: {error}")
-    return NodeNow(name, usage.time, devices=[_with_holders(device, ledger) for device in usage.devices])
+    return NodeNow(name, usage.time, devices=[_with_holders(device, device_states(ledger)) for device in usage.devices])
 
 
-def _with_holders(usage: DeviceUsage, ledger: NodeDevices) -> DeviceNow:
+def _with_holders(usage: DeviceUsage, states: Iterable[DeviceState]) -> DeviceNow:
+    seen = (each for each in states if not (each.part and each.part.lost))  # a lost one's number may be another's now
     number = (usage.resource, usage.index)
-    groups = {
-        claim.holder_name
-        for claim in ledger.claims.values()
-        if number in {(device.resource, device.index) for device in ledger.reserved(claim)}
-    }
-    part = ledger.hardware.part(*number)
-    return DeviceNow(**structs.asdict(usage), groups=sorted(groups), unhealthy=part.unhealthy if part else "")
+    state = next((each for each in seen if (each.device.resource, each.device.index) == number), None)
+    groups = [state.group] if state and state.group else []
+    return DeviceNow(**structs.asdict(usage), groups=groups, unhealthy=state.unhealthy if state else "")

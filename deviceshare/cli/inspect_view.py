@@ -7,20 +7,8 @@ from typing import Final
 from deviceshare.cli.folding import SHOWN, counted, fold, more, natural
 from deviceshare.cli.output import Cell, Part, group_name, joined, styled, table
 from deviceshare.cli.troubles import troubles
-from deviceshare.domain.answers.picture import (
-    FORMER,
-    FREE,
-    LEFT,
-    PLUGIN,
-    RELEASING,
-    SPLIT,
-    WITHHELD,
-    Count,
-    DeviceView,
-    NodeView,
-    Picture,
-    WaitingPod,
-)
+from deviceshare.domain.answers.picture import Count, DeviceView, NodeView, Picture, WaitingPod
+from deviceshare.domain.placement.device_state import Use
 from deviceshare.domain.wording import listed
 
 Section = list[Part]
@@ -69,7 +57,7 @@ def _state(node: NodeView) -> str:
         node.obstacle
         or node.opaque
         or node.withheld
-        or any(not device.sound or device.trespasses for device in node.devices)
+        or any(not device.health.sound or device.trespasses for device in node.devices)
     ):
         return TROUBLED
     if all(count.allocated == 0 for count in node.counts):
@@ -92,22 +80,23 @@ def _who(node: NodeView, resource: str, devices: list[DeviceView]) -> Cell:
 
 
 def _index(device: DeviceView) -> Cell:
-    return str(device.index) if device.sound else styled(f"{device.index}!", "red")
+    return str(device.index) if device.health.sound else styled(f"{device.index}!", "red")
 
 
 def _holder(device: DeviceView) -> Cell:
-    if device.use == FREE:
-        return styled("free", "dim") if device.sound else styled("unusable", "red")
-    if device.use == SPLIT:
-        return styled("split by MIG", "yellow")
-    if device.use == LEFT:
-        return styled("device plugin's", "dim") if device.sound else styled("unusable", "red")
-    if device.use == WITHHELD:
-        return styled("withheld", "dim") if device.sound else styled("unusable", "red")
-    if device.use == PLUGIN:
-        return styled(f"pod {device.pod}", "yellow")
-    mark = {RELEASING: " (releasing)", FORMER: " (former)"}.get(device.use, "")
-    return joined(group_name(device.group), mark)
+    if device.group:
+        mark = "" if device.use is Use.HELD else f" ({device.use})"
+        return joined(group_name(device.group), mark)
+    return styled(*_NOBODYS.get(device.use, (f"pod {device.pod}", "yellow")))
+
+
+_NOBODYS: Final = {
+    Use.FREE: ("free", "dim"),
+    Use.UNUSABLE: ("unusable", "red"),
+    Use.SPLIT: ("split by MIG", "yellow"),
+    Use.LEFT: ("device plugin's", "dim"),
+    Use.WITHHELD: ("withheld", "dim"),
+}
 
 
 def _devices(picture: Picture, *, wide: bool) -> Section:
@@ -119,7 +108,7 @@ def _devices(picture: Picture, *, wide: bool) -> Section:
         for device in node.devices:
             hardware = (device.model, _memory(device), device.uuid) if wide else ()
             by = group_name(device.group) if device.group else device.pod
-            use = f"{device.use}: {device.withheld}" if device.use == WITHHELD else device.use
+            use = f"{device.use}: {device.withheld}" if device.use is Use.WITHHELD else device.use
             made.add_row(name, f"{device.resource} {device.index}", use, by, _health(device), *hardware)
             name = ""
         if node.obstacle or node.withheld or not node.devices:

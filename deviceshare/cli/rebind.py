@@ -14,6 +14,7 @@ from deviceshare.domain.objects.devices import Devices, described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.placement import replacement
+from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.replacement import Replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
 from deviceshare.loops.ports import Cluster, NotFound
@@ -57,7 +58,7 @@ async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> st
     if not verdict.broken:
         return f"All devices of group {name} are healthy: it keeps {described(before.claim.devices)} on {before.node}."
     if verdict.obstacle:
-        raise click.ClickException(f"Group {name} {verdict.obstacle}: {_freeing(before, verdict.broken)}")
+        raise click.ClickException(f"Group {name} {verdict.obstacle}: {_cure(before)}")
 
     async def look() -> "_Seen | None":
         seen = await _look(api, name)
@@ -138,9 +139,9 @@ def _told(after: _Seen, broken: Devices) -> str:
     return "\n".join(lines)
 
 
-def _freeing(seen: _Seen, broken: Devices) -> str:
-    unhealthy = seen.ledger.unhealthy()
-    names = " ".join(device.uuid or str(device.index) for device in broken if seen.ledger.present(device) in unhealthy)
+def _cure(seen: _Seen) -> str:
+    mine = held_by(device_states(seen.ledger), seen.group.uid)
+    names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
     recover = f", or repair one and say so with deviceshare recover {seen.ledger.node} {names}" if names else ""
     return f"free a device{recover}"
 

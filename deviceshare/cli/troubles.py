@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from deviceshare.domain.answers.picture import HELD, DeviceView, NodeView, Picture
+from deviceshare.domain.answers.picture import DeviceView, NodeView, Picture
 from deviceshare.domain.objects.printable import quoted
+from deviceshare.domain.placement.device_state import Use
 
 
 class Trouble(NamedTuple):
@@ -18,13 +19,13 @@ class Trouble(NamedTuple):
 def troubles(picture: Picture) -> list[Trouble]:
     """Objects that can't be read, broken devices, trespasses and what else groups ail from, in this order."""
     devices = [(node, device) for node in picture.nodes for device in node.devices]
-    explained = {device.group for _, device in devices if not device.sound}
+    explained = {device.group for _, device in devices if not device.health.sound}
     return [
         *(
             Trouble(f"{each.kind} {each.name}", f"can't be read: {each.fault}", each.cure)
             for each in picture.unreadable
         ),
-        *(_broken(node, device) for node, device in devices if not device.sound),
+        *(_broken(node, device) for node, device in devices if not device.health.sound),
         *(trouble for node, device in devices for trouble in _trespasses(node, device)),
         *(
             Trouble(f"group {group.name}", group.ailment, f"deviceshare explain group {group.name}")
@@ -40,7 +41,7 @@ def _broken(node: NodeView, device: DeviceView) -> Trouble:
     since = f" (since {device.since})" if device.since else ""
     recover = f"deviceshare recover {node.name} {device.index}"
     repair = f"repair it, then {recover}" if device.unhealthy else "repair the node"
-    cure = f"deviceshare rebind {device.group}; {repair}" if device.use == HELD else repair
+    cure = f"deviceshare rebind {device.group}; {repair}" if device.use is Use.HELD else repair
     return Trouble(_name(node, device), what + lost + since, cure)
 
 

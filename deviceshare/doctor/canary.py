@@ -12,6 +12,7 @@ from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.join_obstacles import behind_gates
 
 LABEL: Final = ("app.kubernetes.io/name", "deviceshare-canary")
@@ -57,7 +58,8 @@ def pod(name: str, group: str) -> dict[str, Any]:
 def free_resource(nodes: Sequence[Node], ledgers: Sequence[NodeDevices], wanted: str = "") -> str:
     """A resource of which a group could get one device now, `wanted` where one is; or ""."""
     able = {node.metadata.name for node in nodes if node.shared and node.ready and not node.spec.unschedulable}
-    free = {device.resource for ledger in ledgers if ledger.node in able for device in ledger.free()}
+    states = (state for ledger in ledgers if ledger.node in able for state in device_states(ledger))
+    free = {state.device.resource for state in states if state.free}
     return min(free & {wanted} if wanted else free, default="")
 
 

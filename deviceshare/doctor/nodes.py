@@ -12,6 +12,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import counted_devices
+from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.inventory import KEPT_OUT, take
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.ports import ApiError, Cluster
@@ -33,7 +34,7 @@ async def examine(api: Cluster, release: str) -> Check:
         return check("nodes", "", [*judge(nodes, None, release), unread("ledgers (NodeDevices)", error)])
     shared = [node for node in nodes if node.shared]
     total = sum(len(ledger.devices) for ledger in ledgers)
-    free = sum(len(ledger.free()) for ledger in ledgers)
+    free = sum(state.free for ledger in ledgers for state in device_states(ledger))
     return check("nodes", f"{len(shared)} shared, {total} devices, {free} of them free", judge(nodes, ledgers, release))
 
 

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceshare import __version__, telemetry
 from deviceshare.domain.answers.census import DeviceCount
+from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.telemetry import Metrics
 
 
@@ -178,10 +179,11 @@ def test_a_request_is_in_flight_until_it_is_answered() -> None:
 def test_cluster_state_is_read_at_each_scrape() -> None:
     """A node or phase that is gone leaves no stale series behind."""
     metrics = Metrics()
-    devices = [DeviceCount("n1", "nvidia.com/gpu", "free", 3)]
+    devices = [DeviceCount("n1", "nvidia.com/gpu", Use.FREE, Health.UNKNOWN, 3)]
     groups = {"Bound": 2}
     metrics.watch_cluster(lambda: devices, lambda: groups)
-    free = "deviceshare_devices", (("node", "n1"), ("resource", "nvidia.com/gpu"), ("state", "free"))
+    labels = (("health", "unknown"), ("node", "n1"), ("resource", "nvidia.com/gpu"), ("state", "free"))
+    free = "deviceshare_devices", labels
     bound = "deviceshare_groups", (("phase", "Bound"),)
     assert samples(metrics)[free] == 3
     assert samples(metrics)[bound] == 2

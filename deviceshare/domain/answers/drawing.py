@@ -1,35 +1,22 @@
 """The drawing of the picture, from a fleet, groups and pods."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.picture import (
-    FORMER,
-    FREE,
-    HELD,
-    LEFT,
-    PLUGIN,
-    RELEASING,
-    SPLIT,
-    WITHHELD,
-    Count,
-    DeviceView,
-    GroupView,
-    NodeView,
-    Picture,
-    WaitingPod,
-)
+from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, WaitingPod
 from deviceshare.domain.answers.waiting import scheduler_said, unusable, why_members_wait
-from deviceshare.domain.objects.devices import Device, selected
+from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.groups import PENDING, Group
+from deviceshare.domain.objects.hardware import Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, text_of
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.blind_spots import unreadable
+from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState
+from deviceshare.domain.placement.device_states import by_resource
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import pod_obstacle, withheld_reason
 from deviceshare.domain.placement.opaque_nodes import opaque_reason
@@ -95,11 +82,9 @@ def _group(fleet: Fleet, group: Group, pods: list[Pod], bound: Reason) -> GroupV
 
 def view_of(fleet: Fleet, name: str) -> NodeView:
     """One node of the picture."""
-    ledger = fleet.ledger(name)
-    devices = sorted(_devices(ledger), key=lambda view: (view.resource, view.index, view.uuid)) if ledger else []
-    free = Counter(device.resource for device in ledger.free()) if ledger else Counter[str]()
+    ledger, states = fleet.ledger(name) or _NO_LEDGER, fleet.states(name)
     obstacle, opaque = unusable(fleet, name), fleet.opaque(name)
-    withheld = [each for each in ledger.status.withheld if not each.devices] if ledger else []
+    withheld = [each for each in ledger.status.withheld if not each.devices]
     reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(sorted(opaque)))
     return NodeView(
         name=name,
@@ -107,77 +92,40 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
         opaque=sorted(opaque),
         withheld=[str(each) for each in withheld],
         reasons=[reason for reason in reasons if reason],
-        driver=ledger.hardware.driver if ledger else "",
+        driver=ledger.hardware.driver,
         counts=[
             Count(
                 resource,
-                total=sum(not view.lost for view in mine),
-                allocated=sum(not view.lost and view.use not in (FREE, LEFT, SPLIT, WITHHELD) for view in mine),
-                free=0 if obstacle or resource in opaque else free[resource],
-                unhealthy=sum(not view.sound for view in mine),
+                total=sum(not each.lost for each in mine),
+                allocated=sum(not each.lost and each.use in ALLOCATED for each in mine),
+                free=0 if obstacle or resource in opaque else sum(each.free for each in mine),
+                unhealthy=sum(not each.health.sound for each in mine),
             )
-            for resource, mine in _by_resource(devices).items()
+            for resource, mine in by_resource(states).items()
         ],
-        devices=devices,
+        devices=[_device(state, ledger.hardware.trespasses) for state in states],
     )
 
 
-def _devices(ledger: NodeDevices) -> Iterable[DeviceView]:
-    uses = _uses(ledger)
-    kept_out = ledger.kept_out
-    present = tuple(sorted({*ledger.devices, *kept_out}))
-    named = {device.uuid for device in present if device.uuid}
-    lost = [Device(part.resource, part.index, part.uuid) for part in ledger.hardware.devices if part.lost]
-    named |= {device.uuid for device in lost}
-    # A claim from before the agent knows the lost device by its number only.
-    numbered = {Device(device.resource, device.index) for device in lost}
-    gone = [device for device in uses if device not in (*present, *numbered) and device.uuid not in named]
-    by_uuid = {device.uuid: use for device, use in uses.items() if device.uuid}
-    for device in (*present, *lost, *gone):
-        number = Device(device.resource, device.index)
-        use, group, pod = uses.get(device) or by_uuid.get(device.uuid) or uses.get(number) or (FREE, "", "")
-        hardware = ledger.hardware
-        part = hardware.named(device.uuid) if device.uuid else hardware.part(device.resource, device.index)
-        yield DeviceView(
-            device.resource,
-            device.index,
-            use,
-            group,
-            pod,
-            uuid=device.uuid,
-            watched=part is not None,
-            model=part.model if part else "",
-            memory_mib=part.memory_mib if part else 0,
-            withheld=kept_out.get(device, ""),
-            unhealthy=part.unhealthy if part else "",
-            since=part.since if part else "",
-            lost=device not in present,
-            trespasses=[t for t in hardware.trespasses if (t.resource, t.index) == (device.resource, device.index)]
-            if device in present
-            else [],
-        )
-
-
-def _uses(ledger: NodeDevices) -> Mapping[Device, tuple[str, str, str]]:
-    """Device → (use, group, pod) of every device that somebody has; a claim counts more than what is only left over."""
-    uses = dict.fromkeys(ledger.left(), (LEFT, "", ""))
-    uses |= dict.fromkeys(ledger.kept_out, (WITHHELD, "", ""))
-    uses |= dict.fromkeys(ledger.split(), (SPLIT, "", ""))
-    uses |= {device: (PLUGIN, "", pod) for device, pod in ledger.allocated().items()}
-    uses |= {
-        ledger.present(device): (FORMER, claim.group, "") for claim in ledger.claims.values() for device in claim.former
-    }
-    for claim in ledger.claims.values():
-        use = RELEASING if claim.releasing else HELD
-        uses |= dict.fromkeys(ledger.held(claim), (use, claim.group, ""))
-    return uses
-
-
-def _by_resource(devices: Iterable[DeviceView]) -> dict[str, list[DeviceView]]:
-    mine: dict[str, list[DeviceView]] = {}
-    for device in devices:
-        mine.setdefault(device.resource, []).append(device)
-    return mine
+def _device(state: DeviceState, trespasses: Iterable[Trespass]) -> DeviceView:
+    device, number, part = state.device, (state.device.resource, state.device.index), state.part
+    return DeviceView(
+        *number,
+        use=state.use,
+        group=state.group,
+        pod=state.pod,
+        placeholder=state.placeholder,
+        uuid=device.uuid,
+        watched=part is not None,
+        model=part.model if part else "",
+        memory_mib=part.memory_mib if part else 0,
+        withheld=state.withheld,
+        health=state.health,
+        unhealthy=state.unhealthy,
+        since=state.since,
+        lost=state.lost,
+        trespasses=[each for each in trespasses if not state.lost and (each.resource, each.index) == number],
+    )
 
 
 def _sum(counts: Iterable[Count]) -> list[Count]:
@@ -187,3 +135,6 @@ def _sum(counts: Iterable[Count]) -> list[Count]:
         for position, number in enumerate((count.total, count.allocated, count.free, count.unhealthy)):
             numbers[position] += number
     return [Count(resource, *numbers) for resource, numbers in sorted(totals.items())]
+
+
+_NO_LEDGER = NodeDevices()

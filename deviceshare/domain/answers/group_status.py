@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import why_a_group_waits
-from deviceshare.domain.objects.devices import Device, Devices, described, identities, selected
+from deviceshare.domain.objects.devices import Devices, described, selected
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.nodes import Node
@@ -20,6 +21,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.blind_spots import ledger_fault, node_fault
+from deviceshare.domain.placement.device_states import ailing, device_states, held_by
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import take
 from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, recreating
@@ -58,7 +60,7 @@ def desired_status(group: Group, fleet: Fleet, *, home: Node | None, pods: Colle
     healthy = _home(group, home) or _claimed(group, ledger, claim, home, pods)
     users = sorted(fleet.pods(group.uid))
     findings = {IS_BOUND: bound, IS_HEALTHY: healthy}
-    return msgspec.structs.replace(
+    return replace(
         group.status,
         phase=PENDING if not group.node else DEGRADED if healthy.status == FALSE else BOUND,
         selected_devices=chosen,
@@ -172,14 +174,13 @@ def _claimed(
     if ledger is None or claim is None or home is None:
         text = f"its claim on node {node} is missing and is restored from its pods"
         return _false(ReasonKind.CLAIM_MISSING, text, f"if this stays, {again}")
-    if broken := ledger.ailing(claim):
+    inventory = take(home, ledger.hardware)  # what the node has now, also where the ledger doesn't say so yet
+    offer = replace(ledger.status, devices=list(inventory.devices), withheld=list(inventory.withheld))
+    mine = held_by(device_states(replace(ledger, status=offer)), group.uid)
+    if broken := ailing(mine):
         cure = f"take other devices with {others}, or repair the node"
         return _false(ReasonKind.DEVICES_UNHEALTHY, f"{broken} on node {node}", cure)
-    inventory = take(home, ledger.hardware)
-    kept_out = (device for withheld in inventory.withheld for device in withheld.devices)
-    here = identities(Device(each.resource, each.index) for each in (*inventory.devices, *kept_out))
-    numbered = (Device(device.resource, device.index) for device in ledger.held(claim))
-    lost = selected(device for device in numbered if device.identity not in here)
+    lost = selected(state.device for state in mine if state.lost)
     if unknown := [each for each in inventory.withheld if each.resource in lost and not each.devices]:
         text = f"node {node} may not have its devices"
         return _false(ReasonKind.DEVICES_UNKNOWN, text, details=map(str, unknown))
@@ -188,14 +189,13 @@ def _claimed(
     if muted := untellable(ledger, claim):
         text = f"no further pod can be given its devices on node {node}: {muted.text}"
         return _false(muted.kind, text, muted.cure)
-    allocated, left = ledger.allocated(), ledger.left()
-    if taken := [f"{device} to pod {allocated[device]}" for device in ledger.held(claim) if device in allocated]:
+    if taken := [f"{state.device} to pod {state.pod}" for state in mine if state.pod]:
         text = f"the device plugin of node {node} also allocated {listed(taken)}"
         keep = "keep its kind away (see deviceshare's documentation)"
         return _false(
             ReasonKind.DEVICES_GIVEN_AWAY, text, f"delete that pod or take other devices with {others}, and {keep}"
         )
-    if loose := selected(device for device in ledger.held(claim) if device in left):
+    if loose := selected(state.device for state in mine if state.left):
         named = described(loose)
         text = f"no placeholder pod on node {node} has {named}, so the device plugin may allocate it to another pod"
         return _false(ReasonKind.DEVICES_NOT_KEPT, text, f"take others with {others}")

@@ -4,29 +4,13 @@
 added to a Struct, but none changes its meaning: people's scripts read them. `drawing` makes it.
 """
 
-from typing import Final
-
 from msgspec import Struct, field
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Trespass
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement.blind_spots import UnreadableObject
-
-FREE: Final = "free"
-HELD: Final = "held"
-RELEASING: Final = "releasing"
-"""Of a group that is gone, while its last pods still use it."""
-FORMER: Final = "former"
-"""Replaced by a rebind, while pods that were given it may still use it."""
-SPLIT: Final = "split"
-"""By NVIDIA's MIG: its parts may be others', as another resource."""
-LEFT: Final = "left"
-"""To the vendor's device plugin: no placeholder pod keeps it for groups."""
-WITHHELD: Final = "withheld"
-"""Not for groups, such as by the node's annotation."""
-PLUGIN: Final = "plugin"
-"""Given to a pod by the vendor's device plugin."""
+from deviceshare.domain.placement.device_state import Health, Use
 
 
 class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -34,12 +18,13 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     resource: str
     index: int
-    use: str
-    """One of the words above."""
+    use: Use
     group: str = ""
     """Who holds it, or held it."""
     pod: str = ""
-    """`namespace/name` of the pod that the device plugin gave it to."""
+    """`namespace/name` of the pod that the device plugin allocated it to."""
+    placeholder: str = ""
+    """`namespace/name` of the pod that keeps it from the device plugin, for groups."""
     uuid: str = ""
     watched: bool = False
     """Whether an agent looks after it: else nobody knows whether it is healthy."""
@@ -47,18 +32,14 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     memory_mib: int = 0
     withheld: str = ""
     """Why it isn't for groups, held or not."""
+    health: Health = Health.UNKNOWN
     unhealthy: str = ""
-    """Why it isn't handed out; empty while it is healthy."""
+    """What is wrong with it; empty while it is healthy."""
     since: str = ""
     """When it was found unhealthy, RFC 3339."""
     lost: bool = False
     """Whether the node doesn't have it any more."""
     trespasses: list[Trespass] = field(default_factory=list)
-
-    @property
-    def sound(self) -> bool:
-        """Whether it is there and works."""
-        return not self.unhealthy and not self.lost
 
 
 class Count(Struct, frozen=True, rename="camel"):

@@ -10,13 +10,12 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.drawing import view_of
-from deviceshare.domain.answers.picture import FORMER, FREE, LEFT, PLUGIN, RELEASING, SPLIT, WITHHELD, DeviceView
 from deviceshare.domain.answers.waiting import unusable
 from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.reasons import Reason, ReasonKind, text_of
 from deviceshare.domain.placement import allocation, topology
+from deviceshare.domain.placement.device_state import DeviceState, Health, Use
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import invalid
 
@@ -96,42 +95,40 @@ def _verdict(fleet: Fleet, group: Group, name: str, reason: Reason | None, score
 
 
 def _devices(fleet: Fleet, name: str, wants: Iterable[str]) -> Iterable[DeviceVerdict]:
-    for device in view_of(fleet, name).devices:
-        if device.resource in wants:
-            reason, cure = _in_the_way(fleet, name, device)
-            yield DeviceVerdict(device.resource, device.index, reason, cure)
+    for state in fleet.states(name):
+        if state.device.resource in wants:
+            found = list(_in_the_way(fleet, name, state))
+            reason, cure = ("; ".join(texts) for texts in zip(*found, strict=True)) if found else ("", "")
+            yield DeviceVerdict(state.device.resource, state.device.index, reason, cure)
 
 
-def _in_the_way(fleet: Fleet, node: str, device: DeviceView) -> tuple[str, str]:
-    """Why a device can't be had, and what would change that."""
-    if device.unhealthy:
-        return f"unhealthy: {device.unhealthy}", f"repair it, then deviceshare recover {node} {device.index}"
-    if device.lost:
-        return "no longer on the node", "repair the node"
-    if device.use == FREE:
-        return "", ""
-    if device.use == SPLIT:
-        return "split by MIG", "unite it on its node with nvidia-smi -mig 0, if nobody has a part of it"
-    if device.use == LEFT:
-        return "left to the device plugin", "let placeholder pods have more devices (agent.placeholders of the chart)"
-    if device.use == WITHHELD:
-        return device.withheld, f"change the annotation {contract.INVENTORY_ANNOTATION} of node {node}"
-    if device.use == PLUGIN:
-        return f"given to pod {device.pod} by the device plugin", f"pod {device.pod} ends"
-    users = _users(fleet, node, device.group)
-    if device.use == RELEASING:
-        return f"still used by the deleted group {device.group}", f"{users} ends" if users else "it is released soon"
-    if device.use == FORMER:
-        return f"may still be used by pods of group {device.group}", f"{users} ends" if users else "it is released soon"
-    delete = f"kubectl delete sdg {device.group}"
-    return f"held by group {device.group}", f"{users} ends, then {delete}" if users else f"no pod uses it: {delete}"
+def _in_the_way(fleet: Fleet, node: str, state: DeviceState) -> Iterable[tuple[str, str]]:
+    """Each reason why no group gets the device now, with what would change that."""
+    group, users = state.group, _users(fleet, state.uid)
+    soon = f"{users} ends" if users else "it is released soon"
+    if state.use is Use.HELD:
+        delete = f"kubectl delete sdg {group}"
+        yield f"held by group {group}", f"{users} ends, then {delete}" if users else f"no pod uses it: {delete}"
+    elif state.use is Use.RELEASING:
+        yield f"still used by the deleted group {group}", soon
+    elif state.use is Use.FORMER:
+        yield f"may still be used by pods of group {group}", soon
+    repaired = f"repair it, then deviceshare recover {node} {state.device.index}"
+    cures = {
+        Use.PLUGIN: f"pod {state.pod} ends",
+        Use.SPLIT: "unite it on its node with nvidia-smi -mig 0, if nobody has a part of it",
+        Use.WITHHELD: f"change the annotation {contract.INVENTORY_ANNOTATION} of node {node}",
+        Use.LEFT: "let placeholder pods have more devices (agent.placeholders of the chart)",
+        Health.UNHEALTHY: repaired,
+        Health.LOST: repaired if state.unhealthy else "repair the node",
+    }
+    for kind, reason in state.barriers.items():
+        yield reason, cures[kind]
 
 
-def _users(fleet: Fleet, node: str, group: str) -> str:
-    """The pods that use a group's devices on the node, in a few words."""
-    ledger = fleet.ledger(node)
-    uids = [uid for uid, claim in ledger.claims.items() if claim.group == group] if ledger else []
-    pods = sorted(pod for uid in uids for pod in fleet.pods(uid))
+def _users(fleet: Fleet, uid: str) -> str:
+    """The pods that use what the claim of this UID holds, in a few words."""
+    pods = sorted(fleet.pods(uid))
     if len(pods) > 1:
         return f"the last of its {len(pods)} pods"
     return f"pod {pods[0]}" if pods else ""

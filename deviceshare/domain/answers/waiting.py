@@ -6,15 +6,15 @@ nodes.
 
 import heapq
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from deviceshare.domain.objects.devices import identities, selected
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.barred_pods import barred
+from deviceshare.domain.placement.device_state import DeviceState, Use
+from deviceshare.domain.placement.device_states import numbers
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.inventory import KEPT_OUT
 from deviceshare.domain.placement.join_obstacles import NOT_SHARED, missing, pod_obstacle
 from deviceshare.domain.wording import listed
 
@@ -120,31 +120,32 @@ def _holders(fleet: Fleet, group: Group, name: str) -> str:
 
 
 def _resource_line(fleet: Fleet, name: str, resource: str) -> str:
-    ledger = fleet.ledger(name) or NodeDevices()
-    total = sum(device.resource == resource for device in ledger.devices)
+    states = [state for state in fleet.states(name) if state.device.resource == resource]
+    total = sum(state.offered for state in states)
     free = sum(device.resource == resource for device in fleet.free(name))
-    return f"{free} of {total} free" + _bracketed([*_holding(ledger, resource), *_withheld(ledger, resource)])
+    return f"{free} of {total} free" + _bracketed(
+        [*_holding(states), *_barred(each for each in states if not each.claim)]
+    )
 
 
-def _holding(ledger: NodeDevices, resource: str) -> Iterable[str]:
-    for claim in sorted(ledger.claims.values(), key=lambda claim: claim.holder_name):
-        verbs = {"still uses" if claim.releasing else "holds": ledger.held(claim), "may still use": claim.former}
-        for verb, devices in verbs.items():
-            if indices := selected(devices).get(resource):
-                yield f"{claim.holder_name} {verb} {indices}"
+def _holding(states: Iterable[DeviceState]) -> Iterable[str]:
+    mine: dict[tuple[str, str, str], list[DeviceState]] = {}
+    for state in states:
+        if state.claim:
+            mine.setdefault((state.group, state.uid, _VERBS[state.use]), []).append(state)
+    for (group, _, verb), theirs in sorted(mine.items()):
+        barred = ", ".join(_barred(theirs))
+        yield f"{group} {verb} {numbers(theirs)}" + (f", of which {barred}" if barred else "")
 
 
-def _withheld(ledger: NodeDevices, resource: str) -> Iterable[str]:
-    """The devices that no group holds and yet nobody is given."""
-    reasons = dict.fromkeys(ledger.left(), "is left to the device plugin")
-    reasons |= {device: f"is {reason}" for device, reason in ledger.kept_out.items() if reason == KEPT_OUT}
-    reasons |= {device: f"is pod {pod}'s" for device, pod in ledger.allocated().items()}
-    reasons |= dict.fromkeys(ledger.split(), "is split by MIG")
-    reasons |= {device: f"is unhealthy: {reason}" for device, reason in ledger.unhealthy().items()}
-    claimed = identities(ledger.claimed())
-    for device in sorted(reasons):
-        if device.resource == resource and device.identity not in claimed:
-            yield f"{device.index} {reasons[device]}"
+def _barred(states: Iterable[DeviceState]) -> Iterable[str]:
+    """The devices that no group gets, whoever has them."""
+    for state in states:
+        if barriers := state.barriers:
+            yield f"{state.device.index} is {' and '.join(barriers.values())}"
+
+
+_VERBS: Final = {Use.HELD: "holds", Use.RELEASING: "still uses", Use.FORMER: "may still use"}
 
 
 def _bracketed(texts: Iterable[str]) -> str:

@@ -4,15 +4,13 @@ A claim is made, marked, unmarked and dropped by a merge patch that carries the 
 of two writers one loses, whoever they are. The patches name one claim each and leave the rest of the object alone.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct, field, to_builtins
-from msgspec.structs import replace
 
-from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.devices import Device, Devices, identities, selected
+from deviceshare.domain import contract
+from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
@@ -102,10 +100,6 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         """The devices that the node has, but not for groups, in its present numbering, and why."""
         return {self.present(d): each.text for each in self.status.withheld for d in each.devices}
 
-    def has(self, device: Device) -> bool:
-        """Whether the device, in the present numbering, is there, for groups or not."""
-        return device.identity in identities((*self.devices, *self.kept_out))
-
     def unknown(self, resource: str) -> Withheld | None:
         """What says that nobody knows which devices of the resource are there."""
         return next((w for w in self.status.withheld if w.resource == resource and not w.devices), None)
@@ -140,54 +134,6 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         """What nobody else may have because of the claim: its devices and its former ones, likewise."""
         return {self.present(device) for device in (*claim.devices, *claim.former)}
 
-    def unhealthy(self) -> dict[Device, str]:
-        """The devices that are not handed out since they are broken, and why."""
-        return {part.device: part.unhealthy for part in self.hardware.devices if part.unhealthy}
-
-    def ailing(self, claim: Claim) -> str:
-        """Which devices of the claim are unhealthy and why, in words; "" when none is."""
-        broken = [
-            f"{part.resource} {part.index} is unhealthy ({part.unhealthy})"
-            for device in claim.devices
-            if (part := self._part(device)) and part.unhealthy
-        ]
-        return ", ".join(broken)
-
-    def split(self) -> set[Device]:
-        """The devices that are split by MIG: their parts may be others' already, as another resource."""
-        return {part.device for part in self.hardware.devices if part.mig}
-
-    def allocated(self) -> dict[Device, str]:
-        """What the vendor's device plugin gave away past us: device → pod, as `namespace/name`."""
-        return {
-            self.present(Device(vendors.counted_as(allocation.resource), index)): allocation.pod
-            for allocation in self.hardware.allocations or ()
-            for index in allocation.indices
-            if not allocation.placeholder
-        }
-
-    def left(self) -> set[Device]:
-        """What is left to the device plugin: it may give them away at any time, since no placeholder pod has them.
-
-        Nothing where placeholders aren't used. Where they are, and nobody knows what they have, everything.
-        """
-        if not self.hardware.placeholders:
-            return set()
-        kept = {(a.resource, index) for a in self.hardware.allocations or () for index in a.indices if a.placeholder}
-        return {part.device for part in self.hardware.devices if (part.resource, part.index) not in kept}
-
-    def free(self) -> Devices:
-        """The devices that the node has for groups, that are whole and healthy, and that nobody holds, sorted.
-
-        Under whatever name: who holds `huawei.com/Ascend910` 0 has `huawei.com/Ascend310P` 0, too. None where something
-        of the ledger can't be read: that may be a claim.
-        """
-        if self.metadata.unreadable:
-            return ()
-        taken = self.claimed() | self.unhealthy().keys() | self.allocated().keys() | self.left() | self.split()
-        unfree = identities(taken)
-        return tuple(device for device in self.devices if device.identity not in unfree)
-
 
 def claim_of(holder: Holder, devices: Iterable[Device], former: Iterable[Device] = ()) -> Claim:
     """A claim as its holder makes it."""
@@ -219,31 +165,6 @@ def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
     return _patch(ledger, uid, None)
 
 
-def devices_patch(
-    ledger: NodeDevices,
-    devices: Iterable[Device],
-    withheld: Iterable[Withheld] | None = None,
-    handover: Mapping[str, str] | None = None,
-) -> Patch:
-    """Writes what the node has, with the summaries that follow from it; for the status subresource.
-
-    What is withheld, and how devices are handed over, stay as they are unless they are named.
-    """
-    before = ledger.status.handover
-    have, kept = sorted(devices), ledger.status.withheld if withheld is None else list(withheld)
-    then = replace(ledger, status=replace(ledger.status, devices=have, withheld=kept))
-    stored = [{**to_builtins(each), "devices": as_json(each.devices)} for each in kept]
-    return {
-        "metadata": {"resourceVersion": ledger.metadata.resource_version},
-        "status": {
-            "devices": as_json(have),
-            "withheld": stored,
-            "handover": before if handover is None else dict.fromkeys(before) | dict(handover),
-            **summary(then),
-        },
-    }
-
-
 def _patch(ledger: NodeDevices, uid: str, claim: Mapping[str, Any] | None) -> Patch:
     return {
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
@@ -271,26 +192,3 @@ def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:
     """Devices as the API server stores them."""
     stored: list[dict[str, Any]] = to_builtins(sorted(devices))
     return stored
-
-
-def summary(ledger: NodeDevices) -> dict[str, str]:
-    """The one-line texts of `kubectl get nodedevices`: total, free, held, and why devices are withheld."""
-    have, unhealthy = ledger.devices, _counted(ledger.unhealthy())
-    free, total = _counted(ledger.free()), _counted(have)
-    return {
-        "total": ", ".join(
-            f"{resource}={count}" + (f" ({unhealthy[resource]} unhealthy)" if unhealthy[resource] else "")
-            for resource, count in total.items()
-        ),
-        "free": ", ".join(f"{resource}={free[resource]}" for resource in total),
-        "held": "; ".join(
-            f"{claim.holder_name}{' (releasing)' if claim.releasing else ''}: "
-            + " ".join(f"{resource}={indices}" for resource, indices in selected(ledger.held(claim)).items())
-            for claim in sorted(ledger.claims.values(), key=lambda claim: claim.holder_name)
-        ),
-        "reasons": "; ".join(map(str, ledger.status.withheld)),
-    }
-
-
-def _counted(devices: Iterable[Device]) -> Counter[str]:
-    return Counter(device.resource for device in sorted(devices))

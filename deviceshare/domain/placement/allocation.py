@@ -12,6 +12,7 @@ from deviceshare.domain.objects.hardware import Link
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import topology
+from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.wording import listed
 
 MAX_SCORE = 10
@@ -28,7 +29,7 @@ class Available(NamedTuple):
 
 def available(ledger: NodeDevices) -> Available:
     """What nobody holds, by the ledger."""
-    return Available(ledger.free(), ledger.hardware.links)
+    return Available(free_devices(device_states(ledger)), ledger.hardware.links)
 
 
 def shortage(request: Request, free: Mapping[str, int], total: Mapping[str, int]) -> str:

@@ -20,6 +20,8 @@ from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
+from deviceshare.domain.placement.device_state import DeviceState
+from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.join_obstacles import (
     NOT_SHARED,
     OTHER_LABELS,
@@ -75,6 +77,7 @@ class Fleet:
         self._nodes: dict[str, Node] = {}
         self._selections = Selections()
         self._ledgers: dict[str, NodeDevices] = {}
+        self._states: dict[str, tuple[DeviceState, ...]] = {}
         self._plugin_pods: dict[str, Mapping[str, frozenset[str]]] = {}
         self._assumed: dict[str, Assumption] = {}
         self._holders: dict[str, str] = {}
@@ -100,6 +103,7 @@ class Fleet:
         for uid in ledger.claims if ledger else ():
             self._holders[uid] = name
         _put(self._ledgers, name, ledger)
+        _put(self._states, name, device_states(ledger) if ledger else None)
         self._reshape(name)
 
     def set_plugin_pods(self, name: str, pods: Mapping[str, frozenset[str]]) -> None:
@@ -119,9 +123,9 @@ class Fleet:
 
     def opaque(self, name: str) -> frozenset[str]:
         """Resources of which pods hold devices through a device plugin, unless the agent reports which devices."""
-        ledger, pods = self._ledgers.get(name) or _NO_LEDGER, self._plugin_pods.get(name)
+        ledger, pods = self._ledgers.get(name) or NodeDevices(), self._plugin_pods.get(name)
         hidden = {device.resource for device in ledger.devices} if self._blind_spots.on(name) else set()
-        return (opaque(ledger, pods) if pods else frozenset()) | hidden
+        return (opaque(ledger, self.states(name), pods) if pods else frozenset()) | hidden
 
     def set_living(self, uid: str, pod: str, node: str) -> None:
         """Takes in where a pod that received devices of the holder `uid` lives; "" when it no longer does."""
@@ -150,6 +154,10 @@ class Fleet:
         """The ledger of the node as last seen."""
         return self._ledgers.get(name)
 
+    def states(self, name: str) -> tuple[DeviceState, ...]:
+        """The state of each of the node's devices, as its ledger was last seen."""
+        return self._states.get(name, ())
+
     def node(self, name: str) -> Node | None:
         """The node as last seen; None for nodes that are not shared or unknown."""
         return self._nodes.get(name)
@@ -164,15 +172,12 @@ class Fleet:
 
     def free(self, name: str) -> Devices:
         """Devices of the node that neither a claim nor an assumption holds."""
-        ledger = self._ledgers.get(name)
-        if ledger is None:
-            return ()
         assumed = identities(d for a in self._assumed.values() if a.node == name for d in a.devices)
-        return tuple(device for device in ledger.free() if device.identity not in assumed)
+        return tuple(device for device in free_devices(self.states(name)) if device.identity not in assumed)
 
     def available(self, name: str) -> allocation.Available:
         """What of the node neither a claim nor an assumption holds."""
-        ledger = self._ledgers.get(name) or _NO_LEDGER
+        ledger = self._ledgers.get(name) or NodeDevices()
         return allocation.Available(self.free(name), ledger.hardware.links)
 
     def home(self, request: Request) -> str:
@@ -231,7 +236,11 @@ class Fleet:
         shape = self._shapes.get(home)
         if shape is None:
             return home_gone(request.holder, home)
-        return shape.obstacle or self.opacity(request, home) or joining_obstacle(self._ledgers[home], request.holder)
+        return (
+            shape.obstacle
+            or self.opacity(request, home)
+            or joining_obstacle(self._ledgers[home], self.states(home), request.holder)
+        )
 
     def obstacle(self, name: str) -> Reason | None:
         """Why no group at all fits on the node."""
@@ -258,7 +267,7 @@ class Fleet:
         shape = Shape(
             node_obstacle(name, node, ledger, self._blind_spots),
             _counts(self.free(name)),
-            _counts(ledger.devices if ledger else ()),
+            _counts(state.device for state in self.states(name) if state.offered),
             self.opaque(name),
             tuple((w.resource, withheld_reason(w.resource, w)) for w in ledger.status.withheld) if ledger else (),
         )
@@ -288,6 +297,3 @@ def _put(table: dict[str, T], name: str, value: T | None) -> None:
         table.pop(name, None)
     else:
         table[name] = value
-
-
-_NO_LEDGER = NodeDevices()

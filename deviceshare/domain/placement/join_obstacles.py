@@ -12,6 +12,8 @@ from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
+from deviceshare.domain.placement.device_state import DeviceState
+from deviceshare.domain.placement.device_states import ailing, held_by
 from deviceshare.domain.placement.replacement import untellable
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
@@ -65,7 +67,7 @@ def withheld_reason(resource: str, withheld: Withheld) -> Reason:
     return Reason(ReasonKind.DEVICES_WITHHELD, text, withheld.cure)
 
 
-def joining_obstacle(ledger: NodeDevices, holder: Holder) -> Reason | None:
+def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder: Holder) -> Reason | None:
     """What is wrong with the holder's claim or its devices.
 
     A claim that isn't there is no obstacle here: the ledger may be behind, and the bind reads it fresh. Nor are devices
@@ -76,12 +78,13 @@ def joining_obstacle(ledger: NodeDevices, holder: Holder) -> Reason | None:
         return None
     if claim.releasing:
         return Reason(ReasonKind.CLAIM_RELEASING, f"the devices of {holder} are being released")
-    if broken := ledger.ailing(claim):
+    mine = held_by(states, holder.uid)
+    if broken := ailing(mine):
         text = f"{broken} of {holder}"
         return Reason(ReasonKind.DEVICES_UNHEALTHY, text, f"deviceshare rebind {holder.name}")
     if fault := untellable(ledger, claim):
         return fault
-    gone = [device for device in ledger.held(claim) if not ledger.has(device)]
+    gone = [state.device for state in mine if state.lost]
     for device in gone:
         if unknown := ledger.unknown(device.resource):
             return withheld_reason(device.resource, unknown)

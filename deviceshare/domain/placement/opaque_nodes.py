@@ -1,21 +1,22 @@
 """Opaque nodes, of which pods have devices through the vendor's device plugin, unknown which."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.wording import listed
 
 
-def opaque(ledger: NodeDevices, pods: Mapping[str, Collection[str]]) -> frozenset[str]:
+def opaque(ledger: NodeDevices, states: Iterable[DeviceState], pods: Mapping[str, Collection[str]]) -> frozenset[str]:
     """Resources of which pods hold devices, unless the node's agent tells which; `pods` are resources by pod UID.
 
     A vendor's devices are the same under all its resources, whole, in turns or in parts, so all of them are named.
     """
     known = {(allocation.uid, allocation.resource) for allocation in ledger.hardware.allocations or ()}
     held = {resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known}
-    if ledger.split():  # Who has a part by MIG has it of these, and no group gets these.
+    if any(state.split for state in states):  # Who has a part by MIG has it of these, and no group gets these.
         held = {resource for resource in held if not resource.startswith(vendors.MIG_PREFIX)}
     if not held:
         return frozenset()

@@ -18,6 +18,8 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement import topology
+from deviceshare.domain.placement.device_state import DeviceState
+from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.handover import as_claimed, is_kind, mute, unspeakable
 
 
@@ -25,7 +27,7 @@ class Replacement(NamedTuple):
     """What a rebind would do to a claim. Nothing when no device is broken, or when there is an obstacle."""
 
     broken: Devices
-    """The claim's devices that the group can't count on, as the claim names them; see `broken`."""
+    """The claim's devices that the group can't count on, as the claim names them."""
     replacements: Devices
     devices: Devices
     """What the claim would hold."""
@@ -38,10 +40,10 @@ def awaits(group: Group, ledger: NodeDevices, claim: Claim) -> bool:
     return group.rebind not in ("", claim.rebound) and not claim.releasing and bool(ledger.status.devices)
 
 
-def broken(ledger: NodeDevices, claim: Claim) -> Devices:
-    """The claim's devices that are unhealthy or lost, or that plain pods got or may get, as the claim names them."""
-    usable = set(ledger.devices) - ledger.unhealthy().keys() - ledger.allocated().keys() - ledger.left()
-    return tuple(sorted(device for device in claim.devices if ledger.present(device) not in usable))
+def broken(ledger: NodeDevices, states: Iterable[DeviceState], claim: Claim) -> Devices:
+    """The claim's devices that the group can't count on, as the claim names them."""
+    dependable = identities(state.device for state in states if state.dependable)
+    return tuple(sorted(each for each in claim.devices if ledger.present(each).identity not in dependable))
 
 
 def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Replacement:
@@ -49,9 +51,10 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Re
 
     `opaque` names resources of which a device plugin gave devices away, unknown which.
     """
-    sick = broken(ledger, claim)
+    states = device_states(ledger)
+    sick = broken(ledger, states, claim)
     kept = tuple(sorted(ledger.present(device) for device in claim.devices if device not in sick))
-    free, found = ledger.free(), list[Device]()
+    free, found = free_devices(states), list[Device]()
     for resource, count in sorted(Counter(device.resource for device in sick).items()):
         candidates = [device for device in free if device.resource == resource]
         near = tuple(device for device in kept if device.resource == resource)

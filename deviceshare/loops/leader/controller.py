@@ -10,11 +10,13 @@ from typing import Any
 import structlog
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import counted_devices
+from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.endings import Endings
 from deviceshare.loops.leader.group_statuses import GroupStatuses
@@ -104,7 +106,7 @@ class Controller:
                 self._statuses.queue.add(claim.group)
         self._look_at_groups_on(change.key)
         old, new = change.old, change.new
-        if new and not (old and set(new.free()) <= set(old.free())):
+        if new and not (old and _free(new) <= _free(old)):
             self._waker.look_at_waiting()
 
     def _on_group(self, change: ObjectChange[Group]) -> None:
@@ -134,3 +136,7 @@ def _facets(node: Node) -> tuple[object, ...]:
     meta = node.metadata
     listed = meta.annotations.get(contract.INVENTORY_ANNOTATION)
     return meta.uid, meta.labels, meta.fault, node.ready, listed, counted_devices.count(node)
+
+
+def _free(ledger: NodeDevices) -> set[Device]:
+    return set(free_devices(device_states(ledger)))

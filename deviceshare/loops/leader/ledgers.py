@@ -8,6 +8,7 @@ moment, as when a device plugin restarts, is opened in the same way.
 import structlog
 
 from deviceshare.domain import contract
+from deviceshare.domain.answers import ledger_status
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -112,8 +113,8 @@ class Ledgers:
             self._covering.report_disputed(name, disputed)
             return
         # A closed ledger stays closed here: it is opened above, once it says what is withheld, and in which words.
-        patch = ledger.devices_patch(seen, devices if seen.status.devices else (), withheld, words)
-        summary = {line: getattr(seen.status, line) for line in ledger.summary(seen)}
+        patch = ledger_status.devices_patch(seen, devices if seen.status.devices else (), withheld, words)
+        summary = {line: getattr(seen.status, line) for line in ledger_status.summary(seen)}
         same_devices = decided and tuple(sorted(seen.status.devices)) in (devices, ())
         if same_devices and all(patch["status"][line] == text for line, text in summary.items()):
             return

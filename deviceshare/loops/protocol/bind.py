@@ -16,6 +16,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Holder, Request
 from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.device_states import ailing, device_states, held_by
 from deviceshare.domain.placement.handover import as_claimed
 from deviceshare.domain.placement.replacement import told, untellable
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
@@ -65,8 +66,7 @@ def joinable(seen: NodeDevices, holder: Holder) -> Devices:
         raise Refused(f"the claim of {holder} on node {seen.node} is missing; it is being repaired")
     if claim.releasing:
         raise Refused(f"the devices of {holder} on node {seen.node} are being released")
-    broken = seen.ailing(claim)
-    if broken:
+    if broken := ailing(held_by(device_states(seen), holder.uid)):
         raise Refused(f"{broken} of {holder}: deviceshare rebind {holder.name}")
     if fault := untellable(seen, claim):
         raise Refused(fault)

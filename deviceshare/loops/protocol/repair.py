@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from deviceshare.domain import contract
+from deviceshare.domain.answers.ledger_status import devices_patch
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device, Devices, Identity, identities, parse_selected
 from deviceshare.domain.objects.groups import Group
@@ -143,7 +144,7 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
         else:
             continue
         seen = await cluster.patch(NODE_DEVICES, node, patch)
-    await cluster.patch(NODE_DEVICES, node, ledger.devices_patch(seen, devices), subresource="status")
+    await cluster.patch(NODE_DEVICES, node, devices_patch(seen, devices), subresource="status")
     return disputed
 
 

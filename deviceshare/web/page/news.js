@@ -1,6 +1,8 @@
 // What changed, in words, for who can't see it change. Screen readers read the newest sentence when they have a moment; a
 // burst makes one.
 
+import { isIll } from "./words.js";
+
 const SHOWN = 3;
 const PAUSE_MS = 4000;
 
@@ -25,8 +27,8 @@ export function tellNews(target, cluster) {
 function look({ nodes, groups, waiting }) {
   const ill = nodes.flatMap((node) =>
     (node.devices ?? [])
-      .filter((device) => device.unhealthy || device.lost)
-      .map((device) => [`${node.name} ${device.resource} ${device.index}`, device.lost ? "lost" : "unhealthy"]),
+      .filter(isIll)
+      .map((device) => [`${node.name} ${device.resource} ${device.index}`, device.health]),
   );
   return {
     nodes: new Map(nodes.map((node) => [`Node ${node.name}`, node.obstacle ? `can't be used: ${node.obstacle}` : "can be used"])),

@@ -14,8 +14,8 @@ const trouble = (node) => (node.reasons ? 1 : 0) + (node.devices ?? []).filter(i
 const ORDERS = {
   name: () => 0,
   trouble: (a, b) => trouble(b) - trouble(a),
-  full: (a, b) => used(b) / size(b) - used(a) / size(a) || size(b) - size(a),
-  free: (a, b) => size(b) - used(b) - (size(a) - used(a)),
+  full: (a, b) => fullness(b) - fullness(a) || sum(b, "total") - sum(a, "total"),
+  free: (a, b) => sum(b, "free") - sum(a, "free"),
 };
 
 export function drawNodes(list, nodes, order) {
@@ -31,8 +31,7 @@ export function nodeText(node) {
     device.use,
     device.model,
     device.uuid,
-    device.unhealthy && "unhealthy",
-    device.lost && "lost",
+    device.health,
     device.trespasses?.length && "stranger",
   ]);
   return [node.name, ...(node.reasons ?? []).flatMap(lines), ...new Set(states.filter(Boolean))].join(" ").toLowerCase();
@@ -76,7 +75,7 @@ function summary(node) {
 function drawDevice(device, before) {
   const { resource, index, use, group = "", uuid = "" } = device;
   const key = `${resource} ${index} ${uuid}`;
-  const ill = device.lost ? "lost" : device.unhealthy ? "unhealthy" : device.trespasses ? "stranger" : "";
+  const ill = isIll(device) ? device.health : device.trespasses ? "stranger" : "";
   const look = `${use} ${group} ${ill}`;
   const words = sentence(device);
   const tile = element(

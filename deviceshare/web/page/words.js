@@ -20,10 +20,9 @@ export function label(device) {
   if (device.use === "releasing") return `${device.group} (leaving)`;
   if (device.use === "former") return `was ${device.group}`;
   if (device.use === "split") return "split by MIG";
-  if (device.use === "withheld") return "withheld";
+  if (device.use === "left") return "plugin's";
   if (device.use === "plugin") return `plugin: ${device.pod.slice(device.pod.indexOf("/") + 1)}`;
-  if (device.lost || device.unhealthy) return device.lost ? "lost" : "unhealthy";
-  return device.use === "left" ? "plugin's" : "free";
+  return device.use === "unusable" && isIll(device) ? device.health : device.use;
 }
 
 // The whole of it.
@@ -34,13 +33,19 @@ export function sentence(device) {
     former: `left behind by group ${device.group}, whose old pods may still use it`,
     split: "split by MIG, so no group gets it",
     left: "left to the device plugin, so no group gets it",
-    withheld: `not for groups: ${device.withheld}`,
-    plugin: `given to pod ${device.pod} by the device plugin`,
-    free: device.lost || device.unhealthy ? "held by nobody" : "free",
+    withheld: `withheld: ${device.withheld}`,
+    plugin: `allocated to pod ${device.pod} by the device plugin`,
+    unusable: "held by nobody, and no group gets it",
+    free: "free",
   }[device.use];
   const parts = [`${shortName(device.resource)} ${device.index}: ${use}`];
-  if (device.lost) parts.push("lost: the node doesn't have it any more");
-  if (device.unhealthy) parts.push(`unhealthy: ${device.unhealthy}${device.since ? `, since ${device.since}` : ""}`);
+  if (device.pod && device.use !== "plugin") parts.push(`also allocated to pod ${device.pod} by the device plugin`);
+  if (device.withheld && device.use !== "withheld") parts.push(`withheld: ${device.withheld}`);
+  if (device.placeholder) parts.push(`kept from the device plugin by pod ${device.placeholder}`);
+  if (isIll(device)) {
+    const why = device.unhealthy || "no longer on the node";
+    parts.push(`${device.health}: ${why}${device.since ? `, since ${device.since}` : ""}`);
+  }
   for (const each of device.trespasses ?? []) {
     parts.push(`used by a stranger: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
   }
@@ -48,8 +53,8 @@ export function sentence(device) {
   return parts.concat(hardware.filter(Boolean).join(", ") || []).join("; ");
 }
 
-export function inTrouble(device) {
-  return Boolean(device.lost || device.unhealthy || device.trespasses?.length);
+export function isIll(device) {
+  return device.health === "unhealthy" || device.health === "lost";
 }
 
 export function selectedText(devices) {

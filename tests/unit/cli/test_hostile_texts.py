@@ -25,12 +25,12 @@ from deviceshare.cli.plan_view import view as planned
 from deviceshare.cli.sandbox import _print
 from deviceshare.cli.usage_table import pod_table
 from deviceshare.doctor.findings import Check
-from deviceshare.domain.answers import picture
 from deviceshare.domain.answers.explanation import Explanation
 from deviceshare.domain.answers.picture import DeviceView, Picture
 from deviceshare.domain.answers.plan import Plan
 from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.objects.usage import DeviceUsage
+from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.sandbox import SandboxStatus
 
 HOSTILE = "[/x][red]:bug:\x1b]0;title\x07\x1b[2J\r\n\x00\x9b31m\x7f\u202eabc\u2066\u2028\t\ud800"
@@ -48,6 +48,8 @@ def filled(type_: Any, text: str, *, flag: bool = True) -> Any:
         return 1
     if type_ is bool:
         return flag
+    if isinstance(type_, type) and issubclass(type_, Enum):
+        return next(iter(type_))
     if origin in (typing.Union, types.UnionType):
         return filled(arguments[0], text, flag=flag)
     if origin is list:
@@ -68,16 +70,19 @@ def _fields(type_: Any) -> Iterable[str]:
 
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
-USES = sorted({value for name, value in vars(picture).items() if name.isupper() and isinstance(value, str)})
 
 
 def pictures() -> Iterator[Picture]:
-    """One for each use of a device, healthy or not."""
-    for use in [*USES, HOSTILE]:
+    """One for each use of a device in each health, with and without a holder."""
+    for use in Use:
         for flag in (True, False):
             whole = filled(Picture, HOSTILE, flag=flag)
             device = msgspec.structs.replace(filled(DeviceView, HOSTILE, flag=flag), use=use)
-            devices = [device, msgspec.structs.replace(device, unhealthy="")]
+            devices = [
+                msgspec.structs.replace(device, health=health, unhealthy=text, group=text)
+                for health in Health
+                for text in (HOSTILE, "")
+            ]
             nodes = [msgspec.structs.replace(node, devices=devices) for node in whole.nodes]
             yield msgspec.structs.replace(whole, nodes=nodes)
 

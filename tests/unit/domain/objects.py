@@ -11,6 +11,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, new_ledger
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.fleet import Fleet
 
 GPU = "nvidia.com/gpu"
@@ -25,6 +26,11 @@ INJECTED = [
 def gpus(*indices: int) -> Devices:
     """The GPUs with these indices."""
     return tuple(Device(GPU, index) for index in sorted(indices))
+
+
+def free_on(ledger: NodeDevices) -> Devices:
+    """The devices that a group may get now."""
+    return free_devices(device_states(ledger))
 
 
 def a_node(

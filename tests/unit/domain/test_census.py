@@ -6,13 +6,14 @@ from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.domain.placement.fleet import Fleet
 
 GPU = "nvidia.com/gpu"
 
 
 def test_every_device_is_counted_once_by_what_is_done_with_it() -> None:
-    """Free, held, releasing, and lost where the node no longer has it."""
+    """Free, held, releasing; and lost where the node no longer has it."""
     claims = {
         "a": Claim("team-a", [Device(GPU, 0), Device(GPU, 5)]),
         "b": Claim("team-b", [Device(GPU, 1)], releasing="2026-11-20T00:00:00Z"),
@@ -21,10 +22,10 @@ def test_every_device_is_counted_once_by_what_is_done_with_it() -> None:
     status = LedgerStatus(list(devices_of({GPU: 4})))
     fleet.set_ledger("n1", NodeDevices(ObjectMeta(name="n1"), LedgerSpec(claims), status))
     assert list(count_devices(fleet)) == [
-        DeviceCount("n1", GPU, "free", 2),
-        DeviceCount("n1", GPU, "held", 1),
-        DeviceCount("n1", GPU, "lost", 1),
-        DeviceCount("n1", GPU, "releasing", 1),
+        DeviceCount("n1", GPU, Use.FREE, Health.UNKNOWN, 2),
+        DeviceCount("n1", GPU, Use.HELD, Health.LOST, 1),
+        DeviceCount("n1", GPU, Use.HELD, Health.UNKNOWN, 1),
+        DeviceCount("n1", GPU, Use.RELEASING, Health.UNKNOWN, 1),
     ]
 
 
@@ -36,8 +37,14 @@ def test_what_nobody_may_have_is_not_counted_as_free() -> None:
     status = LedgerStatus(list(devices_of({GPU: 5})), hardware=hardware)
     fleet = Fleet()
     fleet.set_ledger("n1", NodeDevices(ObjectMeta(name="n1"), status=status))
-    states = {count.state: count.number for count in count_devices(fleet)}
-    assert states == {"split": 1, "unhealthy": 1, "allocated": 1, "free": 1, "left": 1}
+    states = {count.use: (count.health, count.number) for count in count_devices(fleet)}
+    assert states == {
+        "split": ("healthy", 1),
+        "unusable": ("unhealthy", 1),
+        "plugin": ("healthy", 1),
+        "free": ("healthy", 1),
+        "left": ("healthy", 1),
+    }
 
 
 def test_a_group_nobody_looked_at_yet_counts_as_pending() -> None:

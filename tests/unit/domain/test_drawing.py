@@ -77,7 +77,7 @@ def test_a_broken_device_is_shown_but_not_free() -> None:
     fleet = a_fleet(a_node(), ledgers=(with_hardware(a_ledger(devices={GPU: 2}, a=gpus(1)), hardware),))
     view = devices(fleet)[1]
     assert (view.use, view.group, view.unhealthy, view.since) == ("held", "a", "Xid 79", "2026-11-21T03:00:00Z")
-    assert (view.uuid, view.model, view.memory_mib, view.sound) == ("GPU-b", "H100", 81559, False)
+    assert (view.uuid, view.model, view.memory_mib, view.health) == ("GPU-b", "H100", 81559, "unhealthy")
     assert draw(fleet, [], []).total == [Count(GPU, total=2, allocated=1, free=1, unhealthy=1)]
 
 

@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.answers.ledger_status import devices_patch
 from deviceshare.domain.objects.devices import Device, Devices, visible, with_uuids
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
-from deviceshare.domain.objects.ledger import devices_patch
 from deviceshare.domain.placement import handover
 from deviceshare.domain.placement.handover import Handover, HandoverSetting, decide
 from deviceshare.domain.placement.inventory import Offer

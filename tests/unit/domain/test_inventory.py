@@ -18,10 +18,11 @@ from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.allocation import available, choose
+from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
 from deviceshare.domain.placement.replacement import judge
 from deviceshare.loops.protocol.bind import joinable
-from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
+from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, a_pod, free_on, gpus
 
 A910, A310 = "huawei.com/Ascend910", "huawei.com/Ascend310P"
 PARTS = [Part(GPU, index, f"GPU-{index}") for index in range(4)]
@@ -48,9 +49,9 @@ def test_the_owner_keeps_a_display_out_by_number() -> None:
     without_agent = take(annotated(f"{GPU}=1-3"), NO_HARDWARE)
     assert without_agent.devices == gpus(1, 2, 3)
     assert withheld(without_agent) == {f"{GPU} 0": KEPT_OUT}
-    assert booked(without_agent).free() == gpus(1, 2, 3)
+    assert free_on(booked(without_agent)) == gpus(1, 2, 3)
     with_agent = booked(take(annotated(f"{GPU}=1-3"), AGENT), AGENT)
-    assert with_agent.free() == tuple(part.device for part in PARTS[1:])
+    assert free_on(with_agent) == tuple(part.device for part in PARTS[1:])
     assert with_agent.kept_out == {PARTS[0].device: KEPT_OUT}
 
 
@@ -62,7 +63,7 @@ def test_a_device_kept_out_by_uuid_stays_out_whatever_its_number_is() -> None:
     swapped = Hardware(devices=[replace(part, uuid=f"GPU-{(part.index + 2) % 4}") for part in PARTS])
     for hardware in (AGENT, turned, swapped):
         seen = booked(offer, hardware)
-        assert {device.uuid for device in seen.free()} == {"GPU-1", "GPU-2"}
+        assert {device.uuid for device in free_on(seen)} == {"GPU-1", "GPU-2"}
         assert {device.uuid for device in seen.kept_out} == {"GPU-0", "GPU-3"}
 
 
@@ -109,9 +110,9 @@ def test_what_is_kept_out_is_given_to_nobody_and_what_is_held_stays_held(
     offered, kept_out = {d.index for d in seen.devices}, {d.index for d in seen.kept_out}
     assert offered | kept_out == set(range(6))
     assert not offered & kept_out
-    assert {device.index for device in seen.free()} == offered - held
+    assert {device.index for device in free_on(seen)} == offered - held
     assert {device.index for device in seen.held(seen.claims["uid-of-old"])} == held
-    assert all(seen.has(device) for device in seen.held(seen.claims["uid-of-old"]))
+    assert not any(state.lost for state in held_by(device_states(seen), "uid-of-old"))
 
 
 def test_a_group_that_holds_what_is_kept_out_goes_on_and_may_move_off_it() -> None:
@@ -158,7 +159,7 @@ def test_unhealthy_devices_that_nobody_can_name_leave_holders_alone() -> None:
     node = msgspec.convert(body, Node)
     seen = booked(take(node, NO_HARDWARE), team=gpus(2, 3))
     group, fleet = a_group(node="n1"), a_fleet(node, ledgers=(seen,))
-    assert seen.free() == ()
+    assert free_on(seen) == ()
     assert (
         "1 of its 4 nvidia.com/gpu are unhealthy" in fleet.filter(a_group("other").request, ["n1"]).reasons["n1"].text
     )

@@ -4,15 +4,13 @@ from typing import Any
 
 import msgspec
 from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.loops.protocol.repair import Holding, reconcile_holdings
-from tests.unit.domain.objects import AMD, GPU, a_group, a_ledger, gpus
+from tests.unit.domain.objects import GPU, a_group, a_ledger, free_on, gpus
 
 A, B = a_group("a").holder, a_group("b").holder
 
@@ -36,7 +34,7 @@ def applied(before: NodeDevices, patch: dict[str, Any]) -> NodeDevices:
 def test_what_is_claimed_is_not_free() -> None:
     """Marked or not."""
     seen = a_ledger(a=gpus(0), b=gpus(2), releasing=("b",))
-    assert seen.free() == gpus(1, 3)
+    assert free_on(seen) == gpus(1, 3)
     assert seen.claimed() == set(gpus(0, 2))
 
 
@@ -69,44 +67,6 @@ def test_a_groups_claim_is_written_as_older_replicas_read_it() -> None:
     assert patch["spec"]["claims"] == {"uid-of-c": {**stored, "rebound": "now"}}
     [(uid, read)] = applied(seen, patch).claims.items()
     assert (read, read.holder(uid), str(read.holder(uid))) == (claim, holder, "group c")
-
-
-def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
-    """Groups by name, every resource of the node, a mark in words."""
-    have = [*gpus(0, 1, 2), Device(AMD, 0)]
-    seen = a_ledger(b=gpus(2), a=(Device(AMD, 0), *gpus(0)), releasing=("b",))
-    withheld = Withheld(GPU, "out of order", "repair it", [*gpus(3)])
-    assert ledger.devices_patch(seen, have, [withheld])["status"] == {
-        "devices": ledger.as_json(have),
-        "withheld": [
-            {"resource": GPU, "reason": "out of order", "cure": "repair it", "devices": ledger.as_json(gpus(3))}
-        ],
-        "reasons": "nvidia.com/gpu 3: out of order; repair it",
-        "total": "amd.com/gpu=1, nvidia.com/gpu=3",
-        "free": "amd.com/gpu=0, nvidia.com/gpu=1",
-        "held": "a: amd.com/gpu=0 nvidia.com/gpu=0; b (releasing): nvidia.com/gpu=2",
-        "handover": {},
-    }
-
-
-def test_a_claim_on_a_lost_device_is_not_counted_as_free_or_had() -> None:
-    """The node shrank."""
-    assert ledger.summary(a_ledger(devices={GPU: 2}, a=gpus(0, 3)))["free"] == "nvidia.com/gpu=1"
-    assert ledger.summary(a_ledger(devices={}, a=gpus(0, 3)))["total"] == ""
-
-
-DEVICE_SETS = st.sets(st.builds(Device, st.just(GPU), st.integers(0, 4)), max_size=3).map(
-    lambda held: tuple(sorted(held))
-)
-HOLDINGS = st.lists(
-    st.builds(
-        Holding,
-        st.sampled_from([A, B, a_group("c").holder]),
-        DEVICE_SETS,
-        DEVICE_SETS,
-    ),
-    max_size=8,
-)
 
 
 @given(HOLDINGS)
@@ -146,4 +106,4 @@ def test_a_rebind_under_way_leaves_the_devices_that_nobody_gave_up() -> None:
 def test_a_device_claimed_by_uuid_is_taken_while_no_agent_reports() -> None:
     """A ledger that was just made again knows of UUIDs only what pods were told; the number must do until then."""
     seen = a_ledger(a=(Device(GPU, 1, "GPU-1"),))
-    assert seen.free() == gpus(0, 2, 3)
+    assert free_on(seen) == gpus(0, 2, 3)

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from deviceshare.domain.objects.devices import Device, Devices, devices_of, visible, with_uuids
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
-from deviceshare.domain.objects.ledger import Claim, NodeDevices, devices_patch
-from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.placement.device_states import ailing, device_states, held_by
+from tests.unit.domain.objects import AMD, GPU, a_ledger, free_on, gpus
 
 CARDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
 
@@ -32,20 +33,20 @@ def cards(*numbered: tuple[int, str]) -> Devices:
 def test_free_devices_are_named_by_their_uuids() -> None:
     """So that a claim names them, too."""
     ledger = on(a_ledger(a=cards((1, "GPU-b"))), seen(*CARDS))
-    assert ledger.free() == cards((0, "GPU-a"), (2, "GPU-c"), (3, "GPU-d"))
+    assert free_on(ledger) == cards((0, "GPU-a"), (2, "GPU-c"), (3, "GPU-d"))
 
 
 def test_a_claim_follows_its_devices_to_their_new_numbers() -> None:
     """A reboot numbered the cards the other way round."""
     ledger = on(a_ledger(a=cards((0, "GPU-a"), (1, "GPU-b"))), seen(*reversed(CARDS)))
     assert ledger.held(ledger.claims["uid-of-a"]) == cards((2, "GPU-b"), (3, "GPU-a"))
-    assert ledger.free() == cards((0, "GPU-d"), (1, "GPU-c"))
+    assert free_on(ledger) == cards((0, "GPU-d"), (1, "GPU-c"))
 
 
 def test_a_claim_without_uuids_keeps_its_numbers() -> None:
     """Its pods were told numbers, and that is what they get, whatever card it is by now."""
     ledger = on(a_ledger(a=gpus(0)), seen(*reversed(CARDS)))
-    assert ledger.free() == cards((1, "GPU-c"), (2, "GPU-b"), (3, "GPU-a"))
+    assert free_on(ledger) == cards((1, "GPU-c"), (2, "GPU-b"), (3, "GPU-a"))
 
 
 @given(st.permutations(CARDS), st.permutations(CARDS), st.integers(0, 4))
@@ -54,24 +55,24 @@ def test_no_card_is_free_that_is_claimed_however_cards_are_numbered(
 ) -> None:
     """The UUID is the identity."""
     ledger = on(a_ledger(), seen(*before))
-    taken = ledger.free()[:count]
+    taken = free_on(ledger)[:count]
     ledger = on(a_ledger(a=taken), seen(*after))
-    free = {device.uuid for device in ledger.free()}
+    free = {device.uuid for device in free_on(ledger)}
     assert free == set(CARDS) - {device.uuid for device in taken}
 
 
 def test_an_unhealthy_device_is_not_handed_out() -> None:
-    """And its claim says what ails it."""
+    """And is named with what is wrong with it."""
     ledger = on(a_ledger(a=cards((0, "GPU-a"))), seen(*CARDS, unhealthy="Xid 79"))
-    assert ledger.ailing(ledger.claims["uid-of-a"]) == "nvidia.com/gpu 0 is unhealthy (Xid 79)"
-    assert ledger.free() == cards((1, "GPU-b"), (2, "GPU-c"), (3, "GPU-d"))
-    assert on(a_ledger(), seen(*CARDS, unhealthy="Xid 79")).free() == ledger.free()
+    assert ailing(held_by(device_states(ledger), "uid-of-a")) == "nvidia.com/gpu 0 is unhealthy (Xid 79)"
+    assert free_on(ledger) == cards((1, "GPU-b"), (2, "GPU-c"), (3, "GPU-d"))
+    assert free_on(on(a_ledger(), seen(*CARDS, unhealthy="Xid 79"))) == free_on(ledger)
 
 
 def test_a_device_split_by_mig_is_not_handed_out_whole() -> None:
     """The device plugin gives its parts away as another resource."""
     ledger = on(a_ledger(), seen(*CARDS, mig=True))
-    assert ledger.free() == cards((1, "GPU-b"), (2, "GPU-c"), (3, "GPU-d"))
+    assert free_on(ledger) == cards((1, "GPU-b"), (2, "GPU-c"), (3, "GPU-d"))
 
 
 def test_a_lost_device_is_not_there_although_its_number_is_another_cards() -> None:
@@ -79,14 +80,14 @@ def test_a_lost_device_is_not_there_although_its_number_is_another_cards() -> No
     lost = Part(GPU, 0, "GPU-a", unhealthy="lost", lost=True)
     hardware = Hardware(devices=[lost, Part(GPU, 0, "GPU-b"), Part(GPU, 1, "GPU-c")])
     ledger = on(a_ledger(a=cards((0, "GPU-a"))), hardware)
-    assert ledger.devices == ledger.free() == cards((0, "GPU-b"), (1, "GPU-c"))
-    assert ledger.ailing(ledger.claims["uid-of-a"]) == "nvidia.com/gpu 0 is unhealthy (lost)"
+    assert ledger.devices == free_on(ledger) == cards((0, "GPU-b"), (1, "GPU-c"))
+    assert ailing(held_by(device_states(ledger), "uid-of-a")) == "nvidia.com/gpu 0 is lost (lost)"
 
 
 def test_what_the_device_plugin_gave_away_is_not_free() -> None:
     """Groups and plain pods live on one node and never meet on a device."""
     hardware = replace(seen(*CARDS), allocations=[Allocation("shop/web", "u", GPU, [1, 2])])
-    assert on(a_ledger(), hardware).free() == cards((0, "GPU-a"), (3, "GPU-d"))
+    assert free_on(on(a_ledger(), hardware)) == cards((0, "GPU-a"), (3, "GPU-d"))
 
 
 def test_where_placeholders_keep_devices_from_the_plugin_nothing_else_is_free() -> None:
@@ -94,15 +95,21 @@ def test_where_placeholders_keep_devices_from_the_plugin_nothing_else_is_free() 
     kept = [Allocation("system/keeper", "k", GPU, [1, 2], placeholder=True), Allocation("shop/web", "u", GPU, [3])]
     hardware = replace(seen(*CARDS), allocations=kept, placeholders=True)
     ledger = on(a_ledger(a=cards((1, "GPU-b"))), hardware)
-    assert ledger.free() == cards((2, "GPU-c"))
-    assert ledger.left() == set(cards((0, "GPU-a"), (3, "GPU-d")))
-    assert on(a_ledger(), replace(hardware, allocations=None)).free() == ()
+    assert free_on(ledger) == cards((2, "GPU-c"))
+    states = {state.device.index: (state.left, state.pod, state.placeholder) for state in device_states(ledger)}
+    assert states == {
+        0: (True, "", ""),
+        1: (False, "", "system/keeper"),
+        2: (False, "", "system/keeper"),
+        3: (False, "shop/web", ""),
+    }
+    assert free_on(on(a_ledger(), replace(hardware, allocations=None))) == ()
 
 
 def test_devices_that_no_agent_sees_are_not_left_to_its_plugin() -> None:
     """Another vendor's beside them, say."""
     hardware = replace(seen(*CARDS), allocations=[], placeholders=True)
-    assert on(a_ledger(devices={GPU: 4, AMD: 2}), hardware).free() == devices_of({AMD: 2})
+    assert free_on(on(a_ledger(devices={GPU: 4, AMD: 2}), hardware)) == devices_of({AMD: 2})
 
 
 def test_former_devices_stay_reserved() -> None:
@@ -110,15 +117,8 @@ def test_former_devices_stay_reserved() -> None:
     ledger = a_ledger()
     claim = Claim("a", devices=list(gpus(1)), former=list(gpus(0)))
     ledger = replace(ledger, spec=replace(ledger.spec, claims={"u": claim}))
-    assert ledger.free() == gpus(2, 3)
+    assert free_on(ledger) == gpus(2, 3)
     assert ledger.held(claim) == gpus(1)
-
-
-def test_the_leader_writes_numbers_only_and_counts_the_unhealthy() -> None:
-    """What the agent knows is the agent's to write."""
-    status = devices_patch(on(a_ledger(), seen(*CARDS, unhealthy="Xid 79")), gpus(0, 1))["status"]
-    assert status["devices"] == [{"resource": GPU, "index": 0}, {"resource": GPU, "index": 1}]
-    assert (status["total"], status["free"]) == ("nvidia.com/gpu=2 (1 unhealthy)", "nvidia.com/gpu=1")
 
 
 def test_containers_are_told_uuids_where_all_are_known() -> None:

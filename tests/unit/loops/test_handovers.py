@@ -11,7 +11,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
-from tests.unit.domain.objects import GPU
+from tests.unit.domain.objects import GPU, free_on
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import run
 
@@ -88,7 +88,7 @@ def test_a_node_that_cant_hand_over_its_devices_offers_none_until_it_can() -> No
             await soon(lambda: world.open("n1"))
             report(world, kinds=[])
             await soon(lambda: ledger(world).status.handover == {"nvidia": "none"})
-            assert ledger(world).free() == ()
+            assert free_on(ledger(world)) == ()
             group = world.group("team")
             world.pod("a", "team", refused=True)
             [reason] = set(world.fleet.filter(group.request, ["n1"]).reasons.values())
@@ -100,7 +100,7 @@ def test_a_node_that_cant_hand_over_its_devices_offers_none_until_it_can() -> No
             assert world.recorder.reasons("n1") == ["DevicesUnknown"]
             assert "nvidia-ctk cdi generate" in world.recorder.events[0][3]
             report(world)
-            await soon(lambda: len(ledger(world).free()) == 4)
+            await soon(lambda: len(free_on(ledger(world))) == 4)
             assert ledger(world).status.withheld == []
             await world.bind("a", "n1")
 
@@ -188,10 +188,10 @@ def test_a_rebind_by_cdi_reaches_recreated_pods_only() -> None:
             assert recreated[ANNOTATION] == f"{KIND}=GPU-0,{KIND}=GPU-2"
             report(world)
             await asyncio.sleep(BINDS_OVER_SECONDS + 30)
-            assert [device.index for device in ledger(world).free()] == [3], "a's containers may open device 1"
+            assert [device.index for device in free_on(ledger(world))] == [3], "a's containers may open device 1"
             assert world.recorder.reasons("a") == ["DevicesReplaced"], "once"
             world.end("a")
-            await soon(lambda: [device.index for device in ledger(world).free()] == [1, 3], BINDS_OVER_SECONDS)
+            await soon(lambda: [device.index for device in free_on(ledger(world))] == [1, 3], BINDS_OVER_SECONDS)
             await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
 
     run(story())

@@ -6,7 +6,7 @@ from deviceshare.domain import contract
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
-from tests.unit.domain.objects import GPU
+from tests.unit.domain.objects import GPU, free_on
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import now, run
 
@@ -135,7 +135,7 @@ def test_a_device_that_is_kept_out_stays_with_the_group_that_holds_it() -> None:
             for name in "ab":
                 world.cluster.remove(PODS, name, "ns")
             world.cluster.remove(GROUPS, "team")
-            await soon(lambda: [device.index for device in world.ledger("n1").free()] == [1, 2, 3])
+            await soon(lambda: [device.index for device in free_on(world.ledger("n1"))] == [1, 2, 3])
 
     run(story())
 

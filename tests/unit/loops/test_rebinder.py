@@ -15,7 +15,7 @@ from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol import repair
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
-from tests.unit.domain.objects import GPU
+from tests.unit.domain.objects import GPU, free_on
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import now, run
 
@@ -72,9 +72,9 @@ def test_a_broken_device_is_replaced_and_the_pods_are_told() -> None:
             assert "DevicesReplaced" in world.recorder.reasons("a")
             report(world)
             await asyncio.sleep(BINDS_OVER_SECONDS + 30)
-            assert numbers(world.ledger("n1").free()) == [3]
+            assert numbers(free_on(world.ledger("n1"))) == [3]
             world.end("a")
-            await soon(lambda: numbers(world.ledger("n1").free()) == [1, 3])
+            await soon(lambda: numbers(free_on(world.ledger("n1"))) == [1, 3])
             assert world.holders("n1") == {"team": "0,2"}
 
     run(story())

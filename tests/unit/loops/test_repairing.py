@@ -10,7 +10,7 @@ from deviceshare.domain.objects.ledger import Claim, new_ledger
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.protocol import repair
 from deviceshare.loops.protocol.repair import Evidence
-from tests.unit.domain.objects import GPU
+from tests.unit.domain.objects import GPU, free_on
 from tests.unit.loops.model import Actor, ModelCluster
 
 WAITING_GROUPS = 300
@@ -107,7 +107,7 @@ def test_a_ledger_is_opened_only_after_a_second_look() -> None:
         "g0": [0],
         "g1": [1],
     }
-    assert [device.index for device in ledger.free()] == [2, 3]
+    assert [device.index for device in free_on(ledger)] == [2, 3]
 
 
 def test_a_wiped_group_that_is_being_deleted_is_not_bound_again() -> None:

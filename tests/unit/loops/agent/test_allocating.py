@@ -10,7 +10,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.hardware import Allocation, Hardware
 from deviceshare.loops.agent.allocations import PATIENCE, Allocations
 from deviceshare.loops.agent.ports import AllocationsUnknown
-from tests.unit.domain.objects import AMD, GPU, a_ledger
+from tests.unit.domain.objects import AMD, GPU, a_ledger, free_on
 from tests.unit.loops.agent.node import Node, part, uuid
 
 
@@ -68,7 +68,7 @@ async def test_turns_under_another_name_are_turns_on_the_same_devices() -> None:
     assert known == [Allocation("ns/a", "uid-of-a", vendors.NVIDIA.in_turns, [1])]
     hardware = Hardware(devices=[part(0), part(1)], allocations=known)
     seen = a_ledger(devices={GPU: 2})
-    assert [device.index for device in replace(seen, status=replace(seen.status, hardware=hardware)).free()] == [0]
+    assert [device.index for device in free_on(replace(seen, status=replace(seen.status, hardware=hardware)))] == [0]
 
 
 KEEPER = {contract.PLACEHOLDER: "all"}

@@ -1,0 +1,76 @@
+"""The status of a NodeDevices: what the node has for groups, and the lines that `kubectl get ndev` prints."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.ledger import NodeDevices, Patch, as_json
+from deviceshare.domain.objects.withheld import Withheld
+from deviceshare.domain.placement.device_state import DeviceState, Health, Use
+from deviceshare.domain.placement.device_states import by_resource, device_states, numbers
+
+_ILL: Final = (Health.UNHEALTHY, Health.LOST)
+
+
+def devices_patch(
+    ledger: NodeDevices,
+    devices: Iterable[Device],
+    withheld: Iterable[Withheld] | None = None,
+    handover: Mapping[str, str] | None = None,
+) -> Patch:
+    """Writes what the node has, with the lines that follow from it; for the status subresource.
+
+    What is withheld, and how devices are handed over, stay as they are unless they are named.
+    """
+    before = ledger.status.handover
+    have, kept = sorted(devices), ledger.status.withheld if withheld is None else list(withheld)
+    then = replace(ledger, status=replace(ledger.status, devices=have, withheld=kept))
+    stored = [{**to_builtins(each), "devices": as_json(each.devices)} for each in kept]
+    return {
+        "metadata": {"resourceVersion": ledger.metadata.resource_version},
+        "status": {
+            "devices": as_json(have),
+            "withheld": stored,
+            "handover": before if handover is None else dict.fromkeys(before) | dict(handover),
+            **summary(then),
+        },
+    }
+
+
+def summary(ledger: NodeDevices) -> dict[str, str]:
+    """The lines by their names: total, free, held, and why devices are withheld."""
+    states = device_states(ledger)
+    there = {resource: mine for resource, mine in by_resource(states).items() if any(each.offered for each in mine)}
+    claims = sorted(ledger.claims.items(), key=lambda entry: entry[1].group)
+    return {
+        "total": ", ".join(f"{resource}={_total(mine)}" for resource, mine in there.items()),
+        "free": ", ".join(f"{resource}={sum(each.free for each in mine)}" for resource, mine in there.items()),
+        "held": "; ".join(
+            f"{claim.group}{' (releasing)' if claim.releasing else ''}: {_claimed(s for s in states if s.uid == uid)}"
+            for uid, claim in claims
+        ),
+        "reasons": "; ".join(map(str, ledger.status.withheld)),
+    }
+
+
+def _total(states: list[DeviceState]) -> str:
+    found = Counter(each.health for each in states)
+    ill = ", ".join(f"{found[health]} {health}" for health in _ILL if found[health])
+    return f"{sum(each.offered for each in states)}{f' ({ill})' if ill else ''}"
+
+
+def _claimed(states: Iterable[DeviceState]) -> str:
+    return " ".join(f"{resource}={_indices(mine)}" for resource, mine in by_resource(states).items())
+
+
+def _indices(states: list[DeviceState]) -> str:
+    """The devices of one claim: `0,1 (unhealthy 0; former 3)`."""
+    held = [each for each in states if each.use is not Use.FORMER]
+    marked = {str(health): [each for each in held if each.health is health] for health in _ILL}
+    marked[Use.FORMER] = [each for each in states if each.use is Use.FORMER]
+    marks = "; ".join(f"{word} {numbers(mine)}" for word, mine in marked.items() if mine)
+    return f"{numbers(held)}{f' ({marks})' if marks else ''}"

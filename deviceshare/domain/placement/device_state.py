@@ -1,0 +1,135 @@
+"""What is so of one device: who uses it, its health, and every reason why no group gets it.
+
+Use and health are two dimensions: a broken GPU on which a group trains is held *and* unhealthy.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import Part
+from deviceshare.domain.objects.ledger import Claim
+
+
+class Use(StrEnum):
+    """Who has a device; or, where nobody has it, whether a group may get it. Metrics and page use these words."""
+
+    HELD = "held"
+    """A group has it, by its claim."""
+    RELEASING = "releasing"
+    """The last pods of a group that gives it back may still use it."""
+    FORMER = "former"
+    """A rebind replaced it, and pods that received it may still use it."""
+    PLUGIN = "plugin"
+    """The vendor's device plugin allocated it to a pod."""
+    SPLIT = "split"
+    """Nobody's, but split by NVIDIA's MIG: its parts may be others', as another resource."""
+    WITHHELD = "withheld"
+    """Nobody's, and not for groups, such as by the node's annotation."""
+    LEFT = "left"
+    """Nobody's, but the device plugin's to allocate: no placeholder pod keeps it for groups."""
+    UNUSABLE = "unusable"
+    """Nobody's, and nobody gets it: it is unhealthy or lost, or its ledger can't be read."""
+    FREE = "free"
+    """Nobody's, and a group may get it now."""
+
+
+ALLOCATED: Final = frozenset({Use.HELD, Use.RELEASING, Use.FORMER, Use.PLUGIN})
+"""Uses of devices that somebody has."""
+
+
+class Health(StrEnum):
+    """Whether a device works, whoever has it."""
+
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    LOST = "lost"
+    """The node doesn't have it any more."""
+    UNKNOWN = "unknown"
+    """No agent watches it. It is taken for healthy."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether the device is there and not known to be unhealthy."""
+        return self is Health.HEALTHY or self is Health.UNKNOWN
+
+
+class DeviceState(Struct, frozen=True):
+    """One device. Several reasons may keep it from groups at once: `use` is the first, `barriers` names them all."""
+
+    device: Device
+    """In the node's present numbering; a lost one as it was called last."""
+    use: Use
+    health: Health
+    uid: str = ""
+    """Whose claim it is in, be it as a former device; "" in none."""
+    claim: Claim | None = None
+    part: Part | None = None
+    """What the node's agent reports of it."""
+    pod: str = ""
+    """`namespace/name` of the pod that the device plugin allocated it to."""
+    placeholder: str = ""
+    """`namespace/name` of the pod that keeps it from the device plugin, for groups."""
+    withheld: str = ""
+    """Why it isn't for groups, whoever has it."""
+    left: bool = False
+    """Whether the device plugin may allocate it to any pod next."""
+
+    @property
+    def free(self) -> bool:
+        """Whether a group may get it now."""
+        return self.use is Use.FREE
+
+    @property
+    def lost(self) -> bool:
+        """Whether the node doesn't have it any more."""
+        return self.health is Health.LOST
+
+    @property
+    def offered(self) -> bool:
+        """Whether the node has it for groups, whoever has it now."""
+        return not self.lost and not self.withheld
+
+    @property
+    def split(self) -> bool:
+        """Whether it is split by MIG, whoever has it."""
+        return self.part is not None and self.part.mig
+
+    @property
+    def group(self) -> str:
+        """The group whose claim it is in, or ""."""
+        return self.claim.group if self.claim else ""
+
+    @property
+    def unhealthy(self) -> str:
+        """What is wrong with it, such as `Xid 79: GPU has fallen off the bus`; "" where that is nothing or unknown."""
+        return self.part.unhealthy if self.part else ""
+
+    @property
+    def since(self) -> str:
+        """When that was found, RFC 3339."""
+        return self.part.since if self.part else ""
+
+    @property
+    def ailment(self) -> str:
+        """Its health in words: `unhealthy: Xid 79`, `lost: no longer on the node`; "" for a sound one."""
+        return "" if self.health.sound else f"{self.health}: {self.unhealthy or 'no longer on the node'}"
+
+    @property
+    def barriers(self) -> dict[Use | Health, str]:
+        """Every reason but its claim why no group gets it, as the end of a sentence that begins with the device."""
+        reasons: dict[Use | Health, str] = {
+            Use.PLUGIN: f"allocated to pod {self.pod} by the device plugin" if self.pod else "",
+            Use.SPLIT: "split by MIG" if self.split else "",
+            Use.WITHHELD: f"withheld: {self.withheld}" if self.withheld else "",
+            Use.LEFT: "left to the device plugin" if self.left else "",
+            self.health: self.ailment,
+        }
+        return {kind: reason for kind, reason in reasons.items() if reason}
+
+    @property
+    def dependable(self) -> bool:
+        """Whether a group that holds it can count on it: it is sound, and no plain pod has it or may get it."""
+        return self.health.sound and self.offered and not self.pod and not self.left

@@ -1,0 +1,139 @@
+"""The state of every device of a node, decided from its ledger and its agent's report.
+
+Whoever chooses, counts or shows devices takes the facts from here, and decides none of them.
+"""
+
+from collections.abc import Iterable
+from operator import attrgetter
+
+from deviceshare.domain import vendors
+from deviceshare.domain.objects.devices import Device, Devices, Identity
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.placement.device_state import DeviceState, Health, Use
+
+
+def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
+    """Every device that is offered to groups, withheld from them, lost, or in a claim; sorted.
+
+    Under both names, where it is offered under two: who holds `huawei.com/Ascend910` 0 has `huawei.com/Ascend310P` 0.
+    """
+    hardware = ledger.hardware
+    lost = {part.device.identity: part for part in hardware.devices if part.lost}
+    parts = lost | {part.device.identity: part for part in hardware.devices if not part.lost}
+    withheld = {device.identity: reason for device, reason in ledger.kept_out.items()}
+    there = {device: device.identity for device in (*ledger.devices, *ledger.kept_out)}
+    present = set(there.values())
+    named = _Names(ledger, there | {part.device: key for key, part in lost.items() if key not in present})
+    held = _held(ledger, named)
+    pods, placeholders = _allocated(hardware, named)
+    states = []
+    for device, identity in named.devices.items():
+        part, pod, kept = parts.get(identity), pods.get(identity, ""), placeholders.get(identity, "")
+        gone = identity not in present or identity in lost
+        health = _health(part, gone=gone)
+        left = hardware.placeholders and part is not None and not (gone or pod or kept)
+        use, uid, claim = held.get(identity, (None, "", None))
+        if use is None:
+            barred = not health.sound or bool(ledger.metadata.unreadable)
+            use = _unclaimed(part, pod, withheld=identity in withheld, left=left, barred=barred)
+        state = DeviceState(device, use, health, uid, claim, part, pod, kept, withheld.get(identity, ""), left)
+        states.append(state)
+    return tuple(sorted(states, key=attrgetter("device")))
+
+
+def free_devices(states: Iterable[DeviceState]) -> Devices:
+    """Those that a group may get now, sorted as they come."""
+    return tuple(state.device for state in states if state.free)
+
+
+def ailing(states: Iterable[DeviceState]) -> str:
+    """Which of these are unhealthy and why, in words; "" when none is."""
+    return ", ".join(f"{each.device} is {each.health} ({each.unhealthy})" for each in states if each.unhealthy)
+
+
+def held_by(states: Iterable[DeviceState], uid: str) -> list[DeviceState]:
+    """Those that the claim of this UID holds; former ones are not among them."""
+    return [state for state in states if state.uid == uid and state.use is not Use.FORMER]
+
+
+def by_resource(states: Iterable[DeviceState]) -> dict[str, list[DeviceState]]:
+    """The same, by the resource that they are of."""
+    mine: dict[str, list[DeviceState]] = {}
+    for state in states:
+        mine.setdefault(state.device.resource, []).append(state)
+    return mine
+
+
+def numbers(states: Iterable[DeviceState]) -> str:
+    """The numbers of devices of one resource: `0,1`."""
+    return ",".join(str(state.device.index) for state in states)
+
+
+def _health(part: Part | None, *, gone: bool) -> Health:
+    if gone:
+        return Health.LOST
+    if part is None:
+        return Health.UNKNOWN
+    return Health.UNHEALTHY if part.unhealthy else Health.HEALTHY
+
+
+def _unclaimed(part: Part | None, pod: str, *, withheld: bool, left: bool, barred: bool) -> Use:
+    if pod:
+        return Use.PLUGIN
+    if part and part.mig:
+        return Use.SPLIT
+    if withheld:
+        return Use.WITHHELD
+    if left:
+        return Use.LEFT
+    return Use.UNUSABLE if barred else Use.FREE
+
+
+class _Names:
+    """Finds the device that was meant by a name from any time, and takes in those that the node doesn't have."""
+
+    def __init__(self, ledger: NodeDevices, devices: dict[Device, Identity]) -> None:
+        self.devices = devices
+        self._present = ledger.present
+        self._known = set(devices.values())
+        self._numbers: dict[Identity, Identity] = {
+            (identity[0], device.index): identity for device, identity in reversed(devices.items())
+        }
+
+    def find(self, device: Device) -> Identity:
+        """The device's identity. A lost one may be known by its number only, from before the node had an agent."""
+        identity = self._present(device).identity
+        return identity if identity in self._known else self._numbers.get(identity, identity)
+
+    def add(self, device: Device) -> Identity:
+        """The device's identity; it is listed from then on, also where the node doesn't have it."""
+        identity = self.find(device)
+        if identity not in self._known:
+            self.devices[self._present(device)] = identity
+            self._known.add(identity)
+        return identity
+
+
+def _held(ledger: NodeDevices, named: _Names) -> dict[Identity, tuple[Use, str, Claim]]:
+    """Who has which device by a claim. What is held counts more than what is only left over."""
+    held: dict[Identity, tuple[Use, str, Claim]] = {}
+    for uid, claim in ledger.claims.items():
+        use = Use.RELEASING if claim.releasing else Use.HELD
+        held |= {named.add(device): (use, uid, claim) for device in claim.devices}
+    for uid, claim in ledger.claims.items():
+        for device in claim.former:
+            held.setdefault(named.add(device), (Use.FORMER, uid, claim))
+    return held
+
+
+def _allocated(hardware: Hardware, named: _Names) -> tuple[dict[Identity, str], dict[Identity, str]]:
+    """The pods that the vendor's device plugin allocated devices to: plain ones, and placeholders."""
+    pods: dict[Identity, str] = {}
+    placeholders: dict[Identity, str] = {}
+    for allocation in hardware.allocations or ():
+        # Who has a turn on a device has the device; a placeholder that has only a turn keeps nobody away.
+        resource = allocation.resource if allocation.placeholder else vendors.counted_as(allocation.resource)
+        found = {named.find(Device(resource, index)): allocation.pod for index in allocation.indices}
+        (placeholders if allocation.placeholder else pods).update(found)
+    return pods, placeholders
