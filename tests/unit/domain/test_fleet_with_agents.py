@@ -31,7 +31,7 @@ def test_a_node_with_plugin_pods_is_offered_once_the_agent_tells_their_devices()
     fleet.set_plugin_pods("n1", {"web": frozenset({GPU})})
     assert fleet.filter(a_group(count=3).request, ["n1"]).fits == ["n1"]
     assert "3 of 4 free" in fleet.filter(a_group(count=4).request, ["n1"]).reasons["n1"].text
-    assert "0 is pod shop/web's" in str(why_a_group_waits(fleet, a_group(count=4)))
+    assert "0 is allocated to pod shop/web by the device plugin" in str(why_a_group_waits(fleet, a_group(count=4)))
     fleet.set_plugin_pods("n1", {"web": frozenset({GPU}), "new": frozenset({GPU})})
     assert fleet.filter(a_group().request, ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE
 
@@ -82,7 +82,10 @@ def test_a_group_hears_that_nothing_keeps_its_device_from_the_device_plugin() ->
     assert (status.phase, status.conditions[1].reason) == ("Degraded", "DevicesNotKept")
     assert "no placeholder pod on node n1 has nvidia.com/gpu 0" in status.conditions[1].message
     waits = str(why_a_group_waits(fleet, a_group("other", count=2)))
-    assert "n1: 1 of 4 free (team holds 0; 2 is left to the device plugin; 3 is left to the device plugin)" in waits
+    assert (
+        "n1: 1 of 4 free (team holds 0, of which 0 is left to the device plugin; 2 is left to the device plugin; 3 is left to the device plugin)"
+        in waits
+    )
 
 
 def test_a_group_whose_devices_a_placeholder_keeps_is_well() -> None:

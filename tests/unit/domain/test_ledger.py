@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from deviceshare.domain.objects import ledger
@@ -67,6 +68,20 @@ def test_a_groups_claim_is_written_as_older_replicas_read_it() -> None:
     assert patch["spec"]["claims"] == {"uid-of-c": {**stored, "rebound": "now"}}
     [(uid, read)] = applied(seen, patch).claims.items()
     assert (read, read.holder(uid), str(read.holder(uid))) == (claim, holder, "group c")
+
+
+DEVICE_SETS = st.sets(st.builds(Device, st.just(GPU), st.integers(0, 4)), max_size=3).map(
+    lambda held: tuple(sorted(held))
+)
+HOLDINGS = st.lists(
+    st.builds(
+        Holding,
+        st.sampled_from([A, B, a_group("c").holder]),
+        DEVICE_SETS,
+        DEVICE_SETS,
+    ),
+    max_size=8,
+)
 
 
 @given(HOLDINGS)
