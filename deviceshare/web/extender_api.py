@@ -119,10 +119,8 @@ def filter_result(
     No refusal of ours is cured by preempting pods, since evicting one doesn't end a claim. Releases that know
     `FailedAndUnresolvableNodes` (1.21 and later) prefer it, older ones read `FailedNodes`: both are sent.
     """
-    texts: dict[str, str] = {}
-    for reason, nodes in refused.items():
-        texts |= dict.fromkeys(nodes, str(reason))
-    failed = Raw(msgspec.json.encode(texts))
+    texts = [(str(reason), nodes) for reason, nodes in refused.items()]
+    failed = Raw(msgspec.json.encode({node: text for text, nodes in texts for node in nodes}))
     answer: dict[str, object] = {"FailedNodes": failed, "FailedAndUnresolvableNodes": failed, "Error": ""}
     if whole is None:
         answer["NodeNames"] = fits

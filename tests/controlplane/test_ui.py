@@ -178,7 +178,8 @@ def test_the_focus_can_be_seen(open_page: Open) -> None:
 
 def test_a_screen_reader_finds_its_way(open_page: Open) -> None:
     """Landmarks, headings and lists, each with a name."""
-    waiting = {"pod": "ns/p", "group": "b", "since": "2026-01-01T00:00:00Z", "reason": "none free"}
+    why = {"kind": "Waiting", "text": "none free"}
+    waiting = {"pod": "ns/p", "group": "b", "since": "2026-01-01T00:00:00Z", "reason": "none free", "why": why}
     page = open_page(a_state(a_node("n1", held("a")), groups=(a_group("a"),), waiting=(waiting,)))
     expect(page.locator("body")).to_match_aria_snapshot(
         """
