@@ -140,6 +140,9 @@ class RebindWorld(World):
         """Only at last."""
 
     def settle(self) -> None:
+        for pod in self.cluster.all(PODS):
+            if pod.impostor:  # Every replica deletes those; until then what one was given stays reserved.
+                self.cluster.remove(PODS, pod.metadata.name, "ns")
         for ledger in self.cluster.all(NODE_DEVICES):
             if ledger.node in self.lost:
                 continue
