@@ -118,10 +118,8 @@ def _devices(picture: Picture, *, wide: bool) -> Section:
 
 
 def _health(device: DeviceView) -> Cell:
-    if device.unhealthy:
-        return styled(device.unhealthy, "red")
-    if device.lost:
-        return styled("lost", "red")
+    if not device.health.sound:
+        return styled(": ".join(filter(None, (device.health, device.unhealthy))), "red")
     return styled("healthy", "green") if device.watched else styled("not watched", "dim")
 
 

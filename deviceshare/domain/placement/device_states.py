@@ -18,13 +18,13 @@ def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
 
     Under both names, where it is offered under two: who holds `huawei.com/Ascend910` 0 has `huawei.com/Ascend310P` 0.
     """
-    hardware = ledger.hardware
+    hardware, kept_out = ledger.hardware, ledger.kept_out
     lost = {part.device.identity: part for part in hardware.devices if part.lost}
     parts = lost | {part.device.identity: part for part in hardware.devices if not part.lost}
-    withheld = {device.identity: reason for device, reason in ledger.kept_out.items()}
-    there = {device: device.identity for device in (*ledger.devices, *ledger.kept_out)}
+    withheld = {device.identity: reason for device, reason in kept_out.items()}
+    there = {device: device.identity for device in (*ledger.devices, *kept_out)}
     present = set(there.values())
-    named = _Names(ledger, there | {part.device: key for key, part in lost.items() if key not in present})
+    named = _Names(ledger, there, {part.device: key for key, part in lost.items() if key not in present})
     held = _held(ledger, named)
     pods, placeholders = _allocated(hardware, named)
     states = []
@@ -93,18 +93,20 @@ def _unclaimed(part: Part | None, pod: str, *, withheld: bool, left: bool, barre
 class _Names:
     """Finds the device that was meant by a name from any time, and takes in those that the node doesn't have."""
 
-    def __init__(self, ledger: NodeDevices, devices: dict[Device, Identity]) -> None:
-        self.devices = devices
-        self._present = ledger.present
-        self._known = set(devices.values())
-        self._numbers: dict[Identity, Identity] = {
-            (identity[0], device.index): identity for device, identity in reversed(devices.items())
-        }
+    def __init__(self, ledger: NodeDevices, there: dict[Device, Identity], lost: dict[Device, Identity]) -> None:
+        self.devices = there | lost
+        self._present, self._there = ledger.present, there
+        self._known = set(self.devices.values())
+        self._numbers = {(device.resource, device.index): identity for device, identity in lost.items()}
 
     def find(self, device: Device) -> Identity:
         """The device's identity. A lost one may be known by its number only, from before the node had an agent."""
+        if device in self._there:
+            return self._there[device]
         identity = self._present(device).identity
-        return identity if identity in self._known else self._numbers.get(identity, identity)
+        if identity in self._known or device.uuid:
+            return identity
+        return self._numbers.get((device.resource, device.index), identity)
 
     def add(self, device: Device) -> Identity:
         """The device's identity; it is listed from then on, also where the node doesn't have it."""
