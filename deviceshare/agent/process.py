@@ -6,6 +6,7 @@ anything is written. So whatever fails, it ends, and its successor goes on.
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,7 @@ from deviceshare.loops.agent.guard import IntruderGuard
 from deviceshare.loops.agent.judge import Judge
 from deviceshare.loops.agent.lookout import Lookout
 from deviceshare.loops.agent.own_node import OwnNode
-from deviceshare.loops.agent.ports import NODE_PODS, AllocationsUnknown, Kubelet, NodePod, PluginAllocation, Sight
+from deviceshare.loops.agent.ports import NODE_PODS, NodePod, Sight
 from deviceshare.loops.agent.reporter import Reporter
 from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES
@@ -64,7 +65,7 @@ class Agent:
         self._judge = Judge(node, on_xid=self._metrics.count_xid)
         self._evictions = Evictions(api, on_evicted=self._metrics.evictions.inc)
         self._allocations = Allocations(
-            _kubelet(settings.pod_resources),
+            partial(pod_resources.allocations, Path(settings.pod_resources)) if settings.pod_resources else None,
             self._pods,
             lambda: self._judge.known.devices if self._judge.known else (),
             self._report,
@@ -92,7 +93,7 @@ class Agent:
     async def run(self, stopping: asyncio.Event) -> int:
         """Starts everything, waits for the signal or for a part to fail, stops everything; returns the exit code.
 
-        Start: the probes first, so that a start that hangs can be looked at; the mirrors, from which the last report
+        Start: the probes first, so that a start that hangs can be examined; the mirrors, from which the last report
         is read; who writes; last the eyes. Stop, in reverse.
         """
         log.info("Started agent", version=__version__, node=self._node.name)
@@ -128,19 +129,6 @@ class Agent:
             web.get("/usage", usage),
         ]
         return Server("agent", *settings.bind, routes, self._metrics, max_body=65536, timeout=5)
-
-
-def _kubelet(socket: str) -> Kubelet | None:
-    if not socket:
-        return None
-
-    async def ask() -> list[PluginAllocation]:
-        try:
-            return list(await pod_resources.allocations(Path(socket)))
-        except pod_resources.PodResourcesUnknown as error:
-            raise AllocationsUnknown(str(error)) from error
-
-    return ask
 
 
 def _now() -> str:

@@ -1,1 +1,1 @@
-"""What a node's agent does with what it sees of the devices: it judges, reports, and tells people."""
+"""The agent's loops: they judge the health of a node's devices, report it, and find processes that trespass."""

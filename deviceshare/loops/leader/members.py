@@ -1,4 +1,4 @@
-"""The pods of the groups, by what the reconcilers ask for, so that nobody looks through all of them."""
+"""An index of the groups' pods by group and by node, so that no reconciler goes through all of them."""
 
 from collections.abc import Callable
 

@@ -1,8 +1,8 @@
-"""Bind, as the extender is asked to: assume, write, then confirm or forget.
+"""The bind that the extender serves: assume, write, then confirm or forget.
 
-The claim protocol (claiming.py) decides and is safe whatever this process believes. What is added here makes it fast
-and calm: devices are taken in memory at once, so that the pods scheduled meanwhile go to the same node; binds of one
-group that arrive together follow one another instead of colliding; reads are shared; every bind ends in time.
+The claim protocol (protocol/bind.py) decides and is safe whatever this process believes. What is added here makes it
+fast and calm: devices are taken in memory at once, so that the pods scheduled meanwhile go to the same node; binds of
+one group that arrive together follow one another instead of colliding; reads are shared; every bind ends in time.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Binder:
         """Binds the pod to the node, with its group's devices.
 
         Raises:
-            Refused: with the reason, for the person who waits; the scheduler tries again.
+            Refused: with the reason, for the pod's events; the scheduler retries.
             ApiError: the API server didn't do its part; likewise.
         """
         try:
@@ -90,7 +90,7 @@ class Binder:
                 else:
                     await self._bind_with_retries(pod, node)
         except TimeoutError:
-            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; it is tried again") from None
+            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; the scheduler retries it") from None
 
     async def close(self) -> None:
         """Ends the reads under way."""
@@ -134,7 +134,7 @@ class Binder:
         devices, handover = bind.joinable(ledger, group), ledger.status.handover
         if self._clock() >= deadline:
             # This process was held up: where versions aren't compared, the claim may have been collected meanwhile.
-            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; it is tried again")
+            raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; the scheduler retries it")
         await bind.attach(self._cluster, pod, group, node, devices, handover=handover, timeout=BINDING_SECONDS)
         log.info("Bound pod", pod=pod.metadata.key, group=group.name, node=node)
 
