@@ -6,6 +6,7 @@ added up by container; those outside of any pod share one line, with empty label
 
 from collections import Counter as Sums
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import Counter
@@ -52,13 +53,11 @@ class AgentMetrics(ServerMetrics):
         self.registry.register(_Devices(hardware, usage, reports))
 
 
+@dataclass(frozen=True)
 class _Devices(Collector):
-    def __init__(
-        self, hardware: Callable[[], Hardware | None], usage: Callable[[], Usage], reports: Callable[[], int]
-    ) -> None:
-        self._hardware = hardware
-        self._usage = usage
-        self._reports = reports
+    _hardware: Callable[[], Hardware | None]
+    _usage: Callable[[], Usage]
+    _reports: Callable[[], int]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         yield from self._health()

@@ -15,6 +15,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import Condition
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES
+from deviceshare.loops.leader.members import WAITING_GROUPS
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.ports import NotFound
 from deviceshare.loops.protocol import repair
@@ -35,9 +36,6 @@ GATHER_SECONDS = 0.05
 """Between a change of an unbound group's pods and the work on all of them: a thousand may change at once."""
 UNSETTLED_SECONDS = 2.0
 """How long an unbound group is left alone that a bind or a repair is probably taking just now."""
-
-WAITING_GROUPS = ""
-"""The key that stands for every group that pods wait for; no object has this name."""
 
 
 class GroupStatuses:

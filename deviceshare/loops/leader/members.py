@@ -5,6 +5,9 @@ from collections.abc import Callable
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.ports import ObjectChange
 
+WAITING_GROUPS = ""
+"""The key that stands for every group that pods wait for; no object has this name."""
+
 
 class _Index:
     """Pods by a property; a pod without it ("") is in no bucket."""

@@ -20,6 +20,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.loops.kinds import PODS
+from deviceshare.loops.leader.members import WAITING_GROUPS
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.leader.touch_window import TouchWindow
 from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
@@ -32,9 +33,6 @@ AGAIN_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
 """After a touch that changed nothing; the last for ever."""
 GATHER_SECONDS = 0.05
 """Between a change and the work on waiting pods: changes come in bursts, and a thousand pods take a millisecond."""
-
-WAITING_GROUPS = ""
-"""The key that stands for every group that pods wait for; no object has this name."""
 
 
 class _Woken(Struct):
