@@ -1,4 +1,4 @@
-"""The node's CDI specifications: which kinds name which devices.
+"""Reads the node's CDI specifications: which kinds name which devices.
 
 A kind such as `k8s.device-plugin.nvidia.com/gpu` is what qualifies a device's name where a runtime injects devices by
 CDI. A name that no specification knows keeps a container from starting, so only what is written down here counts.
@@ -23,7 +23,7 @@ MAX_FILES: Final = 128
 MAX_BYTES: Final = 1 << 20
 """Of one file; eight GPUs take 60 kB."""
 MAX_KINDS: Final = 64
-"""Reported at most."""
+"""Told at most."""
 _SUFFIXES: Final = (".json", ".yaml")
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
@@ -67,7 +67,7 @@ class CdiSpecs:
         if fingerprint != self._fingerprint:
             self._names = _names([[Path(path) for path, *_ in files] for files in found])
             self._fingerprint = fingerprint
-            log.info("Agent read CDI specifications", files=len(fingerprint), kinds=sorted(self._names))
+            log.info("Read CDI specifications", files=len(fingerprint), kinds=sorted(self._names))
         return self._names
 
 
@@ -111,7 +111,7 @@ def _devices_of(path: Path) -> set[tuple[str, str]]:
         kind, devices = spec["kind"], spec["devices"]
         return {(kind, name) for each in devices if isinstance(name := each["name"], str)} if "/" in kind else set()
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
-        log.warning("Agent left out a CDI specification", file=str(path), error=str(error)[:200])
+        log.warning("Left out a CDI specification", file=str(path), error=str(error)[:200])
         return set()
 
 

@@ -1,8 +1,8 @@
-"""The agent's eyes: the node's devices, read through NVML in a thread of their own, and the processes on them.
+"""Sees the node's devices: through NVML, in one thread of its own, and the processes on them, through /proc.
 
-A call of NVML may hang for as long as a broken device makes it, and so may the thread: it is a daemon, nothing waits
-for it, and when it is late the driver counts as one that doesn't answer. Between two looks the thread waits for Xid
-errors, which the driver reports once, and only to those who have subscribed.
+A call of NVML may hang for as long as a sick device pleases, and so may the thread: it is a daemon, nobody waits for
+it, and what it doesn't tell in time counts as a driver that doesn't answer. Between two looks the thread listens for
+Xid errors, which the driver tells once and to nobody who comes later.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ INVENTORY_SECONDS: Final = 60.0
 """Between two readings of what hardly ever changes, unless something did."""
 RETRY_SECONDS: Final = 5.0
 RESTART_SECONDS: Final = 60.0
-"""Between two restarts of NVML while a device is lost: it looks for devices only when it starts."""
+"""Between two new starts of NVML while a device is lost: it looks for one only then."""
 HANG_SECONDS: Final = 30.0
 _WAIT_SECONDS: Final = 1.0
 _GATHER_SECONDS: Final = 0.2
@@ -36,22 +36,22 @@ HUNG: Final = f"the driver has not answered for {HANG_SECONDS:.0f} s: run nvidia
 
 
 class Eyes:
-    """Reports a `Sight` every few seconds while `run` runs."""
+    """Tells a `Sight` every few seconds while `run` runs."""
 
     def __init__(
-        self, report: Callable[[Sight], object], *, proc: Path, sysfs: Path, specs: CdiSpecs, visible: str | None = None
+        self, tell: Callable[[Sight], object], *, proc: Path, sysfs: Path, specs: CdiSpecs, visible: str | None = None
     ) -> None:
-        """`report` is called on the event loop. `visible` is what this container's variable reads (contract.NVIDIA)."""
+        """`tell` is called on the event loop. `visible` is what this container's variable reads (contract.NVIDIA)."""
         self.missing = False
         """To be set while a device is known to be lost."""
-        self._report = report
+        self._tell = tell
         self._proc = proc
         self._sysfs = sysfs
         self._specs = specs
         self._visible = visible
         self._boot_id = self._read_boot_id()
         self._closing = threading.Event()
-        self._reported_at = time.monotonic()
+        self._told = time.monotonic()
         self._xids: list[Xid] = []
 
     async def run(self) -> None:
@@ -62,8 +62,8 @@ class Eyes:
         try:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
-                if time.monotonic() - self._reported_at > HANG_SECONDS:
-                    self._report(Sight(boot_id=self._boot_id, trouble=HUNG))
+                if time.monotonic() - self._told > HANG_SECONDS:
+                    self._tell(Sight(boot_id=self._boot_id, trouble=HUNG))
         finally:
             self._closing.set()
 
@@ -77,16 +77,16 @@ class Eyes:
                     self._look_and_listen(loop)
             except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
                 self._send(loop, Sight(boot_id=self._boot_id, trouble=str(error)))
-            except Exception as error:  # a bug must not look like a device that works
-                log.exception("Agent failed to read the devices")
+            except Exception as error:  # a mistake of ours must not look like a device that does its work
+                log.exception("Failed to look at the devices")
                 self._send(loop, Sight(boot_id=self._boot_id, trouble=f"the agent failed: {error}"))
             if time.monotonic() - begun < RESTART_SECONDS:
                 self._closing.wait(RETRY_SECONDS)
 
     def _look_and_listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Until NVML has to be restarted."""
-        # Subscribe to Xid errors before reading the inventory: an error in between would be in neither.
-        watch = _subscribe()
+        """Until NVML has to be started anew."""
+        # First the ears: what happens before the inventory is read is in neither.
+        watch = _ears()
         started = time.monotonic()
         inventory, read_at = None, started
         try:
@@ -99,7 +99,7 @@ class Eyes:
                     return
                 self._listen(watch)
         except nvidia.Lost:
-            # The inventory shows which device it was; no error is reported until NVML has restarted.
+            # Which one it was, the inventory tells; the ears are deaf until NVML has started anew.
             self._send(loop, self._sight(nvidia.read_inventory(self._sysfs), nvidia.read_usage()))
         finally:
             if watch:
@@ -151,9 +151,9 @@ class Eyes:
         return Running(process.pid, name, process.memory_mib or 0, owner, started)
 
     def _send(self, loop: asyncio.AbstractEventLoop, sight: Sight) -> None:
-        self._reported_at = time.monotonic()
+        self._told = time.monotonic()
         try:
-            loop.call_soon_threadsafe(self._report, sight)
+            loop.call_soon_threadsafe(self._tell, sight)
         except RuntimeError:
             self._closing.set()  # the loop is over, and so is the process
 
@@ -161,9 +161,7 @@ class Eyes:
         try:
             return nvidia.read_boot_id(self._proc)
         except OSError as error:
-            log.warning(
-                "Agent failed to read the boot ID: marks of unhealthy devices outlive reboots", error=str(error)
-            )
+            log.warning("Failed to read the boot ID: marks of unhealthy devices outlive restarts", error=str(error))
             return ""
 
 
@@ -175,15 +173,15 @@ def _started(stat: str) -> int:
     return int(stat.rpartition(")")[2].split()[19])
 
 
-def _subscribe() -> nvidia.Watch | None:
-    """None where this driver reports no errors, as on some virtual GPUs."""
+def _ears() -> nvidia.Watch | None:
+    """None where this driver tells of no errors, as on some virtual GPUs."""
     try:
         watch = nvidia.Watch()
     except nvidia.NvmlRefused as error:
-        log.warning("Agent failed to subscribe to errors", error=str(error))
+        log.warning("Failed to listen for errors", error=str(error))
         return None
     if watch.unwatched:
-        log.warning("Agent failed to subscribe to errors of some devices", devices=watch.unwatched)
+        log.warning("Failed to listen for errors of some devices", devices=watch.unwatched)
     return watch
 
 

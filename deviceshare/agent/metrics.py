@@ -1,4 +1,4 @@
-"""The agent's metrics: its node's devices, who uses them, and what is wrong with them.
+"""An agent's numbers at /metrics: its node's devices, who uses them, and what is wrong with them.
 
 Labels are bounded by the node: its devices, its pods' containers, the Xid numbers that NVIDIA gave out. Processes are
 added up by container; those outside of any pod share one line, with empty labels.
@@ -42,14 +42,14 @@ class AgentMetrics(ServerMetrics):
         )
 
     def count_xid(self, xid: Xid) -> None:
-        """Counts an error that the driver reported."""
+        """Counts an error as it is told."""
         number = str(xid.number) if xid.number <= HIGHEST_XID else "other"
         self._xids.labels(xid.uuid, number, "application" if xid.number in APPLICATION_XIDS else "device").inc()
 
     def watch_devices(
         self, hardware: Callable[[], Hardware | None], usage: Callable[[], Usage], reports: Callable[[], int]
     ) -> None:
-        """Adds what was seen last, and the reports written so far, read at each scrape. Call it once."""
+        """Adds what the last look saw, and the reports written so far, asked for at each scrape. Call it once."""
         self.registry.register(_Devices(hardware, usage, reports))
 
 
@@ -69,7 +69,7 @@ class _Devices(Collector):
 
     def _health(self) -> Iterable[GaugeMetricFamily]:
         hardware = self._hardware() or Hardware()
-        healthy = _family("healthy", "1 while the device may be allocated, 0 while it is unhealthy or lost.")
+        healthy = _family("healthy", "1 while the device may be handed out, 0 while it is unhealthy or lost.")
         trespasses = _family(
             "trespasses", "Pods, and processes of no pod, on a group's device that are not of the group."
         )

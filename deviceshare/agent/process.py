@@ -93,7 +93,7 @@ class Agent:
     async def run(self, stopping: asyncio.Event) -> int:
         """Starts everything, waits for the signal or for a part to fail, stops everything; returns the exit code.
 
-        Start: the probes first, so that a start that hangs can be examined; the mirrors, from which the last report
+        Start: the probes first, so that a start that hangs can be looked at; the mirrors, from which the last report
         is read; who writes; last the eyes. Stop, in reverse.
         """
         log.info("Started agent", version=__version__, node=self._node.name)

@@ -62,11 +62,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Where the node's CDI specifications are; what stands in a later directory counts more.",
         ),
         click.option("--visible-devices", envvar=contract.NVIDIA.env, hidden=True),
-        flag(
-            "--pod-resources",
-            default="",
-            help="The kubelet's pod-resources socket: what device plugins have allocated.",
-        ),
+        flag("--pod-resources", default="", help="The kubelet's socket that tells what device plugins gave away."),
         flag(
             "--placeholders",
             metavar="NAMESPACE",
