@@ -31,7 +31,7 @@ class AgentMetrics(ServerMetrics):
         super().__init__()
         self._xids = Counter(
             "deviceshare_xid_errors_total",
-            "Xid errors that the driver told of, by device; the kind is `device` or `application`.",
+            "Xid errors that the driver reported, by device; the kind is `device` or `application`.",
             ["uuid", "xid", "kind"],
             registry=self.registry,
         )

@@ -5,6 +5,7 @@ anything is written. So whatever fails, it ends, and its successor goes on.
 """
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ from deviceshare.loops.agent.guard import IntruderGuard
 from deviceshare.loops.agent.judge import Judge
 from deviceshare.loops.agent.lookout import Lookout
 from deviceshare.loops.agent.own_node import OwnNode
-from deviceshare.loops.agent.ports import NODE_PODS, AllocationsUnknown, Kubelet, NodePod, PluginAllocation, Sight
+from deviceshare.loops.agent.ports import NODE_PODS, NodePod, Sight
 from deviceshare.loops.agent.reporter import Reporter
 from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES
@@ -63,7 +64,7 @@ class Agent:
         self._judge = Judge(node, on_xid=self._metrics.count_xid)
         self._evictions = Evictions(api, on_evicted=self._metrics.evictions.inc)
         self._allocations = Allocations(
-            _kubelet(settings.pod_resources),
+            partial(pod_resources.allocations, Path(settings.pod_resources)) if settings.pod_resources else None,
             self._pods,
             lambda: self._judge.known.devices if self._judge.known else (),
             self._report,
@@ -127,16 +128,3 @@ class Agent:
             web.get("/usage", usage),
         ]
         return Server("agent", *settings.bind, routes, self._metrics, max_body=65536, timeout=5)
-
-
-def _kubelet(socket: str) -> Kubelet | None:
-    if not socket:
-        return None
-
-    async def ask() -> list[PluginAllocation]:
-        try:
-            return list(await pod_resources.allocations(Path(socket)))
-        except pod_resources.PodResourcesUnknown as error:
-            raise AllocationsUnknown(str(error)) from error
-
-    return ask

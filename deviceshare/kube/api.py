@@ -2,7 +2,7 @@
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/
 
-Reads are tried again within their time, because a read repeated does no harm. A write never is: the fate of a lost
+Reads are retried within their time, because a repeated read does no harm. A write never is: the fate of a lost
 write is unknown, and only the caller knows how to find out.
 """
 
@@ -52,7 +52,7 @@ class Version(Struct, frozen=True, rename="camel"):
 
 
 class Resource(Struct, frozen=True):
-    """What discovery tells about a resource whose objects are of another API group's kind."""
+    """What discovery says about a resource whose objects are of another API group's kind."""
 
     name: str
     group: str = ""
@@ -245,7 +245,7 @@ class Api:
             try:
                 return await self._call("GET", path, query, timeout=deadline - time.monotonic())
             except Unserved:
-                raise  # somebody has to apply the CRDs first
+                raise  # the CRDs have to be applied first
             except Unavailable as error:
                 pause = max(next(pauses), error.retry_after or 0.0)
                 if time.monotonic() + pause >= deadline:

@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""Exponential backoff with jitter."""
 
 import random
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""The objects of a mirror: what was listed, what changed since, and what we have just written ourselves.
+"""The objects that a mirror holds: what was listed, what changed since, and our own writes ahead of the watch.
 
-The API server tells a watch about our own write a little later than it answers the write. Without `put` a decision in
+The API server sends our own write to a watch a little later than it answers the write. Without `put` a decision in
 between would be made on the state before our own last step; with it, older events still under way must not win. So an
 object that was put holds until the watch has come as far. Versions are compared as integers, as KEP-5504 allows for
 the objects of one resource (https://www.kubernetes.dev/resources/keps/5504/); where they are not decimal, `put` does
@@ -32,9 +32,9 @@ class Cache(Generic[T]):
     """A set of objects by key. `keep` says which are worth holding; the others are treated as if they weren't there."""
 
     def __init__(self, keep: Callable[[T], bool] | None = None, see: Callable[[T], T] | None = None) -> None:
-        """`see` tells what is believed of an object (guard.py)."""
+        """`see` returns what is believed of an object (pod_guard.py)."""
         self.version = ""
-        """The resourceVersion up to which list and watch have told us everything."""
+        """The resourceVersion up to which list and watch have sent everything."""
         self._keep = keep
         self._see = see
         self._objects: dict[str, T] = {}
@@ -85,7 +85,7 @@ class Cache(Generic[T]):
         self._told(key, version, None)
 
     def advance(self, version: str) -> None:
-        """Takes in a bookmark: everything up to `version` has been told."""
+        """Takes in a bookmark: everything up to `version` has been sent."""
         self.version = version
 
     def put(self, obj: T) -> None:
@@ -93,8 +93,8 @@ class Cache(Generic[T]):
 
         Only for objects that the mirror's selectors match.
         """
-        key, revision, told = obj.metadata.key, _revision(obj.metadata.resource_version), _revision(self.version)
-        if revision is None or told is None or revision <= max(told, self._ahead.get(key, 0)):
+        key, revision, sent = obj.metadata.key, _revision(obj.metadata.resource_version), _revision(self.version)
+        if revision is None or sent is None or revision <= max(sent, self._ahead.get(key, 0)):
             return
         self._ahead[key] = revision
         self._set(key, obj)
@@ -131,7 +131,7 @@ def _notify(watcher: Watcher, change: ObjectChange[Any]) -> None:
         watcher(change)
     except Exception:
         # One watcher's mistake must not keep the others, or the mirror itself, from seeing the change.
-        log.exception("Watcher failed", watcher=getattr(watcher, "__qualname__", repr(watcher)))
+        log.exception("Watcher of mirror failed", watcher=getattr(watcher, "__qualname__", repr(watcher)))
 
 
 def _version(obj: Object | None) -> str | None:

@@ -100,7 +100,7 @@ async def connect(kubeconfig: str | None = None, context: str | None = None) -> 
         connector=aiohttp.TCPConnector(limit=POOL_SIZE, ssl=access.tls, keepalive_timeout=KEEPALIVE),
         headers=HEADERS,
         cookie_jar=aiohttp.DummyCookieJar(),
-        # Told to trust the environment, aiohttp reads it, and ~/.netrc in a thread, again for each request.
+        # With `trust_env` aiohttp would read the environment, and ~/.netrc in a thread, again for each request.
         trust_env=False,
     )
     refreshing = asyncio.ensure_future(access.refresh())

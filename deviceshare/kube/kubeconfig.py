@@ -67,5 +67,5 @@ async def _refresh(loader: Any, configuration: Configuration) -> None:
             return  # nothing in this kubeconfig is ever refreshed
         except Exception:
             # Whatever a plugin does, the token we have may still be good, and the next try may work.
-            log.exception("Failed to refresh the token")
+            log.exception("Connection failed to refresh its token")
             await asyncio.sleep(RETRY_SECONDS)

@@ -2,11 +2,11 @@
 
 List once, then watch from that version on; the server ends a watch every few minutes, and it is opened again where it
 ended, without a list. Bookmarks keep that version young while nothing changes. Only where the server no longer knows
-the version (410, as a status or as an ERROR event) is everything listed again, and the difference told to the
+the version (410, as a status or as an ERROR event) is everything listed again, and the difference reported to the
 subscribers.
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 
-A TCP connection can die without a word. A watch that stays silent for longer than bookmarks are apart is opened anew.
+A TCP connection can die without a word. A watch that stays silent for longer than bookmarks are apart is reopened.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic
+from typing import Any
 
 import msgspec
 import structlog
@@ -24,8 +24,9 @@ from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.kube.api import Api
 from deviceshare.kube.backoff import delays
 from deviceshare.kube.cache import Cache, T
+from deviceshare.kube.paths import selecting
 from deviceshare.kube.stream import WatchEvent
-from deviceshare.loops.ports import ApiError, Expired, Kind, Watcher
+from deviceshare.loops.ports import ApiError, Expired, Kind
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +35,7 @@ class MirrorPace(Struct, frozen=True):
     """The mirror's times, in seconds."""
 
     quiet: float = 75.0
-    """A watch silent for this long is opened anew; the API server sends a bookmark about each minute."""
+    """A watch silent for this long is reopened; the API server sends a bookmark about each minute."""
     shortest: float = 300.0
     longest: float = 600.0
     """A watch is asked to last for a time drawn from between these, so that not all end together."""
@@ -47,8 +48,8 @@ class MirrorPace(Struct, frozen=True):
     """All replicas wait for this after an outage, and the webhooks with them."""
 
 
-class ApiMirror(Generic[T]):
-    """Implements `deviceshare.loops.ports.Mirror`. Somebody owns a task with `run()`."""
+class ApiMirror(Cache[T]):
+    """Implements `deviceshare.loops.ports.Mirror`. The owner runs a task with `run()`."""
 
     def __init__(
         self,
@@ -62,7 +63,8 @@ class ApiMirror(Generic[T]):
         see: Callable[[T], T] | None = None,
         pace: MirrorPace = MirrorPace(),  # noqa: B008 it is frozen
     ) -> None:
-        """`keep` drops at once what isn't worth holding and can't be told by a selector; `see` as in Cache."""
+        """`keep` drops at once what isn't worth holding and can't be left out by a selector; `see` as in Cache."""
+        super().__init__(keep, see)
         self.events = 0
         """Watch events so far, bookmarks included."""
         self.lists = 0
@@ -70,17 +72,12 @@ class ApiMirror(Generic[T]):
         self._api = api
         self._kind = kind
         self._namespace = namespace
-        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
-        self._selectors = {key: value for key, value in selectors.items() if value}
+        self._selectors = selecting(label_selector, field_selector)
         self._pace = pace
-        self._cache: Cache[T] = Cache(keep, see)
         self._decoder = decoder_of(kind.type)
         self._listed = asyncio.Event()
         self._relist = True
         self._lost_at: float | None = None
-
-    def __len__(self) -> int:
-        return len(self._cache)
 
     @property
     def kind(self) -> str:
@@ -91,22 +88,6 @@ class ApiMirror(Generic[T]):
         if not self._listed.is_set():
             return False
         return self._lost_at is None or time.monotonic() - self._lost_at < self._pace.lost
-
-    def get(self, key: str) -> T | None:
-        return self._cache.get(key)
-
-    def values(self) -> Iterable[T]:
-        return self._cache.values()
-
-    def subscribe(self, watcher: Watcher) -> None:
-        self._cache.subscribe(watcher)
-
-    def unsubscribe(self, watcher: Watcher) -> None:
-        self._cache.unsubscribe(watcher)
-
-    def put(self, obj: T) -> None:
-        """Takes in the answer to a write of ours, so that the next decision doesn't wait for the watch."""
-        self._cache.put(obj)
 
     async def wait_listed(self) -> None:
         """Returns once the first list has been taken in; the caller bounds the wait."""
@@ -140,23 +121,23 @@ class ApiMirror(Generic[T]):
     def _log_loss(self, error: ApiError, *, steady: bool) -> None:
         # A kind that never changed since the API server started gets no bookmarks: its watch falls silent by rights.
         say = log.info if steady else log.warning
-        say("Lost the watch", kind=self._kind.plural, relist=self._relist, error=str(error))
+        say("Mirror lost its watch", kind=self._kind.plural, relist=self._relist, error=str(error))
 
     async def list(self) -> None:
         """Takes in everything as it is now; a watch goes on from there. Raises ApiError."""
         objects, version = await self._api.snapshot(self._kind, self._namespace, self._selectors, self._decode)
-        self._cache.replace(objects, version)
+        self.replace(objects, version)
         self.lists += 1
         self._relist = False
         self._listed.set()
-        log.info("Listed objects", kind=self._kind.plural, count=len(self), resourceVersion=version)
+        log.info("Mirror listed objects", kind=self._kind.plural, count=len(self), resourceVersion=version)
 
     async def _watch(self) -> None:
         async with self._api.watch(
             self._kind,
             self._namespace,
             self._selectors,
-            version=self._cache.version,
+            version=self.version,
             last=random.uniform(self._pace.shortest, self._pace.longest),
             quiet=self._pace.quiet,
         ) as events:
@@ -168,16 +149,16 @@ class ApiMirror(Generic[T]):
     def _take(self, event: WatchEvent) -> None:
         obj = self._decode(event.object)
         if event.type in ("ADDED", "MODIFIED"):
-            self._cache.apply(obj)
+            self.apply(obj)
         elif event.type == "DELETED":
-            self._cache.remove(obj.metadata.key, obj.metadata.resource_version)
+            self.remove(obj.metadata.key, obj.metadata.resource_version)
         else:
-            self._cache.advance(obj.metadata.resource_version)
+            self.advance(obj.metadata.resource_version)
 
     def _decode(self, raw: Raw) -> T:
         """The object with what of it can be read: it is there, so it must neither stay as it was nor be missing.
 
-        Raises Expired where nobody knows which object it is; every one that the API server tells about has a version.
+        Raises Expired where it is unknown which object it is; every one that the API server sends has a version.
         """
         try:
             obj = self._decoder.salvage(raw)

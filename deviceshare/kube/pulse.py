@@ -1,4 +1,4 @@
-"""Whether the API server answers: asked every few seconds, since nothing else would tell in time.
+"""The pulse of the API server: asked every few seconds, since nothing else shows in time that it doesn't answer.
 
 A watch on which nothing happens is silent for a minute by rights, and one whose server hangs is silent too.
 """
@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 PERIOD_SECONDS = 5.0
 """Between two questions, and the bound on one."""
 LOST_SECONDS = 20.0
-"""Silence of this length is no hiccup: an API server that is restarted or elected anew is back sooner."""
+"""Silence of this length is no hiccup: an API server that restarts is back sooner."""
 
 
 class Pulse:
@@ -33,7 +33,7 @@ class Pulse:
         while True:
             if await self._answers():
                 if self.fault():
-                    log.info("Heard from the API server again")
+                    log.info("API server answers again")
                 self._answered = self._clock()
             await asyncio.sleep(PERIOD_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Kubernetes Events: what deviceshare tells people through `kubectl describe`.
+"""The recorder of Kubernetes Events, which people read with `kubectl describe`.
 
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/ (written as core/v1, which counts)
 
@@ -41,7 +41,7 @@ class _Note(Struct):
 
 
 class EventRecorder:
-    """Implements `deviceshare.loops.ports.Recorder`. Somebody owns a task with `run()`."""
+    """Implements `deviceshare.loops.ports.Recorder`. The owner runs a task with `run()`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class EventRecorder:
         capacity: int = CAPACITY,
         dropped: Callable[[], object] = lambda: None,
     ) -> None:
-        """`instance` names this process; `dropped` is called for each event that nobody will see."""
+        """`instance` names this process; `dropped` is called for each Event that is dropped."""
         self._cluster = cluster
         self._source = {"component": "deviceshare", "host": instance}
         self._capacity = capacity
@@ -115,7 +115,7 @@ class EventRecorder:
         note.tries += 1
         if note.tries >= TRIES or not isinstance(error, Unavailable):
             self._dropped()
-            log.warning("Dropped an event", reason=note.body["reason"], error=str(error))
+            log.warning("Recorder dropped an Event", reason=note.body["reason"], error=str(error))
             return
         if later := self._notes.pop(key, None):
             note.count += later.count

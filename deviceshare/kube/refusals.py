@@ -1,4 +1,4 @@
-"""What the API server says when it refuses, told as an `ApiError`.
+"""Refusals of the API server, as `ApiError`s.
 
 https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
 """
@@ -68,7 +68,7 @@ def refusal_of_status(request: str, status: ApiStatus, code: int, retry_after: f
         retry_after = float(status.details.retry_after_seconds)
     if code == 404:
         # Only the API server's own word means that the object is gone. A 404 without it comes from a server that does
-        # not (yet) serve the kind, or from a proxy, and devices would be given away if it were believed.
+        # not (yet) serve the kind, or from a proxy, and devices in use would be allocated if it were believed.
         if status.reason == "NotFound":
             return NotFound(text)
         return Unserved(f"{text} (the kind is not served; kubectl apply -f manifests/crds)", retry_after=retry_after)

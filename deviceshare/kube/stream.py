@@ -1,4 +1,4 @@
-"""The lines of a watch, made events.
+"""The stream of a watch: lines, decoded to events.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
@@ -27,7 +27,7 @@ class WatchEvent(Struct, frozen=True):
 async def events(content: aiohttp.StreamReader) -> AsyncIterator[WatchEvent]:
     """The events of a watch, until it ends.
 
-    Raises the `ApiError` of an ERROR event, and Expired for a line that is no event: what it should have told us can
+    Raises the `ApiError` of an ERROR event, and Expired for a line that is no event: what it should have said can
     only be learnt from a new list.
     """
     decoder = decoder_of(WatchEvent)
@@ -42,7 +42,7 @@ async def events(content: aiohttp.StreamReader) -> AsyncIterator[WatchEvent]:
 
 
 async def lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The whole lines of a stream, empty ones left out. A last line that was cut off is not told.
+    """The whole lines of a stream, empty ones left out. A last line that was cut off is left out.
 
     aiohttp's own `readline` refuses lines longer than its buffer; here nothing is scanned twice, however long the line.
     """

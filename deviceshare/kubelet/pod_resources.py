@@ -16,6 +16,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from msgspec import Struct
 
 from deviceshare.kubelet.messages import STRING, messages
+from deviceshare.loops.agent.ports import AllocationsUnknown
 
 ANSWER_SECONDS: Final = 5.0
 """The kubelet answers from memory; even several MiB take it less than a second."""
@@ -50,7 +51,7 @@ class Allocated(Struct, frozen=True):
     `MIG-…`; the index where the plugin runs with `DEVICE_ID_STRATEGY=index`."""
 
 
-class PodResourcesUnknown(Exception):
+class PodResourcesUnknown(AllocationsUnknown):
     """Nobody can tell what the plugins gave away; the text says why and what to do."""
 
 

@@ -1,4 +1,4 @@
-"""The parts of a process: started in order, stopped in reverse; when one ends by itself, the process does.
+"""The parts of a process: started in order, stopped in reverse; when one ends unasked, the process ends.
 
 Its successor starts from the API server's state, which is always safe; going on without a part never is.
 """
@@ -26,9 +26,9 @@ class Background:
     """Owns the parts inside its `async with` block, and stops them at its end, the last started first."""
 
     def __init__(self, stopping: asyncio.Event) -> None:
-        """`stopping` is set when a part ends by itself."""
+        """`stopping` is set when a part ends unasked."""
         self.failure: BaseException | None = None
-        """Why the first part ended that ended by itself; None while all work."""
+        """Why the first part ended that ended unasked; None while all run."""
         self._stopping = stopping
         self._stack = AsyncExitStack()
 
@@ -60,7 +60,7 @@ class Background:
     async def _guard(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-            raise RuntimeError(f"{name} ended by itself")
+            raise RuntimeError(f"{name} ended unasked")
         except Exception as error:
             log.exception("Background task failed", task=name)
             self.failure = self.failure or error

@@ -1,10 +1,10 @@
-"""Who reconciles: one of the replicas, by a Lease.
+"""The election of the replica that reconciles, on a Lease.
 
 https://kubernetes.io/docs/concepts/architecture/leases/; the rules and times are client-go's (tools/leaderelection).
 
-Nothing is safe because of it: the claim protocol holds with two leaders. It only keeps replicas from doing the same
-work twice. So what counts is that somebody leads soon, and that who lost the lease stops. Who has stopped may stand for
-election again, in the same process: an API server that was away takes nobody's process with it.
+Safety does not depend on it: the claim protocol holds with two leaders. It only keeps replicas from doing the same work
+twice. So what counts is that a leader is elected soon, and that a leader that lost the lease stops. It may be elected
+again in the same process, so an outage of the API server ends no process.
 
 No clock is compared with another machine's. A follower judges by how long it has itself seen the lease unchanged; a
 leader by when it began its last renewal that succeeded. The times in the Lease are for people.
@@ -28,9 +28,9 @@ log = structlog.get_logger(__name__)
 
 LEASE_NAME = "deviceshare"
 JITTER = 1.2
-"""A look at the lease may come later than `retry` by this factor, so that followers don't come all at once."""
+"""The lease may be read later than after `retry` by this factor, so that followers don't all read it at once."""
 RELEASE_SECONDS = 5.0
-"""The bound on giving the lease back, which is a courtesy: it would run out by itself."""
+"""The bound on releasing the lease, which only saves time: it would expire."""
 
 
 class StillWorking(Exception):
@@ -49,11 +49,11 @@ class Timing(Struct, frozen=True):
     renew_within: float = 10.0
     """A leader that has not renewed for this long stops; what is left of `duration` is for stopping."""
     retry: float = 2.0
-    """Between two looks at the lease; also the bound on one request."""
+    """Between two reads of the lease; also the bound on one request."""
 
     @property
     def stop(self) -> float:
-        """The bound on stopping the work: what is left when the lease was lost, before somebody else may begin."""
+        """The bound on stopping the work: what is left when the lease was lost, before another leader may begin."""
         return self.duration - self.renew_within
 
 
@@ -69,7 +69,7 @@ class Elector:
         timing: Timing = Timing(),  # noqa: B008 it is frozen
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`identity` is this process's own and nobody else's, not even its successor's: a random part belongs in it."""
+        """`identity` is this process's alone, not even its successor's: a random part belongs in it."""
         self.leading = False
         self._cluster = cluster
         self._identity = identity
@@ -80,9 +80,9 @@ class Elector:
         self._renewed = 0.0
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Runs `lead` whenever the lease is ours, each time anew: who loses the lease stops and waits for it again.
+        """Runs `lead` whenever the lease is held: when it is lost, `lead` is stopped and the lease awaited again.
 
-        When cancelled, or when `lead` ends by itself, `lead` is stopped first and the lease released last. Raises
+        When cancelled, or when `lead` ends unasked, `lead` is stopped first and the lease released last. Raises
         `StillWorking` when `lead` doesn't stop, and whatever `lead` raises.
         """
         try:
@@ -97,7 +97,7 @@ class Elector:
             await self._release()
 
     async def _term(self, lead: Callable[[], Awaitable[None]]) -> bool:
-        """Waits for the lease and leads; returns True when the lease was lost, False when `lead` ended by itself."""
+        """Waits for the lease and leads; returns True when the lease was lost, False when `lead` ended unasked."""
         await self._acquire()
         try:
             await self._hold(lead)
@@ -114,7 +114,7 @@ class Elector:
             await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.leading = False
-            # While the work stops the lease is still renewed, so that nobody else begins before it has ended.
+            # While the work stops the lease is still renewed, so that no other leader begins before it has ended.
             stopped = await _stop(working, self._timing.stop)
             await _stop(renewing, self._timing.stop)
             if not stopped:
@@ -161,10 +161,12 @@ class Elector:
                     if self._lease is None:
                         self._lease = await self._read()
                         if self._lease is not None and self._lease.spec.holder_identity != self._identity:
-                            raise _Lost(f"{self._lease.spec.holder_identity or 'nobody'} holds the lease")
+                            raise _Lost(f"{self._lease.spec.holder_identity or 'no one'} holds the lease")
                     await self._take(self._lease)
             except (Conflict, NotFound):
-                self._lease = None  # somebody wrote it, perhaps an earlier request of ours: look before going on
+                self._lease = (
+                    None  # it was written meanwhile, perhaps by an earlier request of ours: read it before going on
+                )
             except (ApiError, TimeoutError) as error:
                 self._lease = None
                 log.warning("Failed to renew the lease", error=str(error) or "no answer in time")

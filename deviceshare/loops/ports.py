@@ -1,4 +1,4 @@
-"""What the loops need from the world: an API server, mirrors of its objects, events and clocks.
+"""The ports of the loops: an API server, mirrors of its objects, and a recorder of Events.
 
 The loops know these Protocols only; `deviceshare.kube` implements them, and property tests drive the same loops over a
 model of an API server that crashes and delays them at will.
@@ -21,8 +21,8 @@ class ApiError(Exception):
     ├── Expired        410: the version to continue from is gone; list again
     ├── Forbidden      401, 403: not our right; retrying at once can't help
     ├── Invalid        400, 422: the request itself is wrong
-    ├── Undecodable    the answer came, but what it holds isn't what its kind says: somebody has to correct it
-    └── Unavailable    429, 5xx, time-outs, broken connections: try again later; the write may have happened
+    ├── Undecodable    the answer came, but what it holds isn't what its kind says: a person has to correct it
+    └── Unavailable    429, 5xx, time-outs, broken connections: retry later; the write may have happened
     """
 
     def __init__(self, message: str, *, retry_after: float | None = None, said: str = "") -> None:
@@ -93,8 +93,8 @@ class Cluster(Protocol):
     Reads are quorum reads ("fresh" in claims.md), never answered from a cache. A patch is a JSON merge patch
     (RFC 7386); one that carries `metadata.resourceVersion` is a compare-and-swap.
 
-    What of an object can't be read is told in its `metadata.unreadable`, in lists, answers to writes and mirrors. `get`
-    raises Undecodable for such an object, since who asks for one object decides by it.
+    What of an object can't be read is named in its `metadata.unreadable`, in lists, answers to writes and mirrors.
+    `get` raises Undecodable for such an object, since who asks for one object decides by it.
     """
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T: ...

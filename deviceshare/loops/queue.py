@@ -1,7 +1,7 @@
-"""A work queue of keys: what has changed, never how.
+"""A work queue of keys, with workers and backoff.
 
-A key says which object to look at; the reconciler reads the state as it is then and does what is missing. So however
-often something changes, it is looked at once more; and a key that fails comes back later without holding up the others.
+A key says which object to reconcile; the reconciler reads the state as it is then and does what is missing. However
+often an object changes, it is reconciled once more; a key that fails is retried later without holding up the others.
 The idea is client-go's workqueue (https://pkg.go.dev/k8s.io/client-go/util/workqueue).
 """
 
@@ -24,13 +24,13 @@ K = TypeVar("K", bound=Hashable)
 TICK_SECONDS = 1.0
 FIRST_RETRY, LAST_RETRY = 0.2, 15.0
 FIRST_CONFLICT, LAST_CONFLICT = 0.05, 2.0
-"""A conflict only means that somebody else wrote; the next look will most likely succeed."""
+"""A conflict only means that another writer was first; the retry will most likely succeed."""
 PERSISTENT = 5
 """Failures in a row after which a person should know."""
 
 
 class Later(Exception):
-    """Raised by a reconciler that can go on only in so many seconds. It's no failure, and nobody is kept waiting."""
+    """Raised by a reconciler that can go on only in so many seconds. It is no failure, and no worker waits."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"in {seconds:.1f} s")
@@ -40,7 +40,7 @@ class Later(Exception):
 class Queue(Generic[K]):
     """Calls `reconcile` with each key that was added, never twice at once for one key.
 
-    Somebody owns a task with `run()`. Keys may be added before it runs.
+    The owner runs a task with `run()`. Keys may be added before it runs.
     """
 
     def __init__(
@@ -66,13 +66,10 @@ class Queue(Generic[K]):
         self._not_before: dict[K, float] = {}
         self._changed = asyncio.Event()
 
-    def __len__(self) -> int:
-        return len(self._due)
-
     def add(self, key: K, after: float = 0.0) -> None:
-        """Has the key looked at in `after` seconds, or sooner where that is due already.
+        """Enqueues the key for in `after` seconds, or sooner where it is due already.
 
-        A key that failed is not looked at before its backoff is over.
+        A key that failed is not reconciled before its backoff is over.
         """
         due = max(self._clock() + after, self._not_before.get(key, 0.0))
         if self._due.get(key, due + 1) <= due:
@@ -124,8 +121,8 @@ class Queue(Generic[K]):
         except ApiError as error:
             self._failed(key, error)
         except Exception as error:
-            # A mistake of ours about one object must not stop the work on all others.
-            log.exception("Reconciler broke", queue=self.name, key=key)
+            # A bug that one object triggers must not stop the work on all others.
+            log.exception("Reconciler raised an exception", queue=self.name, key=key)
             self._failed(key, error)
         else:
             self._succeeded(key)
@@ -137,16 +134,16 @@ class Queue(Generic[K]):
 
     def _succeeded(self, key: K) -> None:
         if self._failures.pop(key, 0) >= PERSISTENT:
-            log.info("Recovered", queue=self.name, key=key)
+            log.info("Reconciler recovered", queue=self.name, key=key)
         self._not_before.pop(key, None)
 
     def _failed(self, key: K, error: Exception) -> None:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         conflict = isinstance(error, Conflict)
         if failures == PERSISTENT:
-            log.error("Kept failing", queue=self.name, key=key, error=str(error))
+            log.error("Reconciler keeps failing", queue=self.name, key=key, error=str(error))
         elif failures == 1 and not conflict:
-            log.warning("Failed, to be retried", queue=self.name, key=key, error=str(error))
+            log.warning("Reconciler failed and will retry", queue=self.name, key=key, error=str(error))
         first, last = (FIRST_CONFLICT, LAST_CONFLICT) if conflict else (FIRST_RETRY, LAST_RETRY)
         delay = min(first * 2 ** min(failures - 1, 10), last) * random.uniform(0.5, 1.0)
         if isinstance(error, ApiError) and error.retry_after:

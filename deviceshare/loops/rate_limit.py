@@ -1,4 +1,4 @@
-"""Turns for work that may wait: so many a second over all keys, however many of them want it at once."""
+"""A rate limit for work that may wait: so many a second over all keys, however many want it at once."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -7,7 +7,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class RateLimit(Generic[K]):
-    """A key that asks is given a moment and keeps it until its turn is over. Nobody waits while few ask."""
+    """A key that asks is given a time and keeps it until its turn is over. No key waits while few ask."""
 
     def __init__(self, a_second: float) -> None:
         self._apart = 1 / a_second
@@ -15,7 +15,7 @@ class RateLimit(Generic[K]):
         self._given: dict[K, float] = {}
 
     def at(self, key: K, now: float) -> float:
-        """When the key's turn comes, in the seconds of the clock that tells `now`."""
+        """When the key's turn comes, in seconds of the clock of `now`."""
         if key not in self._given:
             self._given[key] = max(self._next, now)
             self._next = self._given[key] + self._apart

@@ -1,4 +1,4 @@
-"""Fresh reads that several callers share.
+"""Fresh reads, shared by callers that arrive while one is under way.
 
 claims.md lets several binds share one GET, as long as it began after each of them arrived. So a caller never joins a
 read that is under way; those who arrive meanwhile share the next one.

@@ -46,11 +46,11 @@ from deviceshare.web.snapshots import Snapshots
 log = structlog.get_logger(__name__)
 
 DRAIN_SECONDS = 1.5
-"""Between "not ready" and closing the doors, so that who still has our address finds somebody at home. kube-proxy takes
-a second to forget a pod that ends; more would let the next leader begin later than it need."""
+"""Between "not ready" and closing the servers, for clients that still have our address: kube-proxy takes a second to
+forget a pod that ends. More would let the next leader begin later than it need."""
 
 GARBAGE_THRESHOLD = 20_000
-"""Objects made and not freed, between two looks for garbage among the young ones."""
+"""Objects made and not freed, between two collections of the youngest."""
 
 
 def main(settings: Settings) -> int:
@@ -102,9 +102,9 @@ class Process:
     async def run(self, stopping: asyncio.Event) -> int:
         """Starts everything, waits for the signal or for a part to fail, stops everything; returns the exit code.
 
-        Start: the probes first, so that a start that hangs can be looked at; the mirrors; the election, which waits for
+        Start: the probes first, so that a start that hangs can be examined; the mirrors; the election, which waits for
         the mirrors; last the other servers, which answer "not ready" as long as those aren't synced. Stop, in reverse:
-        readiness says no while the doors are still open; requests under way end; the leader's work stops and then its
+        readiness says no while the servers are still open; requests under way end; the leader's work stops and then its
         lease is released; what people should read is posted; the mirrors go last, since everything above reads them.
         """
         log.info("Started deviceshare", version=__version__, roles=sorted(self._settings.roles))

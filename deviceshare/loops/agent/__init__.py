@@ -1,1 +1,1 @@
-"""The node agent's work: look at devices and processes, judge, report, evict intruders."""
+"""The agent's loops: they judge the health of a node's devices, report it, and find processes that trespass."""

@@ -1,7 +1,7 @@
-"""What the vendor's device plugin gave to pods: the kubelet's word, in the devices' and the pods' own names.
+"""The devices that vendors' device plugins allocated to pods, as the kubelet says, by the numbers and UIDs of both.
 
-Whoever takes a pod for known by this must be able to rely on it, so it is all or nothing: what can't be told apart in
-full is unknown, and unknown means that nobody but the plugin gives devices of the node away.
+Decisions rely on every pod being in it, so it is all or nothing: unless each device and each pod is identified, the
+allocations are unknown, and then only the device plugin allocates devices of the node.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Allocations:
         changed: Callable[[], object],
         placeholders: str = "",
     ) -> None:
-        """`kubelet` is None where its socket isn't to be read; `parts` tells the devices as they were seen last.
+        """`kubelet` is None where its socket isn't to be read; `parts` returns the devices as they were seen last.
 
         `placeholders` is the namespace of placeholder pods, empty where there are to be none.
         """
@@ -96,7 +96,7 @@ class Allocations:
                 continue  # its containers are over, the kubelet lists it until it is deleted
             placeholder = pod is not None and self._is_placeholder(pod)
             if placeholder and pod and pod.metadata.deletion_timestamp:
-                continue  # it keeps nothing any more, and whoever looks at the node's pods doesn't know what it has
+                continue  # it reserves nothing any more, and for readers of the node's pods it is gone
             # A pod that was deleted by force is in no mirror, while its containers may run on.
             uid = pod.metadata.uid if pod else earlier[key].uid if key in earlier else ""
             if not uid:
@@ -113,9 +113,9 @@ class Allocations:
         if trouble != self._trouble:
             self._trouble = trouble
             if trouble:
-                log.warning("Failed to learn what device plugins gave away", trouble=trouble)
+                log.warning("Agent failed to learn the allocations of device plugins", trouble=trouble)
             else:
-                log.info("Learned what device plugins gave away", allocations=len(self.known or ()))
+                log.info("Agent learned the allocations of device plugins", allocations=len(self.known or ()))
 
 
 def _numbers(parts: Iterable[Part]) -> Mapping[tuple[str, str], int]:
@@ -123,7 +123,7 @@ def _numbers(parts: Iterable[Part]) -> Mapping[tuple[str, str], int]:
 
 
 def _number(numbers: Mapping[tuple[str, str], int], resource: str, device: str) -> int:
-    """A plugin's name for a device: its UUID, `UUID::0` where several pods take turns, or its index."""
+    """The index of a device by the plugin's name for it: UUID, `UUID::0` where pods share it in time, or index."""
     name = device.partition("::")[0]
     if name.isdecimal():
         return int(name)

@@ -1,4 +1,4 @@
-"""Ends pods through the eviction API, which honours PodDisruptionBudgets and leaves the pod its time."""
+"""Evictions of pods, by the eviction API: it honours PodDisruptionBudgets and grace periods."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from deviceshare.loops.queue import Queue
 log = structlog.get_logger(__name__)
 
 FRESH_SECONDS: Final = 15.0
-"""For so long a wish holds; a pod that mended its ways while a budget protected it is spared."""
+"""For so long a request to evict holds: a pod that stopped trespassing while a budget protected it is spared."""
 REST_SECONDS: Final = 60.0
 """After an eviction, until the same pod may be evicted again: it may take its time to end."""
 

@@ -1,8 +1,8 @@
-"""Tells people of processes on devices that are somebody else's, and, where they ask for it, ends their pods.
+"""Processes on devices of a group that they don't belong to: reported, and their pods evicted where that is enabled.
 
-What is seen once may be a process that is just going, or a pod that the watch hasn't told of: it counts when it is seen
-again within a minute. Who somebody is, the kernel and the API server say (trespasses.py): no other name, no new
-process and no pause between two looks makes a trespasser unknown.
+A process seen once may be about to end, or belong to a pod that the watch hasn't reported yet: it counts when it is
+seen again within a minute. Its identity is what the kernel and the API server say (trespasses.py): neither another
+name, nor a new process, nor a pause between two looks hides a trespasser.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 SPARED: Final = "kube-system"
 """The namespace whose pods are never evicted: the cluster's own, such as device plugins."""
 MEMORY: Final = 12
-"""Looks for which somebody who was seen is remembered: a minute."""
+"""Looks for which a trespasser is remembered: a minute."""
 
 Finding = tuple[Device, Suspect]
 
@@ -37,15 +37,15 @@ class IntruderGuard:
     """Compares each look with those before."""
 
     def __init__(self, node: OwnNode, evict: Callable[[Intruder], object] | None = None) -> None:
-        """`evict` is told of each pod to evict, at each look again; None where nobody is to be evicted."""
+        """`evict` is called with each pod to evict, at each look; None where no pod is to be evicted."""
         self._node = node
         self._evict = evict
         self._looks = 0
         self._seen: dict[Suspect, int] = {}
-        """The look at which somebody trespassed last."""
+        """The look at which each trespassed last."""
         self._names: dict[Finding, tuple[int, str]] = {}
-        """The process that was found first, and the last look at which that stood: else each new name were news."""
-        self._told: set[Finding] = set()
+        """The process found first, and the last look at which it was seen: a new name is no new finding."""
+        self._warned: set[Finding] = set()
         self._reported: list[Trespass] = []
 
     def remember(self, reported: Iterable[Trespass]) -> None:
@@ -66,20 +66,20 @@ class IntruderGuard:
             if not seen and not reported:
                 continue
             stayed[finding] = replace(as_trespass(occupant), process=name)
-            if finding not in self._told and not reported:
-                self._tell(ledger, occupant, name)
+            if finding not in self._warned and not reported:
+                self._warn(ledger, occupant, name)
             if seen:  # by this agent itself: one before it may have seen another pod of this name
-                self._send_away(occupant)
+                self._request_eviction(occupant)
         self._forget(found, stayed)
         return stayed
 
     def _forget(self, found: Iterable[Finding], stayed: Iterable[Finding]) -> None:
-        """Remembers this look, and forgets those that are long over."""
+        """Remembers this look, and forgets those that are older than `MEMORY`."""
         oldest = self._looks - MEMORY
         self._seen.update((suspect, self._looks) for _, suspect in found)
         self._seen = {suspect: look for suspect, look in self._seen.items() if look > oldest}
         self._names = {finding: named for finding, named in self._names.items() if named[0] > oldest}
-        self._told = (self._told | set(stayed)) & self._names.keys()
+        self._warned = (self._warned | set(stayed)) & self._names.keys()
         self._reported = []
 
     def _known(self, occupant: Occupant) -> Trespass | None:
@@ -88,12 +88,12 @@ class IntruderGuard:
         alike = (each for each in self._reported if replace(each, process=row.process) == row)
         return next((each for each in alike if row.pod or each.process == row.process), None)
 
-    def _send_away(self, occupant: Occupant) -> None:
+    def _request_eviction(self, occupant: Occupant) -> None:
         if self._evict and occupant.pod_uid and not occupant.pod.startswith(f"{SPARED}/"):
             namespace, _, name = occupant.pod.partition("/")
             self._evict(Intruder(namespace, name, occupant.pod_uid))
 
-    def _tell(self, ledger: NodeDevices, occupant: Occupant, process: str) -> None:
+    def _warn(self, ledger: NodeDevices, occupant: Occupant, process: str) -> None:
         holders = [claim.holder_name for claim in ledger.claims.values() if occupant.device in ledger.reserved(claim)]
         groups = listed(sorted(holders))
         log.warning(

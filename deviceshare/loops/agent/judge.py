@@ -1,4 +1,4 @@
-"""Which devices are well: what is seen of them, the errors that were told, and what was reported before.
+"""The health of the node's devices: by what is seen of them, their errors, and what was reported before.
 
 The marks of unhealthy devices are read back from the last report before anything is judged, so that an agent that is
 restarted, or a node whose agent is replaced, forgets none.
@@ -19,7 +19,7 @@ from deviceshare.loops.subjects import node_subject
 log = structlog.get_logger(__name__)
 
 PATIENCE: Final = 2
-"""Looks in a row at a driver that doesn't answer, until its devices are given up: it may just be restarted."""
+"""Looks in a row at a driver that doesn't answer, until its devices count as unhealthy: it may only be restarting."""
 
 
 class Judge:
@@ -45,9 +45,9 @@ class Judge:
         self.known = reported
 
     def judge(self, sight: Sight) -> Hardware | None:
-        """The devices with their marks; None where that is not to be said yet."""
+        """The devices with their marks; None while that can't be decided yet."""
         self._take_xids(sight)
-        self._say_trouble(sight)
+        self._log_trouble(sight)
         self._silent = self._silent + 1 if sight.parts is None else 0
         if self.known is None or 0 < self._silent < PATIENCE:
             return None
@@ -71,16 +71,16 @@ class Judge:
             cdi_kinds=self.known.cdi_kinds if silent else sight.cdi_kinds,
             runtime=self.known.runtime if silent else sight.runtime,
         )
-        self._tell(examined.changes)
+        self._record(examined.changes)
         return self.known
 
     def _take_xids(self, sight: Sight) -> None:
         for xid in sight.xids:
             self._on_xid(xid)
             if xid.number in APPLICATION_XIDS:
-                log.info("Saw an error of an application", uuid=xid.uuid, xid=xid.number, text=xid.text)
+                log.info("Driver reported an error of an application", uuid=xid.uuid, xid=xid.number, text=xid.text)
                 continue
-            log.warning("Saw an error of a device", uuid=xid.uuid, xid=xid.number, text=xid.text)
+            log.warning("Driver reported an error of a device", uuid=xid.uuid, xid=xid.number, text=xid.text)
             # Where the driver doesn't say which device it is, it may be any.
             uuids = [xid.uuid] if xid.uuid else [part.uuid for part in sight.parts or self._devices()]
             self._faults.update(dict.fromkeys(uuids, xid.text))
@@ -97,7 +97,7 @@ class Judge:
     def _devices(self) -> Iterable[Part]:
         return self.known.devices if self.known else ()
 
-    def _tell(self, changes: Iterable[Change]) -> None:
+    def _record(self, changes: Iterable[Change]) -> None:
         subject = node_subject(self._node.name)
         for change in changes:
             part = change.part
@@ -111,10 +111,10 @@ class Judge:
                 message = f"{name} is no longer allocated: {part.unhealthy}; when it is repaired, {cure}"
                 self._node.recorder.warn(subject, "DeviceUnhealthy", message)
 
-    def _say_trouble(self, sight: Sight) -> None:
+    def _log_trouble(self, sight: Sight) -> None:
         if sight.trouble != self._trouble:
             self._trouble = sight.trouble
             if sight.trouble:
-                log.warning("Failed to read the devices", trouble=sight.trouble)
+                log.warning("Agent failed to read the devices", trouble=sight.trouble)
             else:
-                log.info("Read the devices", driver=sight.driver, devices=len(sight.parts or ()))
+                log.info("Agent read the devices", driver=sight.driver, devices=len(sight.parts or ()))

@@ -1,4 +1,4 @@
-"""One look at the node's devices after another: from what is seen to what is reported and shown."""
+"""From each look at the node's devices to the report and the usage that is shown."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ from deviceshare.loops.agent.reporter import Reporter
 from deviceshare.loops.agent.tenants import Tenant, Tenants
 
 BLIND_SECONDS: Final = 60.0
-"""Without a look for so long, the agent doesn't do its work. A driver that hangs is noticed, and told, before."""
+"""Without a look for so long, the agent doesn't do its work. A driver that hangs is reported earlier."""
 
 
 class Lookout:
@@ -52,7 +52,7 @@ class Lookout:
         return f"the last look at the devices was {blind:.0f} s ago" if blind > BLIND_SECONDS else ""
 
     def take(self, sight: Sight) -> None:
-        """Judges what was seen. Called on the event loop; waits for nobody."""
+        """Judges what was seen. Called on the event loop; never blocks."""
         ledger = self._node.ledger
         if self._judge.known is None and ledger and not ledger.metadata.hides("status.hardware"):
             self._remember(ledger.hardware)
@@ -63,7 +63,9 @@ class Lookout:
         if judged is not None:
             self.hardware = judged
         self.report()
-        self._looked = self._node.clock()  # at the end: an agent whose looks break doesn't do its work either
+        self._looked = (
+            self._node.clock()
+        )  # At the end: an agent that fails to judge what it sees doesn't do its work either.
 
     def _remember(self, reported: Hardware) -> None:
         """Takes over what an agent before this one reported."""
@@ -73,7 +75,7 @@ class Lookout:
         self._trespasses = reported.trespasses
 
     def report(self) -> None:
-        """Has reported what is known by now: to be called when a part of it has changed."""
+        """Reports what is known by now. To be called when a part of it has changed."""
         if self.hardware is None or not self._allocations.asked:
             return
         self.hardware = replace(

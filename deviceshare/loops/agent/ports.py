@@ -1,4 +1,4 @@
-"""What the agent's loops need from the world: eyes for the devices, the kubelet's word, and a few writes."""
+"""The ports of the agent's loops: what the driver shows, what the kubelet answers, and the agent's few writes."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
@@ -22,11 +22,11 @@ class Running(Struct, frozen=True):
     owner: Owner | None
     """None for a process outside of any pod."""
     started: int = 0
-    """In clock ticks since the node did: a PID is given to other processes in time."""
+    """In clock ticks since the node booted: PIDs are reused."""
 
 
 class Use(Struct, frozen=True):
-    """What one device is doing; None where the driver can't tell."""
+    """The use of one device; None where the driver doesn't say."""
 
     uuid: str
     memory_used_mib: int | None = None
@@ -36,7 +36,7 @@ class Use(Struct, frozen=True):
 
 
 class Xid(Struct, frozen=True):
-    """An error that the driver told of. `uuid` is empty where it didn't say of which device."""
+    """An error that the driver reported. `uuid` is empty where it didn't name the device."""
 
     uuid: str
     number: int
@@ -63,7 +63,7 @@ class Sight(Struct, frozen=True):
 
 
 class PluginAllocation(Protocol):
-    """What device plugins gave to one pod, of one resource."""
+    """The devices of one resource that device plugins allocated to one pod."""
 
     @property
     def namespace(self) -> str: ...
@@ -76,11 +76,11 @@ class PluginAllocation(Protocol):
 
 
 class AllocationsUnknown(Exception):
-    """The kubelet doesn't say what was given away; the text tells why and what to do."""
+    """The kubelet doesn't say what was allocated; the text says why and what to do."""
 
 
 Kubelet = Callable[[], Awaitable[Sequence[PluginAllocation]]]
-"""What plugins gave away. Bounded in time; raises Unreadable."""
+"""What device plugins allocated. Bounded in time; raises AllocationsUnknown."""
 
 
 class Writer(Protocol):

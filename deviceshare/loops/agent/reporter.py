@@ -1,8 +1,8 @@
-"""Writes the report into the node's NodeDevices, when and only when it says something new.
+"""The report of the node's hardware in its NodeDevices, written when and only when it has changed.
 
-Every write makes a bind that is just claiming on this node begin again, and thousands of agents write to one API
-server: there is no heartbeat. The fields are the agent's own (server-side apply), so it contends with nobody; a
-report that somebody else changed is written again.
+Every write makes a bind that is claiming on this node at the moment retry, and thousands of agents write to one API
+server: there is no heartbeat. The fields are the agent's own (server-side apply), so no write conflicts; a report that
+was changed by another writer is written again.
 """
 
 import msgspec
@@ -37,7 +37,7 @@ class Reporter:
         node.ledgers.subscribe(lambda change: self._queue.add(change.key))
 
     def want(self, hardware: Hardware) -> None:
-        """Has this reported, unless it is."""
+        """Reports this, unless it is reported already."""
         if hardware != self._wanted:
             self._wanted = hardware
             self._queue.add(self._node.name)
@@ -64,7 +64,7 @@ class Reporter:
                 NODE_DEVICES, self._node.name, body, manager=contract.AGENT, subresource="status"
             )
         except NotFound:
-            self._miss()  # its addition will be told by the watch
+            self._miss()  # The watch will report its addition.
             return
         self.reports += 1
         self._written, self._kept = wanted, made.hardware
@@ -73,10 +73,10 @@ class Reporter:
         unhealthy = sum(bool(part.unhealthy) for part in wanted.devices)
         log.info("Reported hardware", devices=len(wanted.devices), unhealthy=unhealthy, driver=wanted.driver)
         if made.hardware != wanted:
-            log.warning("The NodeDevices kept a part of the report only: apply the CRDs of this version")
+            log.warning("API server kept a part of the report only: apply the CRDs of this version")
 
     def _miss(self) -> None:
         self.fault = "the node has no NodeDevices yet"
         if not self._missing:
             self._missing = True
-            log.info("Found no NodeDevices to report into; waiting for the leader to make it", node=self._node.name)
+            log.info("Found no NodeDevices to report into; waiting for the leader to create it", node=self._node.name)

@@ -1,7 +1,7 @@
-"""The node's pods: whose a process is.
+"""The pods and containers that processes on the node belong to.
 
 A pod's owner writes its annotations, and may know the UIDs of others. So a pod is what its own UID says; an annotation
-never stands in for another pod's UID, and never makes a member of a group by itself.
+never stands in for another pod's UID, and alone never makes a pod a member of a group.
 """
 
 from typing import Final
@@ -47,7 +47,7 @@ class Tenants:
             holder_uid = holder_uid_of(meta) if believed else ""
             return Tenant(meta.key, meta.uid, pod.container(owner.container), holder_uid)
         if pod := self._static.get(owner.pod_uid):
-            # Nobody binds a static pod, so none has a group, whatever its mirror says.
+            # A static pod is never bound, so it has no group, whatever its mirror pod says.
             return Tenant(pod.metadata.key, pod.metadata.uid, pod.container(owner.container))
         return Tenant(pod=owner.pod_uid)
 

@@ -1,7 +1,7 @@
-"""The leader's work: which change makes which reconciler look.
+"""The leader's subscriptions: which change enqueues what for which reconciler.
 
-The reconcilers read state from the mirrors and never learn what the event was. All subscriptions stand here, on one
-page, so that whoever asks "what happens when a pod ends?" finds the answer in one place.
+The reconcilers read state from the mirrors and never learn what the change was. All subscriptions are on this page: the
+answer to "what happens when a pod ends?" is in one place.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 STUCK_SECONDS = 30.0
 """A queue that has not looked for work for this long is stuck; it does so each second."""
 COVER_SECONDS = 1.0
-"""Between a change of a pod and the look whether a claim covers its devices; nearly always one does."""
+"""Between a change of a pod and the check that a claim covers its devices; nearly always one does."""
 
 
 class Controller:
@@ -63,7 +63,7 @@ class Controller:
         try:
             for mirror, watcher in subscriptions:
                 mirror.subscribe(watcher)
-            log.info("Started to reconcile")
+            log.info("Started reconciling")
             async with asyncio.TaskGroup() as tasks:
                 for queue in self._queues:
                     tasks.create_task(queue.run(), name=queue.name)
@@ -75,27 +75,27 @@ class Controller:
             log.info("Stopped reconciling")
 
     def stuck(self) -> str:
-        """Why the work doesn't go on although it runs, or ""."""
+        """Why no work is done although the queues run, or ""."""
         now = self._term.clock()
         stuck = [queue.name for queue in self._queues if now - queue.ticked > STUCK_SECONDS]
         return f"not looked for work for {STUCK_SECONDS:.0f} s: {', '.join(stuck)}" if stuck else ""
 
     def _on_pod(self, change: ObjectChange[Pod]) -> None:
-        # Hundreds of pods may come in a second. Only those that make a difference are looked at at once.
+        # Hundreds of pods may change in a second. Only what makes a difference is enqueued at once.
         self._term.members.change(change)
         self._waker.change(change)
         for pod in change.sides:
             if not pod.group:
                 continue
-            self._statuses.look_at_pods(pod.group)
+            self._statuses.enqueue_for_pods(pod.group)
             if pod.holder_uid:
                 self._keeper.queue.add(pod.node, COVER_SECONDS)
-                self._rebinder.look_at_pod(pod)
+                self._rebinder.enqueue_pod(pod)
             if pod.ending:
                 self._endings.queue.add(change.key)
         old, new = change.old, change.new
         if old and (old.metadata.unreadable or not (new and new.lives)):
-            self._releaser.look(old.group)
+            self._releaser.enqueue_holder(old.group)
 
     def _on_ledger(self, change: ObjectChange[NodeDevices]) -> None:
         self._releaser.change(change)
@@ -104,31 +104,31 @@ class Controller:
         for ledger in change.sides:
             for claim in ledger.claims.values():
                 self._statuses.queue.add(claim.group)
-        self._look_at_groups_on(change.key)
+        self._enqueue_statuses_on(change.key)
         old, new = change.old, change.new
         if new and not (old and _free(new) <= _free(old)):
-            self._waker.look_at_waiting()
+            self._waker.enqueue_waiting()
 
     def _on_group(self, change: ObjectChange[Group]) -> None:
         self._statuses.queue.add(change.key)
-        self._releaser.look(change.key)
+        self._releaser.enqueue_holder(change.key)
         self._waker.queue.add(change.key)
         if change.new:
-            self._rebinder.look_at_group(change.new)
+            self._rebinder.enqueue_holder(change.new)
 
     def _on_node(self, change: ObjectChange[Node]) -> None:
         if change.old and change.new and _facets(change.old) == _facets(change.new):
             return  # a heartbeat
         self._keeper.queue.add(change.key)
-        self._look_at_groups_on(change.key)
-        self._waker.look_at_waiting()
+        self._enqueue_statuses_on(change.key)
+        self._waker.enqueue_waiting()
 
-    def _look_at_groups_on(self, node: str) -> None:
-        """Has the statuses looked at of groups that are bound to the node, and of those that pods wait for."""
+    def _enqueue_statuses_on(self, node: str) -> None:
+        """Enqueues the statuses of groups that are bound to the node, and of those that pods wait for."""
         for group in self._term.groups.values():
             if group.node == node:
                 self._statuses.queue.add(group.name)
-        self._statuses.look_at_waiting()
+        self._statuses.enqueue_waiting()
 
 
 def _facets(node: Node) -> tuple[object, ...]:

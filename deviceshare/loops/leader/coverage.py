@@ -1,7 +1,7 @@
-"""Pods that run with devices which no claim covers: claimed if free, else reported loudly (claims.md, repair).
+"""Pods that run with devices that no claim covers: the devices are claimed if free, else reported (claims.md, repair).
 
-It happens when somebody edits a ledger by hand, or when evidence contradicted itself as a ledger was made again. A
-device must never be given away while a pod uses it, so what is free is claimed; what isn't is for a person to decide.
+It happens when a ledger is edited by hand, or when evidence contradicted itself as a ledger was recreated. A device
+must never be allocated while a pod uses it, so what is free is claimed; the rest is for a person to decide.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import structlog
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.replacement import covers
 from deviceshare.domain.wording import listed
@@ -24,23 +24,23 @@ log = structlog.get_logger(__name__)
 
 
 class Coverage:
-    """Looks at one node at a time."""
+    """Checks one node at a time."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
         self._reported: dict[str, set[str]] = {}
         """By node, the UIDs of pods already reported."""
 
-    async def look(self, node: str) -> None:
+    async def check(self, node: str) -> None:
         """Claims what live pods of the node hold without a claim, and reports what can't be claimed.
 
         Raises:
-            Conflict: somebody else wrote the ledger; begin again.
-            ApiError: a request failed; begin again.
+            Conflict: another writer changed the ledger; retry.
+            ApiError: a request failed; retry.
         """
         ledger = self._term.ledgers.get(node)
         if ledger is None or not ledger.status.devices:
-            return  # nothing can be claimed in it; it is being made, or its device plugin restarts
+            return  # Nothing can be claimed in it: it is being created, or its device plugin restarts.
         if not _uncovered(self._term.members.holding(node), ledger):
             self._remember(node, [])
             return
@@ -56,12 +56,12 @@ class Coverage:
         for uid in sorted({pod.holder_uid for pod in uncovered} - ledger.claims.keys()):
             mine = [pod for pod in here if pod.holder_uid == uid]
             if await repair.cover(self._term.cluster, ledger, mine):
-                log.warning("Claimed the devices of pods without a claim", node=node, holder=str(mine[0].holder))
-                return  # The ledger has changed: the change has this node looked at again.
+                log.warning("Claimed devices of pods without a claim", node=node, holder=str(mine[0].holder))
+                return  # The change of the ledger enqueues this node again.
         self._remember(node, uncovered)
 
     def report_disputed(self, node: str, disputed: Iterable[Holding]) -> None:
-        """Reports what was left out when the node's ledger was made again. Its pods are found by `look` later."""
+        """Logs what was left out when the node's ledger was recreated. `check` finds its pods later."""
         for holding in disputed:
             devices = listed(map(str, holding.devices))
             log.error("Left out a disputed holding", node=node, holder=str(holding.holder), devices=devices)
@@ -83,15 +83,16 @@ class Coverage:
         devices = listed(map(str, pod.devices))
         log.error("Found a pod with devices that others hold", pod=pod.metadata.key, node=pod.node, devices=devices)
         message = (
-            f"the pod uses {devices} of node {pod.node}, which its group does not hold there and others may be given:"
+            f"the pod uses {devices} of node {pod.node}, which its group does not hold there and others may get:"
             f" delete the pod; kubectl get ndev {pod.node} shows who holds what"
         )
         self._term.recorder.warn(subject_of(pod), "DevicesNotHeld", message)
 
 
 def _uncovered(pods: Iterable[Pod], ledger: NodeDevices) -> list[Pod]:
-    claims = ledger.claims
-    return [pod for pod in pods if not covers(ledger, claims.get(pod.holder_uid, _NO_CLAIM), pod.received)]
+    return [pod for pod in pods if pod.received and not _covered(pod, ledger)]
 
 
-_NO_CLAIM = Claim("")
+def _covered(pod: Pod, ledger: NodeDevices) -> bool:
+    claim = ledger.claims.get(pod.holder_uid)
+    return claim is not None and covers(ledger, claim, pod.received)

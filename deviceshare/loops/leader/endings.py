@@ -1,7 +1,7 @@
-"""Waits out the grace period of failed pods whose containers nobody says have ended (container_states.py).
+"""Failed pods whose containers are not reported to have ended: their grace period is waited out (container_states.py).
 
-Until then such a pod lives: its devices go to nobody else. What the leader waited for it writes into the pod, so that
-every replica, the next leader and the webhooks go by the same, and a leader that is replaced only begins to wait again.
+Until then such a pod lives: its devices stay reserved. That the wait is over the leader writes into the pod, so that
+every replica, the next leader and the webhooks see the same, and a new leader only has to wait once more.
 """
 
 import structlog
@@ -43,4 +43,4 @@ class Endings:
             self._term.pods.put(await self._term.cluster.patch(PODS, meta.name, body, namespace=meta.namespace))
         except NotFound:
             return
-        log.warning("Took a failed pod for ended", pod=key, node=pod.node, phase=pod.status.phase)
+        log.warning("Marked failed pod as ended", pod=key, node=pod.node, phase=pod.status.phase)

@@ -1,8 +1,8 @@
-"""Keeps the status of groups true, and tells people what changed.
+"""The reconciler of groups: keeps their status true, and records Events for what changed.
 
 A status is written only when something in it is wrong. A transition is written at once; everything else (which pods,
-who is in the way) waits a little, so that 500 pods don't make 500 writes. A write to an unbound group makes a bind
-that is just taking it begin again: so a group whose pods have not been refused yet is left alone for a moment.
+what is in the way) waits a little, so that 500 pods don't make 500 writes. A write to an unbound group makes a bind of
+it that is under way retry: so a group whose pods have not been refused yet is left alone for a moment.
 """
 
 import structlog
@@ -15,6 +15,7 @@ from deviceshare.domain.objects.object_meta import Condition
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES
+from deviceshare.loops.leader.members import WAITING_GROUPS
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.ports import NotFound
 from deviceshare.loops.protocol import repair
@@ -26,18 +27,15 @@ log = structlog.get_logger(__name__)
 
 WORKERS = 8
 PODS_SECONDS = 1.0
-"""Between two writes that only tell which pods use one bound group."""
+"""Between two writes that only change which pods use one bound group."""
 PODS_WRITES_A_SECOND = 20
-"""Of such writes, over all groups: each costs the API server as much as a third of a pod."""
+"""Such writes over all groups: each costs the API server as much as a third of a pod."""
 WORDS_SECONDS = 5.0
-"""Between two writes that only tell in other words what an unbound group waits for."""
+"""Between two writes that only change the words in which an unbound group's obstacle is given."""
 GATHER_SECONDS = 0.05
-"""Between a change of an unbound group's pods and the look at all of them: a thousand may come at once."""
+"""Between a change of an unbound group's pods and the work on all of them: a thousand may change at once."""
 UNSETTLED_SECONDS = 2.0
 """How long an unbound group is left alone that a bind or a repair is probably taking just now."""
-
-WAITING_GROUPS = ""
-"""The key that stands for every group that pods wait for; no object has this name."""
 
 
 class GroupStatuses:
@@ -49,15 +47,15 @@ class GroupStatuses:
         self._written: dict[str, float] = {}
         self._unsettled_since: dict[str, float] = {}
         self._barred: dict[str, set[str]] = {}
-        """By group, the UIDs of the pods that were told that they wait in vain."""
+        """By group, the UIDs of the pods with an Event that says that they wait in vain."""
         self._turns: RateLimit[str] = RateLimit(PODS_WRITES_A_SECOND)
 
-    def look_at_waiting(self) -> None:
-        """Has the groups that pods wait for looked at soon: what is in their way may have changed."""
+    def enqueue_waiting(self) -> None:
+        """Enqueues the groups that pods wait for: what is in their way may have changed."""
         self.queue.add(WAITING_GROUPS, PODS_SECONDS)
 
-    def look_at_pods(self, name: str) -> None:
-        """Has the group looked at soon, one of whose pods changed: if it is bound, not before that may be written."""
+    def enqueue_for_pods(self, name: str) -> None:
+        """Enqueues the group one of whose pods changed: if it is bound, for when that may be written."""
         group = self._term.groups.get(name)
         bound = group is not None and group.node and name in self._written
         rest = self._written[name] + PODS_SECONDS - self._term.clock() if bound else 0.0
@@ -80,7 +78,7 @@ class GroupStatuses:
         if not group.node and self._term.fleet.pods(group.uid) and await self._readopt(group):
             return
         self._note_unsettled(group)
-        self._tell_barred(group)
+        self._warn_barred(group)
         wanted = await self._desired(group)
         patch = group_status.status_patch(group.status, wanted)
         if not patch:
@@ -95,17 +93,17 @@ class GroupStatuses:
         self._written[name] = self._term.clock()
         self._turns.over(name)
         for condition in changes:
-            self._tell(group, condition)
+            self._record(group, condition)
 
     async def _readopt(self, group: Group) -> bool:
-        """Gives a group its node again whose status was lost; whether that is done."""
+        """Restores the node of a group whose status was lost; returns whether that is done."""
         written = await repair.readopt(self._term.cluster, group.name)
         if written is None:
-            # Its pods contradict each other, its ledger has to be made again first, or only our mirror is behind: when
+            # Its pods contradict each other, its ledger has to be recreated first, or only our mirror is behind: when
             # that changes, a pod, a ledger or the group does.
             return False
         self._term.groups.put(written)
-        log.warning("Repaired group", group=group.name, node=written.node)
+        log.warning("Repaired status of group", group=group.name, node=written.node)
         self._term.recorder.note(
             subject_of(group), "Repaired", f"its status was lost; its pods run on node {written.node}"
         )
@@ -113,11 +111,11 @@ class GroupStatuses:
 
     async def _desired(self, group: Group) -> GroupStatus:
         if group.node and not self._claimed(group):
-            # The mirrors of groups and ledgers don't move together: nothing is called missing that was not looked for.
+            # The mirrors of groups and ledgers are not in step: a ledger is only missing when a read says so.
             try:
                 self._term.ledgers.put(await self._term.cluster.get(NODE_DEVICES, group.node))
             except NotFound:
-                log.debug("Found no ledger", node=group.node)
+                log.debug("Found no ledger of node", node=group.node)
         home = await self._home(group)
         pods = self._term.members.named(group.name)
         return group_status.desired_status(group, self._term.fleet, home=home, pods=pods, now=timestamps.now())
@@ -157,18 +155,18 @@ class GroupStatuses:
         else:
             self._unsettled_since.pop(group.name, None)
 
-    def _tell_barred(self, group: Group) -> None:
-        """An event for each pod that waits in vain, once."""
+    def _warn_barred(self, group: Group) -> None:
+        """Records an Event for each pod that waits in vain, once."""
         found = barred(self._term.fleet, group, self._term.members.pending(group.name))
-        told = self._barred.pop(group.name, set())
+        warned = self._barred.pop(group.name, set())
         for each in found:
-            if each.pod.metadata.uid not in told:
+            if each.pod.metadata.uid not in warned:
                 self._term.recorder.warn(subject_of(each.pod), "NodesRuledOut", str(each.reason))
         if found:
             self._barred[group.name] = {each.pod.metadata.uid for each in found}
 
-    def _tell(self, group: Group, now: Condition) -> None:
-        """The event for a transition, where it is one that somebody should know of."""
+    def _record(self, group: Group, now: Condition) -> None:
+        """Records the Event for a transition that people should know of."""
         if now.type == group_status.IS_BOUND:
             if now.status == group_status.TRUE:
                 self._term.recorder.note(subject_of(group), "Bound", now.message)
@@ -177,8 +175,8 @@ class GroupStatuses:
             return
         before = {condition.type: condition.status for condition in group.status.conditions}.get(now.type)
         if now.status == group_status.FALSE:
-            log.warning("Found group degraded", group=group.name, node=group.node, reason=now.reason)
+            log.warning("Group is degraded", group=group.name, node=group.node, reason=now.reason)
             self._term.recorder.warn(subject_of(group), "Degraded", now.message)
         elif now.status == group_status.TRUE and before == group_status.FALSE:
-            log.info("Found group recovered", group=group.name, node=group.node)
+            log.info("Group recovered", group=group.name, node=group.node)
             self._term.recorder.note(subject_of(group), "Recovered", now.message)

@@ -1,7 +1,7 @@
-"""Keeps a ledger for each shared node: what it has, as the node says; made again when it was lost.
+"""The reconciler of shared nodes: keeps a ledger for each, with what the node has, and recreates one that was lost.
 
-A new ledger names no devices and so is closed: nobody can claim in it. Only when everything that lives on the node has
-a claim is it opened, by writing the devices (repairing.open_ledger). A ledger that has lost all its devices for a
+A new ledger names no devices and so is closed: nothing can be claimed in it. Only when everything that lives on the
+node has a claim is it opened, by writing the devices (repair.open_ledger). A ledger that has lost all its devices for a
 moment, as when a device plugin restarts, is opened in the same way.
 """
 
@@ -29,16 +29,16 @@ log = structlog.get_logger(__name__)
 
 WORKERS = 8
 SUMMARY_SECONDS = 2.0
-"""Between two writes of a ledger's one-line summaries. Each makes a bind that is just claiming there begin again."""
+"""Between two writes of a ledger's one-line summaries. Each makes a bind that is claiming there at the moment retry."""
 
 
 class Ledgers:
     """The reconciler of shared nodes and their NodeDevices, keyed by node name."""
 
-    def __init__(self, term: Term, covering: Coverage) -> None:
+    def __init__(self, term: Term, coverage: Coverage) -> None:
         self._term = term
         self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=WORKERS, clock=term.clock)
-        self._covering = covering
+        self._coverage = coverage
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
         self._fenced_evidence = SharedRead(lambda _: repair.fenced_evidence(term.cluster))
         self._evidence = SharedRead(lambda _: repair.evidence(term.cluster))
@@ -54,7 +54,7 @@ class Ledgers:
     async def _reconcile(self, name: str) -> None:
         node, seen = self._term.nodes.get(name), self._term.ledgers.get(name)
         if any(each.metadata.unreadable for each in (node, seen) if each):
-            return  # What is in it is somebody's: nothing is written over it, nor concluded from the rest.
+            return  # What it hides may be in use: nothing is overwritten, nor concluded from the rest.
         if node is None or not node.shared:
             self._forget(name)
             await self._retire(name, seen)
@@ -69,7 +69,7 @@ class Ledgers:
             await self._adopt(node, seen)
             return
         await self._keep_devices(node, seen)
-        await self._covering.look(name)
+        await self._coverage.check(name)
 
     async def _recreate(self, node: Node) -> None:
         name = node.metadata.name
@@ -91,10 +91,10 @@ class Ledgers:
             self._term.recorder.note(
                 subject_of(made), "Repaired", f"recreated with what groups and running pods hold: {holders}"
             )
-        self._covering.report_disputed(name, disputed)
+        self._coverage.report_disputed(name, disputed)
 
     async def _adopt(self, node: Node, seen: NodeDevices) -> None:
-        """Makes the ledger the child of a node that was made again, before it is deleted with the old one."""
+        """Makes the ledger the child of a node that was recreated, before it is deleted with the old one."""
         body = {
             "metadata": {
                 "resourceVersion": seen.metadata.resource_version,
@@ -110,7 +110,7 @@ class Ledgers:
         if devices and decided and not seen.status.devices:
             disputed = await repair.open_ledger(self._term.cluster, name, devices, gather=lambda: self._evidence(""))
             log.info("Opened ledger", node=name, devices=len(devices))
-            self._covering.report_disputed(name, disputed)
+            self._coverage.report_disputed(name, disputed)
             return
         # A closed ledger stays closed here: it is opened above, once it says what is withheld, and in which words.
         patch = ledger_status.devices_patch(seen, devices if seen.status.devices else (), withheld, words)
@@ -125,17 +125,17 @@ class Ledgers:
         self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, name, patch, subresource="status"))
         self._written[name] = self._term.clock()
         if not same_devices:
-            log.info("Recorded devices", node=name, total=patch["status"]["total"])
+            log.info("Recorded devices of node", node=name, total=patch["status"]["total"])
 
     async def _retire(self, name: str, seen: NodeDevices | None) -> None:
-        """Deletes the ledger of a node that is no longer shared, once nobody holds anything of it."""
+        """Deletes the ledger of a node that is no longer shared, once nothing of it is held."""
         if seen is None or seen.claims:
             return
         try:
             if (await self._term.cluster.get(NODES, name)).shared:
-                raise Later(1.0)  # the mirror has yet to learn of it
+                raise Later(1.0)  # The mirror is behind.
         except NotFound:
-            log.debug("Found no node of a ledger", node=name)
+            log.debug("Found no node for ledger", node=name)
         meta = seen.metadata
         try:
             await self._term.cluster.delete(NODE_DEVICES, name, uid=meta.uid, resource_version=meta.resource_version)
@@ -154,14 +154,14 @@ class Ledgers:
         faults = [*of_annotation, *(str(w) for w in withheld if w.reason != KEPT_OUT and not of_annotation)]
         if not devices and not withheld and not faults:
             annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
-            cures = f"start its device plugin or deviceshare's agent there, or say what it has: {annotate}"
+            cures = f"start its device plugin or deviceshare's agent there, or name what it has: {annotate}"
             faults = [f"the node is shared but has no devices: {cures}"]
         text = "; ".join(faults)
         if text == self._faults.get(name, ""):
             return
         self._faults[name] = text
         if text:
-            log.warning("Found faults in an inventory", node=name, faults=text)
+            log.warning("Found faults in inventory of node", node=name, faults=text)
             self._term.recorder.warn(subject_of(node), "DevicesUnknown", text)
 
     def _forget(self, name: str) -> None:

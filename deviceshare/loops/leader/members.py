@@ -1,9 +1,12 @@
-"""The pods of the groups, by what the reconcilers ask for, so that nobody looks through all of them."""
+"""An index of the groups' pods by group and by node, so that no reconciler goes through all of them."""
 
 from collections.abc import Callable
 
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.ports import ObjectChange
+
+WAITING_GROUPS = ""
+"""The key that stands for every group that pods wait for; no object has this name."""
 
 
 class _Index:

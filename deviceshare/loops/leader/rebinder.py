@@ -1,8 +1,8 @@
-"""When a group's devices are replaced, its pods are told, and what they had is given back (claims.md, rebind).
+"""The reconciler of rebinds: replaces a group's devices, updates its pods, releases what they had (claims.md, rebind).
 
-rebinding.py is safe whoever begins it, and whenever. Here the mirrors only tell when it's worth the trouble: a group
-whose request has no answer, a pod that is told something else than its group's claim holds, a former device that no
-pod has any more. Claims that nobody ever asked to rebind cost a glance.
+The protocol (protocol/rebind.py) is safe whoever begins it, and whenever. Here the mirrors only say when it is worth
+the requests: a group whose request has no answer, a pod whose annotations differ from its group's claim, a former
+device that no pod has any more. Claims that were never to be rebound cost one comparison.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 WORKERS = 4
 GATHER_SECONDS = 0.1
-"""Between a change of a pod and the look at its group's claim: pods change in bursts."""
+"""Between a change of a pod and the work on its group's claim: pods change in bursts."""
 
 
 class Rebinder:
@@ -40,20 +40,20 @@ class Rebinder:
         self._standing: dict[ClaimKey, tuple[Claim, float]] = {}
         """Each claim with former devices as it is, and since when we have seen it so."""
 
-    def look_at_group(self, group: Group) -> None:
-        """Has the group's claim looked at if it was ever asked to be rebound."""
+    def enqueue_holder(self, group: Group) -> None:
+        """Enqueues the group's claim if a rebind of it was ever requested."""
         if group.node and group.rebind:
             self.queue.add(ClaimKey(group.node, group.uid))
 
     def change(self, change: ObjectChange[NodeDevices]) -> None:
-        """Takes in a change of a ledger; has those of its claims looked at that are or were to be rebound."""
+        """Enqueues those claims of a changed ledger that are or were to be rebound."""
         for ledger in change.sides:
             for uid, claim in ledger.claims.items():
                 if self._concerns(claim, uid):
                     self.queue.add(ClaimKey(ledger.node, uid))
 
-    def look_at_pod(self, pod: Pod) -> None:
-        """Has the claim looked at that the pod has its devices from; the pod may have ended."""
+    def enqueue_pod(self, pod: Pod) -> None:
+        """Enqueues the claim that the pod has its devices from; the pod may have ended."""
         ledger = self._term.fleet.ledger(pod.node)
         claim = ledger.claims.get(pod.holder_uid) if ledger else None
         if claim and self._concerns(claim, pod.holder_uid):
@@ -75,11 +75,11 @@ class Rebinder:
         group = self._asking(key, ledger, claim)
         if group is not None:
             await self._answer(group.name)
-        elif untold := [pod for pod in self._mine(key) if replacement.telling(pod, ledger, claim)]:
-            await self._tell(key, untold)
+        elif outdated := [pod for pod in self._mine(key) if replacement.telling(pod, ledger, claim)]:
+            await self._update(key, outdated)
         elif len(replacement.still_held(claim, self._mine(key))) < len(claim.former):
             await self._release(key)
-        # What any of these wrote is a change of the claim or of pods, which has us look again.
+        # What any of these wrote is a change of the claim or of pods, which enqueues it again.
 
     def _asking(self, key: ClaimKey, ledger: NodeDevices, claim: Claim) -> Group | None:
         """The group of the claim, if it waits for other devices and they can be chosen now."""
@@ -87,7 +87,7 @@ class Rebinder:
         if group is None or (group.uid, group.node) != (key.uid, key.node):
             return None
         if node is not None and rebooted(node, ledger.hardware):
-            return None  # The numbers may be others by now; the agent's next report has us look again.
+            return None  # The indices may have changed; the agent's next report enqueues it again.
         return group if replacement.awaits(group, ledger, claim) else None
 
     def _mine(self, key: ClaimKey) -> list[Pod]:
@@ -130,19 +130,20 @@ class Rebinder:
             )
             self._term.recorder.note(subject, "Rebound", message)
 
-    async def _tell(self, key: ClaimKey, pods: list[Pod]) -> None:
+    async def _update(self, key: ClaimKey, pods: list[Pod]) -> None:
         try:
-            # Within the time of a bind: whoever makes a lost ledger again waits that long for both.
+            # Within the time of a bind: who recreates a lost ledger waits that long for both.
             async with asyncio.timeout(BIND_SECONDS):
                 changed = await protocol.tell(self._term.cluster, key.node, key.uid, pods)
         except TimeoutError:
-            raise Unavailable(f"telling pods on node {key.node} took longer than {BIND_SECONDS:g} s") from None
+            raise Unavailable(f"updating pods on node {key.node} took longer than {BIND_SECONDS:g} s") from None
         for pod in changed:
             self._term.pods.put(pod)
             meta = pod.metadata
             if not pod.former:
-                continue  # The same devices, in other words.
-            log.info("Told pod of other devices", pod=meta.key, devices=described(pod.devices), sealed=pod.sealed)
+                continue  # The same devices, in another notation.
+            devices = described(pod.devices)
+            log.info("Updated pod with replaced devices", pod=meta.key, devices=devices, sealed=pod.sealed)
             if pod.sealed:
                 message = (
                     f"its group no longer holds {described(pod.former)}; its containers keep that, also when they"

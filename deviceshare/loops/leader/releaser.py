@@ -1,10 +1,11 @@
-"""Which claims are suspect, and when to collect them (claims.md, collect).
+"""The reconciler of claims: which are suspect, and when to collect them (claims.md, collect).
 
-collecting.py is safe whoever begins it, and whenever. What is decided here is only when it's worth the trouble: at once
-where a group was deleted or lives elsewhere, since somebody may wait for the devices; not while a bind is on its way.
+The protocol (protocol/collect.py) is safe whoever begins it, and whenever. What is decided here is only when it is
+worth the requests: at once where a group was deleted or lives elsewhere, since pods may wait for the devices; not while
+a bind is under way.
 
-Nobody is kept waiting: where binds must be waited out, the claim is put back into the queue for when they are over. For
-each mark we remember since when we have seen it standing, so a collection that must start again doesn't wait again.
+No worker waits: where binds must be waited out, the claim is enqueued for when they are over. For each mark we remember
+since when we have seen it, so a collection that is retried doesn't wait again.
 """
 
 import random
@@ -42,7 +43,7 @@ class _Mark(NamedTuple):
 
 
 class Releaser:
-    """Collects suspect claims, each by itself."""
+    """Collects suspect claims, one by one."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
@@ -54,7 +55,7 @@ class Releaser:
         self._in_use: set[ClaimKey] = set()
 
     def change(self, change: ObjectChange[NodeDevices]) -> None:
-        """Takes in a change of a ledger; has each of its claims looked at."""
+        """Takes in a change of a ledger; enqueues each of its claims."""
         for key, name in _claims(change.old):
             self._claims[name].discard(key)
             if not self._claims[name]:
@@ -64,8 +65,8 @@ class Releaser:
             self._claims.setdefault(name, set()).add(key)
             self.queue.add(key)
 
-    def look(self, name: str) -> None:
-        """Has the claims of holders of this name looked at: the holder or one of its pods changed."""
+    def enqueue_holder(self, name: str) -> None:
+        """Enqueues the claims of holders of this name: the holder or one of its pods changed."""
         for key in self._claims.get(name, ()):
             self.queue.add(key)
 
@@ -83,7 +84,7 @@ class Releaser:
             await self._collect(key, claim, ledger)
 
     async def _suspect(self, key: ClaimKey, claim: Claim) -> bool:
-        """Whether to collect now; raises `Later` where only time can tell."""
+        """Whether to collect now; raises `Later` where time has to pass first."""
         group = await self._holder(key, claim)
         if group is not None and group.metadata.unreadable:
             return False
@@ -99,7 +100,7 @@ class Releaser:
         if group is None or group.node:
             return True
         if lives:
-            return False  # its status was wiped, and the group's reconciler gives it its node again
+            return False  # Its status was wiped, and the group's reconciler restores its node.
         rest = self._unbound_since.setdefault(key, self._term.clock()) + BIND_SECONDS - self._term.clock()
         if rest > 0:
             raise Later(rest)
@@ -134,7 +135,7 @@ class Releaser:
             return
         self._in_use.add(key)
         holder = claim.holder(key.uid)
-        log.warning("Kept a claim in use", node=key.node, holder=str(holder), uid=key.uid)
+        log.warning("Kept claim in use", node=key.node, holder=str(holder), uid=key.uid)
         message = (
             f"{holder}, whose devices this pod uses, is gone: the devices stay reserved until the pod ends,"
             " and no other pod can join it"
@@ -165,5 +166,5 @@ def _claims(ledger: NodeDevices | None) -> list[tuple[ClaimKey, str]]:
 
 
 def new_mark() -> str:
-    """A mark that was never written before: RFC 3339, its last digits drawn by lot."""
+    """A mark that was never written before: RFC 3339, its last digits random."""
     return f"{timestamps.micro_now()[:-1]}{random.randrange(1000):03}Z"

@@ -1,7 +1,7 @@
-"""The window of touches under way: how many pods of one namespace stand in kube-scheduler's line because of us.
+"""The window of touches under way: at most so many pods of one namespace are in kube-scheduler's queue because of us.
 
 kube-scheduler tries one pod after the other, the longest waiting first. A thousand pods touched at once would stand in
-front of everybody else's for many seconds. So each namespace has a few places; a touched pod keeps its place until it
+front of all others for many seconds. So each namespace has a few places; a touched pod keeps its place until it
 is bound or gone, or, since a second refusal in the same words is written nowhere, until it must have been tried.
 Namespaces don't wait for each other; the groups of one take turns, pod by pod.
 """
@@ -19,7 +19,7 @@ TRIED_SECONDS: Final = 2.0
 """After a touch a pod has been tried, its backoff of a second included (the scheduler's configuration)."""
 
 GATHER_SECONDS: Final = 0.05
-"""Between two looks at who may enter: those who were touched together are over together."""
+"""Between two checks for a free place: pods that were touched together leave together."""
 
 
 class TouchWindow:

@@ -1,11 +1,12 @@
-"""Wakes pods that now fit: kube-scheduler doesn't know that our devices came free and may leave a pod for minutes.
+"""The reconciler of waiting pods that now fit: wakes them by touching an annotation.
 
-Any change of a pod's annotations has the scheduler try it again at once, so that is how it is told. Of an unbound
+kube-scheduler doesn't learn that our devices came free and may leave a pod for minutes.
+Any change of a pod's annotations has the scheduler retry it at once. Of an unbound
 group only the pod that waits longest is touched at first: it takes the group to a node, and then the others are. If 500
 pods were touched for one freed device, the one that gets it would stand in line behind the rest.
 
 A touch may be missed, or something else than devices may be lacking. So while pods wait that should fit, all of them
-are touched again, less and less often. Of each namespace only a few are under way at a time (window.py).
+are touched again, less and less often. Of each namespace only a few are under way at a time (touch_window.py).
 """
 
 from collections.abc import Collection
@@ -19,6 +20,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.loops.kinds import PODS
+from deviceshare.loops.leader.members import WAITING_GROUPS
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.leader.touch_window import TouchWindow
 from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
@@ -30,10 +32,7 @@ WORKERS = 8
 AGAIN_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
 """After a touch that changed nothing; the last for ever."""
 GATHER_SECONDS = 0.05
-"""Between a change and the look at waiting pods: changes come in bursts, and a thousand pods take a millisecond."""
-
-WAITING_GROUPS = ""
-"""The key that stands for every group that pods wait for; no object has this name."""
+"""Between a change and the work on waiting pods: changes come in bursts, and a thousand pods take a millisecond."""
 
 
 class _Woken(Struct):
@@ -70,7 +69,7 @@ class Waker:
         self._window = TouchWindow()
 
     def change(self, change: ObjectChange[Pod]) -> None:
-        """Takes in a change of a pod; has its group looked at if the scheduler refused it."""
+        """Takes in a change of a pod; enqueues its group if the scheduler refused it."""
         _, old, new = change
         if old and not (new and new.pending):
             self._window.leave(old)
@@ -79,8 +78,8 @@ class Waker:
             if pod.group and pod.refusal:
                 self.queue.add(pod.group, GATHER_SECONDS)
 
-    def look_at_waiting(self) -> None:
-        """Has every group that pods wait for looked at: devices came free, or a node came or changed."""
+    def enqueue_waiting(self) -> None:
+        """Enqueues every group that pods wait for: devices came free, or a node came or changed."""
         self.queue.add(WAITING_GROUPS, GATHER_SECONDS)
 
     async def _reconcile(self, name: str) -> None:
@@ -91,7 +90,7 @@ class Waker:
         group = self._term.groups.get(name)
         pods = [pod for pod in self._term.members.pending(name) if pod.refusal and not pod.metadata.deletion_timestamp]
         if group is not None:
-            # One that waits in vain would stand in front of those that don't.
+            # A pod that waits in vain would stand in front of those that don't.
             vain = {each.pod.metadata.uid for each in barred(self._term.fleet, group, pods)}
             pods = [pod for pod in pods if pod.metadata.uid not in vain]
         if group is None or group.deleting or group.metadata.unreadable or not pods:
@@ -99,7 +98,7 @@ class Waker:
             return
         fits = frozenset(self._term.fleet.filter(group.request, self._term.fleet.names()).fits)
         if not fits:
-            # A bind that fails gives back what it had assumed without anybody being told: look again by ourselves.
+            # A bind that fails forgets what it had assumed, of which there is no event: retry after a while.
             self._rest(name)
             self.queue.add(name, AGAIN_SECONDS[0])
             return
@@ -133,19 +132,19 @@ class Waker:
                 await self._touch(pod)
             except ApiError:
                 self._window.leave(pod)
-                self._give_up(pod.group)  # who has to try again later keeps nobody waiting
+                self._give_up(pod.group)  # a group that is retried later keeps no other waiting
                 self._go_on(namespace)
                 raise
             woken.pods.add(pod.metadata.uid)
-            # Only now: were the first touch to fail, the next try would begin as this one did.
+            # Only now: if the first touch fails, the retry begins as this one did.
             self._woken[pod.group] = woken
             self._go_on(namespace)
         return closed
 
     def _go_on(self, namespace: str) -> None:
-        """Has the group looked at whose turn it is in the namespace, as soon as there is a place.
+        """Enqueues the group whose turn it is in the namespace, for when there is a place.
 
-        Whoever is bound leaves its place at once; of one that is refused again in the same words nobody tells.
+        A pod that is bound leaves its place at once; of one that is refused again in the same words there is no event.
         """
         if turn := self._window.turn(namespace):
             self.queue.add(turn, self._window.opens(namespace, self._term.clock()))
@@ -159,7 +158,7 @@ class Waker:
         self._give_up(name)
 
     async def _touch(self, pod: Pod) -> None:
-        """Raises Conflict when somebody wrote the pod meanwhile; it may have been bound."""
+        """Raises Conflict when the pod was written meanwhile; it may have been bound."""
         meta = pod.metadata
         body = {
             "metadata": {

@@ -1,8 +1,8 @@
-"""Bind, as the extender is asked to: assume, write, then confirm or forget.
+"""The bind that the extender serves: assume, write, then confirm or forget.
 
-The claim protocol (claiming.py) decides and is safe whatever this process believes. What is added here makes it fast
-and calm: devices are taken in memory at once, so that the pods scheduled meanwhile go to the same node; binds of one
-group that arrive together follow one another instead of colliding; reads are shared; every bind ends in time.
+The claim protocol (protocol/bind.py) decides and is safe whatever this process believes. What is added here makes it
+fast and calm: devices are taken in memory at once, so that the pods scheduled meanwhile go to the same node; binds of
+one group that arrive together follow one another instead of colliding; reads are shared; every bind ends in time.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Binder:
         """Binds the pod to the node, with its group's devices.
 
         Raises:
-            Refused: with the reason, for the person who waits; the scheduler tries again.
+            Refused: with the reason, for the pod's events; the scheduler retries.
             ApiError: the API server didn't do its part; likewise.
         """
         try:

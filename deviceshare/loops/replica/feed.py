@@ -1,4 +1,4 @@
-"""Feeds the Fleet from the mirrors, event by event, so that a filter call finds everything up to date."""
+"""The feed of the Fleet: each change of a mirror, as it comes, so that a filter call finds everything up to date."""
 
 import functools
 

@@ -1,7 +1,7 @@
-"""Pods that were given the devices of an earlier pod of their name (claims.md, bind, step 5).
+"""Impostors: pods that were bound with the devices of an earlier pod of their name (claims.md, bind, step 5).
 
-Older API servers don't compare the UID of a Binding. A pod deleted and made again while its Binding was on the way is
-bound with devices that its group may not hold. Every replica watches for that, so it is found whoever crashed.
+Older API servers don't compare the UID of a Binding. A pod recreated while its Binding was under way is bound
+with devices that its group may not hold. Every replica watches for that, so it is found even if the binder crashed.
 """
 
 import time
@@ -18,8 +18,8 @@ from deviceshare.loops.subjects import subject_of
 log = structlog.get_logger(__name__)
 
 MESSAGE = (
-    "the pod was made again under the same name while it was being bound, and so was given devices meant for the"
-    " earlier one: it is deleted; its workload makes another, or create it again"
+    "the pod was recreated under the same name while it was being bound, and so was bound with devices meant for the"
+    " earlier pod: it is deleted; its workload recreates it, or recreate it yourself"
 )
 
 
@@ -48,7 +48,7 @@ class ImpostorWatch:
         if pod is None or not _to_delete(pod):
             return
         meta = pod.metadata
-        log.error("Found an impostor", pod=key, node=pod.node, uid=meta.uid)
+        log.error("Found pod with the devices of its namesake", pod=key, node=pod.node, uid=meta.uid)
         self._recorder.warn(subject_of(pod), "WrongDevices", MESSAGE)
         try:
             await self._cluster.delete(PODS, meta.name, meta.namespace, uid=meta.uid)

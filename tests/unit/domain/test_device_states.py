@@ -18,7 +18,7 @@ from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.group_status import desired_status
 from deviceshare.domain.answers.ledger_status import summary
 from deviceshare.domain.answers.verdicts import verdicts
-from deviceshare.domain.answers.waiting import explain
+from deviceshare.domain.answers.waiting import why_a_group_waits
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
@@ -84,7 +84,7 @@ class Case(NamedTuple):
 
 
 def possible(case: Case) -> bool:
-    """Whether a node can be so: what is lost is neither split nor the plugin's, and without an agent claims alone know it."""
+    """Whether a node can be so: what is lost is neither split nor the plugin's, and without an agent in claims only."""
     if case.health is Health.LOST and (case.plugin or case.split or case.withheld):
         return False
     if case.watched:
@@ -187,8 +187,8 @@ def test_a_device_is_free_where_nothing_at_all_is_in_the_way(case: Case) -> None
     assert summary(a_ledger(case))["free"] == f"{GPU}={spare + free}"
     (node,) = draw(a_fleet_of(case), [], []).nodes
     assert node.counts[0].free == spare + free
-    assert a_fleet_of(case).filter(a_group("other", count=spare + free), ["n1"]).fits
-    assert not a_fleet_of(case).filter(a_group("other", count=spare + free + 1), ["n1"]).fits
+    assert a_fleet_of(case).filter(a_group("other", count=spare + free).request, ["n1"]).fits
+    assert not a_fleet_of(case).filter(a_group("other", count=spare + free + 1).request, ["n1"]).fits
 
 
 @every_case
@@ -229,7 +229,7 @@ def test_explain_and_a_waiting_group_name_every_reason(case: Case) -> None:
     """Who holds it, whose it is to the plugin, that it is split, withheld, left or broken: none hides another."""
     (node,) = verdicts(a_fleet_of(case), a_group("other", count=4))
     (device,) = [each for each in node.devices if each.index == 0]
-    waits = explain(a_fleet_of(case), a_group("other", count=4))
+    waits = str(why_a_group_waits(a_fleet_of(case), a_group("other", count=4)))
     for word in case.reasons:
         assert word in device.reason
         assert word in waits
@@ -262,7 +262,7 @@ def test_a_groups_condition_its_next_pod_and_a_rebind_agree(case: Case) -> None:
     assert (bound.status, bound.message) == ("True", f"holds {GPU} 0 on node n1")
     assert (healthy.status == "False") == (case.sick or case.plugin in (PLAIN, LOOSE))
     assert not (case.sick and case.watched) or f"{GPU} 0 is {case.health} ({XID})" in healthy.message
-    assert bool(fleet.joining_obstacle(group, "n1")) == case.sick
+    assert bool(fleet.joining_obstacle(group.request, "n1")) == case.sick
     claim = a_ledger(case).claims["uid-of-team"]
     broken = judge(a_ledger(case), claim).broken
     assert bool(broken) == (case.sick or case.plugin in (PLAIN, LOOSE) or case.withheld)

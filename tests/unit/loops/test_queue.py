@@ -227,7 +227,7 @@ def test_a_mistake_about_one_key_does_not_stop_the_others() -> None:
                 queue.add("b")
                 await asyncio.sleep(1)
         assert [key for key, _ in work.calls] == ["a", "b", "a"]
-        assert (logs[0]["event"], logs[0]["log_level"]) == ("Reconciler broke", "error")
+        assert (logs[0]["event"], logs[0]["log_level"]) == ("Reconciler raised an exception", "error")
 
     run(story())
 

@@ -1,4 +1,4 @@
-"""What plugins gave away: all of it in our names, or unknown."""
+"""What device plugins allocated: all of it in our names, or unknown."""
 
 from typing import Any
 
@@ -149,7 +149,7 @@ async def test_a_kubelet_that_says_nothing_leaves_all_unknown() -> None:
 
 
 async def test_without_a_socket_nothing_is_asked() -> None:
-    """What plugins gave away is then unknown from the start."""
+    """What plugins allocated is then unknown from the start."""
     node = Node()
     allocations = Allocations(None, node.pods, list, lambda: None)
     await allocations.look()

@@ -115,7 +115,7 @@ async def test_while_pods_are_not_known_nobody_is_accused() -> None:
 
 
 async def test_the_first_report_waits_for_the_kubelets_first_word() -> None:
-    """Else each restart of an agent would make all that plugins gave away unknown for a moment."""
+    """Else each restart of an agent would make all that plugins allocated unknown for a moment."""
     answered = asyncio.Event()
 
     async def kubelet() -> list[Any]:
