@@ -1,10 +1,10 @@
-// The picture: a card for each node, a tile for each device.
+// The nodes: a card for each, with a tile for each of its devices.
 
 import { paint } from "./colour.js";
 import { element, reconcile } from "./dom.js";
 import { byName, inTrouble, label, sentence, shortName } from "./words.js";
 
-// With more nodes than this on show the tiles shrink, and the names stand below them.
+// When more nodes than this are shown, the tiles shrink and the names stand below them.
 const LARGE_TILES = 24;
 
 const isUsed = (device) => !["free", "left", "split", "withheld"].includes(device.use);
@@ -33,7 +33,7 @@ export function nodeText(node) {
     device.uuid,
     device.unhealthy && "unhealthy",
     device.lost && "lost",
-    device.trespasses?.length && "stranger",
+    device.trespasses?.length && "trespass",
   ]);
   return [node.name, node.obstacle, ...new Set(states.filter(Boolean))].join(" ").toLowerCase();
 }
@@ -53,7 +53,7 @@ function drawNode(node, old) {
     ),
     node.obstacle ? element("p", { class: "obstacle" }, node.obstacle) : "",
     (node.withheld ?? []).map((reason) => element("p", { class: "obstacle" }, reason)),
-    (node.opaque ?? []).map((resource) => element("p", { class: "obstacle" }, `a device plugin gives away ${resource} here, unknown which`)),
+    (node.opaque ?? []).map((resource) => element("p", { class: "obstacle" }, `a device plugin allocates ${resource} on this node; which devices is unknown`)),
     kinds.map((kind) => [
       kinds.length > 1 ? element("p", { class: "kind" }, kind) : "",
       element(
@@ -78,12 +78,12 @@ function summary(node) {
 function drawDevice(device, before) {
   const { resource, index, use, group = "", uuid = "" } = device;
   const key = `${resource} ${index} ${uuid}`;
-  const ill = device.lost ? "lost" : device.unhealthy ? "unhealthy" : device.trespasses ? "stranger" : "";
-  const look = `${use} ${group} ${ill}`;
+  const fault = device.lost ? "lost" : device.unhealthy ? "unhealthy" : device.trespasses ? "trespass" : "";
+  const look = `${use} ${group} ${fault}`;
   const words = sentence(device);
   const tile = element(
     "li",
-    { class: "device", title: words, data: { key, look, use, ill, group } },
+    { class: "device", title: words, data: { key, look, use, fault, group } },
     element("span", { class: "index", "aria-hidden": "true" }, String(index)),
     element("span", { class: "holder", "aria-hidden": "true" }, label(device)),
     element("span", { class: "hidden" }, words),
@@ -92,7 +92,7 @@ function drawDevice(device, before) {
   return group ? paint(tile, group) : tile;
 }
 
-// For small tiles, which have no room for a name.
+// The groups of a node, for small tiles, which have no room for a name.
 function holders(devices) {
   const counts = new Map();
   for (const { group } of devices) if (group) counts.set(group, (counts.get(group) ?? 0) + 1);

@@ -1,4 +1,4 @@
-// What a device is called and what is said of it, for eyes and for screen readers alike.
+// The texts about a device, its state and its resource, on tiles and for screen readers.
 
 const shortNames = { "nvidia.com/gpu": "GPU", "amd.com/gpu": "AMD GPU" };
 
@@ -9,10 +9,10 @@ export function shortName(resource) {
   return shortNames[resource] ?? resource.slice(resource.indexOf("/") + 1);
 }
 
-// One or two words on its tile.
+// One or two words, for a device's tile.
 export function label(device) {
   if (device.use === "held") return device.group;
-  if (device.use === "releasing") return `${device.group} (leaving)`;
+  if (device.use === "releasing") return `${device.group} (releasing)`;
   if (device.use === "former") return `was ${device.group}`;
   if (device.use === "split") return "split by MIG";
   if (device.use === "withheld") return "withheld";
@@ -21,23 +21,23 @@ export function label(device) {
   return device.use === "left" ? "plugin's" : "free";
 }
 
-// The whole of it.
+// The whole state of a device.
 export function sentence(device) {
   const use = {
     held: `held by group ${device.group}`,
-    releasing: `still used by pods of group ${device.group}, which is gone`,
-    former: `left behind by group ${device.group}, whose old pods may still use it`,
+    releasing: `still used by pods of group ${device.group}, which was deleted`,
+    former: `replaced in group ${device.group}, whose old pods may still use it`,
     split: "split by MIG, so no group gets it",
     left: "left to the device plugin, so no group gets it",
     withheld: `not for groups: ${device.withheld}`,
-    plugin: `given to pod ${device.pod} by the device plugin`,
+    plugin: `allocated to pod ${device.pod} by the device plugin`,
     free: device.lost || device.unhealthy ? "held by nobody" : "free",
   }[device.use];
   const parts = [`${shortName(device.resource)} ${device.index}: ${use}`];
-  if (device.lost) parts.push("lost: the node doesn't have it any more");
+  if (device.lost) parts.push("lost: the node no longer has it");
   if (device.unhealthy) parts.push(`unhealthy: ${device.unhealthy}${device.since ? `, since ${device.since}` : ""}`);
   for (const each of device.trespasses ?? []) {
-    parts.push(`used by a stranger: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
+    parts.push(`used by another than its group: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
   }
   const hardware = [device.model, device.memoryMib ? `${Math.round(device.memoryMib / 1024)} GiB` : "", device.uuid];
   return parts.concat(hardware.filter(Boolean).join(", ") || []).join("; ");
@@ -75,7 +75,7 @@ export function age(since) {
   return "just now";
 }
 
-// A message's parts, which are divided by semicolons; those in brackets belong together.
+// A message's parts, separated by semicolons outside of brackets.
 export function clauses(message) {
   return message.split(/; (?![^(]*\))/);
 }
