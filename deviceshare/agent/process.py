@@ -1,7 +1,7 @@
 """The composition root of `deviceshare agent`: builds the parts, starts them in order and stops them in order.
 
-An agent keeps nothing: what it must not forget stands in its node's NodeDevices, and is read back from there before
-anything is written. So whatever fails, it ends, and its successor goes on.
+An agent is stateless: what must survive it is in its node's NodeDevices, and is read back before anything is written.
+So when a part fails, the process ends, and the kubelet restarts it.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from aiohttp import web
 
 from deviceshare import __version__
 from deviceshare.agent.cdi_specs import CdiSpecs
-from deviceshare.agent.eyes import Eyes
+from deviceshare.agent.device_reader import DeviceReader
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.agent.settings import AgentSettings
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 def main(settings: AgentSettings) -> int:
     """Runs until SIGTERM or SIGINT; returns the exit code."""
-    gc.freeze()  # what is imported stays
+    gc.freeze()  # imported modules stay for the life of the process
     try:
         return uvloop.run(_run_until_signal(settings))
     except (NotConfigured, CannotListen) as error:
@@ -98,7 +98,7 @@ class Agent:
             now=_now,
             left_out=settings.excluded_namespaces.split(","),
         )
-        self._eyes = Eyes(
+        self._reader = DeviceReader(
             self._take,
             proc=settings.proc_root,
             sysfs=settings.sys_root,
@@ -111,10 +111,10 @@ class Agent:
         self._server = self._build_server(settings)
 
     async def run(self, stopping: asyncio.Event) -> int:
-        """Starts everything, waits for the signal or for a part to fail, stops everything; returns the exit code.
+        """Starts all parts, waits for the signal or for a part to fail, stops all parts; returns the exit code.
 
-        Start: the probes first, so that a start that hangs can be looked at; the mirrors, from which the last report
-        is read; who writes; last the eyes. Stop, in reverse.
+        Start: the probes first, so that a start that hangs can be diagnosed; the mirrors, from which the last report
+        is read; the writers; last the device reader. Stop: in reverse.
         """
         log.info("Started agent", version=__version__, node=self._node)
         async with AsyncExitStack() as stack:
@@ -128,7 +128,7 @@ class Agent:
                 ("evictions", self._evictions.run),
                 ("report", self._reporter.run),
                 ("allocations", self._allocations.run),
-                ("eyes", self._eyes.run),
+                ("device-reader", self._reader.run),
             ):
                 stack.push_async_callback(tasks.watch(name, work))
             await stopping.wait()
@@ -139,7 +139,7 @@ class Agent:
     def _take(self, sight: Sight) -> None:
         self._lookout.take(sight)
         known = self._judge.known
-        self._eyes.missing = known is not None and any(part.lost for part in known.devices)
+        self._reader.missing = known is not None and any(part.lost for part in known.devices)
 
     def _report(self) -> None:
         self._lookout.report()
@@ -148,7 +148,7 @@ class Agent:
         async def usage(_: web.Request) -> web.Response:
             return web.Response(body=msgspec.json.encode(self._lookout.usage), content_type="application/json")
 
-        live = {"eyes": self._lookout.fault}
+        live = {"devices": self._lookout.fault}
         routes = [
             *probe_routes(live, {"report": lambda: self._reporter.fault}, self._metrics),
             web.get("/usage", usage),
