@@ -1,7 +1,7 @@
-"""Ways around the hand-over: what in a group's pod may give it other devices than its group's.
+"""Ways around the hand-over: fields of a group's pod that may give it other devices than its group's.
 
-The devices of a group are handed over by a variable. Whatever else gives a container devices, or the means to take
-them, isn't counted by deviceshare. `WAYS` lists what can be seen in a pod; docs/security.md lists the rest, too.
+The devices of a group are handed over by a variable. Whatever else gives a container devices, or access to them, isn't
+counted by deviceshare. `WAYS` lists what can be seen in a pod; docs/security.md lists the rest, too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -14,10 +14,10 @@ from deviceshare.domain.objects.printable import quoted
 
 WARN, REFUSE = "warn", "refuse"
 MODES: Final = (WARN, REFUSE)
-"""What the webhook does about them."""
+"""What the webhook does about ways around."""
 
-_TOLD: Final = 5
-"""Ways named to a pod's author; a terminal holds no more."""
+_LISTED: Final = 5
+"""Ways listed to a pod's author, to fit on a terminal."""
 _LONGEST_NAME: Final = 63
 
 _DEVICE_LIST: Final = "/run/nvidia-container-devices"
@@ -40,15 +40,15 @@ _VENDORS: Final = ("nvidia.com/", "amd.com/", "huawei.com/")
 
 
 class Way(NamedTuple):
-    """One way around: where it is found in a pod, and what it does."""
+    """One way around: how to find it in a pod, and its effect."""
 
     find: Callable[[Draft, Collection[str]], Iterable[str]]
-    """Given names of containers that are not to be looked at."""
+    """Also takes the names of containers to skip."""
     does: str
 
 
 def bypasses(pod: Draft, skip: Collection[str] = ()) -> list[str]:
-    """The ways around that a pod takes, a sentence for each; containers named in `skip` can't be changed any more."""
+    """The ways around in a pod, a sentence for each; containers named in `skip` can't be changed any more."""
     return [_sentence(found, way.does) for way in WAYS if (found := list(way.find(pod, skip)))]
 
 
@@ -58,22 +58,23 @@ def new_bypasses(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     return [_sentence(found, _ANNOTATED)] if found else []
 
 
-def told(found: list[str], mode: str) -> tuple[str, list[str]]:
-    """The refusal, or the warnings, that the ways `found` call for."""
+def refusal_or_warnings(found: list[str], mode: str) -> tuple[str, list[str]]:
+    """The refusal, or the warnings, for the ways `found`."""
     if not found:
         return "", []
-    said = found if len(found) <= _TOLD else [*found[: _TOLD - 1], f"and {len(found) - _TOLD + 1} more ways around"]
+    more = len(found) - _LISTED + 1
+    listed = found if len(found) <= _LISTED else [*found[: _LISTED - 1], f"and {more} more ways around"]
     if mode == WARN:
-        return "", said
-    cure = "leave it out: deviceshare refuses what goes around the devices of a group here (--bypasses=refuse)"
-    return f"{'; '.join(said)}; {cure}", []
+        return "", listed
+    cure = "leave it out: deviceshare refuses ways around the devices of a group here (--bypasses=refuse)"
+    return f"{'; '.join(listed)}; {cure}", []
 
 
 def _sentence(places: list[str], does: str) -> str:
     return f"{places[0]}{f' (and {len(places) - 1} more)' if len(places) > 1 else ''} {does}"
 
 
-# Where they are found.
+# The functions that find them.
 
 
 def _containers(pod: Draft, skip: Collection[str]) -> Iterator[tuple[str, DraftContainer]]:
@@ -153,11 +154,11 @@ _ANNOTATED: Final = "has the container runtime add devices or mounts"
 
 WAYS: Final = (
     Way(_privileged, "is privileged: it sees every device of its node, not only the group's"),
-    Way(_powerful, "has SYS_ADMIN: it can make itself a way to every device of its node"),
+    Way(_powerful, "has SYS_ADMIN: it can get access to every device of its node"),
     Way(_host_pid, "shows the pod all processes of its node, and with them their devices"),
     Way(_mounts, "is a list of devices to NVIDIA's runtime"),
     Way(_annotated, _ANNOTATED),
-    Way(_host_paths, "opens the node's devices, or who hands them out, to the pod"),
-    Way(_claims, "may bring devices that deviceshare doesn't count"),
-    Way(_limits, "is met by devices that deviceshare doesn't count"),
+    Way(_host_paths, "gives the pod the node's devices, or a way to allocate them"),
+    Way(_claims, "may allocate devices that deviceshare doesn't count"),
+    Way(_limits, "allocates devices that deviceshare doesn't count"),
 )

@@ -1,7 +1,7 @@
-"""Verdicts of the validating webhook on pods of a group.
+"""Validation of pods of groups: their creation, changed metadata, and new ephemeral containers.
 
-It stands behind the mutating webhook, which may have been away: what that would have made right is refused here with
-the way out. A refusal names the field; an empty one allows.
+The mutating webhook runs before, but may have been unavailable: pods that it has not injected are refused here.
+A refusal names the field and what to do; an empty one allows.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,7 +12,8 @@ from deviceshare.domain.admission.injection import concerns, group_fault, inject
 from deviceshare.domain.objects.pods import Pod
 
 _NOT_INJECTED = (
-    "deviceshare's webhook was away when {what} made, so {it} would not see the group's devices only: create it again"
+    "deviceshare's mutating webhook was unavailable when {what} created, so {it} could see other devices than the"
+    " group's: recreate it"
 )
 _OWN_DEVICES = (
     "the group supplies the devices; leave the limit out, or leave the annotation out to get devices of the pod's own"
@@ -30,8 +31,8 @@ def review_new_pod(pod: Pod) -> str:
 def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
     """Why a pod's metadata may not change in this way, or "".
 
-    The devices of a pod are read from its annotations at each start of a container, so whoever may write them may take
-    any device.
+    The devices of a pod are read from its annotations at each start of a container, so a user who can write them can
+    take any device.
     """
     metadata = (old.metadata, new.metadata)
     if by_deviceshare or not any(concerns(each.labels, each.annotations) for each in metadata):
@@ -48,7 +49,7 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
 
 
 def review_ephemeral_containers(pod: Draft, existing: Collection[str]) -> str:
-    """Why ephemeral containers may not be added in this way, or ""; `existing` names those the pod has already."""
+    """Why ephemeral containers may not be added in this way, or ""; `existing` names those that the pod already has."""
     if inject_ephemeral(pod, existing).patch:
         return "spec.ephemeralContainers: " + _NOT_INJECTED.format(what="the container was", it="it")
     return ""

@@ -84,8 +84,8 @@ def preset_devices(pod: Json) -> None:
 @pytest.mark.parametrize(
     ("fault", "field", "way_out"),
     [
-        (drop_env, "spec.containers", "create it again"),
-        (drop_label, "spec.containers", "create it again"),
+        (drop_env, "spec.containers", "recreate it"),
+        (drop_label, "spec.containers", "recreate it"),
         (drop_annotation, "metadata.labels[deviceshare.io/group]", "with the annotation"),
         (name_badly, "metadata.annotations[deviceshare.io/group]", "use lower case letters"),
         (preset_node, "spec.nodeName", "leave it out"),
