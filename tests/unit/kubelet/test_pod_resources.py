@@ -165,7 +165,8 @@ async def test_an_answer_of_many_mebibytes_is_read(socket: Path) -> None:
 async def test_a_missing_socket_is_told_with_what_to_mount(socket: Path) -> None:
     """The agent without the host path, or on a node whose kubelet keeps its files elsewhere."""
     with pytest.raises(
-        PodResourcesUnknown, match=r"no socket .*kubelet\.sock: mount the kubelet's directory pod-resources"
+        PodResourcesUnknown,
+        match=r"The socket .*kubelet\.sock does not exist: mount the kubelet's directory pod-resources",
     ):
         await allocations(socket)
 
@@ -185,7 +186,7 @@ async def test_no_permission_is_told(socket: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", refuse)
-    with pytest.raises(PodResourcesUnknown, match=r"No permission .*runAsUser: 0"):
+    with pytest.raises(PodResourcesUnknown, match=r"Permission denied .*runAsUser: 0"):
         await allocations(socket)
 
 
