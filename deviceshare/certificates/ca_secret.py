@@ -39,7 +39,7 @@ def decode(secret: Secret) -> Trust:
         next=_authority(secret, "next"),
         previous=issuance.split(_text(secret, "previous.crt")),
         previous_until=_time(annotations.get(PREVIOUS_UNTIL, "")),
-        asked=ROTATE in annotations,
+        requested=ROTATE in annotations,
     )
 
 
@@ -54,7 +54,7 @@ def patch_body(version: str, trust: Trust) -> dict[str, Any]:
     """The merge patch that gives the Secret of this resourceVersion this content."""
     until = trust.previous_until.isoformat(timespec="seconds") if trust.previous_until else None
     annotations: dict[str, str | None] = {PREVIOUS_UNTIL: until}
-    if not trust.asked:
+    if not trust.requested:
         annotations[ROTATE] = None
     data = {
         "ca.crt": trust.current and trust.current.certificate,

@@ -124,7 +124,7 @@ class Keeper:
         steady = self._steady(secret, configurations)
         wanted = advance(
             trust,
-            believed={each for configuration in configurations for each in configuration.certificates()},
+            trusted={each for configuration in configurations for each in configuration.certificates()},
             settled=complete and steady >= self._pace.settle + patience,
             now=self._now(),
             new=self._new_authority,

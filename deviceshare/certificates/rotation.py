@@ -59,7 +59,7 @@ class Trust(Struct, frozen=True):
     """PEM certificates; their keys have been deleted."""
     previous_until: datetime | None = None
     """When all that `previous` signed has expired; set by a replica that has read that it signs no longer."""
-    asked: bool = False
+    requested: bool = False
     """Whether a person has requested a new CA."""
 
     @property
@@ -72,7 +72,7 @@ class Trust(Struct, frozen=True):
 def advance(
     trust: Trust,
     *,
-    believed: Collection[str],
+    trusted: Collection[str],
     settled: bool,
     now: datetime,
     new: Callable[[], Authority],
@@ -80,12 +80,12 @@ def advance(
 ) -> Trust:
     """The state that should be written next; the same one when nothing is due.
 
-    `believed` are the certificates in the configurations now. `settled` says that they have held the whole bundle for
+    `trusted` are the certificates in the configurations now. `settled` says that they have held the whole bundle for
     long enough to have reached every API server. `new` makes a CA.
     """
     if trust.current is None:
         # Lost, while replicas serve what it signed: whatever the configurations trust is treated as previous.
-        lost = set(believed) - set(trust.bundle)
+        lost = set(trusted) - set(trust.bundle)
         if trust.next is None and not (lost or trust.previous):
             return Trust(current=new())
         if trust.next is None or lost:
@@ -108,8 +108,8 @@ def advance(
     if trust.previous_until and now >= trust.previous_until:
         return replace(trust, previous=(), previous_until=None)
     # One rotation at a time: clocks that differ could otherwise fill the bundle. A person's request is always met.
-    if trust.asked or (trust.current and trust.current.validity.aging(now) and not trust.previous):
-        return replace(trust, next=new(), asked=False)
+    if trust.requested or (trust.current and trust.current.validity.aging(now) and not trust.previous):
+        return replace(trust, next=new(), requested=False)
     return trust
 
 
