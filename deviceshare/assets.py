@@ -1,7 +1,7 @@
-"""Where the files that travel with the program lie: manifests and examples.
+"""The directories of the manifests and examples that are installed with the program.
 
-They live at the top of the checkout, where people look for them; a wheel carries copies as package data (force-include
-in pyproject.toml). Everything that applies or quotes them asks here, so that both kinds of install behave alike.
+In a checkout they stand at the top, where people look for them; a wheel carries copies as package data (force-include
+in pyproject.toml). Whoever applies or quotes them finds them through this module, in both kinds of install.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""What the process says about itself: structured logs on stderr, numbers at /metrics.
+"""Structured logs on stderr and Prometheus metrics at /metrics, configured once for the process.
 
-One module sets both up so that the rest of the program only speaks: `structlog.get_logger(__name__)` for events and one
-`Metrics` handed down from the composition root. The metrics live on a registry of their own, not on the library's
-global one, so that several can exist side by side, as in tests.
+The rest of the program uses `structlog.get_logger(__name__)` for logs and one `Metrics` handed down from the
+composition root. The metrics live on a registry of their own, not on the library's global one, so that several can
+exist side by side, as in tests.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 def configure(format: LogFormat = "auto", level: LogLevel = "info", stream: TextIO | None = None) -> None:
     """Sends every log of the process to `stream` (stderr unless given), an event a line.
 
-    `auto` means colourful columns on a terminal and JSON elsewhere. Timestamps are RFC 3339 in UTC. What aiohttp,
-    asyncio and the Kubernetes client log through the standard library comes out in the same shape.
+    `auto` means coloured columns on a terminal and JSON elsewhere. Timestamps are RFC 3339 in UTC. What aiohttp,
+    asyncio and the Kubernetes client log through the standard library gets the same format.
     """
     stream = stream or sys.stderr
     console = format == "console" or (format == "auto" and stream.isatty())
@@ -65,10 +65,10 @@ def configure(format: LogFormat = "auto", level: LogLevel = "info", stream: Text
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    # At debug the Kubernetes client logs whole responses, Secrets included: libraries never speak below info.
+    # At debug the Kubernetes client logs whole responses, Secrets included: libraries never log below info.
     root.setLevel(max(threshold, logging.INFO))
     logging.getLogger("deviceshare").setLevel(threshold)
-    # A line for every request would drown the rest; the request metrics tell the same.
+    # A line for every request would drown the rest; the request metrics count them.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
 
@@ -80,12 +80,12 @@ _JSON: list[Processor] = [
 
 
 def _console(*, colors: bool) -> list[Processor]:
-    # Rich's boxes around tracebacks take a screen each; a log is better served by Python's own.
+    # Rich's boxes around tracebacks take a screen each; Python's own are shorter.
     return [_printable, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_plain_traceback)]
 
 
 def _printable(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """A log on a terminal holds names and errors of others; JSON has escapes of its own."""
+    """Escapes control characters: logs quote names and errors from outside. JSON has escapes of its own."""
     return {key: printable_lines(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
@@ -96,14 +96,14 @@ def _plain_traceback(stream: TextIO, exc_info: ExcInfo) -> None:
 
 
 class ServerMetrics:
-    """The numbers of any process that serves requests, on one registry.
+    """The metrics of any process that serves requests, on one registry.
 
-    They follow the shapes that operators have dashboards for: a counter by verb and result, a duration histogram and an
-    in-flight gauge by verb (https://prometheus.io/docs/practices/naming/).
+    As dashboards expect them: a counter by verb and result, a duration histogram and an in-flight gauge by verb
+    (https://prometheus.io/docs/practices/naming/).
     """
 
     def __init__(self) -> None:
-        # The library's `…_created` twin of every counter would double the scrape and tell nothing.
+        # The library's `…_created` series for every counter would double the scrape; nothing reads them.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._requests = Counter(
@@ -127,35 +127,35 @@ class ServerMetrics:
         )
         self.dropped = Counter(
             "deviceshare_connections_dropped_total",
-            "Connections cut off: crowded (others needed the place), overdue (a request that didn't end),"
-            " handshake (TLS failed).",
+            "Connections closed by the server: crowded (the limit of connections was reached), overdue (a request"
+            " didn't end in time), handshake (TLS failed).",
             ["server", "reason"],
             registry=self.registry,
         )
         build = Gauge(
-            "deviceshare_build_info", "Always 1; the labels tell.", ["version", "python"], registry=self.registry
+            "deviceshare_build_info", "Always 1; the labels say.", ["version", "python"], registry=self.registry
         )
         build.labels(version=__version__, python=platform.python_version()).set(1)
         ProcessCollector(registry=self.registry)
 
     def request(self, verb: str) -> "MeasuredRequest":
-        """Measures the `with` block that answers a request; see `Request`."""
+        """Measures the `with` block that answers a request; see `MeasuredRequest`."""
         return MeasuredRequest(verb, self._requests, self._duration.labels(verb), self._inflight.labels(verb))
 
 
 class Metrics(ServerMetrics):
-    """The numbers of one `deviceshare run`."""
+    """The metrics of one `deviceshare run`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.claim_conflicts = Counter(
             "deviceshare_claim_conflicts_total",
-            "Conditional writes of a claim or a group that another writer won.",
+            "Conditional writes of a claim or a group that failed because another writer came first.",
             registry=self.registry,
         )
         self.uncovered_pods = Gauge(
             "deviceshare_uncovered_pods",
-            "Pods that run with devices which their group does not hold; their events name the cure.",
+            "Pods that run with devices that their group does not hold; their events say what to do.",
             registry=self.registry,
         )
         self.leader = Gauge("deviceshare_leader", "1 while this process is the leader.", registry=self.registry)
@@ -163,9 +163,9 @@ class Metrics(ServerMetrics):
     def watch_cluster(
         self, devices: Callable[[], Iterable[DeviceCount]], groups: Callable[[], Mapping[str, int]]
     ) -> None:
-        """Adds `deviceshare_devices` and `deviceshare_groups` (by phase), asked for at each scrape.
+        """Adds `deviceshare_devices` and `deviceshare_groups` (by phase), computed at each scrape.
 
-        State that mirrors already hold is not kept a second time: gauges of nodes and phases that are gone would stay.
+        Gauges kept beside the mirrors would still show nodes and phases that are gone.
         Call it once. Both callables run on the event loop and must not block.
         """
         self.registry.register(
@@ -179,13 +179,13 @@ class Metrics(ServerMetrics):
         self._watch("deviceshare_groups", "SharedDeviceGroups.", "phase", groups)
 
     def watch_unreadable(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        """`counts` is asked at each scrape how many objects of each kind can't be read."""
-        text = "Objects that are not what their kind says: what they hide is taken for in use (deviceshare doctor)."
+        """Adds `deviceshare_unreadable_objects`; at each scrape `counts` gives the number of objects by kind."""
+        text = "Objects that can't be decoded as their kind; their devices count as in use (see deviceshare doctor)."
         self._watch("deviceshare_unreadable_objects", text, "kind", counts)
 
     def watch_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
-        """Adds `deviceshare_certificate_expiry_timestamp_seconds` by certificate, asked for at each scrape."""
-        text = "When what deviceshare made for itself expires: the serving certificate, its authority."
+        """Adds `deviceshare_certificate_expiry_timestamp_seconds` by certificate, computed at each scrape."""
+        text = "When the serving certificate that deviceshare issued to itself, and its authority, expire."
         self._watch("deviceshare_certificate_expiry_timestamp_seconds", text, "certificate", expiries)
 
     def _watch(self, name: str, documentation: str, label: str, values: Callable[[], Mapping[str, float]]) -> None:
@@ -198,7 +198,8 @@ class Metrics(ServerMetrics):
 class MeasuredRequest:
     """A request being answered: counted in flight inside the `with` block, by duration and result after it.
 
-    `result` is `ok` unless the block sets another; an exception makes it `error`, a caller that hung up `cancelled`.
+    `result` is `ok` unless the block sets another; an exception makes it `error`, a client that closed the connection
+    `cancelled`.
     """
 
     verb: str

@@ -1,1 +1,1 @@
-"""`deviceshare agent`, which runs on each node: reads its devices and reports them."""
+"""`deviceshare agent`, which runs on each node, reads its devices and reports them."""

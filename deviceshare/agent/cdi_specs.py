@@ -1,7 +1,7 @@
-"""Reads the node's CDI specifications: which kinds name which devices.
+"""The node's CDI specifications: which kinds name which devices.
 
-A kind such as `k8s.device-plugin.nvidia.com/gpu` is what qualifies a device's name where a runtime injects devices by
-CDI. A name that no specification knows keeps a container from starting, so only what is written down here counts.
+A kind such as `k8s.device-plugin.nvidia.com/gpu` qualifies a device's name where a runtime injects devices by CDI.
+A container whose device no specification names doesn't start, so only kinds that name every device are reported.
 
 https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
 """
@@ -23,14 +23,14 @@ MAX_FILES: Final = 128
 MAX_BYTES: Final = 1 << 20
 """Of one file; eight GPUs take 60 kB."""
 MAX_KINDS: Final = 64
-"""Told at most."""
+"""Reported at most."""
 _SUFFIXES: Final = (".json", ".yaml")
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
 
 
 class CdiSpecs:
-    """The specifications of some directories; of one name in several, the last directory's counts."""
+    """The specifications of some directories; a name in several directories is taken from the last."""
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = directories
@@ -45,10 +45,10 @@ class CdiSpecs:
         return sorted(kind for kind, devices in names.items() if devices.issuperset(uuids))[:MAX_KINDS]
 
     def injected(self, variable: str | None) -> str:
-        """How this process was given its devices, `cdi` or `variable`, by what its own variable reads; "" unset.
+        """How this process got its devices, `cdi` or `variable`, by the value of its own variable; "" if unset.
 
-        A runtime that injects devices by CDI leaves `void` behind. One that makes a specification up as it goes
-        (NVIDIA's in mode `auto`) does so, too, and takes numbers and UUIDs all the same: it needs none on the node.
+        A runtime that injects devices by CDI sets `void`. So does one that generates specifications in memory (NVIDIA's
+        in mode `auto`), which accepts numbers and UUIDs too, and needs no specification on the node.
         """
         if variable is None:
             return ""
@@ -59,7 +59,7 @@ class CdiSpecs:
         return "cdi" if known else "variable"
 
     def _read(self) -> Mapping[str, frozenset[str]] | None:
-        """Kind → devices' names; read again only when a directory's listing says something else than before."""
+        """Kind → devices' names; read again only when a directory's listing has changed."""
         found = [files for directory in self._directories if (files := _listing(directory)) is not None]
         if not found:
             return None
@@ -72,7 +72,7 @@ class CdiSpecs:
 
 
 def _listing(directory: Path) -> Fingerprint | None:
-    """The specifications of a directory, by path, with what changes when they do; None where it can't be read."""
+    """A directory's specifications, by path, with inode, time and size; None where it can't be read."""
     entries = []
     try:
         paths = sorted(path for path in directory.iterdir() if path.suffix in _SUFFIXES)
@@ -89,7 +89,7 @@ def _listing(directory: Path) -> Fingerprint | None:
 
 
 def _names(directories: Iterable[Iterable[Path]]) -> dict[str, frozenset[str]]:
-    """As runtimes resolve them: two specifications of one directory that name the same device make it unknown."""
+    """Resolved as runtimes do: a device named by two specifications of one directory is unknown."""
     sound: dict[tuple[str, str], bool] = {}
     for paths in directories:
         here: dict[tuple[str, str], bool] = {}
@@ -105,21 +105,21 @@ def _names(directories: Iterable[Iterable[Path]]) -> dict[str, frozenset[str]]:
 
 
 def _devices_of(path: Path) -> set[tuple[str, str]]:
-    """Kind and name of each device of one specification; empty where it is none."""
+    """Kind and name of each device of one specification; empty where the file isn't one."""
     try:
         spec = _load(path)
         kind, devices = spec["kind"], spec["devices"]
         return {(kind, name) for each in devices if isinstance(name := each["name"], str)} if "/" in kind else set()
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
-        log.warning("Left out a CDI specification", file=str(path), error=str(error)[:200])
+        log.warning("Skipped an unreadable CDI specification", file=str(path), error=str(error)[:200])
         return set()
 
 
 def _load(path: Path) -> Any:
-    # Opened so that what has become a pipe meanwhile can't make us wait.
+    # Non-blocking, in case the file has been replaced by a pipe.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         text = file.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")
-    # Not by libyaml: it overflows the stack of the process where lists are nested too deep.
+    # Not by libyaml: it overflows the stack of the process on deeply nested lists.
     return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)

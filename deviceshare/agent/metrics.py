@@ -1,7 +1,7 @@
-"""An agent's numbers at /metrics: its node's devices, who uses them, and what is wrong with them.
+"""An agent's metrics: the health, memory, utilization and processes of its node's devices.
 
-Labels are bounded by the node: its devices, its pods' containers, the Xid numbers that NVIDIA gave out. Processes are
-added up by container; those outside of any pod share one line, with empty labels.
+Labels are bounded by the node: its devices, its pods' containers, the Xid numbers that NVIDIA has assigned. Processes
+are added up by container; those outside of any pod share one series, with empty labels.
 """
 
 from collections import Counter as Sums
@@ -21,11 +21,11 @@ from deviceshare.telemetry import ServerMetrics
 
 MIB: Final = 1 << 20
 HIGHEST_XID: Final = 255
-"""Higher ones, which nobody knows yet, are counted as one."""
+"""Higher ones, which NVIDIA hasn't assigned yet, are counted together."""
 
 
 class AgentMetrics(ServerMetrics):
-    """The numbers of one `deviceshare agent`."""
+    """The metrics of one `deviceshare agent`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,19 +37,19 @@ class AgentMetrics(ServerMetrics):
         )
         self.evictions = Counter(
             "deviceshare_evictions_total",
-            "Pods evicted from devices of groups that they are not of.",
+            "Pods evicted because they used a group's device without being of the group.",
             registry=self.registry,
         )
 
     def count_xid(self, xid: Xid) -> None:
-        """Counts an error as it is told."""
+        """Counts a reported error."""
         number = str(xid.number) if xid.number <= HIGHEST_XID else "other"
         self._xids.labels(xid.uuid, number, "application" if xid.number in APPLICATION_XIDS else "device").inc()
 
     def watch_devices(
         self, hardware: Callable[[], Hardware | None], usage: Callable[[], Usage], reports: Callable[[], int]
     ) -> None:
-        """Adds what the last look saw, and the reports written so far, asked for at each scrape. Call it once."""
+        """Adds the last reading of the devices and the number of reports, computed at each scrape. Call it once."""
         self.registry.register(_Devices(hardware, usage, reports))
 
 
@@ -69,9 +69,9 @@ class _Devices(Collector):
 
     def _health(self) -> Iterable[GaugeMetricFamily]:
         hardware = self.hardware() or Hardware()
-        healthy = _family("healthy", "1 while the device may be handed out, 0 while it is unhealthy or lost.")
+        healthy = _family("healthy", "1 while the device is healthy, 0 while it is unhealthy or lost.")
         trespasses = _family(
-            "trespasses", "Pods, and processes of no pod, on a group's device that are not of the group."
+            "trespasses", "Pods outside of the group, and processes outside of any pod, that use the group's device."
         )
         for part in hardware.devices:
             labels = [part.resource, str(part.index), part.uuid]
@@ -83,7 +83,9 @@ class _Devices(Collector):
     def _use(self) -> Iterable[GaugeMetricFamily]:
         used = _family("memory_used_bytes", "The device's memory in use.")
         total = _family("memory_total_bytes", "The device's memory.")
-        busy = _family("utilization_ratio", "How much of the last moment something ran on the device, from 0 to 1.")
+        busy = _family(
+            "utilization_ratio", "Share of the driver's last sample period in which the device was busy, from 0 to 1."
+        )
         for device in self.usage().devices:
             labels = [device.resource, str(device.index), device.uuid]
             used.add_metric(labels, device.memory_used_mib * MIB)

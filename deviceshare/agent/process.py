@@ -1,7 +1,7 @@
 """The composition root of `deviceshare agent`: builds the parts, starts them in order and stops them in order.
 
-An agent keeps nothing: what it must not forget stands in its node's NodeDevices, and is read back from there before
-anything is written. So whatever fails, it ends, and its successor goes on.
+An agent is stateless: what must survive it is in its node's NodeDevices, and is read back before anything is written.
+So when a part fails, the process ends, and the kubelet restarts it.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from aiohttp import web
 
 from deviceshare import __version__, daemon, timestamps
 from deviceshare.agent.cdi_specs import CdiSpecs
-from deviceshare.agent.eyes import Eyes
+from deviceshare.agent.device_reader import DeviceReader
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.agent.settings import AgentSettings
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -77,7 +77,7 @@ class Agent:
             allocations=self._allocations,
             reporter=self._reporter,
         )
-        self._eyes = Eyes(
+        self._reader = DeviceReader(
             self._take,
             proc=settings.proc_root,
             sysfs=settings.sys_root,
@@ -90,10 +90,10 @@ class Agent:
         self._server = self._build_server(settings)
 
     async def run(self, stopping: asyncio.Event) -> int:
-        """Starts everything, waits for the signal or for a part to fail, stops everything; returns the exit code.
+        """Starts all parts, waits for the signal or for a part to fail, stops all parts; returns the exit code.
 
-        Start: the probes first, so that a start that hangs can be looked at; the mirrors, from which the last report
-        is read; who writes; last the eyes. Stop, in reverse.
+        Start: the probes first, so that a start that hangs can be diagnosed; the mirrors, from which the last report
+        is read; the writers; last the device reader. Stop: in reverse.
         """
         log.info("Started agent", version=__version__, node=self._node.name)
         async with Background(stopping) as background:
@@ -104,7 +104,7 @@ class Agent:
             background.run("evictions", self._evictions.run)
             background.run("report", self._reporter.run)
             background.run("allocations", self._allocations.run)
-            background.run("eyes", self._eyes.run)
+            background.run("device-reader", self._reader.run)
             await stopping.wait()
             log.info("Stopping agent", failed=background.failure is not None)
         log.info("Stopped agent")
@@ -113,7 +113,7 @@ class Agent:
     def _take(self, sight: Sight) -> None:
         self._lookout.take(sight)
         known = self._judge.known
-        self._eyes.missing = known is not None and any(part.lost for part in known.devices)
+        self._reader.missing = known is not None and any(part.lost for part in known.devices)
 
     def _report(self) -> None:
         self._lookout.report()
@@ -122,7 +122,7 @@ class Agent:
         async def usage(_: web.Request) -> web.Response:
             return web.Response(body=msgspec.json.encode(self._lookout.usage), content_type="application/json")
 
-        live = {"eyes": self._lookout.fault}
+        live = {"devices": self._lookout.fault}
         routes = [
             *probe_routes(live, {"report": lambda: self._reporter.fault}, self._metrics),
             web.get("/usage", usage),

@@ -1,4 +1,4 @@
-"""The settings of `deviceshare agent`: the only reader of its flags and environment."""
+"""The flags and environment of `deviceshare agent`, read nowhere else."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from deviceshare.flags import (
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings:
-    """What one agent does and with what; see the flags' help for each."""
+    """The settings of one agent; the flags' help explains each."""
 
     node_name: str
     kubeconfig: Path | None
@@ -40,7 +40,7 @@ class AgentSettings:
 
     @property
     def cdi_directories(self) -> list[Path]:
-        """Where the node's CDI specifications are, the ones that win last."""
+        """Where the node's CDI specifications are; later directories take precedence."""
         return [Path(directory) for directory in self.cdi_specs.split(",") if directory]
 
 
@@ -59,27 +59,27 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--cdi-specs",
             metavar="DIRECTORY[,…]",
             default="",
-            help="Where the node's CDI specifications are; what stands in a later directory counts more.",
+            help="Where the node's CDI specifications are; later directories take precedence.",
         ),
         click.option("--visible-devices", envvar=vendors.NVIDIA.env, hidden=True),
-        flag("--pod-resources", default="", help="The kubelet's socket that tells what device plugins gave away."),
+        flag("--pod-resources", default="", help="The kubelet's socket that lists device plugins' allocations."),
         flag(
             "--placeholders",
             metavar="NAMESPACE",
             default="",
-            help=f"Groups get only devices that pods of this namespace have with the label {contract.PLACEHOLDER}.",
+            help=f"Groups get only devices of pods in this namespace with the label {contract.PLACEHOLDER}.",
         ),
         flag(
             "--excluded-namespaces",
             type=NAMESPACES,
             default=f"kube-system,{contract.NAMESPACE}",
-            help="Those that the webhooks leave out: pods there may say what they like, and are of no group.",
+            help="Namespaces excluded from the webhooks: pods there are of no group, whatever their annotations say.",
         ),
         flag(
             "--enforce",
             type=click.Choice(["report", "evict"]),
             default="report",
-            help="What to do about pods on a group's device that aren't of the group.",
+            help="What to do about pods that use a group's device without being of the group.",
         ),
         LOG_FORMAT,
         LOG_LEVEL,

@@ -1,4 +1,4 @@
-"""The `caBundle` of the webhook configurations: which CAs the API servers believe.
+"""The `caBundle` of the webhook configurations: which CAs the API servers trust.
 
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#service-reference
 """
@@ -50,12 +50,12 @@ async def read(cluster: Cluster, name: str) -> list[Configuration]:
         try:
             found.append(Configuration(kind, await cluster.get(kind, name)))
         except NotFound:
-            continue  # not installed, or not yet: there is nobody to convince
+            continue  # not installed, or not yet: no API server calls this webhook
     return found
 
 
 async def write(cluster: Cluster, configuration: Configuration, bundle: str) -> None:
-    """Gives all its webhooks this bundle, unless it has changed since it was read (raises Conflict)."""
+    """Writes this bundle to all its webhooks, unless it has changed since it was read (raises Conflict)."""
     metadata = configuration.found.metadata
     body = {
         "metadata": {"resourceVersion": metadata.resource_version},

@@ -1,10 +1,10 @@
 """The Secret that holds the certificate authorities.
 
     data:         ca.crt ca.key   next.crt next.key   previous.crt
-    annotations:  deviceshare.io/previous-until   deviceshare.io/rotate (a person's)
+    annotations:  deviceshare.io/previous-until   deviceshare.io/rotate (set by a person)
     label:        deviceshare.io/certificate-authority: ""
 
-The label says that it is ours to write: a Secret of somebody else, named by mistake, is never touched.
+The label says that the Secret is deviceshare's to write: another Secret, named by mistake, is never written.
 """
 
 import base64
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 OURS: Final = f"{PREFIX}certificate-authority"
 ROTATE: Final = f"{PREFIX}rotate"
-"""`kubectl annotate secret NAME deviceshare.io/rotate=now`: whoever sets it, to whatever, gets another CA."""
+"""`kubectl annotate secret NAME deviceshare.io/rotate=now` requests a new CA; any value will do."""
 PREVIOUS_UNTIL: Final = f"{PREFIX}previous-until"
 
 
@@ -32,29 +32,29 @@ def ours(secret: Secret) -> bool:
 
 
 def decode(secret: Secret) -> Trust:
-    """What the Secret says. A part that can't be read is logged and counts as missing."""
+    """The Secret's content. A part that can't be read is logged and counts as missing."""
     annotations = secret.metadata.annotations
     return Trust(
         current=_authority(secret, "ca"),
         next=_authority(secret, "next"),
         previous=issuance.split(_text(secret, "previous.crt")),
         previous_until=_time(annotations.get(PREVIOUS_UNTIL, "")),
-        asked=ROTATE in annotations,
+        requested=ROTATE in annotations,
     )
 
 
 def create_body(name: str, trust: Trust) -> dict[str, Any]:
-    """A new Secret that says this."""
+    """A new Secret with this content."""
     patch = patch_body("", trust)
     metadata = {"name": name, "labels": {OURS: ""}, "annotations": _given(patch["metadata"]["annotations"])}
     return {"metadata": metadata, "type": "Opaque", "data": _given(patch["data"])}
 
 
 def patch_body(version: str, trust: Trust) -> dict[str, Any]:
-    """The merge patch that makes the Secret of this resourceVersion say this."""
+    """The merge patch that gives the Secret of this resourceVersion this content."""
     until = trust.previous_until.isoformat(timespec="seconds") if trust.previous_until else None
     annotations: dict[str, str | None] = {PREVIOUS_UNTIL: until}
-    if not trust.asked:
+    if not trust.requested:
         annotations[ROTATE] = None
     data = {
         "ca.crt": trust.current and trust.current.certificate,

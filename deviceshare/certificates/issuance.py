@@ -1,8 +1,8 @@
-"""X.509: making a certificate authority, signing what servers show, reading PEM.
+"""New certificate authorities, certificates signed by them, and PEM read back.
 
-Keys are ECDSA on P-256, which every client of Kubernetes takes and which cost a fraction of a millisecond to make.
-Authorities carry names of their own and key identifiers (RFC 5280, 4.2.1.1 and 4.2.1.2), so that a verifier who
-believes several, as during a rotation, finds the right one.
+Keys are ECDSA on P-256, which every client of Kubernetes accepts and which take a fraction of a millisecond to create.
+Authorities have unique names and key identifiers (RFC 5280, 4.2.1.1 and 4.2.1.2), so that a verifier that trusts
+several, as during a rotation, finds the right one.
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re
 
 
 class UnreadableCertificate(Exception):
-    """What should be a certificate and its key is not; the text says in which way."""
+    """This is not a certificate and its key; the text says why."""
 
 
 class Issued(NamedTuple):
@@ -84,7 +84,7 @@ def issue(
 
 
 def read_authority(certificate: str, key: str) -> Authority:
-    """An authority as `new_authority` made it; raises Unreadable for anything else."""
+    """An authority as `new_authority` made it; raises UnreadableCertificate for anything else."""
     loaded, signing_key = _load(certificate, key)
     if loaded.public_key() != signing_key.public_key():
         raise UnreadableCertificate("the key is another certificate's")
@@ -101,7 +101,7 @@ def read_authority(certificate: str, key: str) -> Authority:
 
 
 def split(bundle: str) -> tuple[str, ...]:
-    """The certificates of a PEM bundle, one by one; what is none is left out."""
+    """The certificates of a PEM bundle, one by one; anything else is left out."""
     found = []
     for part in _PEM.findall(bundle):
         try:

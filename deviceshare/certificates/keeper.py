@@ -1,12 +1,12 @@
-"""Keeps the webhooks trusted: the CAs in their Secret, the bundles in the configurations, this replica's certificate.
+"""The Keeper reconciles the CAs in their Secret, the bundles in the configurations, and this replica's certificate.
 
-Every replica that serves webhooks looks every few seconds and does what is missing. The leader acts at once, the others
-only on what has been left undone for a while, so that work is done once, and is done even where nobody leads who could
-(a rolling update from a release that knew nothing of this would else wait for itself).
+Every replica that serves webhooks reads them every few seconds and writes what is missing. The leader acts at once, the
+others only on what has been missing for a while: the work is done once, and is done even where the leader can't do it
+(in a rolling update from a release without a Keeper, new replicas would otherwise wait for each other).
 
-Safety needs no leader. Each look reads the configurations first and the Secret after them, and each write carries the
-version that was read. So whoever writes a bundle has seen a Secret at least as new as any that went into the bundle he
-replaces: a writer that slept can't take a CA out of a bundle again.
+Safety needs no leader. Each round reads the configurations first and the Secret after them, and each write carries the
+version that was read. So whoever writes a bundle has read a Secret at least as new as any that went into the bundle
+that it replaces: a delayed writer can't remove a newer CA from a bundle.
 """
 
 import time
@@ -32,18 +32,18 @@ class RenewalPace(Struct, frozen=True):
     """Seconds, by a monotonic clock; and lifetimes, by the wall clock."""
 
     look: float = 5.0
-    """Between two looks: three small reads."""
+    """Between two rounds of three small reads."""
     first: float = 0.5
-    """The same while there is nothing to show yet."""
+    """The same while this replica has no certificate yet."""
     settle: float = 60.0
-    """A bundle that has stood this long has reached every API server: they watch, and come back from a lost watch."""
+    """A bundle unchanged for this long has reached every API server: they watch, and resume a lost watch."""
     standby: float = 30.0
-    """What nobody has done for this long is done by a replica that doesn't lead."""
+    """What has been due for this long is done by a replica that doesn't lead."""
     lifetimes: Lifetimes = Lifetimes()
 
 
 class ServerNames(Struct, frozen=True):
-    """Where everything is, and what clients call this server."""
+    """The names of the Secret and the configurations, and those by which clients reach this server."""
 
     namespace: str
     secret: str
@@ -54,7 +54,7 @@ class ServerNames(Struct, frozen=True):
 
 
 class Keeper:
-    """Does the work while `run` runs, and hands each new certificate and key, in PEM, to `serve`."""
+    """Reconciles while `run` runs, and passes each new certificate and key, in PEM, to `serve`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Keeper:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.served: Served | None = None
-        """What this replica shows in its handshakes."""
+        """The certificate that this replica presents in TLS handshakes."""
         self._cluster = cluster
         self._names = names
         self._serve = serve
@@ -84,7 +84,7 @@ class Keeper:
         self._queue.add(names.secret)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Reconciles until cancelled."""
         await self._queue.run()
 
     def fault(self) -> str:
@@ -93,7 +93,7 @@ class Keeper:
             return self._why
         if self.served.validity.holds(self._now()):
             return ""
-        return f"the certificate has expired; {self._why or 'since then the API server could not be asked'}"
+        return f"the certificate has expired; {self._why or 'the API server has not answered since then'}"
 
     def expiries(self) -> dict[str, float]:
         """When this replica's certificate and its CA expire, in seconds since 1970."""
@@ -101,7 +101,7 @@ class Keeper:
         return {name: each.validity.not_after.timestamp() for name, each in found.items() if each}
 
     async def look(self) -> float:
-        """One look, and at most one write to each object; returns after how many seconds the next is due."""
+        """One round, with at most one write to each object; returns after how many seconds the next is due."""
         configurations = await ca_bundles.read(self._cluster, self._names.configuration)
         secret = await self._read_secret()
         if secret is not None and not ca_secret.ours(secret):
@@ -117,14 +117,14 @@ class Keeper:
         raise Later(await self.look())
 
     async def _keep(self, trust: Trust, secret: Secret | None, configurations: Sequence[Configuration]) -> bool:
-        """Does what is due; returns whether the Secret has changed, so that everything else has to be read again."""
+        """Writes what is due; returns whether the Secret has changed, so that everything has to be read again."""
         patience = 0.0 if self._leading() else self._pace.standby
         bundle = ca_bundles.encode(trust.bundle)
         complete = all(configuration.holds(bundle) for configuration in configurations)
         steady = self._steady(secret, configurations)
         wanted = advance(
             trust,
-            believed={each for configuration in configurations for each in configuration.certificates()},
+            trusted={each for configuration in configurations for each in configuration.certificates()},
             settled=complete and steady >= self._pace.settle + patience,
             now=self._now(),
             new=self._new_authority,
@@ -141,7 +141,7 @@ class Keeper:
         return False
 
     def _steady(self, secret: Secret | None, configurations: Sequence[Configuration]) -> float:
-        """For how many seconds nothing of all this has changed."""
+        """For how many seconds neither the Secret nor the configurations have changed."""
         version = secret.metadata.resource_version if secret else ""
         seen = (version, [configuration.version for configuration in configurations])
         if seen != self._seen:
@@ -149,7 +149,7 @@ class Keeper:
         return self._clock() - self._seen_since
 
     def _renew(self, trust: Trust) -> None:
-        """Has a certificate signed where it is time. Nothing is awaited: it is signed by what has just been read."""
+        """Has a certificate signed when one is due. No await: the CA that signs is the one that has just been read."""
         now, lifetimes = self._now(), self._pace.lifetimes
         self._why = _why(trust, now)
         authority = signer(trust, self.served, now)
@@ -201,18 +201,18 @@ class Keeper:
             " delete it, or name another one with --ca-secret"
         )
         if self._why != why:
-            log.error("Found a Secret of somebody else", secret=secret.metadata.key, error=why)
+            log.error("Found a Secret that is not deviceshare's", secret=secret.metadata.key, error=why)
         self._why = why
 
 
 def _why(trust: Trust, now: datetime) -> str:
     if trust.current is None:
-        return "the certificate authority is being made again, and is not believed everywhere yet"
+        return "the certificate authority was lost and is being replaced; not every API server trusts the new one yet"
     if not trust.current.validity.holds(now):
         validity = trust.current.validity
         return (
             f"by this machine's clock it is {now:%Y-%m-%d %H:%M} UTC, but the certificate authority is valid from"
-            f" {validity.not_before:%Y-%m-%d %H:%M} to {validity.not_after:%Y-%m-%d %H:%M}: set the clock, or, where"
-            f" that is wrong: kubectl annotate secret NAME {ca_secret.ROTATE}=now"
+            f" {validity.not_before:%Y-%m-%d %H:%M} to {validity.not_after:%Y-%m-%d %H:%M}: set the clock; if the clock"
+            f" is right, run kubectl annotate secret NAME {ca_secret.ROTATE}=now"
         )
     return ""

@@ -1,15 +1,15 @@
-"""How the API servers come to trust the webhooks, and how that trust changes hands without a gap.
+"""Rotation of the certificate authority that the API servers trust, without a gap.
 
-A certificate authority (CA) signs what each replica serves; the API servers believe the CAs in a webhook
-configuration's `caBundle`. Two sides that learn of a change at different times must agree at every moment, so a CA is
-believed before it signs and is believed for as long as anything it signed may be in use:
+A certificate authority (CA) signs what each replica serves; the API servers trust the CAs in a webhook
+configuration's `caBundle`. Replicas and API servers learn of a change at different times, so a CA is trusted before it
+signs, and for as long as anything that it signed may be in use:
 
-    next       believed, signs nothing yet
-    current    believed, signs
-    previous   believed, signs no longer
+    next       trusted, signs nothing yet
+    current    trusted, signs
+    previous   trusted, signs no longer
 
 Everything here is a pure function of the state and the time. keeper.py says which reads and writes make
-it safe with any number of writers; docs/decisions/0005-certificates.md says why it is done at all.
+it safe with any number of writers; docs/decisions/0005-certificates.md says why deviceshare issues certificates itself.
 """
 
 from collections.abc import Callable, Collection
@@ -20,12 +20,12 @@ from msgspec.structs import replace
 
 
 class Lifetimes(Struct, frozen=True):
-    """How long things are good for."""
+    """How long authorities and certificates are valid."""
 
     authority: timedelta = timedelta(days=365)
     certificate: timedelta = timedelta(hours=24)
     skew: timedelta = timedelta(hours=1)
-    """How far two machines' clocks may be apart: everything is signed as if that much earlier, and kept that longer."""
+    """How far two machines' clocks may differ: certificates begin that much earlier, and CAs are kept that longer."""
 
 
 class Validity(Struct, frozen=True):
@@ -38,7 +38,7 @@ class Validity(Struct, frozen=True):
         return self.not_before <= now < self.not_after
 
     def aging(self, now: datetime) -> bool:
-        """Whether two thirds are over, so that there is a third left to renew in."""
+        """Whether two thirds have passed; a third is left to renew in."""
         return now >= self.not_before + (self.not_after - self.not_before) * 2 / 3
 
 
@@ -51,20 +51,20 @@ class Authority(Struct, frozen=True):
 
 
 class Trust(Struct, frozen=True):
-    """The whole state, as one Secret holds it."""
+    """The CAs in all roles, as the Secret holds them."""
 
     current: Authority | None = None
     next: Authority | None = None
     previous: tuple[str, ...] = ()
-    """PEM certificates; their keys are forgotten."""
+    """PEM certificates; their keys have been deleted."""
     previous_until: datetime | None = None
-    """When nothing that `previous` signed can be valid any more; counted by who has seen that it signs no longer."""
-    asked: bool = False
-    """Whether somebody wants another CA now."""
+    """When all that `previous` signed has expired; set by a replica that has read that it signs no longer."""
+    requested: bool = False
+    """Whether a person has requested a new CA."""
 
     @property
     def bundle(self) -> tuple[str, ...]:
-        """The PEM certificates to believe. Their order is the same before and after a CA changes its role."""
+        """The PEM certificates to trust. Their order is the same before and after a CA changes its role."""
         kept = [authority.certificate for authority in (self.current, self.next) if authority]
         return tuple(sorted({*kept, *self.previous}))
 
@@ -72,7 +72,7 @@ class Trust(Struct, frozen=True):
 def advance(
     trust: Trust,
     *,
-    believed: Collection[str],
+    trusted: Collection[str],
     settled: bool,
     now: datetime,
     new: Callable[[], Authority],
@@ -80,12 +80,12 @@ def advance(
 ) -> Trust:
     """The state that should be written next; the same one when nothing is due.
 
-    `believed` are the certificates in the configurations now. `settled` says that they have held the whole bundle for
+    `trusted` are the certificates in the configurations now. `settled` says that they have held the whole bundle for
     long enough to have reached every API server. `new` makes a CA.
     """
     if trust.current is None:
-        # Lost, while replicas serve what it signed. To the world it is as if whatever is believed were previous.
-        lost = set(believed) - set(trust.bundle)
+        # Lost, while replicas serve what it signed: whatever the configurations trust is treated as previous.
+        lost = set(trusted) - set(trust.bundle)
         if trust.next is None and not (lost or trust.previous):
             return Trust(current=new())
         if trust.next is None or lost:
@@ -103,18 +103,18 @@ def advance(
             previous_until=None,
         )
     if trust.previous and trust.previous_until is None:
-        # Twice: the clock of who signed last may be ahead of the API servers', and the next reader's of this one.
+        # Skew twice: the last signer's clock may be ahead of the API servers', and the next reader's ahead of ours.
         return replace(trust, previous_until=now + lifetimes.certificate + 2 * lifetimes.skew)
     if trust.previous_until and now >= trust.previous_until:
         return replace(trust, previous=(), previous_until=None)
-    # One at a time: clocks that disagree could otherwise fill the bundle. A person who asks knows better.
-    if trust.asked or (trust.current and trust.current.validity.aging(now) and not trust.previous):
-        return replace(trust, next=new(), asked=False)
+    # One rotation at a time: clocks that differ could otherwise fill the bundle. A person's request is always met.
+    if trust.requested or (trust.current and trust.current.validity.aging(now) and not trust.previous):
+        return replace(trust, next=new(), requested=False)
     return trust
 
 
 class Served(Struct, frozen=True):
-    """What a replica shows in its handshakes."""
+    """The certificate that a replica presents in TLS handshakes."""
 
     issuer: str
     """The PEM certificate of the CA that signed it."""
@@ -122,10 +122,10 @@ class Served(Struct, frozen=True):
 
 
 def signer(trust: Trust, served: Served | None, now: datetime) -> Authority | None:
-    """The CA that a replica should have sign a new certificate now, or None when it may go on with what it serves.
+    """The CA that a replica should have sign a new certificate now, or None when it keeps what it serves.
 
-    A CA that is not valid by this replica's clock is not turned to: its signature could convince nobody who agrees with
-    the clock, and what is served may still do.
+    A CA that is not valid by this replica's clock is not used: an API server whose clock agrees would refuse what it
+    signs, while what is served may still be valid.
     """
     authority = trust.current
     if authority is None or not authority.validity.holds(now):

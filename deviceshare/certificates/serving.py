@@ -1,9 +1,9 @@
-"""What a server shows in its handshakes, and demands of who calls; changed while it is in use.
+"""A server's TLS context, whose certificate and client CAs are replaced while the server runs.
 
 Certificates are renewed under a running process: by cert-manager, by a person, by the Keeper. The server
-holds one SSLContext for its whole life, which only leads each new handshake to the one loaded last
+holds one SSLContext for its whole life, which passes each new handshake to the one loaded last
 (https://docs.python.org/3/library/ssl.html#ssl.SSLContext.sni_callback). So neither a restart nor a second listener is
-needed, handshakes under way end as they began, and whoever was taken out of the client CAs is refused from then on.
+needed, handshakes under way end as they began, and clients of a CA that was removed are refused from then on.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ log = structlog.get_logger(__name__)
 
 
 class UnusableCertificate(Exception):
-    """The files are no certificate and its key; the text names them."""
+    """The files are not a certificate and its key; the text names them."""
 
 
 class _Handshakes:
-    """The lasting context, and where it leads."""
+    """The server's context, and the loaded one that it passes each handshake to."""
 
     def __init__(self, *, clients: bool = False) -> None:
         self.context = _context()
         self.context.sni_callback = self._lead
         if clients:
-            # That a client is asked is decided here, whom to believe by the context that is led to. A session resumed
-            # by a ticket would ask nobody.
+            # This context decides that a client must show a certificate, the loaded one which CAs to trust. A session
+            # resumed by a ticket would skip both, hence no tickets.
             self.context.verify_mode = ssl.CERT_REQUIRED
             self.context.minimum_version = ssl.TLSVersion.TLSv1_3
             self.context.num_tickets = 0
@@ -44,13 +44,13 @@ class _Handshakes:
 
     def _lead(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> int | None:
         if self._loaded is None:
-            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME  # nothing to show yet: not ready
+            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME  # no certificate yet: not ready
         connection.context = self._loaded
         return None
 
 
 class Certificate:
-    """A certificate chain and its key in PEM files; and the CAs whose clients alone are let in, where they are named.
+    """A certificate chain and its key in PEM files; where client CAs are named, only their clients are accepted.
 
     Raises:
         UnusableCertificate: the files can't be used.
@@ -68,7 +68,7 @@ class Certificate:
             raise UnusableCertificate(f"{named}: not a certificate and its key in PEM: {error}") from error
 
     async def watch(self, interval: float = 10.0) -> None:
-        """Takes in changed files for ever, looking every `interval` seconds. Unusable files are logged and left."""
+        """Loads changed files, every `interval` seconds, until cancelled. Unusable files are logged and skipped."""
         while True:
             await asyncio.sleep(interval)
             try:
@@ -77,13 +77,13 @@ class Certificate:
                     self._loaded = state
                     log.info("Loaded a new certificate", file=str(self._files[0]))
             except OSError as error:
-                log.warning("Kept the old certificate", file=str(self._files[0]), error=str(error))
+                log.warning("Failed to load a new certificate", file=str(self._files[0]), error=str(error))
 
 
 class MemoryCertificate:
-    """A certificate that is handed over by who made it. Until then every handshake is refused.
+    """A certificate passed in by its issuer. Until then every handshake is refused.
 
-    `clients` is a file of the CAs whose clients alone are let in; without it, everybody is. Raises UnusableCertificate.
+    With `clients`, a file of CAs, only their clients are accepted; without it, every one. Raises UnusableCertificate.
     """
 
     def __init__(self, clients: Path | None = None) -> None:
@@ -99,7 +99,7 @@ class MemoryCertificate:
             raise UnusableCertificate(f"{clients}: not certificates in PEM: {error}") from error
 
     def use(self, certificate: str, key: str) -> None:
-        """Shows this certificate, in PEM, in the next handshakes."""
+        """Presents this certificate, in PEM, in the next handshakes."""
         # OpenSSL loads from files only. This one lies in memory, has no name, and is gone when it is closed.
         with os.fdopen(os.memfd_create("certificate", os.MFD_CLOEXEC), "w") as file:
             file.write(certificate + key)
@@ -109,7 +109,7 @@ class MemoryCertificate:
         self._shown = (certificate, key)
 
     async def watch(self, interval: float = 10.0) -> None:
-        """Takes in changed CAs of clients for ever. Unusable files are logged and left."""
+        """Loads changed client CAs until cancelled. Unusable files are logged and skipped."""
         while True:
             await asyncio.sleep(interval)
             try:
@@ -117,13 +117,13 @@ class MemoryCertificate:
                     if all(self._shown):
                         self.use(*self._shown)
                     self._loaded = state
-                    log.info("Loaded new CAs of clients", file=str(self._clients))
+                    log.info("Loaded new client CAs", file=str(self._clients))
             except OSError as error:
-                log.warning("Kept the old CAs of clients", file=str(self._clients), error=str(error))
+                log.warning("Failed to load new client CAs", file=str(self._clients), error=str(error))
 
 
 def _state(*files: Path | None) -> tuple[tuple[int, int, int], ...]:
-    # The inode tells a replaced file from an old one even where clocks are coarse.
+    # The inode distinguishes a replaced file from an old one even where clocks are coarse.
     stats = [file.stat() for file in files if file]
     return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 

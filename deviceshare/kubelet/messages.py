@@ -1,6 +1,6 @@
-"""Protocol buffers from a table of their fields: a handful of messages is not worth a code generator.
+"""Protocol buffer messages from a table of their fields, without a code generator, for a handful of them.
 
-The fields that we don't name are skipped by protobuf itself, as every reader of an older schema does.
+Fields that the table doesn't name are skipped by protobuf, as by every reader of an older schema.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ Fields = Mapping[int, tuple[str, str]]
 
 
 def messages(package: str, schema: Mapping[str, Fields]) -> dict[str, type[Message]]:
-    """The message classes of a proto3 package, by name. A type that is no string is another message of the schema.
+    """The message classes of a proto3 package, by name. A type other than string is another message of the schema.
 
-    They live in a pool of their own: names as plain as the kubelet's `v1` may be taken in the process-wide one.
+    They are in a pool of their own: names as plain as the kubelet's `v1` may be taken in the process-wide one.
     """
     file = FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     for name, fields in schema.items():

@@ -1,7 +1,7 @@
-"""Which devices the vendors' device plugins gave to which pods.
+"""The devices that vendors' device plugins allocated to pods, as the kubelet lists them.
 
-The kubelet alone knows: device plugins are asked for devices by the kubelet, not by the scheduler, and no API object
-says which ones a pod got. It tells who asks on `/var/lib/kubelet/pod-resources/kubelet.sock`, which root may read.
+Only the kubelet knows: it requests devices from the plugins itself, and no API object says which ones a pod got. It
+serves the list on `/var/lib/kubelet/pod-resources/kubelet.sock`, which root may read.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from deviceshare.kubelet.messages import STRING, messages
 from deviceshare.loops.agent.ports import AllocationsUnknown
 
 ANSWER_SECONDS: Final = 5.0
-"""The kubelet answers from memory; even several MiB take it less than a second."""
+"""The kubelet answers from memory, several MiB in less than a second."""
 
 METHOD: Final = "/v1.PodResourcesLister/List"
 
@@ -41,7 +41,7 @@ MESSAGES: Final = messages(
 
 
 class Allocated(Struct, frozen=True):
-    """The devices of one resource that plugins gave to the containers of one pod."""
+    """The devices of one resource that plugins allocated to the containers of one pod."""
 
     namespace: str
     name: str
@@ -52,13 +52,14 @@ class Allocated(Struct, frozen=True):
 
 
 class PodResourcesUnknown(AllocationsUnknown):
-    """Nobody can tell what the plugins gave away; the text says why and what to do."""
+    """The plugins' allocations can't be read; the text says why and what to do."""
 
 
 async def allocations(socket: Path, *, seconds: float = ANSWER_SECONDS) -> list[Allocated]:
-    """Every device that the kubelet counts as given to a pod, ordered by pod and resource, within `seconds`.
+    """Every device that the kubelet counts as allocated to a pod, ordered by pod and resource, within `seconds`.
 
-    A pod that has ended may still be listed until it is deleted; pods without devices are left out. Raises Unreadable.
+    A pod that has ended may still be listed until it is deleted; pods without devices are left out.
+    Raises PodResourcesUnknown.
     """
     try:
         async with asyncio.timeout(seconds), Channel(path=str(socket)) as channel:
@@ -74,7 +75,7 @@ async def allocations(socket: Path, *, seconds: float = ANSWER_SECONDS) -> list[
         raise PodResourcesUnknown(_refused(socket, error)) from error
     except (DecodeError, ProtocolError, StreamTerminatedError) as error:
         raise PodResourcesUnknown(
-            f"What listens on {socket} does not speak the kubelet's pod-resources API "
+            f"The process listening on {socket} does not serve the kubelet's pod-resources API "
             f"({str(error) or 'undecodable answer'}): check which directory of the node is mounted there."
         ) from error
     return _joined(answer)
@@ -88,7 +89,7 @@ async def _list(channel: Channel) -> Any:
 
 
 def _joined(answer: Any) -> list[Allocated]:
-    """One entry for each pod and resource: containers, and the NUMA nodes of one container, come apart."""
+    """One entry for each pod and resource: the kubelet lists containers, and each one's NUMA nodes, separately."""
     ids: defaultdict[tuple[str, str, str], set[str]] = defaultdict(set)
     for pod in answer.pod_resources:
         for container in pod.containers:
@@ -101,17 +102,17 @@ def _unconnected(socket: Path, error: OSError) -> str:
     match error:
         case FileNotFoundError():
             return (
-                f"There is no socket {socket}: mount the kubelet's directory pod-resources from the node "
+                f"The socket {socket} does not exist: mount the kubelet's directory pod-resources from the node "
                 "(beneath its --root-dir, usually /var/lib/kubelet) at that path."
             )
         case PermissionError():
-            return f"No permission to open {socket}: it is root's, so the agent must run as user 0 (runAsUser: 0)."
+            return f"Permission denied to {socket}: it belongs to root, so run the agent as user 0 (runAsUser: 0)."
         case ConnectionRefusedError():
             return (
-                f"Nobody listens on {socket}: the kubelet is down (systemctl status kubelet on the node), or it was "
-                "restarted and the socket alone is mounted: mount its directory."
+                f"No process listens on {socket}: the kubelet is down (systemctl status kubelet on the node), or it "
+                "was restarted and only the socket is mounted: mount its directory."
             )
-    return f"Can't connect to {socket}: {error.strerror or error}. Check that it is the kubelet's socket."
+    return f"Failed to connect to {socket}: {error.strerror or error}. Check that it is the kubelet's socket."
 
 
 def _refused(socket: Path, error: GRPCError) -> str:
@@ -123,5 +124,5 @@ def _refused(socket: Path, error: GRPCError) -> str:
                 "and must not run with --feature-gates=KubeletPodResources=false."
             )
         case Status.RESOURCE_EXHAUSTED:
-            return f"The kubelet behind {socket} is asked too often ({said}): ask again later."
+            return f"The kubelet behind {socket} limits its requests ({said}): the agent retries later."
     return f"The kubelet behind {socket} refused ({said}): see its log on the node (journalctl -u kubelet)."

@@ -1,7 +1,7 @@
 """NVIDIA's GPUs, read through NVML. The only importer of `pynvml`.
 
-All of it blocks, and a sick GPU makes NVML answer late: call it in one thread of its own, never on an event loop. One
-thread, because `Driver.restart` takes from all others what they hold.
+All of it blocks, and an unhealthy GPU makes NVML answer late: call it in one thread of its own, never on an event loop.
+One thread, because `Driver.restart` voids the handles of all others.
 
 NVML shows processes by the PIDs of its caller's PID namespace, and only those: the agent's pod needs `hostPID`.
 """

@@ -1,4 +1,4 @@
-"""NVML's start and end, its GPUs, and its errors in our words.
+"""NVML's initialization and shutdown, the GPUs it finds, and its errors as exceptions.
 
 NVML belongs to the whole process, so a `Driver` has no state but NVML's own.
 Reference: https://docs.nvidia.com/deploy/nvml-api/
@@ -18,7 +18,7 @@ class NoDriver(Exception):
 
 
 class NoLibrary(NoDriver):
-    """The library of NVIDIA's driver isn't here."""
+    """The library of NVIDIA's driver is not in the container."""
 
 
 class NvmlRefused(Exception):
@@ -30,7 +30,7 @@ class Lost(NvmlRefused):
 
 
 class Gpu(Struct, frozen=True):
-    """A GPU that answers. `handle` is NVML's, good until the driver is stopped."""
+    """A GPU that answers. `handle` is NVML's, valid until the driver is stopped."""
 
     index: int
     uuid: str
@@ -44,25 +44,25 @@ _LOST: Final = {
 _NO_DRIVER: Final = {
     pynvml.NVML_ERROR_UNINITIALIZED: "NVML has not been started.",
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
-        "The library of NVIDIA's driver, libnvidia-ml.so.1, isn't here. Run nvidia-smi on the node: if it works, give "
-        "the pod the runtime class of NVIDIA's container toolkit; if not, install the driver."
+        "The library of NVIDIA's driver, libnvidia-ml.so.1, is not in the container. Run nvidia-smi on the node: if it "
+        "works, give the pod the runtime class of NVIDIA's container toolkit; if not, install the driver."
     ),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
-        "NVIDIA's kernel module isn't loaded. Run nvidia-smi on the node: it tells the cause."
+        "NVIDIA's kernel module isn't loaded. Run nvidia-smi on the node: it reports the cause."
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        "NVIDIA's kernel module and its library are of different versions, as after an upgrade. Restart the node."
+        "NVIDIA's kernel module and its library are of different versions, as after an upgrade. Reboot the node."
     ),
 }
 
 
 def ask(function: Callable[..., Any], *arguments: object) -> Any:
-    """What a function of `pynvml` answers.
+    """The result of a function of `pynvml`.
 
     Raises:
-        NoDriver: NVML isn't there or not started.
+        NoDriver: NVML is missing or not initialized.
         Lost: the GPU can't be reached.
-        Refused: any other error.
+        NvmlRefused: any other error.
     """
     try:
         return function(*arguments)
@@ -76,7 +76,7 @@ def ask(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 def ask_if_known(function: Callable[..., Any], *arguments: object) -> Any:
-    """Like `ask`, but None where this driver or this GPU can't tell."""
+    """Like `ask`, but None where this driver or this GPU doesn't support it."""
     try:
         return ask(function, *arguments)
     except Lost:
@@ -93,16 +93,16 @@ class Driver:
         try:
             ask(pynvml.nvmlInit)
         except NvmlRefused as error:
-            raise NoDriver(f"NVML doesn't start: {error}. Run nvidia-smi on the node: it tells the cause.") from error
+            raise NoDriver(f"NVML doesn't start: {error}. Run nvidia-smi on the node: it reports the cause.") from error
 
     def stop(self) -> None:
-        """Frees what NVML holds of the GPUs; a GPU can't be reset before."""
-        # What didn't start needs no stop.
+        """Releases NVML's hold on the GPUs; a GPU can't be reset before."""
+        # NVML that didn't start needs no shutdown.
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
     def restart(self) -> None:
-        """Lets NVML look for the GPUs anew: one that it lost, it finds again at a new start only.
+        """Restarts NVML, which finds a GPU that it lost only when it starts.
 
         Handles and event sets from before are void. Raises NoDriver.
         """
@@ -120,7 +120,7 @@ class Driver:
 
 
 def find_gpus() -> tuple[list[Gpu], dict[int, str]]:
-    """The GPUs that answer, by index, and of the others why they don't. Raises NoDriver and Refused."""
+    """The GPUs that answer, and by index why each other one doesn't. Raises NoDriver and NvmlRefused."""
     answering: list[Gpu] = []
     silent: dict[int, str] = {}
     for index in range(ask(pynvml.nvmlDeviceGetCount)):
@@ -128,7 +128,7 @@ def find_gpus() -> tuple[list[Gpu], dict[int, str]]:
             handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index)
             answering.append(Gpu(index, ask(pynvml.nvmlDeviceGetUUID, handle), handle))
         except NvmlRefused as error:
-            # Unknown errors too: without a UUID nobody can say which GPU this is.
+            # Unknown errors too: without a UUID the GPU can't be identified.
             silent[index] = str(error)
     return answering, silent
 

@@ -1,4 +1,4 @@
-"""Xid errors, as the driver reports them while they happen."""
+"""Xid errors, in the order in which the driver reports them."""
 
 import time
 from contextlib import suppress
@@ -12,21 +12,22 @@ from deviceshare.nvidia.driver import NvmlRefused, ask, find_gpus
 
 
 class XidError(Struct, frozen=True):
-    """One error. The driver may report one fault more than once, and one fault as several errors."""
+    """One error. The driver may report one fault repeatedly, and as several errors."""
 
     uuid: str
-    """The GPU's, also where a MIG part of it was hit; empty where the driver doesn't tell."""
+    """The GPU's, also where the error was in one of its MIG instances; empty where the driver doesn't report it."""
     number: int
 
 
 class Watch:
-    """Listens on all GPUs that answer. What happened before isn't told, so watch first and read the inventory then.
+    """A subscription to the errors of all GPUs that answer. Create it before reading the inventory.
 
-    `unwatched` says of the others why not: by UUID, or by index where a GPU doesn't tell it.
+    Earlier errors aren't reported: those between the two would be in neither. `unwatched` says why the other GPUs are
+    not watched, by UUID, or by index where a GPU doesn't report it.
     """
 
     def __init__(self) -> None:
-        """Needs a started Driver. Raises NoDriver, and Refused where this driver knows no events at all."""
+        """Needs a started Driver. Raises NoDriver, and NvmlRefused where this driver supports no events."""
         gpus, silent = find_gpus()
         self.unwatched = {str(index): reason for index, reason in silent.items()}
         self._events = ask(pynvml.nvmlEventSetCreate)
@@ -43,27 +44,27 @@ class Watch:
         """The next Xid error, or None when none came within `timeout` seconds.
 
         Raises:
-            Lost: NVML lost a GPU, and doesn't say which. It says so again at each call, at once: look at the inventory,
-                restart the driver before the next watch, and pause between two tries.
-            NoDriver: the driver went away.
-            Refused: any other error.
+            Lost: NVML lost a GPU, and doesn't say which. Each later call raises it at once: read the inventory,
+                restart the driver before the next watch, and pause between retries.
+            NoDriver: the driver was unloaded.
+            NvmlRefused: any other error.
         """
         if not self._uuids:
-            # NVML's documents don't say what waiting for nobody does.
+            # NVML doesn't document what waiting on an empty event set does.
             time.sleep(timeout)
             return None
         event = ask(_wait, self._events, round(timeout * 1000))
         return None if event is None else XidError(self._uuid(event.device), event.eventData)
 
     def close(self) -> None:
-        """Ends the watch, which may have ended already. Call it before the driver is stopped or restarted."""
+        """Ends the watch; idempotent. Call it before the driver is stopped or restarted."""
         events, self._events = self._events, None
         if events is not None:  # NVML would free it twice.
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlEventSetFree(events)
 
     def _uuid(self, handle: Any) -> str:
-        # A GPU that just fell off the bus may not answer any more, but its handle is still what it was.
+        # A GPU that just fell off the bus may not answer, but its handle is unchanged.
         try:
             return str(ask(pynvml.nvmlDeviceGetUUID, handle))
         except NvmlRefused:

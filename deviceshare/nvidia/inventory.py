@@ -1,4 +1,4 @@
-"""What GPUs a node has. A GPU that doesn't answer keeps nobody from reading the others."""
+"""The GPUs of a node, with their models, memory, PCI addresses and links. One that doesn't answer hides no other."""
 
 from pathlib import Path
 
@@ -13,22 +13,22 @@ from deviceshare.nvidia.memory import MIB, read_memory
 
 
 class Inventory(Struct, frozen=True):
-    """One look at a node's GPUs."""
+    """A node's GPUs at one moment."""
 
     driver: str
     """The driver's version."""
     devices: list[Part]
     links: list[Link]
     silent: dict[int, str]
-    """Why the GPU with this index doesn't answer; which one it is, only an earlier look can tell."""
+    """Why the GPU with this index doesn't answer; only an earlier inventory can identify it."""
 
 
 def read_inventory(sysfs: Path = Path("/sys")) -> Inventory:
-    """Reads the GPUs and how they are joined; needs a started Driver. `sysfs` is where Linux shows its devices.
+    """Reads the GPUs and how they are connected; needs a started Driver. `sysfs` is where Linux shows its devices.
 
     Raises:
-        NoDriver: NVML isn't there or not started.
-        Refused: NVML doesn't even tell how many GPUs there are.
+        NoDriver: NVML is missing or not initialized.
+        NvmlRefused: NVML doesn't report how many GPUs there are.
     """
     gpus, silent = find_gpus()
     read: list[tuple[Gpu, Part]] = []
@@ -46,7 +46,7 @@ def read_inventory(sysfs: Path = Path("/sys")) -> Inventory:
 
 
 def read_boot_id(proc: Path = Path("/proc")) -> str:
-    """The kernel's name for its present run; the same in every container (random(4)). Raises OSError."""
+    """The kernel's ID of the current boot, the same in every container (random(4)). Raises OSError."""
     return (proc / "sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -62,15 +62,15 @@ def _part(gpu: Gpu, sysfs: Path) -> Part:
         memory_mib=0 if memory is None else memory.total // MIB,
         pci=address,
         numa_node=_numa_node(sysfs, address),
-        # The present mode, not the one after the next reset.
+        # The current mode, not the one after the next reset.
         mig=mig is not None and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE,
     )
 
 
 def _numa_node(sysfs: Path, address: str) -> int | None:
-    """The NUMA node that the GPU's PCI slot belongs to; Linux writes -1 where there is but one or the BIOS is silent.
+    """The NUMA node of the GPU's PCI slot; Linux writes -1 where there is only one or the BIOS reports none.
 
-    nvmlDeviceGetNumaNodeId answers another question: which node the GPU's own memory is, where it is one.
+    nvmlDeviceGetNumaNodeId is something else: the node that the GPU's own memory is, where it is one.
     """
     try:
         node = int((sysfs / "bus/pci/devices" / address / "numa_node").read_text())

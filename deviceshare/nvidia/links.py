@@ -1,4 +1,4 @@
-"""How close each two GPUs are: by NVLink, directly or through NVSwitches, or else by PCIe."""
+"""The links between GPUs: NVLink, directly or through NVSwitches, or else PCIe."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _LEVELS: Final = {
 
 
 def read_links(gpus: Sequence[tuple[Gpu, Part]]) -> list[Link]:
-    """The pairs that are joined by more than the way between NUMA nodes, the lower index first."""
+    """The pairs that are closer than two NUMA nodes, the lower index first."""
     lanes = {part.pci: _lanes(gpu) for gpu, part in gpus}
     links = []
     for (one, a), (other, b) in combinations(gpus, 2):
@@ -34,7 +34,7 @@ def read_links(gpus: Sequence[tuple[Gpu, Part]]) -> list[Link]:
 
 def _nvlinks(lanes: dict[str, Counter[str]], a: str, b: str) -> int:
     direct = max(lanes[a][b], lanes[b][a])  # One end may have stopped answering meanwhile.
-    # Through the switches each GPU reaches each other with all its lanes; `nvidia-smi topo -m` counts likewise.
+    # Through the switches each GPU reaches every other with all its lanes; `nvidia-smi topo -m` counts likewise.
     return direct + min(lanes[a][_NVSWITCH], lanes[b][_NVSWITCH])
 
 
@@ -43,7 +43,7 @@ def _lanes(gpu: Gpu) -> Counter[str]:
     lanes: Counter[str] = Counter()
     try:
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-            # A GPU that has fewer answers with an error.
+            # A GPU that has fewer links returns an error.
             if ask_if_known(pynvml.nvmlDeviceGetNvLinkState, gpu.handle, link) != pynvml.NVML_FEATURE_ENABLED:
                 continue
             remote = ask_if_known(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, gpu.handle, link)
@@ -52,7 +52,7 @@ def _lanes(gpu: Gpu) -> Counter[str]:
             elif (pci := ask_if_known(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, gpu.handle, link)) is not None:
                 lanes[pci_address(pci.busId)] += 1
     except NvmlRefused:
-        lanes.clear()  # Lost between two calls: the next look will tell.
+        lanes.clear()  # Lost between two calls: the next inventory reports it.
     return lanes
 
 

@@ -1,4 +1,4 @@
-"""What GPUs are doing now, and which processes are on them."""
+"""The GPUs' current memory use, utilization and processes."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _LISTS: Final = (
     (pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2),
     (pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2),
 )
-"""Each list by its present name and by the one that drivers before R510 know."""
+"""Each list's function, and the one that drivers before R510 have."""
 
 
 class ProcessUse(Struct, frozen=True):
@@ -23,31 +23,31 @@ class ProcessUse(Struct, frozen=True):
 
     pid: int
     memory_mib: int | None
-    """None where the driver can't tell, as inside of some virtual machines."""
+    """None where the driver doesn't report it, as inside some virtual machines."""
 
 
 class DeviceUse(Struct, frozen=True):
-    """One GPU. What is None this driver or this GPU can't tell."""
+    """One GPU. None stands for what this driver or this GPU doesn't report."""
 
     index: int
     uuid: str
     memory_used_mib: int | None
-    """Without what the driver keeps for itself, where it tells them apart."""
+    """Without what the driver reserves, where it reports that separately."""
     memory_total_mib: int | None
     utilization: int | None
-    """Percent of the driver's last sample period in which something ran; split GPUs (MIG) have none."""
+    """Percent of the driver's last sample period in which a kernel ran; GPUs split by MIG have none."""
     processes: list[ProcessUse]
     """By PID, of compute, graphics and MPS, each process once."""
 
 
 def read_usage() -> list[DeviceUse]:
-    """Reads all GPUs that answer, by index; needs a started Driver. Raises NoDriver and Refused."""
+    """Reads all GPUs that answer, by index; needs a started Driver. Raises NoDriver and NvmlRefused."""
     uses = []
     for gpu in find_gpus()[0]:
         try:
             uses.append(_use(gpu))
         except NvmlRefused:
-            continue  # Lost meanwhile; to say so is the inventory's part.
+            continue  # Lost meanwhile; the inventory reports it.
     return uses
 
 
@@ -65,7 +65,7 @@ def _use(gpu: Gpu) -> DeviceUse:
 
 
 def _processes(gpu: Gpu) -> list[ProcessUse]:
-    """A process in two lists has the same memory in both; in one list it stands once for each MIG part it uses."""
+    """A process in two lists has the same memory in both; one list has it once for each MIG instance it uses."""
     found: dict[int, int | None] = {}
     for present, former in _LISTS:
         for pid, used in _listed(gpu, present, former).items():

@@ -1,4 +1,4 @@
-"""NVIDIA's names for Xid errors. Which of them count against the GPU, `domain/device_health/examination.py` says.
+"""NVIDIA's names for Xid errors. `domain/device_health/examination.py` says which of them make a GPU unhealthy.
 
 The names are those of the Xid catalog, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, shortened.
 """

@@ -1,1 +1,1 @@
-"""Inbound HTTP: what kube-scheduler, the API server, kubelets and people's monitoring ask of deviceshare."""
+"""Inbound HTTP: the scheduler extender, the admission webhooks, probes and metrics, and the page for people."""

@@ -1,8 +1,8 @@
-"""Turns at the event loop: whoever sends much waits behind themselves, not in front of others.
+"""Fair queuing of requests by client address, so that a client that sends many delays only its own.
 
 A request that has arrived whole is answered without a pause, and a large one may take a tenth of a second. Hundreds
-that arrive together would be answered in the order in which they came, and one of the API server's behind them all. So
-they take turns: one request of each address after the other, and between two of them the loop looks at its sockets.
+that arrive together would be answered in the order of arrival, and one of the API server's after all of them. So
+addresses take turns, one request each, and between two of them the loop polls its sockets.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ from collections import OrderedDict, deque
 
 
 class AddressTurns:
-    """Of one server. Costs nothing where nobody else waits."""
+    """The queues of one server, one for each address. While they are empty, a request doesn't wait."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._taken = False
-        """Whether one was given in this round of the event loop, or somebody waits."""
+        """Whether a turn was given in this round of the event loop, or a request is queued."""
 
     async def turn(self, address: str) -> None:
         """Returns when it is this address's turn."""
@@ -25,7 +25,7 @@ class AddressTurns:
             return
         future = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(address, deque()).append(future)
-        await future  # bounded: whoever waits here is within the time of a request
+        await future  # bounded by the request's timeout
 
     def _next(self) -> None:
         while self._waiting:
@@ -35,7 +35,7 @@ class AddressTurns:
                 self._waiting[address] = queue
             if not future.done():
                 future.set_result(None)
-                # Twice: the first round runs whose turn it is, the second looks at the sockets before the next one.
+                # Two rounds: the first runs the request, the second polls the sockets before the next one.
                 loop = asyncio.get_running_loop()
                 loop.call_soon(loop.call_soon, self._next)
                 return

@@ -1,7 +1,7 @@
 """The admission webhooks. They decide from the object under review and the mirrors alone.
 
-No call to the API server is made here: each creation of a pod waits for the answer, and an API server that is slow
-because of webhooks that ask it again would stay so. Nothing is remembered either, so a dry run is like any other.
+They never call the API server: each creation of a pod waits for the answer, and a webhook's own calls would add to the
+load of an API server that is already slow. They keep no state either, so a dry run needs no special case.
 """
 
 from collections.abc import Awaitable, Callable, Sized
@@ -13,7 +13,7 @@ from aiohttp import web
 from msgspec import Raw, Struct
 
 from deviceshare.domain import contract
-from deviceshare.domain.admission.bypasses import WARN, bypasses, new_bypasses, told
+from deviceshare.domain.admission.bypasses import WARN, bypasses, new_bypasses, refusal_or_warnings
 from deviceshare.domain.admission.drafts import Draft, DraftMeta
 from deviceshare.domain.admission.group_review import review_changed_group, review_deleted_group, review_new_group
 from deviceshare.domain.admission.injection import Injection, concerns, inject, inject_ephemeral
@@ -39,20 +39,20 @@ from deviceshare.web.server import RESULT
 log = structlog.get_logger(__name__)
 
 MAX_BODY = 8 << 20
-"""Bytes. An API server takes requests of 3 MiB and keeps objects of 1.5 MiB; a review has one of each, spelt out."""
+"""Bytes. An API server takes requests of 3 MiB and stores objects of 1.5 MiB; a review contains one of each."""
 MAX_CONNECTIONS = 512
-"""An API server has one for each review under way: 200 at its defaults, for each of its replicas."""
+"""An API server uses one for each review under way: 200 at its defaults, for each of its replicas."""
 
 
 _MAX_CONTAINERS = 500
 _MAX_OURS = 100
 """Annotations of a new pod that only deviceshare may set: each is removed with a warning."""
 _MAX_RESOURCES = 100
-"""Of a group. What goes through one by one is bounded here, because it comes before the API server's own checks."""
+"""Of a group. Lists that are read item by item are bounded here: webhooks run before the API server's own checks."""
 
 
 class _Concern(Struct, frozen=True):
-    """As much of a pod as it takes to leave it alone."""
+    """The part of a pod that says whether it concerns deviceshare."""
 
     metadata: DraftMeta = DraftMeta()
 
@@ -81,7 +81,7 @@ class Admission:
     """The one that pods of groups get, or ""."""
 
     def routes(self) -> list[web.RouteDef]:
-        """What a Server of `MAX_BODY` bytes serves."""
+        """The webhooks' paths, for a Server of `MAX_BODY` bytes."""
         return [
             web.post("/mutate-pods", _handler("Pod", self._mutate_pod)),
             web.post("/validate-pods", _handler("Pod", self._validate_pod)),
@@ -108,7 +108,7 @@ class Admission:
             return ALLOWED
         if request.operation == "CREATE":
             pod = _pod(request.object)
-            return self._told(review_new_pod(pod, self.groups.get(pod.group)), bypasses(_draft(request.object)))
+            return self._verdict(review_new_pod(pod, self.groups.get(pod.group)), bypasses(_draft(request.object)))
         if request.operation != "UPDATE":
             return ALLOWED
         if request.sub_resource == "ephemeralcontainers":
@@ -117,22 +117,22 @@ class Admission:
             known = bypasses(before, existing)
             added = [way for way in bypasses(draft, existing) if way not in known]
             group = self.groups.get((draft.metadata.annotations or {}).get(contract.GROUP, ""))
-            return self._told(review_ephemeral_containers(draft, existing, group), added)
-        # Whose labels may change has nothing to do with what else of the pod can't be read.
+            return self._verdict(review_ephemeral_containers(draft, existing, group), added)
+        # Only metadata is judged here, so other fields that can't be read don't matter.
         old, new = (_pod(raw, whole=False) for raw in (request.old_object, request.object))
         if new.metadata.hides("metadata.labels") or new.metadata.hides("metadata.annotations"):
             raise UnreadableReviewObject(f"the pod can't be read ({new.metadata.fault})")
         ours = request.user_info.username == self.identity
         around = [] if ours else new_bypasses(old.metadata.annotations, new.metadata.annotations)
-        return self._told(review_changed_pod(old, new, by_deviceshare=ours), around)
+        return self._verdict(review_changed_pod(old, new, by_deviceshare=ours), around)
 
-    def _told(self, refusal: str, around: list[str]) -> ReviewVerdict:
-        refused, warnings = told(around, self.bypasses)
+    def _verdict(self, refusal: str, around: list[str]) -> ReviewVerdict:
+        refused, warnings = refusal_or_warnings(around, self.bypasses)
         return ReviewVerdict(refusal or refused, warnings=warnings)
 
     def _validate_group(self, request: ReviewRequest) -> ReviewVerdict:
         if request.sub_resource:
-            return ALLOWED  # the status is guarded by RBAC; whoever has the right may need it to repair
+            return ALLOWED  # RBAC guards the status; a user with the right may need it to repair a group
         if request.operation == "CREATE":
             return ReviewVerdict(review_new_group(_group(request.object)))
         if request.operation == "UPDATE":
@@ -142,7 +142,7 @@ class Admission:
             group = decode_object(_groups, request.old_object, whole=False)
             if not self.pods.synced:
                 return ReviewVerdict(
-                    f"deviceshare doesn't know yet which pods use {group.name!r}: try again soon", code=503
+                    f"deviceshare doesn't know yet which pods use {group.name!r}: retry in a few seconds", code=503
                 )
             return ReviewVerdict(review_deleted_group(group, self.pods.values()))
         return ALLOWED
@@ -152,7 +152,7 @@ class Admission:
             return ALLOWED
         if request.operation != "UPDATE":
             return ReviewVerdict(
-                "an agent only reports on a NodeDevices that is there; the leader makes and deletes them"
+                "an agent may only update the status of a NodeDevices; the leader creates and deletes them"
             )
         old, new = _whole(request.old_object), _whole(request.object)
         return ReviewVerdict(review_report(old, new, request.user_info.node))
@@ -195,13 +195,13 @@ def _whole(raw: Raw) -> dict[str, Any]:
     whole = decode_object(_wholes, raw)
     for key in ("metadata", "spec", "status"):
         if not isinstance(whole.get(key) or {}, dict):
-            raise UnreadableReviewObject(f"the object can't be read: {key} is no map")
+            raise UnreadableReviewObject(f"the object can't be read: {key} is not a map")
     return whole
 
 
 def _check_number(what: str, found: Sized, limit: int) -> None:
     if len(found) > limit:
-        raise UnreadableReviewObject(f"{len(found)} {what} are more than deviceshare takes: at most {limit}")
+        raise UnreadableReviewObject(f"{len(found)} {what} are more than deviceshare accepts: at most {limit}")
 
 
 def _handler(
@@ -214,7 +214,7 @@ def _handler(
             review = decode(await request.read(), kind)
         except BadReview as error:
             if (omitted := repeats.passes("no review")) is not None:
-                log.warning("Refused a request that is no review", path=request.path, error=str(error), **omitted)
+                log.warning("Refused a malformed review", path=request.path, error=str(error), **omitted)
             raise web.HTTPBadRequest(text=f"{error}\n") from error
         try:
             verdict = judge(review)

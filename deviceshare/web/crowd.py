@@ -1,41 +1,41 @@
-"""Who is connected to a server and how much they have sent: bounded in all, and shared fairly between addresses.
+"""Limits on a server's connections and their unanswered bytes, shared fairly between client addresses.
 
-Where a bound is reached, whoever has most makes room: of the address with the most connections, or the most bytes under
-way, the connection goes that has waited longest for its own request to end. So a stranger who fills a server only ever
-loses what is theirs, and the API server, with its few connections and its small reviews, still finds a place. A
-connection whose request is just being answered is spared: it is about to make room anyway.
+Where a limit is reached, the address with the most connections, or the most bytes under way, loses the connection that
+has waited longest for its own request to end. So a client that fills a server only closes connections of its own, and
+the API server, with its few connections and small reviews, is still accepted. A connection whose request is being
+answered is spared: it is about to make room anyway.
 """
 
 from typing import NamedTuple, Protocol
 
 
 class CrowdBounds(NamedTuple):
-    """Of one server."""
+    """The limits of one server."""
 
     connections: int
     request: int
-    """Bytes of one request, as they come over the wire: headers, and what encodes chunks, included."""
+    """Bytes of one request on the wire, headers and chunk encoding included."""
     at_once: int
     """Bytes of all requests under way."""
 
 
 class Member(Protocol):
-    """A connection, as the crowd sees it."""
+    """A connection that counts against the limits."""
 
     @property
     def address(self) -> str:
-        """Whose it is."""
+        """The client's IP address."""
 
     @property
     def answered(self) -> bool:
         """Whether its request has arrived whole and is being answered."""
 
     def drop(self, reason: str) -> None:
-        """Ends it at once; it has left the crowd by then."""
+        """Closes it at once; called after it has left the crowd."""
 
 
 class _Party:
-    """The connections of one address, in the order in which they last began to wait, and their bytes."""
+    """The connections of one address, in the order in which their last requests ended, and their bytes."""
 
     __slots__ = ("held", "members")
 
@@ -45,7 +45,7 @@ class _Party:
 
 
 class Crowd:
-    """Of one server."""
+    """The connections of one server."""
 
     def __init__(self, bounds: CrowdBounds) -> None:
         self._bounds = bounds
@@ -56,7 +56,7 @@ class Crowd:
         """Bytes of requests that haven't ended."""
 
     def enter(self, member: Member) -> bool:
-        """Takes a new connection in; somebody may have to leave for it. False: there is no place for it."""
+        """Adds a new connection; another may be closed for it. False: it doesn't fit, close it."""
         party = self._parties.setdefault(member.address, _Party())
         party.members[member] = 0
         self.size += 1
@@ -69,7 +69,7 @@ class Crowd:
         return victim is not None
 
     def leave(self, member: Member) -> None:
-        """It ended; whoever left before is ignored."""
+        """Removes a connection that ended; one that left before is ignored."""
         party = self._parties.get(member.address)
         if party is None or member not in party.members:
             return
@@ -80,7 +80,7 @@ class Crowd:
             del self._parties[member.address]
 
     def take(self, member: Member, size: int) -> bool:
-        """Bytes of a request have come. False: there is no place for them, and the connection has to end."""
+        """Counts bytes of a request that have arrived. False: they don't fit, close the connection."""
         party = self._parties.get(member.address)
         if party is None or member not in party.members:
             return False
@@ -98,7 +98,7 @@ class Crowd:
         return True
 
     def settle(self, member: Member) -> None:
-        """Its request ended: its bytes are gone, and from now on it waits for the next one, behind the others."""
+        """Forgets the bytes of a request that ended; the connection is now the newest of its address."""
         party = self._parties.get(member.address)
         if party is None or member not in party.members:
             return
@@ -108,7 +108,7 @@ class Crowd:
         self.held -= held
 
     def _victim(self, weigh: "_Weigh", but: Member | None = None) -> Member | None:
-        """The eldest of the party that weighs most of those that can make room."""
+        """The oldest connection of the address that weighs most, among those that can be closed."""
         eldest: dict[str, tuple[int, Member]] = {}
         for address, party in self._parties.items():
             for member, held in party.members.items():

@@ -2,8 +2,8 @@
 
 https://github.com/kubernetes/design-proposals-archive/blob/main/scheduling/scheduler_extender.md
 
-When deviceshare can't answer yet it says so with `Error`: the pod backs off and comes back. An empty list of nodes
-would make it wait until something in the cluster changes, five minutes at worst.
+When deviceshare can't answer yet it returns an `Error`: kube-scheduler retries the pod after a backoff. After an empty
+list of nodes it would wait until something in the cluster changes, five minutes at worst.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -40,11 +40,11 @@ log = structlog.get_logger(__name__)
 MAX_BODY = 128 * 1024 * 1024
 """Bytes of a request; 5,000 whole nodes are 40 MB."""
 MAX_AT_ONCE = 192 * 1024 * 1024
-"""Bytes of all requests under way. A kube-scheduler asks filter and prioritize one after the other; binds are small."""
+"""Bytes of all requests under way. A kube-scheduler calls filter and prioritize one at a time; binds are small."""
 MAX_CONNECTIONS = 256
-"""A kube-scheduler has one for each bind under way."""
+"""A kube-scheduler uses one for each bind under way."""
 TIMEOUT = 14.0
-"""Seconds for a request; kube-scheduler is told 15 as the extender's httpTimeout."""
+"""Seconds for a request; kube-scheduler's httpTimeout for the extender is 15."""
 
 STARTING = "deviceshare has not read the cluster's state yet; kube-scheduler retries the pod"
 
@@ -72,7 +72,7 @@ class Extender:
     own_names: OwnNames | None = LOOPBACK
 
     def routes(self) -> list[web.RouteDef]:
-        """What a Server of `MAX_BODY` bytes and `TIMEOUT` seconds serves."""
+        """The extender's paths, for a Server of `MAX_BODY` bytes and `TIMEOUT` seconds."""
         return [
             web.post("/filter", self._decoded(self._filter)),
             web.post("/prioritize", self._decoded(self._prioritize)),
@@ -107,13 +107,13 @@ class Extender:
         return _json(scores_result(scores))
 
     async def _preempt(self, body: bytes) -> web.Response:
-        """Lets pods be evicted only where that gives the pod what it waits for: evicting frees no device of a claim."""
+        """Allows evictions only on nodes that pass filter already: evicting a pod releases no device of a claim."""
         asked = PREEMPTION.decode(body)
         pod, victims = self.guard(asked.pod), asked.victims
         if not pod.group and not pod.left_out:
             return _json(preemption_result(victims))
         if not self.ready():
-            # This answer has no `Error`. Any status but 200 is one, and then nobody is evicted.
+            # Preemption's result has no field `Error`. At any status but 200 kube-scheduler evicts no pod.
             return _json(error_result(STARTING), "not-ready", status=503)
         fits = self._place(pod, list(victims)).fits
         return _json(preemption_result({node: victims[node] for node in fits}), "ok" if fits else "no-fit")
@@ -134,7 +134,7 @@ class Extender:
     def _decoded(
         self, answer: Callable[[bytes], Awaitable[web.Response]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        """Answers malformed JSON with 400 and the place of the fault, and refuses what a browser was led to send."""
+        """Answers malformed JSON with 400 and its position, and refuses requests forged through browsers."""
 
         async def handler(request: web.Request) -> web.Response:
             check_origin(request, self.own_names)

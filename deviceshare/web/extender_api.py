@@ -22,7 +22,7 @@ class NodeList(Struct, frozen=True):
 
 
 class Arguments(Struct, frozen=True, rename="pascal"):
-    """What filter and prioritize are asked."""
+    """The request of filter and prioritize."""
 
     pod: Pod
     nodes: NodeList | None = None
@@ -30,7 +30,7 @@ class Arguments(Struct, frozen=True, rename="pascal"):
 
 
 class Binding(Struct, frozen=True):
-    """What bind is asked."""
+    """The request of bind."""
 
     pod_name: str = field(name="PodName")
     pod_namespace: str = field(name="PodNamespace")
@@ -45,14 +45,14 @@ class MetaPod(Struct, frozen=True):
 
 
 class MetaVictims(Struct, frozen=True):
-    """What would be evicted on one node. Passed on as it came, but for the pods."""
+    """The pods that would be evicted on one node, by UID."""
 
     pods: list[MetaPod] | None = field(default=None, name="Pods")
     disruptions: int = field(default=0, name="NumPDBViolations")
 
 
 class Victim(Struct, frozen=True):
-    """As much of a whole pod as its name for `MetaPod` takes."""
+    """The part of a whole pod that `MetaPod` has."""
 
     class Metadata(Struct, frozen=True):
         uid: str
@@ -70,7 +70,7 @@ class Victims(Struct, frozen=True):
 
 
 class Preemption(Struct, frozen=True, rename="pascal"):
-    """What preempt is asked: the nodes where kube-scheduler would evict pods to make room for this one."""
+    """The request of preempt: the nodes where kube-scheduler would evict pods to make room for this one."""
 
     pod: Pod
     node_name_to_victims: dict[str, Victims] | None = None
@@ -91,7 +91,7 @@ class _Named(Struct, frozen=True):
     metadata: Metadata
 
 
-# Each raises msgspec.DecodeError, whose text names the place in the JSON.
+# Each raises msgspec.DecodeError, which names the position in the JSON.
 ARGUMENTS: Final = ObjectDecoder(Arguments)
 BINDING: Final = ObjectDecoder(Binding)
 PREEMPTION: Final = ObjectDecoder(Preemption)
@@ -99,7 +99,7 @@ _NAMED: Final = ObjectDecoder(_Named)
 
 
 def named_nodes(arguments: Arguments) -> tuple[Sequence[str], dict[str, Raw] | None]:
-    """The nodes' names; and whole nodes by name where the scheduler sent those and wants them back.
+    """The nodes' names; and whole nodes by name where the scheduler sent those and expects them back.
 
     Raises:
         msgspec.DecodeError: a node has no name.
@@ -114,10 +114,10 @@ def named_nodes(arguments: Arguments) -> tuple[Sequence[str], dict[str, Raw] | N
 def filter_result(
     fits: Sequence[str], refused: Mapping[Reason, Sequence[str]], whole: Mapping[str, Raw] | None
 ) -> bytes:
-    """The answer to filter, in the terms of the question; `refused` are nodes by reason.
+    """The answer to filter, with names or whole nodes as the request has them; `refused` are nodes by reason.
 
-    No refusal of ours is cured by preempting pods, since evicting one doesn't end a claim. Releases that know
-    `FailedAndUnresolvableNodes` (1.21 and later) prefer it, older ones read `FailedNodes`: both are sent.
+    Preempting pods resolves no refusal of deviceshare, since evicting one doesn't end a claim. Releases that know
+    `FailedAndUnresolvableNodes` (1.21 and later) prefer it, older ones read `FailedNodes`: both are set.
     """
     texts = [(str(reason), nodes) for reason, nodes in refused.items()]
     failed = Raw(msgspec.json.encode({node: text for text, nodes in texts for node in nodes}))
@@ -135,10 +135,10 @@ def scores_result(scores: Mapping[str, int]) -> bytes:
 
 
 def preemption_result(victims: Mapping[str, MetaVictims]) -> bytes:
-    """The answer to preempt: on these nodes alone pods may be evicted; on none, and none is."""
+    """The answer to preempt: pods may be evicted on these nodes only; with no nodes, none is."""
     return msgspec.json.encode({"NodeNameToMetaVictims": victims})
 
 
 def error_result(message: str) -> bytes:
-    """The answer to filter or bind when there is none: the scheduler shows it and tries the pod again."""
+    """The answer to filter or bind that failed: kube-scheduler records the message and retries the pod."""
     return msgspec.json.encode({"Error": message})

@@ -1,7 +1,7 @@
-"""A listening socket: accepts connections, takes each through its handshake, and knows whose it is from the start.
+"""A listening socket, which accepts connections, limits them by client address, and performs their TLS handshakes.
 
-The event loop's own servers tell about a connection once its handshake is over. A handshake that never ends is held in
-memory all the same, so who may come is decided here, when a connection is accepted.
+The event loop's own servers report a connection once its handshake is over. A handshake that never ends takes memory
+all the same, so the limits apply here, when a connection is accepted.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ log = structlog.get_logger(__name__)
 
 _BACKLOG: Final = 512
 _NOT_HERE: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""A name such as localhost has an address of IPv6, too, where the kernel has none."""
-_GOODBYE: Final = 1.0
-"""Seconds for TLS's end of a connection; without a bound, 30 pass if the other side says nothing."""
+"""A name such as localhost has an IPv6 address even where the kernel has no IPv6."""
+_TLS_SHUTDOWN: Final = 1.0
+"""Seconds for the closing of a TLS connection; asyncio's default for a silent client is 30."""
 
 
 def _listening(family: int, protocol: int, address: Any) -> socket.socket:
@@ -44,7 +44,7 @@ def _listening(family: int, protocol: int, address: Any) -> socket.socket:
 
 
 class Listener:
-    """Of one server. `receive` makes the handler of a connection of this address."""
+    """The sockets of one server. `receive` creates the handler of a connection from an address."""
 
     def __init__(
         self,
@@ -64,18 +64,18 @@ class Listener:
         self._repeats = repeats
         self._tls: dict[str, object] = {}
         if tls is not None:
-            self._tls = {"ssl": tls, "ssl_handshake_timeout": handshake_timeout, "ssl_shutdown_timeout": _GOODBYE}
+            self._tls = {"ssl": tls, "ssl_handshake_timeout": handshake_timeout, "ssl_shutdown_timeout": _TLS_SHUTDOWN}
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._handshakes: set[asyncio.Task[None]] = set()
 
     @property
     def port(self) -> int:
-        """The one that it listens on."""
+        """The port that it listens on."""
         return int(self._sockets[0].getsockname()[1])
 
     async def open(self, host: str, port: int) -> None:
-        """From now on connections are accepted; raises OSError."""
+        """Starts to accept connections; raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         missing = None
@@ -96,7 +96,7 @@ class Listener:
             self._accepting.append(asyncio.create_task(self._accept(listening), name=f"accept {self._name}"))
 
     async def close(self) -> None:
-        """Accepts no more, and ends the handshakes under way."""
+        """Stops accepting, and aborts the handshakes under way."""
         tasks = [*self._accepting, *self._handshakes]
         for task in tasks:
             task.cancel()
@@ -112,19 +112,19 @@ class Listener:
             try:
                 accepted, peer = await loop.sock_accept(listening)
             except OSError as error:
-                if not isinstance(error, ConnectionError):  # that one ended before it began; now the rest has to wait
+                if not isinstance(error, ConnectionError):  # that is a client that closed its connection early
                     if (omitted := self._repeats.passes("accept")) is not None:
                         log.warning("Failed to accept a connection", server=self._name, error=str(error), **omitted)
                     await asyncio.sleep(0.1)
                 continue
-            task = loop.create_task(self._welcome(accepted, str(peer[0])))
+            task = loop.create_task(self._handshake(accepted, str(peer[0])))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
-            # While others wait to be accepted, `sock_accept` returns at once: nobody else would get a turn, and those
-            # whom the crowd has no place for would keep their sockets.
+            # While connections are queued, `sock_accept` returns at once: without a pause no other task would run, and
+            # connections over the limit would not be closed.
             await asyncio.sleep(0)
 
-    async def _welcome(self, accepted: socket.socket, address: str) -> None:
+    async def _handshake(self, accepted: socket.socket, address: str) -> None:
         visit = self._receive(address)
         if not self._crowd.enter(visit):
             self._metrics.dropped.labels(self._name, "crowded").inc()
@@ -138,6 +138,6 @@ class Listener:
             with suppress(OSError):
                 accepted.close()
             self._metrics.dropped.labels(self._name, "handshake").inc()
-            log.debug("Failed to shake hands", server=self._name, peer=address, error=quoted(error))
+            log.debug("Failed a TLS handshake", server=self._name, peer=address, error=quoted(error))
             if isinstance(error, asyncio.CancelledError):
                 raise

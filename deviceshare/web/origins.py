@@ -1,9 +1,10 @@
-"""Keeps out what web sites have a person's browser send to servers on loopback and behind a port-forward.
+"""Checks of Host, Origin and Content-Type against requests that web sites forge through a person's browser.
 
-A site can point its own name at 127.0.0.1 (DNS rebinding) and would then pass for our own origin, but the browser still
-sends that name in the header Host: only addresses, localhost and our own name are served, as an address can't be
-rebound. A request to us from a page of another origin bears that in the header Origin. And without asking us first, a
-page may only send what a form could, which is never JSON (https://fetch.spec.whatwg.org/#cors-safelisted-request-header).
+They reach servers on loopback and behind a port-forward. A site can point its own name at 127.0.0.1 (DNS rebinding) and
+would then share our origin, but the browser still sends that name in the header Host: only addresses, localhost and our
+own name are served, as an address can't be rebound. A page of another origin is named in the header Origin. And without
+a preflight request a page may only send what a form could, which is never JSON
+(https://fetch.spec.whatwg.org/#cors-safelisted-request-header).
 """
 
 import ipaddress
@@ -16,12 +17,12 @@ from deviceshare.web.quoting import quoted
 
 
 class OwnNames(NamedTuple):
-    """By what a server is called, besides addresses and localhost."""
+    """The names of a server besides addresses and localhost."""
 
     host: str = ""
 
     def answers_to(self, asked: str) -> bool:
-        """Whether a request with this header Host is meant for us."""
+        """Whether a request with this header Host is for this server."""
         try:
             name = (URL.build(scheme="http", authority=asked).host or "").rstrip(".").lower()
         except ValueError:
@@ -41,15 +42,15 @@ LOOPBACK: Final = OwnNames()
 def check_origin(request: web.Request, own: OwnNames | None) -> None:
     """Raises HTTPMisdirectedRequest or HTTPForbidden.
 
-    `own` is None where the client has shown a certificate and checked ours: then the name is the right one.
+    `own` is None where client and server have verified each other's certificates, and with them the name.
     """
     asked = request.headers.get("Host", "")
     if own is not None and not own.answers_to(asked):
-        text = f"deviceshare does not answer to the name {quoted(asked)}: ask by address or as localhost\n"
+        text = f"deviceshare does not serve the name {quoted(asked)}: use an IP address or localhost\n"
         raise web.HTTPMisdirectedRequest(text=text)
     origin = request.headers.get("Origin")
     if origin is not None and origin not in (f"http://{asked}", f"https://{asked}"):
-        raise web.HTTPForbidden(text=f"deviceshare does not answer to pages of {quoted(origin)}\n")
+        raise web.HTTPForbidden(text=f"deviceshare does not serve pages of the origin {quoted(origin)}\n")
 
 
 def check_json(request: web.Request) -> None:

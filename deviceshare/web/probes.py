@@ -1,6 +1,6 @@
-"""Whether the process lives and may be sent work, and its numbers: what kubelets and Prometheus ask.
+"""Liveness and readiness probes, and the metrics endpoint.
 
-The answers look like those of Kubernetes' own components
+The answers have the format of Kubernetes' own components
 (https://kubernetes.io/docs/reference/using-api/health-checks/).
 """
 
@@ -12,7 +12,7 @@ from deviceshare.telemetry import ServerMetrics
 from deviceshare.web.scrapes import Scrapes
 
 Check = Callable[[], str]
-"""Returns why something is not well, or "". Called on the event loop: it must neither block nor raise."""
+"""Returns why the check fails, or "". Called on the event loop: it must neither block nor raise."""
 
 
 def probe_routes(live: Mapping[str, Check], ready: Mapping[str, Check], metrics: ServerMetrics) -> list[web.RouteDef]:

@@ -1,4 +1,4 @@
-"""The envelope in which the API server asks webhooks: AdmissionReview, admission.k8s.io/v1.
+"""AdmissionReview, admission.k8s.io/v1: the requests of the API server to webhooks, and their answers.
 
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#webhook-request-and-response
 """
@@ -20,15 +20,15 @@ _MAX_WARNING = 256
 """The API server shortens warnings to 256 characters each, 4096 altogether, once they exceed that."""
 
 _MAX_ELEMENTS = 50_000
-"""Members of all objects and lists of a review. Each costs far more once it is decoded than the two or three bytes that
-it may have taken to send. A pod has some hundreds, a large one some thousands."""
+"""Members of all objects and lists of a review. Each takes far more memory decoded than the two or three bytes that it
+may take to send. A pod has some hundreds, a large one some thousands."""
 _STRUCTURE = b",[{"
 
 T = TypeVar("T")
 
 
 class BadReview(Exception):
-    """What was sent is no AdmissionReview that we can answer; the text tells the sender why."""
+    """The body is not an AdmissionReview that can be answered; the text tells the client why."""
 
 
 class GroupVersionKind(Struct, frozen=True):
@@ -43,12 +43,12 @@ class UserInfo(Struct, frozen=True):
 
     @property
     def node(self) -> str:
-        """Where the service account's token says that its pod runs; "" where it doesn't, before Kubernetes 1.30."""
+        """The node that the service account's token is bound to; "" where it names none, before Kubernetes 1.30."""
         return next(iter((self.extra or {}).get("authentication.kubernetes.io/node-name", ())), "")
 
 
 class ReviewRequest(Struct, frozen=True, rename="camel"):
-    """One thing somebody wants to do. The objects stay undecoded: most are none of our business."""
+    """One request under review. The objects stay undecoded: most don't concern deviceshare."""
 
     uid: str
     kind: GroupVersionKind = field(default_factory=GroupVersionKind)
@@ -60,7 +60,7 @@ class ReviewRequest(Struct, frozen=True, rename="camel"):
 
 
 class ReviewVerdict(Struct, frozen=True):
-    """The answer: allowed unless there is a refusal. `code` is the HTTP status that the user's client is given."""
+    """The answer: allowed unless there is a refusal. `code` is the HTTP status that the user's client gets."""
 
     refusal: str = ""
     code: int = 403
@@ -87,7 +87,7 @@ class _Response(Struct, rename="camel", omit_defaults=True):
     allowed: bool
     status: _Status | None = None
     patch_type: str = ""
-    patch: bytes = b""  # msgspec writes bytes in base64, as the protocol wants them
+    patch: bytes = b""  # msgspec writes bytes in base64, as the protocol requires
     warnings: tuple[str, ...] = ()
 
 
@@ -121,7 +121,7 @@ def decode(body: bytes, kind: str) -> ReviewRequest:
     if request.kind.kind != kind:
         raise BadReview(
             f"this path reviews objects of kind {kind}, not {quoted(request.kind.kind) or 'none'}; "
-            "mend the rules of the webhook configuration"
+            "correct the rules of the webhook configuration"
         )
     return request
 
@@ -129,7 +129,7 @@ def decode(body: bytes, kind: str) -> ReviewRequest:
 def _has_many_members(body: bytes) -> bool:
     if len(body) <= _MAX_ELEMENTS or _separators(body) <= _MAX_ELEMENTS:
         return False
-    # Most may be in strings: scripts, tables, other people's JSON in annotations.
+    # Most separators may be in strings: scripts, tables, JSON in annotations.
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
     if plain.count(b'"') > 4 * _MAX_ELEMENTS + 4:
         return True  # a member has two strings at most
@@ -141,11 +141,11 @@ def _separators(json: bytes) -> int:
 
 
 class UnreadableReviewObject(Exception):
-    """The object under review has a field that is not what its schema says."""
+    """The object under review has a field that doesn't match its schema."""
 
 
 def decode_object(decoder: ObjectDecoder[T], raw: Raw, *, whole: bool = True) -> T:
-    """An object of a request, or unless `whole`, what of it can be read; raises Unreadable naming the field."""
+    """An object of a request, or unless `whole`, its readable part; raises UnreadableReviewObject naming the field."""
     try:
         return decoder.decode(raw) if whole else decoder.salvage(raw)
     except (ValueError, RecursionError, msgspec.DecodeError) as error:

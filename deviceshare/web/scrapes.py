@@ -1,7 +1,7 @@
-"""The answer to scrapes of /metrics: rendered once a second at most, however many scrape.
+"""The answer to scrapes of /metrics, rendered at most once a second for all scrapers.
 
-Reading the numbers takes the event loop a moment; writing them out, which takes most of the time where nodes are many,
-is done in a thread.
+Collecting the metrics takes the event loop a moment; rendering, which takes most of the time where nodes are many, runs
+in a thread.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ from prometheus_client.registry import Collector
 from deviceshare.telemetry import ServerMetrics
 
 FRESH: Final = 1.0
-"""Seconds for which one rendering answers everybody."""
+"""Seconds for which one rendering answers all scrapes."""
 _FORMATS: Final = 16
-"""Kept at once: more than any scraper can tell apart in earnest."""
+"""Renderings kept at once; real scrapers use two or three formats."""
 
 
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
     try:
         return choose_encoder(accept)
-    except (TypeError, ValueError):  # a version that is none
+    except (TypeError, ValueError):  # a malformed version
         return choose_encoder("")
 
 
 class _Taken(Collector):
-    """The numbers of one moment."""
+    """The metrics of one moment."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)
@@ -38,7 +38,7 @@ class _Taken(Collector):
 
 
 class Scrapes:
-    """Of one process's metrics."""
+    """The renderings of one process's metrics."""
 
     def __init__(self, metrics: ServerMetrics, fresh: float = FRESH) -> None:
         self._metrics = metrics
@@ -60,5 +60,5 @@ class Scrapes:
         if rendering is None:
             rendering = asyncio.create_task(asyncio.to_thread(encode, self._taken), name="render metrics")
             self._renderings[content_type] = rendering
-        # Shielded: others wait for the same, and one of them may give up.
+        # Shielded: other scrapes wait for the same rendering when one is cancelled.
         return await asyncio.shield(rendering), content_type

@@ -1,4 +1,4 @@
-"""A listening socket and the routes it serves: bounded in size, number and time, measured, and quick to stop."""
+"""An HTTP server for some routes: requests are measured, and bounded in size, number and time."""
 
 import asyncio
 import ssl
@@ -20,27 +20,28 @@ from deviceshare.web.visit import Visit
 log = structlog.get_logger(__name__)
 
 RESULT: Final = web.ResponseKey("result", str)
-"""Set on a response (`response[RESULT] = "refused"`), it becomes the result in the request metrics."""
+"""Set on a response (`response[RESULT] = "refused"`), it is the label `result` in the request metrics."""
 
 BOUND: Final = web.RequestKey("bound", asyncio.Timeout)
-"""A request's end, which a handler that streams may put off: `request[BOUND].reschedule(None)`."""
+"""A request's timeout, which a handler that streams may remove: `request[BOUND].reschedule(None)`."""
 
 _HEADERS: Final = 64 << 10
 """Bytes of a request besides its body."""
 _HANDSHAKE: Final = 5.0
-"""Seconds, at most, for TLS's."""
+"""Seconds, at most, for a TLS handshake."""
 
 
 class CannotListen(Exception):
-    """The address is taken or not this machine's."""
+    """The address is in use or not this machine's."""
 
 
 class Server:
     """Serves `routes` on one address, over TLS where there is a context for it.
 
-    A body of more than `max_body` bytes is answered 413, one that is compressed 415; a request that takes longer than
-    `timeout` seconds from its first byte 503, or is cut off where it isn't even whole. `connections` are open at once,
-    and `at_once` bytes (eight bodies, unless given) of all requests under way are held; `Crowd` says who makes room.
+    A body of more than `max_body` bytes is answered 413, a compressed one 415; a request that takes longer than
+    `timeout` seconds from its first byte 503, or its connection is closed if it isn't whole by then. At most
+    `connections` are open, and `at_once` bytes (eight bodies, unless given) of requests under way are held; `Crowd`
+    chooses which connections are closed at these limits.
     Requests are counted under the name of their path: `/filter` is the verb `filter`.
     """
 
@@ -66,14 +67,14 @@ class Server:
         self._timeout = timeout
         self._draining = False
         self._repeats = Repeats()
-        # Chunks cost a few bytes each: an eighth leaves room for any that somebody sends in earnest.
+        # Chunks cost a few bytes each: an eighth of the body is enough for any real client.
         request = max_body + max_body // 8 + _HEADERS
         self._crowd = Crowd(CrowdBounds(connections, request, max(at_once or 8 * max_body, request)))
         app = web.Application(
             middlewares=[_bounded(metrics, max_body, timeout, AddressTurns())], client_max_size=max_body
         )
         app.add_routes(routes)
-        app.on_response_prepare.append(self._say_goodbye)
+        app.on_response_prepare.append(self._close_when_draining)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=timeout, handle_signals=False)
         handshake = min(timeout, _HANDSHAKE)
         self._listener = Listener(
@@ -82,11 +83,11 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port it listens on; where 0 was asked for, the one that the kernel chose."""
+        """The port it listens on; where port 0 was requested, the one that the kernel chose."""
         return self._listener.port
 
     async def start(self) -> None:
-        """Returns once connections are accepted; raises CannotListen."""
+        """Starts to accept connections; raises CannotListen."""
         await self._runner.setup()
         try:
             await self._listener.open(self._host, self._port)
@@ -99,14 +100,14 @@ class Server:
         log.info("Started server", server=self._name, host=self._host, port=self.port, tls=self._tls)
 
     def drain(self) -> None:
-        """From now on each answer ends its connection, so that clients open the next one elsewhere.
+        """From now on each answer closes its connection, so that clients connect to another replica.
 
-        Else a request might be sent on a connection just when `stop` closes it, and be lost.
+        Otherwise a request sent on a connection just when `stop` closes it would be lost.
         """
         self._draining = True
 
     async def stop(self) -> None:
-        """Accepts no more, and lets requests under way end within their time."""
+        """Stops accepting, and waits for the requests under way, within their timeouts."""
         await self._listener.close()
         await self._runner.cleanup()
         log.info("Stopped server", server=self._name)
@@ -123,7 +124,7 @@ class Server:
             timeout=self._timeout,
         )
 
-    async def _say_goodbye(self, _: web.Request, response: web.StreamResponse) -> None:
+    async def _close_when_draining(self, _: web.Request, response: web.StreamResponse) -> None:
         if self._draining:
             response.headers["Connection"] = "close"
             response.force_close()
@@ -133,9 +134,9 @@ def _bounded(metrics: ServerMetrics, max_body: int, timeout: float, turns: Addre
     async def answer(request: web.Request, visit: Visit, handler: Handler) -> web.StreamResponse:
         _check_body(request, max_body)
         try:
-            await request.read()  # bounded, and kept: handlers are given it again
+            await request.read()  # bounded, and cached for the handlers
         except (web.RequestPayloadError, HttpProcessingError, ConnectionError) as error:
-            error.with_traceback(None)  # aiohttp keeps it with the request, and by it what was read: a cycle
+            error.with_traceback(None)  # aiohttp keeps the error with the request: its frames would be a cycle
             return web.Response(status=400, text=f"malformed body: {quoted(error)}\n")
         await turns.turn(visit.address)
         visit.answered = True
@@ -146,8 +147,8 @@ def _bounded(metrics: ServerMetrics, max_body: int, timeout: float, turns: Addre
         visit = request.protocol
         assert isinstance(visit, Visit)
         with metrics.request(_verb(request)) as measured:
-            # What is raised is made a plain answer here. An exception that is the answer, too, refers to itself by its
-            # traceback, and so would megabytes of a body stay until garbage is collected.
+            # A raised response becomes a plain one here: an exception refers to itself through its traceback, and would
+            # keep megabytes of a body until the next garbage collection.
             try:
                 async with asyncio.timeout_at(visit.begin()) as visit.bound:
                     request[BOUND] = visit.bound
@@ -164,7 +165,7 @@ def _bounded(metrics: ServerMetrics, max_body: int, timeout: float, turns: Addre
 
 
 def _check_body(request: web.Request, max_body: int) -> None:
-    """What can be refused before the body is read is."""
+    """Refuses a body by its headers, before it is read."""
     encoding = request.headers.get("Content-Encoding", "")
     if encoding.strip().lower() not in ("", "identity"):
         text = f"Content-Encoding {quoted(encoding)} is not accepted: send the body as it is\n"
@@ -174,6 +175,6 @@ def _check_body(request: web.Request, max_body: int) -> None:
 
 
 def _verb(request: web.Request) -> str:
-    # Any path may be asked for; only those that are served become labels, or strangers could fill the registry.
+    # Only paths that are served become labels: otherwise any client could fill the registry.
     resource = request.match_info.route.resource
     return (resource.canonical.strip("/") or "root") if resource is not None else "unknown"

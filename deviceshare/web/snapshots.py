@@ -1,7 +1,7 @@
-"""The newest state of something that changes in bursts, encoded once for everybody who looks.
+"""The newest state of something that changes in bursts, encoded once for all its readers.
 
-A page on many screens must cost no more than on one, and nothing while nobody looks: a snapshot is made only for who
-waits for one, only after a change, and with a pause after each. Who is slow misses those in between.
+A page open on many screens costs no more than on one, and nothing while none is open: a snapshot is made only while a
+reader waits for one, only after a change, and with a pause after each. Slow readers miss those in between.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ log = structlog.get_logger(__name__)
 PAUSE: Final = 0.5
 """Seconds between two snapshots, at least."""
 SHARE: Final = 0.05
-"""Of the event loop, at most, so that a picture of a huge cluster makes no scheduler wait."""
+"""Of the event loop's time, at most, so that snapshots of a huge cluster don't delay kube-scheduler."""
 LONGEST_PAUSE: Final = 3.0
-"""All the same: who asks is not kept waiting for longer."""
+"""Seconds between two snapshots, at most, even where `SHARE` would require more."""
 TICK: Final = 5.0
-"""Seconds until it is looked again without a change that anybody told: a watch may be lost in silence."""
+"""Seconds until the next snapshot when no change was reported: a watch may be lost without an error."""
 
 
 class EncodedState(NamedTuple):
-    """One state, plain and packed with gzip; each that differs from the one before has the next number, from 1."""
+    """One state, plain and compressed with gzip; each that differs from the one before gets the next number, from 1."""
 
     number: int
     body: bytes
@@ -34,16 +34,16 @@ class EncodedState(NamedTuple):
 
 
 class Snapshots:
-    """Somebody owns a task with `run()`; `touch` is called at each change."""
+    """The owner runs `run()` as a task and calls `touch` at each change."""
 
     def __init__(self, make: Callable[[], bytes], *, pause: float = PAUSE, tick: float = TICK) -> None:
-        """`make` is called on the event loop and may raise: the state before then stays the newest."""
+        """`make` is called on the event loop and may raise: the previous state then stays the newest."""
         self._make = make
         self._pause = pause
         self._tick = tick
         self._newest = EncodedState(0, b"", b"")
         self._begun = self._made = 0
-        """Count the attempts. One shows every change until it began."""
+        """The numbers of attempts. An attempt includes every change until it began."""
         self._looking = 0
         self._wanted = asyncio.Event()
         self._stale = asyncio.Event()
@@ -51,19 +51,19 @@ class Snapshots:
         self.closed = False
 
     def touch(self, *_: object) -> None:
-        """Something changed. Takes what a mirror tells its watchers, and ignores it."""
+        """Notes a change. Takes a mirror's notification, and ignores its arguments."""
         self._stale.set()
 
     def close(self) -> None:
-        """Ends every wait, now and from now on."""
+        """Ends every wait, present and future."""
         self.closed = True
         self._round.set()
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Snapshots are made while somebody is inside."""
+        """Snapshots are made while a reader is inside this context."""
         if not self._looking:
-            self._stale.set()  # nobody kept the time while nobody looked
+            self._stale.set()  # no tick has run since the last reader left
         self._looking += 1
         self._wanted.set()
         try:
@@ -74,7 +74,7 @@ class Snapshots:
                 self._wanted.clear()
 
     async def current(self) -> EncodedState:
-        """What is true now; number 0 when closed before. Waits as long as no snapshot can be made: bound it."""
+        """The current state; number 0 when closed before the first. Waits while `make` fails: bound it."""
         with self.looking():
             wanted = self._begun + self._stale.is_set()
             while self._made < wanted and not self.closed:
@@ -82,9 +82,9 @@ class Snapshots:
         return self._newest
 
     async def after(self, number: int, patience: float) -> int:
-        """The newest number as soon as it is greater; after `patience` seconds, or when closed, whatever it is.
+        """The newest number as soon as it is greater; the same one after `patience` seconds, or when closed.
 
-        Only for who is looking.
+        Call it inside `looking`.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
@@ -112,8 +112,8 @@ class Snapshots:
         try:
             return self._make()
         except Exception:
-            # A picture that can't be drawn must stop nothing that binds pods.
-            log.exception("Failed to draw the picture")
+            # A failure here must not stop the process, which binds pods.
+            log.exception("Failed to make a snapshot for the page")
             self._stale.set()
             return None
 

@@ -1,8 +1,8 @@
-"""The page at `/ui`: what deviceshare sees, to look at. It changes nothing and asks nobody for a password.
+"""The page at `/ui`, which shows the cluster's devices, groups and waiting pods. It is read-only, without a login.
 
-Nobody is let near who isn't meant to be, by three rules. The page listens on loopback unless told otherwise, where
-`kubectl port-forward` brings those who may reach the pod. It answers GET alone, and a browser may use what it sends
-only in the page itself (the headers below). And it answers to no foreign name and no other page (origins.py).
+Three rules limit its readers. It listens on loopback by default, where `kubectl port-forward` forwards users with
+rights to the pod. It answers GET only, and a browser may use the answers only in the page itself (the headers below).
+And it refuses requests by another host name and from other pages (origins.py).
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from deviceshare.web.server import BOUND
 from deviceshare.web.snapshots import Snapshots
 
 MAX_BODY: Final = 1024
-"""Nothing is posted."""
+"""Requests have no body."""
 TIMEOUT: Final = 5.0
-"""Also how long a browser that doesn't take its answer may hold up a process that stops."""
+"""Also how long a browser that doesn't read its answer can delay the end of the process."""
 STREAM_SECONDS: Final = 600.0
-"""A stream ends after this; the browser opens the next by itself."""
+"""A stream ends after this; the browser opens the next."""
 KEEPALIVE_SECONDS: Final = 10.0
-"""Less than any proxy waits. It is also how soon a browser that is gone is noticed."""
+"""Less than any proxy's idle timeout, and how soon a closed browser is noticed."""
 MAX_STREAMS: Final = 64
-"""Who comes later asks every few seconds instead."""
+"""Browsers beyond these poll every few seconds."""
 
 _PAGE: Final = Path(__file__).parent / "page"
 _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -46,17 +46,17 @@ _HEADERS: Final = {
 
 
 class Replica(Struct, frozen=True, rename="camel"):
-    """Who answers, and why what it knows may be out of date."""
+    """The replica that answers, and why its state may be out of date."""
 
     instance: str
     version: str
     leading: bool
     faults: dict[str, str]
-    """Mirror → what is wrong with it; empty while all are synced."""
+    """Mirror → why it is not synced; empty while all are."""
 
 
 class PageState(Struct, frozen=True, rename="camel"):
-    """What `/ui/state` tells."""
+    """The content of `/ui/state`."""
 
     replica: Replica
     cluster: Picture
@@ -75,7 +75,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Ui:
-    """Serves the page, what it shows (`/ui/state`, JSON), and when that changed (`/ui/events`, server-sent events).
+    """Serves the page, its state (`/ui/state`, JSON), and notifications of changes (`/ui/events`, server-sent events).
 
     `host` is what the server is bound to.
     """
@@ -87,7 +87,7 @@ class Ui:
         self._files = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.suffix in _TYPES}
 
     def routes(self) -> list[web.RouteDef]:
-        """`/ui` and what is under it; `/` leads there."""
+        """`/ui` and the paths below it; `/` redirects there."""
         routes: dict[str, _Handler] = {"/": self._to_page, "/ui": self._file("index.html")}
         routes |= {f"/ui/{name}": self._file(name) for name in self._files if name != "index.html"}
         routes |= {"/ui/state": self._state, "/ui/events": self._events}
@@ -127,16 +127,16 @@ class Ui:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if self._streams >= MAX_STREAMS or self._snapshots.closed:
             return web.Response(
-                status=503, text="no more streams now; ask /ui/state every few seconds\n", headers=_HEADERS
+                status=503, text="too many streams: poll /ui/state every few seconds\n", headers=_HEADERS
             )
         stream = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
         await stream.prepare(request)
-        request[BOUND].reschedule(None)  # a stream is meant to last; it bounds itself
+        request[BOUND].reschedule(None)  # a stream lasts; STREAM_SECONDS bounds it
         self._streams += 1
         try:
             with self._snapshots.looking(), suppress(TimeoutError, ConnectionResetError):
                 async with asyncio.timeout(STREAM_SECONDS):
-                    await tell_changes(self._snapshots, stream)
+                    await send_changes(self._snapshots, stream)
         finally:
             self._streams -= 1
         return stream
@@ -146,11 +146,11 @@ class _Writer(Protocol):
     async def write(self, data: bytes) -> None: ...
 
 
-async def tell_changes(snapshots: Snapshots, stream: _Writer) -> None:
+async def send_changes(snapshots: Snapshots, stream: _Writer) -> None:
     """Sends the number of each new snapshot, and a comment where there is none for long, until they are closed."""
-    told = 0
+    sent = 0
     while not snapshots.closed:
-        newest = await snapshots.after(told, KEEPALIVE_SECONDS)
-        # A write waits until the browser has taken what was sent before: who is slow is told the newest one next.
-        await stream.write(f"data: {newest}\n\n".encode() if newest != told else b":\n\n")
-        told = newest
+        newest = await snapshots.after(sent, KEEPALIVE_SECONDS)
+        # A write waits until the browser has read what was sent before: a slow one then gets only the newest number.
+        await stream.write(f"data: {newest}\n\n".encode() if newest != sent else b":\n\n")
+        sent = newest

@@ -1,9 +1,9 @@
-"""A connection to a server, from its acceptance to its end, which comes whatever the other side does.
+"""A connection to a server, bounded in time from its acceptance to its end whatever the client does.
 
 aiohttp's own handler of a connection (https://docs.aiohttp.org/en/stable/web_lowlevel.html) bounds the time between
-requests only: one whose headers or body never end stays, as does one that takes no answer. Here the time of a request
-counts from its first byte, headers included, and what isn't over then is cut off, be it in the middle of a header, a
-body or an answer. Bodies come as they were sent: nothing is ever decompressed.
+requests only: a client that never ends its headers or body, or never reads its answer, stays connected. Here the time
+of a request counts from its first byte, headers included, and then the connection is closed, be it in the middle of a
+header, a body or an answer. Bodies are never decompressed.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from deviceshare.web.quoting import Repeats, quoted
 log = structlog.get_logger(__name__)
 
 KEEP_ALIVE: Final = 150.0
-"""Seconds an idle connection stays open. Go's clients close theirs after 90: were we first, a request sent at that
-moment would fail, and Go doesn't repeat a POST."""
+"""Seconds an idle connection stays open. Go's clients close theirs after 90. A server that closed first would lose a
+request sent at that moment, and Go doesn't retry a POST."""
 GRACE: Final = 0.5
-"""Seconds, after a request's time is over, for saying so."""
+"""Seconds, after a request's timeout, to send the answer 503."""
 
 
 class Visit(web.RequestHandler):
-    """Made when a connection is accepted, before its handshake."""
+    """The handler of one connection, created when it is accepted, before its handshake."""
 
     __slots__ = (
         "_closing",
@@ -60,7 +60,7 @@ class Visit(web.RequestHandler):
             loop=loop,
             keepalive_timeout=KEEP_ALIVE,
             access_log=None,  # type: ignore[arg-type] # None turns it off, as AppRunner's own argument of this name does
-            lingering_time=timeout,  # for the rest of a body that was refused unread, or its sender misses the answer
+            lingering_time=timeout,  # reads the rest of a refused body, or its client would miss the answer
             auto_decompress=False,
         )
         self._crowd = crowd
@@ -76,17 +76,17 @@ class Visit(web.RequestHandler):
         self.deadline: float | None = None
         """When the request under way must have been answered, by the event loop's clock; None between two."""
         self.bound: asyncio.Timeout | None = None
-        """The handler's; one that streams puts it off."""
+        """The handler's timeout; one that streams removes it."""
 
     def begin(self) -> float:
-        """A request's first byte is here; returns its deadline."""
+        """Called at a request's first byte; returns its deadline."""
         if self.deadline is None:
             self.deadline = self._loop.time() + self._timeout
             self._ends_at(self.deadline + GRACE)
         return self.deadline
 
     def drop(self, reason: str) -> None:
-        """Ends the connection at once, whatever is under way."""
+        """Closes the connection at once, whatever is under way."""
         self._metrics.dropped.labels(self._server, reason).inc()
         if self.transport is not None:
             self.transport.abort()
@@ -118,7 +118,7 @@ class Visit(web.RequestHandler):
             self._crowd.settle(self)
             self.deadline, self.bound, self.answered = None, None, False
             self._closing = not resp.keep_alive
-            # One that keeps open is closed by aiohttp, in good time before it is cut off here.
+            # aiohttp closes an idle connection itself; this timer is later.
             self._ends_at(self._loop.time() + (0 if self._closing else KEEP_ALIVE) + 2 * GRACE)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -134,7 +134,7 @@ class Visit(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Of what isn't HTTP, and of what a handler failed to handle."""
+        """The answer to a request that isn't HTTP, or whose handler raised."""
         if status >= 500:
             return super().handle_error(request, status, exc)
         self._metrics.malformed.labels(self._server).inc()
@@ -144,7 +144,7 @@ class Visit(web.RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """A fault of ours. Whoever found one must not fill the log with it."""
+        """Logs a handler's exception, at a limited rate: a client that can cause one must not fill the log."""
         error = kw.get("exc_info")
         if isinstance(error, ConnectionError):
             log.debug("Lost the client before its answer", server=self._server, error=quoted(error))

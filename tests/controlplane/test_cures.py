@@ -12,7 +12,7 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 def recreate(pool: Pool, group: str, **spec: object) -> None:
-    """What the texts call "delete the group and create it again"; its pods stay, and wait."""
+    """What the texts call "delete the group and recreate it"; its pods stay, and wait."""
     selector = pool.get("sdg", group)["spec"]["nodeSelector"]
     pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", group).returncode == 0)
     pool.group(group.removeprefix(f"{pool.name}-"), **({"nodeSelector": selector} | spec))
@@ -79,7 +79,7 @@ def test_a_bound_group_gets_another_selector_by_being_created_again(pool: Pool) 
     two_pods(pool, group)
     change = '{"spec": {"nodeSelector": {"zone": "b"}}}'
     said = pool.kubectl("patch", "sdg", group, "--type=merge", "-p", change, fails=True)
-    assert "delete the group" in said and "create it again" in said
+    assert "delete the group" in said and "recreate it" in said
     pool.kubectl("cordon", old)
     replaced(pool)
 

@@ -134,7 +134,7 @@ def test_the_page_comes_back_with_the_replica(sandbox: Sandbox, browser: Browser
     os.kill(sandbox.pid("deviceshare"), signal.SIGKILL)
 
     expect(link).to_have_text("Disconnected")
-    expect(page.get_by_text("Connection lost: this was true at")).to_be_visible()
+    expect(page.get_by_text("Connection lost: this page shows the state at")).to_be_visible()
     expect(link).to_have_text("Live")
     expect(page.get_by_text("Connection lost")).to_be_hidden()
     page.close()
@@ -241,7 +241,7 @@ def test_every_trouble_is_marked_by_more_than_colour(open_page: Open) -> None:
 
     signs = shown.evaluate_all("tiles => tiles.map(tile => getComputedStyle(tile, '::after').content)")
     assert signs == ['"!"', '"×"', '"?"', "none", "none", "none", "none"]
-    words = ["unhealthy: Xid 79, since 2026", "lost:", "process miner", "was a", "plugin: jupyter", "gone (leaving)"]
+    words = ["unhealthy: Xid 79, since 2026", "lost:", "process miner", "was a", "plugin: jupyter", "gone (releasing)"]
     words.append("plugin's")
     for tile, said in zip(shown.all(), words, strict=True):
         expect(tile).to_contain_text(said)

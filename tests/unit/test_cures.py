@@ -15,7 +15,7 @@ CURES = {
     "kubectl label node": "test_cures.py::test_a_node_that_is_not_shared_any_more_is_labelled_again",
     "kubectl annotate node": "test_cures.py::test_a_node_without_devices_is_annotated",
     "kubectl delete sdg": "test_cures.py::test_a_degraded_group_is_well_elsewhere_when_it_is_created_again",
-    "create it again": "test_cures.py::test_a_bound_group_gets_another_selector_by_being_created_again",
+    "recreate it": "test_cures.py::test_a_bound_group_gets_another_selector_by_being_created_again",
     "create it": "test_waiting.py::test_a_pod_may_come_before_its_group",
     "recreate the pod": "test_cures.py::test_a_pod_whose_own_affinity_rules_its_groups_node_out_is_recreated",
     "delete and recreate the pod": "test_waiting.py::test_a_pod_admitted_while_the_webhook_was_away_is_never_bound",

@@ -1,1 +1,1 @@
-"""What the webhooks decide about a pod, a group or a report: injection, reviews, ways around the hand-over."""
+"""Decisions of the webhooks on a pod, a group or a report: injection, reviews, ways around the hand-over."""

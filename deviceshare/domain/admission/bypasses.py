@@ -1,7 +1,7 @@
-"""Ways around the hand-over: what in a group's pod may give it other devices than its group's.
+"""Ways around the hand-over: fields of a group's pod that may give it other devices than its group's.
 
-The devices of a group are handed over by a variable. Whatever else gives a container devices, or the means to take
-them, isn't counted by deviceshare. `ways` lists what can be seen in a pod; docs/security.md lists the rest, too.
+The devices of a group are handed over by a variable. Whatever else gives a container devices, or access to them,
+isn't counted by deviceshare. `ways` lists what can be seen in a pod; docs/security.md lists the rest, too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -16,10 +16,10 @@ from deviceshare.domain.vendors import Vendor
 
 WARN, REFUSE = "warn", "refuse"
 MODES: Final = (WARN, REFUSE)
-"""What the webhook does about them."""
+"""What the webhook does about ways around."""
 
-_TOLD: Final = 5
-"""Ways named to a pod's author; a terminal holds no more."""
+_LISTED: Final = 5
+"""Ways listed to a pod's author, to fit on a terminal."""
 _LONGEST_NAME: Final = 63
 
 _NODE_PATHS: Final = (
@@ -40,15 +40,15 @@ _CLASS: Final = "deviceclass.resource.kubernetes.io/"
 
 
 class Way(NamedTuple):
-    """One way around: where it is found in a pod, and what it does."""
+    """One way around: how to find it in a pod, and its effect."""
 
     find: Callable[[Draft, Collection[str]], Iterable[str]]
-    """Given names of containers that are not to be looked at."""
+    """Also takes the names of containers to skip."""
     does: str
 
 
 def bypasses(pod: Draft, skip: Collection[str] = ()) -> list[str]:
-    """The ways around that a pod takes, a sentence for each; containers named in `skip` can't be changed any more."""
+    """The ways around in a pod, a sentence for each; containers named in `skip` can't be changed any more."""
     return [_sentence(found, way.does) for way in ways() if (found := list(way.find(pod, skip)))]
 
 
@@ -58,22 +58,24 @@ def new_bypasses(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     return [_sentence(found, _ANNOTATED)] if found else []
 
 
-def told(found: list[str], mode: str) -> tuple[str, list[str]]:
-    """The refusal, or the warnings, that the ways `found` call for."""
+def refusal_or_warnings(found: list[str], mode: str) -> tuple[str, list[str]]:
+    """The refusal, or the warnings, for the ways `found`."""
     if not found:
         return "", []
-    said = found if len(found) <= _TOLD else [*found[: _TOLD - 1], f"and {len(found) - _TOLD + 1} more ways around"]
+    listed = (
+        found if len(found) <= _LISTED else [*found[: _LISTED - 1], f"and {len(found) - _LISTED + 1} more ways around"]
+    )
     if mode == WARN:
-        return "", said
-    cure = "leave it out: deviceshare refuses what goes around the devices of a group here (--bypasses=refuse)"
-    return f"{'; '.join(said)}; {cure}", []
+        return "", listed
+    cure = "leave it out: deviceshare refuses ways around the devices of a group here (--bypasses=refuse)"
+    return f"{'; '.join(listed)}; {cure}", []
 
 
 def _sentence(places: list[str], does: str) -> str:
     return f"{places[0]}{f' (and {len(places) - 1} more)' if len(places) > 1 else ''} {does}"
 
 
-# Where they are found.
+# The functions that find them.
 
 
 def _containers(pod: Draft, skip: Collection[str]) -> Iterator[tuple[str, DraftContainer]]:
@@ -157,12 +159,12 @@ _ANNOTATED: Final = "has the container runtime add devices or mounts"
 def ways() -> Iterator[Way]:
     """All that can be seen in a pod."""
     yield Way(_privileged, "is privileged: it sees every device of its node, not only the group's")
-    yield Way(_powerful, "has SYS_ADMIN: it can make itself a way to every device of its node")
+    yield Way(_powerful, "has SYS_ADMIN: it can get access to every device of its node")
     yield Way(_host_pid, "shows the pod all processes of its node, and with them their devices")
     for vendor in vendors.VENDORS:
         if vendor.device_list:
             yield Way(partial(_mounts, vendor), f"is a list of devices to {vendor.runtime}")
     yield Way(_annotated, _ANNOTATED)
-    yield Way(_host_paths, "opens the node's devices, or who hands them out, to the pod")
-    yield Way(_claims, "may bring devices that deviceshare doesn't count")
-    yield Way(_limits, "is met by devices that deviceshare doesn't count")
+    yield Way(_host_paths, "gives the pod the node's devices, or a way to allocate them")
+    yield Way(_claims, "may allocate devices that deviceshare doesn't count")
+    yield Way(_limits, "allocates devices that deviceshare doesn't count")

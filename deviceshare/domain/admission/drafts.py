@@ -1,7 +1,7 @@
-"""A pod as an admission webhook receives it: before the API server has checked, completed or stored it.
+"""Drafts: pods as an admission webhook receives them, before the API server has validated, defaulted or stored them.
 
-Lists and maps may be null there, and the variables that the webhook rewrites must be kept whole, down to fields that
-did not exist when this was written. So those stay plain JSON; the rest of the pod is not even decoded.
+Lists and maps may be null there, and the variables that the webhook rewrites must be kept whole, with fields of later
+Kubernetes releases. So those stay plain JSON; the rest of the pod is not decoded.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 class DraftMeta(Struct, frozen=True, rename="camel"):
-    """The part of a pod's metadata that says whether deviceshare is concerned at all."""
+    """The part of a pod's metadata that says whether the pod concerns deviceshare."""
 
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -36,7 +36,7 @@ class DraftResources(Struct, frozen=True):
 
 
 class DraftContainer(Struct, frozen=True, rename="camel"):
-    """A container of any of the three lists."""
+    """A container, init container or ephemeral container."""
 
     name: str = ""
     env: list[Json] | None = None
@@ -50,7 +50,7 @@ class DraftContainer(Struct, frozen=True, rename="camel"):
 
     @property
     def capabilities(self) -> set[str]:
-        """Those that it has besides the runtime's usual ones."""
+        """The capabilities added to the runtime's default ones."""
         wanted = self.security_context and self.security_context.capabilities
         return {name.upper() for name in (wanted and wanted.add) or () if name}
 

@@ -1,6 +1,6 @@
-"""Verdicts of the validating webhook on groups: what the CRD's schema can't say, and what others depend on.
+"""Validation of groups beyond the CRD's schema: spec, changes while bound, and deletion while pods use one.
 
-A refusal names the field or the pods and the way out; an empty one allows.
+A refusal names the field or the pods and what to do; an empty one allows.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.wording import listed
 
 _LISTED = 10
-"""Pods named in a refusal; a screen holds no more."""
+"""Pods named in a refusal, to fit on a screen."""
 
 
 def review_new_group(group: Group) -> str:
@@ -27,18 +27,18 @@ def review_changed_group(old: Group, new: Group) -> str:
         return unreadable
     if old.spec == new.spec:
         return ""
-    if before:  # whoever corrects it can't be told what it was
+    if before:  # a spec that could not be read can't be compared
         return unreadable or "; ".join(spec_faults(new.spec))
     if old.node or old.metadata.hides("status.nodeName"):
         return (
             f"spec can't be changed while the group is bound to node {old.node or '(unreadable)'}: "
-            f"delete the group (kubectl delete sdg {old.name}) and create it again"
+            f"delete the group (kubectl delete sdg {old.name}) and recreate it"
         )
     return "; ".join(spec_faults(new.spec))
 
 
 def review_deleted_group(group: Group, pods: Iterable[Pod]) -> str:
-    """Why a group may not be deleted, or "": pods that live on a node use its devices."""
+    """Why a group may not be deleted, or "": running pods use its devices."""
     users = sorted(pod.metadata.key for pod in pods if _uses(pod, group))
     if not users:
         return ""
@@ -50,5 +50,5 @@ def review_deleted_group(group: Group, pods: Iterable[Pod]) -> str:
 
 
 def _uses(pod: Pod, group: Group) -> bool:
-    """A pod that was given devices says of which group, by UID; another that runs may have been forgotten: count it."""
+    """A pod with devices names their group by UID; one that runs without may have lost that record, so it counts."""
     return pod.lives and (pod.holder_uid == group.uid if pod.holder_uid else pod.group == group.name)

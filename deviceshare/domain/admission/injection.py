@@ -1,10 +1,10 @@
-"""What the mutating webhook makes of a pod that names a group.
+"""The patch with which the mutating webhook injects a pod that names a group.
 
-A pod's environment is fixed at its admission, when nobody knows its devices yet. So each container gets references to
-annotations that the Binding will write (the downward API). Where the pod may run isn't written into it: a pod outlives
-what is so when it is admitted, and filter decides by what is so when it is scheduled (decision 10).
+A pod's environment is fixed at its admission, before its devices are known. So each container gets references to
+annotations that the Binding will write (the downward API). The nodes where the pod may run aren't written into it: they
+may change between its admission and its scheduling, when filter decides (decision 10).
 
-Everything here is idempotent: API servers may send a pod through the webhooks twice, and people copy pods from
+Everything here is idempotent: API servers may call the webhook twice for one pod, and people copy pods from
 `kubectl get -o yaml`.
 """
 
@@ -17,13 +17,13 @@ from deviceshare.domain.objects.groups import Group, name_fault
 from deviceshare.domain.vendors import Vendor
 
 CUDA_ORDER = "CUDA_DEVICE_ORDER"
-"""CUDA numbers the fastest device 0 unless told to count as everybody else does, by PCI bus."""
+"""CUDA numbers the fastest device 0, unless this variable is PCI_BUS_ID: then it counts by PCI bus, as NVML does."""
 
 _EPHEMERAL_CONTAINERS = "/spec/ephemeralContainers"
 
 
 class Injection(NamedTuple):
-    """A JSON patch (RFC 6902) that makes the pod ready for its group, warnings for its author, or a refusal."""
+    """A JSON patch (RFC 6902) that injects the pod, warnings for its author, or a refusal."""
 
     patch: Sequence[Json] = ()
     warnings: Sequence[str] = ()
@@ -31,7 +31,7 @@ class Injection(NamedTuple):
 
 
 def concerns(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> bool:
-    """Whether a pod with this metadata is deviceshare's business; every other pod is left alone."""
+    """Whether a pod with this metadata names a group; every other pod is left unchanged."""
     return contract.GROUP in (labels or {}) or contract.GROUP in (annotations or {})
 
 
@@ -41,11 +41,11 @@ def is_ours_alone(key: str) -> bool:
 
 
 def group_fault(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> str:
-    """What is wrong with the way a pod names its group, with the way out, or ""."""
+    """What is wrong with the way a pod names its group, and what to do, or ""."""
     name, label = (annotations or {}).get(contract.GROUP), (labels or {}).get(contract.GROUP)
     if name is None:
         return (
-            f"metadata.labels[{contract.GROUP}] is deviceshare's own: "
+            f"metadata.labels[{contract.GROUP}] is written by deviceshare only: "
             f"join the group with the annotation {contract.GROUP}: {label} and leave the label out"
         )
     if fault := name_fault(name):
@@ -59,9 +59,9 @@ def group_fault(labels: Mapping[str, str] | None, annotations: Mapping[str, str]
 
 
 def inject(pod: Draft, group: Group | None, *, group_known: bool = True, runtime_class: str = "") -> Injection:
-    """Makes a new pod ready for its group; a pod that names none is left alone.
+    """Injects a new pod; a pod that names no group is left unchanged.
 
-    `group` is the group it names, as far as it exists; `group_known` says whether its absence is certain enough for a
+    `group` is the group it names, None if it isn't found; `group_known` says whether that is certain enough for a
     warning. `runtime_class` is the one that pods of groups get (handover.HandoverSetting).
     """
     labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
@@ -84,7 +84,7 @@ def inject(pod: Draft, group: Group | None, *, group_known: bool = True, runtime
 
 
 def inject_ephemeral(pod: Draft, existing: Collection[str]) -> Injection:
-    """Makes new ephemeral containers of a group's pod ready; `existing` names those that can't be changed any more."""
+    """Injects new ephemeral containers of a group's pod; `existing` names those that can't be changed any more."""
     if contract.GROUP not in (pod.metadata.annotations or {}):
         return Injection()
     patch: list[Json] = []
@@ -100,7 +100,7 @@ def _label(pod: Draft, name: str) -> Json:
 
 
 def _strip(annotations: dict[str, str]) -> tuple[list[Json], list[str]]:
-    """Removes what only deviceshare may write: such a pod was copied from one that had been given devices."""
+    """Removes what only deviceshare may write: such a pod was copied from one that had devices."""
     own = sorted(filter(is_ours_alone, annotations))
     patch = [{"op": "remove", "path": _pointer("annotations", key)} for key in own]
     return patch, [
@@ -109,14 +109,14 @@ def _strip(annotations: dict[str, str]) -> tuple[list[Json], list[str]]:
 
 
 def _set_runtime_class(spec: DraftSpec, wanted: str, patch: list[Json], warnings: list[str]) -> None:
-    """The pod's own wins: its author may know more of the node than the cluster's setting."""
+    """The pod's own takes precedence: its author may know the node better than the cluster's setting."""
     own = spec.runtime_class_name
     if wanted and not own:
         patch.append(add("/spec/runtimeClassName", wanted))
     elif wanted and own != wanted:
         warnings.append(
             f"spec.runtimeClassName: {own!r} is kept, but pods of groups get their devices by {wanted!r} here: leave it"
-            " out unless that one gives devices, too"
+            f" out unless {own!r} gives containers devices, too"
         )
 
 
@@ -144,9 +144,9 @@ def _inject_all(
 
 
 def _environment(env: list[Json]) -> tuple[list[Json], list[str]]:
-    """The variables a container shall have, and the names of hand-written ones that gave way.
+    """The variables of an injected container, and the names of its author's that were replaced.
 
-    Ours come first, so that later variables may refer to them as `$(NVIDIA_VISIBLE_DEVICES)`.
+    deviceshare's come first, so that later variables may refer to them as `$(NVIDIA_VISIBLE_DEVICES)`.
     """
     ours, overridden = [], []
     for vendor in vendors.VENDORS:
@@ -157,7 +157,7 @@ def _environment(env: list[Json]) -> tuple[list[Json], list[str]]:
             overridden.append(vendor.env)
     if all(variable.get("name") != CUDA_ORDER for variable in env):
         ours.append({"name": CUDA_ORDER, "value": "PCI_BUS_ID"})
-    names = [vendor.env for vendor in vendors.VENDORS]  # no set: nobody has checked yet that a name is a text
+    names = [vendor.env for vendor in vendors.VENDORS]  # not a set: a name may be any JSON, even unhashable
     return ours + [variable for variable in env if variable.get("name") not in names], overridden
 
 
@@ -172,7 +172,7 @@ def reads(env: list[Json], vendor: Vendor) -> bool:
 
 
 def _refers(variable: Json, vendor: Vendor) -> bool:
-    source = {"fieldRef": {"fieldPath": vendor.field_path}}  # without the version that the API server fills in
+    source = {"fieldRef": {"fieldPath": vendor.field_path}}  # without the version that the API server defaults
     return variable in (_reference(vendor), {"name": vendor.env, "valueFrom": source})
 
 

@@ -1,14 +1,15 @@
-"""The verdict of the validating webhook on what a node's agent writes: its report on its own node, and nothing else.
+"""Validation of agents' writes to NodeDevices: each may write the report on its own node, and nothing else.
 
-An agent runs on a node where others run programs, some of them as root. Who breaks out there must not be able to write
-who holds what elsewhere. Nobody else is restricted: the leader writes the same objects, and people may have to.
+An agent runs on a node beside other programs, some of them as root. One that takes over the agent must not be able to
+write claims, or to other nodes. Other users are not restricted: the leader writes the same objects, and people may
+need to.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 Object = Mapping[str, Any]
-"""A NodeDevices whole as it came: a field that we don't know counts as much as the others."""
+"""A NodeDevices in plain JSON: unknown fields are compared like all others."""
 
 _SERVERS_OWN: Final = frozenset({"managedFields", "resourceVersion", "generation"})
 
@@ -16,7 +17,7 @@ _SERVERS_OWN: Final = frozenset({"managedFields", "resourceVersion", "generation
 def review_report(old: Object, new: Object, node: str) -> str:
     """Why an agent may not change a NodeDevices in this way, or "".
 
-    `node` is where its token says that it runs; "" where tokens say nothing, before Kubernetes 1.30.
+    `node` is the node that its token is bound to; "" where tokens name none, before Kubernetes 1.30.
     """
     name = (new.get("metadata") or {}).get("name", "")
     if node and node != name:

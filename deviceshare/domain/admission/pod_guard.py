@@ -1,8 +1,8 @@
-"""The guard: which pods' words are believed.
+"""The guard against forged pods: it strips deviceshare's labels and annotations from pods that no webhook validates.
 
-A pod's annotations say which group's devices it was given, and repair rebuilds ledgers from that. They can be believed
-because the webhooks let nobody but deviceshare write them. In the namespaces that the webhooks leave out anybody may
-write anything; so the same setting takes from their pods all that they say of deviceshare, wherever a pod is read.
+A pod's annotations say which group's devices it has, and repair rebuilds ledgers from that. They can be trusted because
+the webhooks let only deviceshare write them. In namespaces excluded from the webhooks any user may write anything; so
+the same setting strips deviceshare's names from their pods, wherever a pod is read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,17 +14,17 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
 
 USUAL: Final = frozenset({"kube-system", contract.NAMESPACE})
-"""Left out by the manifests, and by the chart unless its values say otherwise."""
+"""Excluded by the manifests, and by the chart unless its values say otherwise."""
 
 GUARDING: Final = "validate-pods.deviceshare.io"
-"""The webhook that lets nobody else write what deviceshare says of pods."""
+"""The webhook that refuses others' writes of deviceshare's labels and annotations."""
 
 
 class PodGuard:
-    """Calling it with a pod gives the pod as far as it may be believed."""
+    """Calling it with a pod returns the pod as far as it can be trusted."""
 
     def __init__(self, left_out: Iterable[str] = USUAL) -> None:
-        """`left_out`: the namespaces that the webhooks leave out."""
+        """`left_out`: the namespaces excluded from the webhooks."""
         self.left_out = frozenset(left_out)
 
     def __call__(self, pod: Pod) -> Pod:
@@ -36,7 +36,7 @@ class PodGuard:
 
 
 def left_out(webhook: Mapping[str, Any]) -> frozenset[str]:
-    """The namespaces that a webhook's selector leaves out by name.
+    """The namespaces that a webhook's selector excludes by name.
 
     https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-metadata-name
     """

@@ -1,7 +1,7 @@
-"""Verdicts of the validating webhook on pods of a group.
+"""Validation of pods of groups: their creation, changed metadata, and new ephemeral containers.
 
-It stands behind the mutating webhook, which may have been away: what that would have made right is refused here with
-the way out. A refusal names the field; an empty one allows.
+The mutating webhook runs before, but may have been unavailable: pods that it has not injected are refused here.
+A refusal names the field and what to do; an empty one allows.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -33,8 +33,8 @@ def review_new_pod(pod: Pod, group: Group | None) -> str:
 def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
     """Why a pod's metadata may not change in this way, or "".
 
-    The devices of a pod are read from its annotations at each start of a container, so whoever may write them may take
-    any device.
+    The devices of a pod are read from its annotations at each start of a container, so a user who can write them can
+    take any device.
     """
     metadata = (old.metadata, new.metadata)
     if by_deviceshare or not any(concerns(each.labels, each.annotations) for each in metadata):
@@ -51,7 +51,7 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
 
 
 def review_ephemeral_containers(pod: Draft, existing: Collection[str], group: Group | None) -> str:
-    """Why ephemeral containers may not be added in this way, or ""; `existing` names those the pod has already."""
+    """Why ephemeral containers may not be added in this way, or ""; `existing` names those that the pod already has."""
     if contract.GROUP not in (pod.metadata.annotations or {}):
         return ""
     added = [each for each in pod.spec.ephemeral_containers or () if each.name not in existing]

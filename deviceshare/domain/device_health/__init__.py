@@ -1,1 +1,1 @@
-"""What an agent concludes from what it reads: which devices are healthy, and whose process is whose."""
+"""An agent's judgement of its readings: which devices are healthy, and which pods their processes belong to."""

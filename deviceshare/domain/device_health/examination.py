@@ -1,8 +1,8 @@
-"""Which devices may be handed out: a state machine from one report of a node's hardware to the next.
+"""The health of devices: a state machine from one report of a node's hardware to the next.
 
-A broken device looks well again as soon as nobody uses it, so a mark, once made, only goes by a sign: the node was
-started anew, the driver had lost the device and shows it again (it was reset), or a person said that this one finding
-is dealt with. The marks live in the report itself and nowhere else, so they outlive the process that made them.
+An unhealthy device looks healthy again as soon as no program uses it, so it stays marked until there is a sign: the
+node rebooted, the driver had lost the device and shows it again (it was reset), or a person declared this one finding
+resolved. The marks are kept only in the report itself, so they survive the agent's process.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware, Part
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 94, 109})
-"""Errors that a program brings about or that end with it. All others count against the device, unknown ones too.
+"""Errors that a program causes or that end with it. All others make the device unhealthy, unknown ones too.
 
 The list is that of NVIDIA's own device plugin, and 94: an ECC error contained to one program.
 https://docs.nvidia.com/deploy/xid-errors/
@@ -26,14 +26,14 @@ SILENT: Final = "the driver does not answer"
 
 
 class Change(Struct, frozen=True):
-    """A device that was found unhealthy, for which `part.unhealthy` says why; or that recovered, by this `sign`."""
+    """A device that became unhealthy (`part.unhealthy` says why) or that recovered, as this `sign` shows."""
 
     part: Part
     sign: str = ""
 
 
 class Examination(Struct, frozen=True):
-    """The devices as they shall be reported, and what is new about them."""
+    """The devices to report, and the changes since the last report."""
 
     parts: list[Part]
     changes: list[Change]
@@ -48,23 +48,23 @@ def examine(
     dealt_with: Collection[str],
     now: str,
 ) -> Examination:
-    """The devices after a look at them.
+    """The next report of the devices.
 
     `known` is the last report. `seen` is what the driver shows, None when it doesn't answer at all; `boot_id` is the
-    kernel's, "" when it can't be read. `faults` tells what is newly wrong by UUID, `dealt_with` holds the findings,
-    as `UUID@SINCE`, that a person has dealt with; `now` is RFC 3339.
+    kernel's, "" when it can't be read. `faults` maps UUIDs to new faults, `dealt_with` holds the findings, as
+    `UUID@SINCE`, that a person has declared resolved; `now` is RFC 3339.
     """
-    started_anew = bool(known.boot_id and boot_id and known.boot_id != boot_id)
+    rebooted = bool(known.boot_id and boot_id and known.boot_id != boot_id)
     before = {_key(part): part for part in known.devices}
     shown = {_key(part): part for part in seen or () if not part.lost}
     parts, changes = [], []
     for key, part in sorted({**before, **shown}.items(), key=_order):
         old, there = before.get(key, part), key in shown
-        said = finding(old) in dealt_with
-        sign = _sign(old, there, said, started_anew) if old.unhealthy else ""
-        if said and sign and shown and not there:
+        resolved = finding(old) in dealt_with
+        sign = _sign(old, there, resolved, rebooted) if old.unhealthy else ""
+        if resolved and sign and shown and not there:
             changes.append(Change(replace(old, unhealthy="", since=""), sign))
-            continue  # It was taken out. While the driver shows nothing at all, who can tell?
+            continue  # It was removed from the node. A driver that shows no device at all doesn't prove that.
         marked = bool(old.unhealthy and not sign)
         missing = "" if there else SILENT if seen is None else LOST
         fault = faults.get(part.uuid) or ("" if marked else missing)
@@ -77,17 +77,17 @@ def examine(
     return Examination(parts, changes)
 
 
-def _sign(old: Part, there: bool, said: bool, started_anew: bool) -> str:
-    """Why a marked device is well again, or ""."""
-    if said:
+def _sign(old: Part, there: bool, resolved: bool, rebooted: bool) -> str:
+    """Why an unhealthy device counts as healthy again, or ""."""
+    if resolved:
         return f"the annotation {contract.RECOVERED} says so"
-    if started_anew:
-        return "the node was started anew"
+    if rebooted:
+        return "the node rebooted"
     return "the driver shows it again" if there and old.lost else ""
 
 
 def finding(part: Part) -> str:
-    """The name of what was found: `UUID@SINCE`."""
+    """The name of a device's fault: `UUID@SINCE`."""
     return f"{part.uuid}@{part.since}"
 
 

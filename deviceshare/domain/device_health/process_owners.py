@@ -1,14 +1,14 @@
-"""Whose process it is, read from the names of its control groups (/proc/PID/cgroup, cgroups(7)).
+"""The pod and container that a process belongs to, from its control groups (/proc/PID/cgroup, cgroups(7)).
 
-The kubelet names a pod's group after its UID and the runtime a container's after its ID, each in the manner of its
+The kubelet names a pod's group after its UID and the runtime a container's after its ID, each in the format of its
 cgroup driver:
 
     /kubepods/burstable/podUID/ID                                                     cgroupfs
     /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope     systemd
-    /system.slice/containerd.service/kubepods-burstable-podUID.slice:cri-containerd:ID                   mixed up
+    /system.slice/containerd.service/kubepods-burstable-podUID.slice:cri-containerd:ID                   both, mixed
 
-systemd's have `_` in place of the UID's `-`. What stands before differs: kinds of nested clusters, and in a cgroup
-namespace of the reader's own the paths begin with `/../`.
+systemd's have `_` in place of the UID's `-`. The beginning of the path varies: with nested clusters, and in a cgroup
+namespace of the reader's own, where paths begin with `/../`.
 """
 
 import re
@@ -29,7 +29,7 @@ _CONTAINER: Final = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 
 
 class Owner(Struct, frozen=True):
-    """A pod's UID, as the kubelet counts it, and a container's ID; "" for a process of the pod itself."""
+    """A pod's UID as the kubelet knows it, and a container's ID; "" for a process of the pod's sandbox."""
 
     pod_uid: str
     container: str = ""
@@ -38,7 +38,7 @@ class Owner(Struct, frozen=True):
 def owner_of(cgroup: str) -> Owner | None:
     """The pod and container of a process with this /proc/PID/cgroup; None for one outside of any pod.
 
-    Version 1 has a line for each hierarchy, version 2 one; any that names a pod will do.
+    cgroups version 1 have a line for each hierarchy, version 2 one; any line that names a pod is enough.
     """
     owner = None
     for found in _POD.finditer(cgroup):

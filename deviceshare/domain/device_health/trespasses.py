@@ -1,8 +1,8 @@
-"""Who uses a device that is somebody else's.
+"""Trespasses: processes on a group's device that belong to no pod of the group.
 
 The environment that deviceshare sets is a runtime's convention: a privileged container, or a program on the node, sees
-every device. What can't be prevented is found out, by what its subject can't choose: the kernel's control groups,
-PIDs and start times, and the UIDs of the API server. Names are for people only.
+every device. What can't be prevented is detected, by what a process can't choose: the kernel's control groups, PIDs and
+start times, and the UIDs of the API server. Names are for people only.
 """
 
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ from deviceshare.domain.objects.ledger import NodeDevices
 
 
 class Suspect(Struct, frozen=True):
-    """Who somebody is, whatever it calls itself: a pod as a whole, or one process outside of any pod.
+    """The identity of a trespasser: a pod as a whole, or one process outside of any pod.
 
-    A pod may start its processes again under other names and PIDs as often as it likes; it stays the same pod.
+    A pod may restart its processes under other names and PIDs; it stays the same pod.
     """
 
     pod_uid: str = ""
@@ -41,7 +41,7 @@ class Occupant(Struct, frozen=True):
     cgroup_uid: str = ""
     """The pod's as its control group names it; empty for a process outside of any pod."""
     started: int = 0
-    """When the process started, in ticks since the node did; with the PID it names one process for ever."""
+    """When the process started, in ticks since the node booted; with the PID it identifies one process."""
 
     @property
     def suspect(self) -> Suspect:
@@ -51,7 +51,7 @@ class Occupant(Struct, frozen=True):
 def trespassers(ledger: NodeDevices, occupants: Iterable[Occupant]) -> list[Occupant]:
     """The processes on claimed devices that belong to no pod of a group that claims them.
 
-    Devices before a rebind count as the group's, as long as its pods may use them.
+    Devices that a rebind replaced count as the group's, as long as its pods may use them.
     """
     holders: dict[Device, set[str]] = {}
     for uid, claim in ledger.claims.items():
@@ -61,11 +61,11 @@ def trespassers(ledger: NodeDevices, occupants: Iterable[Occupant]) -> list[Occu
 
 
 def as_trespass(occupant: Occupant) -> Trespass:
-    """What is written down of it: its PID says nothing to a reader."""
+    """The entry in the report, without the PID, which is of no use to its readers."""
     return Trespass(occupant.device.resource, occupant.device.index, process=occupant.name, pod=occupant.pod)
 
 
 def written(found: Iterable[Trespass]) -> list[Trespass]:
-    """As they are reported: alike ones once, in an order that is always the same, no more than are read."""
+    """The report's list: no duplicates, in a stable order, at most MAX_TRESPASSES."""
     rows = sorted(set(found), key=lambda row: (row.resource, row.index, row.pod, row.process))
     return rows[:MAX_TRESPASSES]

@@ -1,1 +1,1 @@
-"""API objects as deviceshare reads them, decoded to values, and the words that they are written in."""
+"""API objects as deviceshare reads them, decoded to values, and the formats of their fields."""

@@ -1,9 +1,9 @@
-"""Whether a pod's containers have ended, which its phase alone doesn't say.
+"""Container states, which prove that a pod's containers have ended; its phase alone doesn't.
 
-Kubelets before 1.22.8, 1.23.5 and 1.24 publish `phase: Failed` of a pod that they evict, or whose deadline is over,
-before they kill its containers, and leave the containers' statuses as they were, or out (kubernetes#88613, #98742).
-What does tell, whatever the kubelet's version, is the runtime's own word: `terminated`, for every container. Where that
-never comes, the leader waits out the grace period and writes down that it did (loops/leader/endings.py).
+Kubelets before 1.22.8, 1.23.5 and 1.24 publish `phase: Failed` of a pod that they evict, or whose deadline has passed,
+before they kill its containers, and leave the containers' statuses unchanged, or out (kubernetes#88613, #98742). With
+every version of the kubelet, the state `terminated` of every container is proof. Where that is never reported, the
+leader waits for the grace period and records that it did (loops/leader/endings.py).
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-states
 """
 
@@ -16,11 +16,11 @@ TERMINAL = ("Succeeded", "Failed")
 DEFAULT_GRACE_SECONDS = 30
 """What the API server writes where a pod names no grace period."""
 LONGEST_GRACE_SECONDS = 3600
-"""Longer ones are waited for no longer: pods may name days, and the kubelet's eviction doesn't grant them."""
+"""Grace periods are capped to this: pods may set days, which the kubelet's eviction doesn't grant."""
 
 
 class StateDetails(Struct, frozen=True):
-    """That a state is so; none of its fields matters."""
+    """Present where a container is in this state; none of its fields is read."""
 
 
 class ContainerState(Struct, frozen=True):
@@ -46,9 +46,9 @@ class SeenContainer(Struct, frozen=True):
 
 
 def have_ended(phase: str, containers: Collection[str], statuses: Iterable[SeenContainer]) -> bool:
-    """Whether the kubelet says that all containers have ended; `containers` are the names that must be accounted for.
+    """Whether the kubelet reports that all containers have ended; `containers` are the names that must be reported.
 
-    It publishes `Succeeded` only when they have; so there only a container that is said to run speaks against it.
+    It publishes `Succeeded` only when they have; there only a container reported as running contradicts that.
     """
     every = list(statuses)
     if phase == "Succeeded":
@@ -59,6 +59,6 @@ def have_ended(phase: str, containers: Collection[str], statuses: Iterable[SeenC
 
 
 def grace_seconds(named: int | None, deleting: int | None) -> int:
-    """How long the kubelet lets containers go on that it was to end: what the pod's spec or its deletion names."""
+    """How long containers may run after the kubelet begins to stop them, by the pod's spec or its deletion."""
     longest = max(DEFAULT_GRACE_SECONDS if named is None else named, deleting or 0, 0)
     return min(longest, LONGEST_GRACE_SECONDS)

@@ -1,4 +1,4 @@
-"""Devices and the three ways they are written down: in a claim, in a group's status, in a container's environment."""
+"""Devices, and their formats in a claim, in a group's status and in a container's environment."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -18,7 +18,7 @@ Two resources behind one variable, such as `huawei.com/Ascend910` and `huawei.co
 class Device(Struct, frozen=True, order=True, omit_defaults=True):
     """One physical device of a node, named as its vendor counts it: by resource and index from 0.
 
-    `uuid` is known where the node's agent tells it. A reboot may change the index, never the UUID.
+    `uuid` is known where the node's agent reports it. A reboot may change the index, never the UUID.
     """
 
     resource: str
@@ -30,7 +30,7 @@ class Device(Struct, frozen=True, order=True, omit_defaults=True):
 
     @property
     def identity(self) -> Identity:
-        """Which device of its node it is, under whatever name: what its vendor's variable names."""
+        """The device's identity on its node, whatever its resource is called: what its vendor's variable names."""
         vendor = vendors.vendor_of(self.resource)
         return vendor.env if vendor else self.resource, self.uuid or self.index
 
@@ -52,7 +52,7 @@ def identities(devices: Iterable[Device]) -> set[Identity]:
 
 
 def selected(devices: Iterable[Device]) -> dict[str, str]:
-    """The shape of `status.selectedDevices`: `{"nvidia.com/gpu": "0,1"}`."""
+    """Devices in the format of `status.selectedDevices`: `{"nvidia.com/gpu": "0,1"}`."""
     return {
         resource: ",".join(str(device.index) for device in mine) for resource, mine in _by_resource(devices).items()
     }
@@ -80,12 +80,12 @@ def parse_selected(texts: Mapping[str, str]) -> Devices:
 
 
 def visible(devices: Iterable[Device], handover: Mapping[str, str] = _UNDECIDED) -> dict[str, str]:
-    """What each vendor's runtime is told: pod annotation → the devices' names, with commas.
+    """What each vendor's runtime reads: pod annotation → the devices' names, with commas.
 
     The names are UUIDs where the devices have them, else numbers. `handover` maps vendors' names to the words that the
-    node's runtime takes (handover.py); a CDI kind there qualifies each name, and adds the CDI annotation. A vendor of
-    whom there is no device is left out; its variable is then empty, which every runtime reads as none, and its CDI
-    annotation is absent.
+    node's runtime accepts (handover.py); a CDI kind there qualifies each name, and adds the CDI annotation. A vendor
+    without a device is left out; its variable is then empty, which every runtime reads as none, and its CDI annotation
+    is absent.
     """
     texts = {}
     for resource, mine in _by_resource(devices).items():

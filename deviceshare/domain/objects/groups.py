@@ -1,4 +1,4 @@
-"""A SharedDeviceGroup, and what may be wrong with one."""
+"""A SharedDeviceGroup, and the validation of its name and spec."""
 
 import re
 
@@ -11,7 +11,7 @@ from deviceshare.domain.objects.requests import GROUP, Holder, Request
 from deviceshare.domain.wording import listed
 
 MAX_COUNT = 1024
-"""Devices of one resource in a group; the CRD's schema says the same. No node comes near it."""
+"""Devices of one resource in a group, as in the CRD's schema; more than any node has."""
 
 PENDING, BOUND, DEGRADED = "Pending", "Bound", "Degraded"
 
@@ -21,7 +21,7 @@ _DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a
 
 
 class GroupSpec(Struct, frozen=True, rename="camel"):
-    """What the user asks for."""
+    """What the user requests."""
 
     resources: dict[str, int] = field(default_factory=dict)
     scheduling_strategy: str = "binpack"
@@ -29,9 +29,9 @@ class GroupSpec(Struct, frozen=True, rename="camel"):
 
 
 class GroupStatus(Struct, frozen=True, rename="camel"):
-    """Where the group lives. `node_name` decides it; everything else tells people about it.
+    """Where the group is bound. `node_name` decides that; the other fields inform people.
 
-    `fence` is raised by the collector to make a bind fail that read the group before (claims.md, collect, step 2).
+    `fence` is raised by the collector, so that a bind that read the group before fails (claims.md, collect, step 2).
     """
 
     phase: str = ""
@@ -45,7 +45,7 @@ class GroupStatus(Struct, frozen=True, rename="camel"):
 
 
 class Group(Struct, frozen=True, rename="camel"):
-    """The object users make. Its identity is its UID: a group deleted and made again is another group."""
+    """The object that users create. Its identity is its UID: a recreated group is another group."""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: GroupSpec = field(default_factory=GroupSpec)
@@ -61,7 +61,7 @@ class Group(Struct, frozen=True, rename="camel"):
 
     @property
     def node(self) -> str:
-        """The node the group lives on, or "" while it is unbound."""
+        """The node that the group is bound to, or "" while it is pending."""
         return self.status.node_name
 
     @property
@@ -77,17 +77,17 @@ class Group(Struct, frozen=True, rename="camel"):
 
     @property
     def deleting(self) -> bool:
-        """Whether the group is going away, held up by a finalizer: it keeps what it has and takes nobody in."""
+        """Whether the group is being deleted and waits for a finalizer: it keeps its devices, and no pod may join."""
         return self.metadata.deletion_timestamp is not None
 
     @property
     def rebind(self) -> str:
-        """The request for other devices in place of unhealthy ones, made last; "" when there never was one."""
+        """The last request for other devices in place of unhealthy ones; "" when there was none."""
         return self.metadata.annotations.get(contract.REBIND, "")
 
 
 def name_fault(name: str) -> str:
-    """Why no pod could ever join a group of this name, or "". Pods carry it as a label value."""
+    """Why no pod could join a group of this name, or "". Pods carry it as a label's value."""
     if not name:
         return "the group's name is empty"
     if len(name) > 63:
@@ -98,24 +98,24 @@ def name_fault(name: str) -> str:
 
 
 def spec_faults(spec: GroupSpec) -> list[str]:
-    """What makes the group impossible, each naming the field and the way out; empty when nothing does.
+    """What makes the group impossible to bind, each naming the field and what to do; empty for a valid spec.
 
-    The CRD's schema refuses most of this already; the rest can't be said in a schema that Kubernetes 1.20 accepts.
+    The CRD's schema refuses most of this; the rest can't be expressed in a schema that Kubernetes 1.20 accepts.
     """
     faults = []
     if not spec.resources:
         faults.append("spec.resources is empty: name at least one, such as nvidia.com/gpu: 1")
-    speakers: dict[str, str] = {}
+    by_variable: dict[str, str] = {}
     for resource, count in sorted(spec.resources.items()):
         vendor = vendors.vendor_of(resource)
         if vendor is None:
             what = "unknown resource" if _is_label_key(resource) else "no resource can be called"
             faults.append(f"spec.resources: {what} {quoted(resource)}; known are {listed(vendors.known_resources())}")
-        elif vendor.env in speakers:
-            other = speakers[vendor.env]
-            faults.append(f"spec.resources: {other} and {resource} both speak through {vendor.env}; use two groups")
+        elif vendor.env in by_variable:
+            other = by_variable[vendor.env]
+            faults.append(f"spec.resources: {other} and {resource} share the variable {vendor.env}; use two groups")
         else:
-            speakers[vendor.env] = resource
+            by_variable[vendor.env] = resource
         if not 1 <= count <= MAX_COUNT:
             faults.append(f"spec.resources[{printable(resource)}]: {count} is not between 1 and {MAX_COUNT}")
     if spec.scheduling_strategy not in ("binpack", "spread"):
@@ -131,7 +131,7 @@ def spec_faults(spec: GroupSpec) -> list[str]:
 
 
 def _is_label_key(key: str) -> bool:
-    """Whether it is a qualified name, as labels' keys and resources have them.
+    """Whether it is a qualified name, as labels' keys and resource names are.
 
     https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
     """

@@ -1,6 +1,6 @@
-"""What a node's agent reads of its devices, in `NodeDevices.status.hardware`; the agent alone writes it.
+"""An agent's report on its node's devices, in `NodeDevices.status.hardware`, which only the agent writes.
 
-Where no agent runs there is none of this: devices are then known by number only, always healthy and equally far apart.
+Where no agent runs it is empty: devices are then known by number only, always healthy and equally far apart.
 """
 
 from typing import Final
@@ -13,15 +13,15 @@ NVLINK: Final = "nvlink"
 SWITCH: Final = "switch"
 NUMA: Final = "numa"
 PROXIMITY: Final = (NVLINK, SWITCH, NUMA)
-"""How close two devices are, the closest first: joined by NVLink, behind one PCIe switch, on one NUMA node. Pairs that
-are none of these are not written down."""
+"""How close two devices are, the closest first: joined by NVLink, behind one PCIe switch, on one NUMA node. Other pairs
+are not reported."""
 
 MAX_TRESPASSES: Final = 32
-"""Written down at most; more tell nobody more."""
+"""Reported at most, to bound the object's size."""
 
 
 class Part(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One device as the driver shows it. `index` is the driver's present number; a reboot may change it."""
+    """One device as the driver shows it. `index` is the driver's current number; a reboot may change it."""
 
     resource: str
     index: int
@@ -34,11 +34,11 @@ class Part(Struct, frozen=True, rename="camel", omit_defaults=True):
     mig: bool = False
     """Whether the device is split by NVIDIA's MIG."""
     unhealthy: str = ""
-    """Why the device isn't handed out, such as `Xid 79: GPU has fallen off the bus`; empty while it is healthy."""
+    """Why the device is unhealthy, such as `Xid 79: GPU has fallen off the bus`; empty while it is healthy."""
     since: str = ""
-    """When it was found unhealthy, RFC 3339. With the UUID it names this one finding."""
+    """When it was found unhealthy, RFC 3339. With the UUID it identifies this one finding."""
     lost: bool = False
-    """Whether the driver doesn't show it any more; what stands here is then what it said last."""
+    """Whether the driver no longer shows it; the other fields are then the last that it reported."""
 
     @property
     def device(self) -> Device:
@@ -58,7 +58,7 @@ class Link(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Allocation(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the vendor's device plugin gave to a pod, as the kubelet tells."""
+    """What the vendor's device plugin allocated to a pod, as the kubelet reports it."""
 
     pod: str
     """`namespace/name`"""
@@ -66,7 +66,7 @@ class Allocation(Struct, frozen=True, rename="camel", omit_defaults=True):
     resource: str
     indices: list[int] = field(default_factory=list)
     placeholder: bool = False
-    """Whether the pod only keeps the devices from the plugin, for groups."""
+    """Whether the pod only keeps the devices from the plugin, so that groups may have them."""
 
 
 class Trespass(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -85,22 +85,22 @@ class Hardware(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     driver: str = ""
     boot_id: str = ""
-    """The kernel's; another one means that the node was started anew."""
+    """The kernel's; another one means that the node rebooted."""
     devices: list[Part] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     allocations: list[Allocation] | None = None
-    """None where the kubelet's pod-resources socket can't be read: then nobody knows what plugins gave away."""
+    """None where the kubelet's pod-resources socket can't be read: the plugins' allocations are then unknown."""
     placeholders: bool = False
-    """Whether groups get only what placeholder pods have: all else is the device plugin's to give."""
+    """Whether groups get only devices of placeholder pods: the device plugin may allocate all others."""
     trespasses: list[Trespass] = field(default_factory=list)
     cdi_kinds: list[str] | None = None
     """The CDI kinds whose specifications on the node name every device by its UUID, sorted; None where the agent can't
     read specifications."""
     runtime: str = ""
-    """How the agent itself was given the devices: `cdi`, `variable`, or "" where that can't be seen."""
+    """How the agent's own container got the devices: `cdi`, `variable`, or "" where that is unknown."""
 
     def part(self, resource: str, index: int) -> Part | None:
-        """The device with this number, unless it is lost: its number may be another's now."""
+        """The device with this number, unless it is lost: another device may have its number now."""
         return next((p for p in self.devices if (p.resource, p.index) == (resource, index) and not p.lost), None)
 
     def named(self, uuid: str) -> Part | None:

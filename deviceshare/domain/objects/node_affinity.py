@@ -1,6 +1,6 @@
-"""The nodes that a pod's own spec rules out: its nodeSelector and its required node affinity.
+"""A pod's nodeSelector and required node affinity, matched against nodes.
 
-kube-scheduler holds pods to these; deviceshare reads them only to name the pods that can't go where their group can.
+kube-scheduler enforces these; deviceshare reads them only to report the pods that can't run on their group's node.
 https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
 """
 
@@ -16,7 +16,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 class NodeRequirement(Struct, frozen=True):
-    """Of one label, or of the field `metadata.name`."""
+    """A requirement on one label, or on the field `metadata.name`."""
 
     key: str = ""
     operator: str = ""
@@ -38,11 +38,11 @@ class NodeRequirement(Struct, frozen=True):
                 if len(numbers) != 2:
                     return False
                 return numbers[0] > numbers[1] if self.operator == "Gt" else numbers[0] < numbers[1]
-        return True  # An operator of a later Kubernetes: nobody is told that a node is ruled out that may not be.
+        return True  # An operator of a later Kubernetes: better no report than a false one.
 
 
 class NodeTerm(Struct, frozen=True, rename="camel"):
-    """Requirements that hold together. A term without any matches no node."""
+    """Requirements that must all hold. A term without requirements matches no node."""
 
     match_expressions: list[NodeRequirement] | None = None
     match_fields: list[NodeRequirement] | None = None
@@ -56,7 +56,7 @@ class NodeTerm(Struct, frozen=True, rename="camel"):
 
 
 class NodeTerms(Struct, frozen=True, rename="camel"):
-    """Terms of which one must match."""
+    """Terms of which at least one must match."""
 
     node_selector_terms: list[NodeTerm] | None = None
 
@@ -72,13 +72,13 @@ class Affinity(Struct, frozen=True, rename="camel"):
 
     @property
     def terms(self) -> Iterable[NodeTerm] | None:
-        """None where any node will do."""
+        """None where any node matches."""
         required = self.node_affinity.required if self.node_affinity else None
         return None if required is None else required.node_selector_terms or ()
 
     @property
     def frozen_in(self) -> bool:
-        """Whether an earlier deviceshare wrote it: it asked for shared nodes in each term (decision 10)."""
+        """Whether an earlier deviceshare wrote it: that required shared nodes in each term (decision 10)."""
         ours = NodeRequirement(contract.MODE_LABEL, "In", [contract.MODE_SHARED])
         return any(ours in (term.match_expressions or ()) for term in self.terms or ())
 

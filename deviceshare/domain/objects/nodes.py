@@ -1,4 +1,4 @@
-"""A node as deviceshare sees it: does it take part, is it ready, and was it rebooted?"""
+"""A node: whether it is shared, ready, and rebooted since its agent's last report."""
 
 from msgspec import Struct, field
 
@@ -36,16 +36,16 @@ class Node(Struct, frozen=True, rename="camel"):
 
     @property
     def shared(self) -> bool:
-        """Whether the node's owner lets deviceshare use it."""
+        """Whether the node has the label by which its owner shares it."""
         return self.metadata.labels.get(contract.MODE_LABEL) == contract.MODE_SHARED
 
     @property
     def ready(self) -> bool:
-        """Whether the kubelet reports the node Ready. A node that reports nothing is taken as not ready."""
+        """Whether the kubelet reports the node Ready. A node without that condition is not ready."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
 
 
 def rebooted(node: Node, hardware: Hardware) -> bool:
-    """Whether the node was started anew since its agent reported: the numbers may mean other devices now."""
+    """Whether the node rebooted since its agent reported: the numbers may mean other devices now."""
     booted = node.status.node_info.boot_id
     return bool(booted and hardware.boot_id) and booted != hardware.boot_id

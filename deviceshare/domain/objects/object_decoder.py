@@ -1,12 +1,11 @@
-"""ObjectDecoder: JSON of the API server made Structs, null taken for absent as Go does, and what can't be read named.
+"""ObjectDecoder: API objects' JSON decoded to Structs, with null as absent, and unreadable fields recorded.
 
-Kubernetes' servers and clients are written in Go, whose decoder leaves a field that is null as if it weren't there
-(https://pkg.go.dev/encoding/json#Unmarshal); so objects with nulls are stored and sent, and mean nothing by them. In a
-list or a map null stands for the zero value. msgspec refuses both, at no cost to all other objects: what it refuses is
-looked at once more, part by part.
+Kubernetes' servers and clients are written in Go, whose decoder treats a field that is null as absent
+(https://pkg.go.dev/encoding/json#Unmarshal), so objects with nulls are stored and sent. In a list or a map null is the
+zero value. msgspec refuses both; what it refuses is decoded once more, part by part, at no cost to all other objects.
 
-What is still not what its Struct says is left at its default and told in `metadata.unreadable`. Such an object is
-there all the same: who decides something by a field asks whether that field could be read (ObjectMeta.hides).
+A field that still doesn't match its Struct keeps its default and is recorded in `metadata.unreadable`. Such an object
+exists all the same: code that decides by a field checks whether that field could be read (ObjectMeta.hides).
 """
 
 import types
@@ -22,9 +21,9 @@ from deviceshare.domain.objects.object_meta import ObjectMeta
 T = TypeVar("T")
 
 MOST_FAULTS: Final = 16
-"""Told of one object; past that everything of it counts as unreadable."""
+"""Recorded of one object; with more, all of it counts as unreadable."""
 LONGEST_PATH: Final = 160
-"""Characters of a field's path: keys of a map are as long as somebody likes."""
+"""Characters of a field's path, as keys of a map have any length."""
 
 _NULL: Final = b"null"
 _NOTHING: Final = object()
@@ -32,24 +31,24 @@ _ZEROS: Final[dict[Any, bytes]] = {str: b'""', bytes: b'""', int: b"0", float: b
 
 
 class ObjectDecoder(Generic[T]):
-    """Decodes one type; see the module."""
+    """Decodes one type, as the module's docstring says."""
 
     def __init__(self, type_: type[T]) -> None:
         self._type = type_
         self._typed = msgspec.json.Decoder(type_)
 
     def decode(self, raw: bytes | Raw) -> T:
-        """Raises msgspec.DecodeError, which names the place, where anything isn't what the type says."""
+        """Raises msgspec.DecodeError, which names the position, where anything doesn't match the type."""
         found, faults = self._read(raw)
         if faults:
             raise _refusal(faults)
         return found
 
     def salvage(self, raw: bytes | Raw) -> T:
-        """An object with what can be read of it; the rest is in `metadata.unreadable`.
+        """An object with its readable fields; the others are recorded in `metadata.unreadable`.
 
         Raises:
-            msgspec.DecodeError: it isn't JSON, or nothing that has metadata.
+            msgspec.DecodeError: it isn't JSON, or has no metadata.
         """
         found, faults = self._read(raw)
         if not faults:
@@ -70,7 +69,7 @@ class ObjectDecoder(Generic[T]):
 
 
 def decoder_of(type_: type[T]) -> ObjectDecoder[T]:
-    """The one decoder of a type."""
+    """The decoder of a type, created once."""
     key: Any = type_
     decoder: ObjectDecoder[T] = _object_decoder(key)
     return decoder
@@ -92,7 +91,7 @@ def _fields(type_: type[Struct]) -> tuple[FieldInfo, ...]:
 
 
 def _read(type_: Any, raw: bytes | Raw, path: str, faults: dict[str, str]) -> Any:
-    """The value; _NOTHING where it can't be made at all. What can't be read is added to `faults` by its path."""
+    """The value; _NOTHING where there is none. Unreadable parts are added to `faults` by their path."""
     try:
         return _decoder(type_).decode(raw)
     except msgspec.ValidationError as error:
@@ -136,7 +135,7 @@ def _struct(type_: type[Struct], parts: dict[str, Raw], path: str, faults: dict[
 
 
 def _parts(type_: Any, origin: Any, raw: bytes | Raw) -> dict[str, Raw] | list[Raw] | None:
-    """What a value consists of, if it can be taken apart."""
+    """The members of a value, if it is a list, a map or a Struct."""
     wanted: Any
     if origin is list:
         wanted = list[Raw]
@@ -164,7 +163,7 @@ def _unreadable(path: str, why: str, faults: dict[str, str]) -> Any:
     if len(faults) < MOST_FAULTS:
         faults.setdefault(path[:LONGEST_PATH], why[:LONGEST_PATH])
     else:
-        faults[""] = "more of it can't be read"
+        faults[""] = "more of its fields can't be read"
     return _NOTHING
 
 

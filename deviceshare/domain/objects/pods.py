@@ -1,4 +1,4 @@
-"""A pod as deviceshare sees it: which group it names, what it was given, and whether it still lives."""
+"""A pod: which group it names, which devices it has, and whether it may still be using them."""
 
 from collections.abc import Iterable
 
@@ -30,19 +30,19 @@ class EnvVar(Struct, frozen=True, rename="camel"):
 
     @property
     def field_path(self) -> str:
-        """The field of the pod that the variable has its value from, or ""."""
+        """The field of the pod that the variable's value comes from, or ""."""
         source = self.value_from and self.value_from.field_ref
         return source.field_path if source else ""
 
 
 class Requirements(Struct, frozen=True):
-    """Of extended resources, such as devices, requests equal limits, and the API server wants the limits."""
+    """Resource limits. For extended resources, such as devices, requests equal limits, and limits are required."""
 
     limits: dict[str, Quantity] = field(default_factory=dict)
 
     @property
     def devices(self) -> set[str]:
-        """The device resources of which it asks the vendor's device plugin for some; a limit of `0` asks for none."""
+        """The device resources that it requests from the vendor's device plugin; a limit of `0` requests none."""
         return {r for r, quantity in self.limits.items() if vendors.plugin_vendor_of(r) and is_some(quantity)}
 
 
@@ -52,8 +52,8 @@ class Container(Struct, frozen=True, rename="camel"):
     resources: Requirements = field(default_factory=Requirements)
 
     def path_of(self, variable: str) -> str:
-        """The field of the pod that the variable has its value from, or ""."""
-        # The last of several variables of one name wins in a container, so it is the one that counts.
+        """The field of the pod that the variable's value comes from, or ""."""
+        # The last of several variables of one name takes effect in a container.
         return {each.name: each.field_path for each in self.env}.get(variable, "")
 
 
@@ -91,11 +91,11 @@ class Pod(Struct, frozen=True, rename="camel"):
     spec: PodSpec = field(default_factory=PodSpec)
     status: PodStatus = field(default_factory=PodStatus)
     left_out: str = ""
-    """The group that the pod names in vain: nothing is believed of it (guard.py). No API server sends this field."""
+    """The group named by a pod that can't be trusted (pod_guard.py). No API server sends this field."""
 
     @property
     def group(self) -> str:
-        """The name of the group the pod asks to join, or ""."""
+        """The name of the group that the pod joins, or ""."""
         named = self.metadata.annotations.get(contract.GROUP, "")
         if not named and self.metadata.hides("metadata.annotations"):
             return self.metadata.labels.get(contract.GROUP, "")
@@ -103,12 +103,12 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def holder_uid(self) -> str:
-        """The UID of the holder whose devices the pod was given at its binding, or "" before."""
+        """The UID of the holder whose devices the pod got at its binding, or "" before."""
         return holder_uid_of(self.metadata)
 
     @property
     def holder(self) -> Holder:
-        """Whose devices the pod was given at its binding."""
+        """The holder whose devices the pod got at its binding."""
         return Holder(self.holder_uid, GROUP, self.group)
 
     @property
@@ -117,7 +117,7 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of the pod runs any more, for which its phase alone is no proof (container_states.py)."""
+        """Whether all its containers have ended, which its phase alone doesn't prove (container_states.py)."""
         if self.status.phase not in container_states.TERMINAL:
             return False
         if not self.spec.node_name or self.metadata.annotations.get(contract.ENDED) == self.metadata.uid:
@@ -131,43 +131,43 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def ending(self) -> bool:
-        """Whether the pod's phase says that it has ended, and its containers may run on."""
+        """Whether the pod's phase says that it has ended, but its containers may still run."""
         return self.status.phase in container_states.TERMINAL and not self.finished
 
     @property
     def grace_seconds(self) -> int:
-        """How long its containers may go on that the kubelet is to end."""
+        """How long its containers may run after the kubelet begins to stop them."""
         return container_states.grace_seconds(
             self.spec.termination_grace_period_seconds, self.metadata.deletion_grace_period_seconds
         )
 
     @property
     def lives(self) -> bool:
-        """Whether the pod's containers may be using devices. A pod being deleted may, until it is gone."""
+        """Whether the pod's containers may be using devices. A pod being deleted may, until it is removed."""
         return (bool(self.spec.node_name) or self.metadata.hides("spec.nodeName")) and not self.finished
 
     def lives_on(self, node: str) -> bool:
-        """Whether it may be using devices of the node; a pod whose node can't be read may be anywhere."""
+        """Whether it may be using devices of the node; a pod whose node can't be read may be on any."""
         return self.lives and self.spec.node_name in (node, "")
 
     def holds(self, uid: str, node: str) -> bool:
-        """Whether the pod may have devices of the holder with this UID on the node."""
+        """Whether the pod may hold devices of the holder with this UID on the node."""
         known = bool(self.holder_uid) or not self.metadata.hides("metadata.annotations")
         return self.lives_on(node) and (self.holder_uid == uid or not known)
 
     @property
     def pending(self) -> bool:
-        """Whether the pod may yet be bound."""
+        """Whether the pod may still be bound."""
         return not self.spec.node_name and not self.finished
 
     @property
     def gates(self) -> list[str]:
-        """The scheduling gates that somebody has yet to remove; until then no scheduler tries the pod."""
+        """The scheduling gates still to be removed; until then no scheduler tries the pod."""
         return [gate.name for gate in self.spec.scheduling_gates] if self.pending else []
 
     @property
     def refusal(self) -> Condition | None:
-        """What the scheduler said when it tried the pod in vain; None where it didn't, as behind a scheduling gate."""
+        """The scheduler's condition after a failed try; None where there was none, as behind a scheduling gate."""
         if not self.pending or self.gates:
             return None
         said = (c for c in self.status.conditions if c.type == "PodScheduled" and c.status == "False")
@@ -175,7 +175,7 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def impostor(self) -> bool:
-        """Whether the pod got a binding that was meant for an earlier pod of its name.
+        """Whether the pod received the Binding of an earlier pod of its name.
 
         Old API servers don't compare the UID of a Binding (claims.md, bind, step 5).
         """
@@ -183,7 +183,7 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def devices(self) -> Devices:
-        """What its containers see when they start; empty where the annotation is missing or can't be read."""
+        """The devices that its containers see at their start; empty where the annotation is missing or unreadable."""
         annotations = self.metadata.annotations
         text = annotations.get(contract.SELECTED_DEVICES, "")
         try:
@@ -194,17 +194,17 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def sealed(self) -> bool:
-        """Whether its containers get the same devices for as long as it lives, whatever its annotations say later.
+        """Whether its containers get the same devices until it ends, whatever its annotations say later.
 
-        Runtimes give their NRI plugins the annotations that the pod's sandbox was made with, at each start of a
-        container (containerd/containerd, `internal/cri/nri`).
+        At each start of a container, runtimes pass to their NRI plugins the annotations that the pod's sandbox was
+        created with (containerd/containerd, `internal/cri/nri`).
         """
         annotations = self.metadata.annotations
         return any(vendor.cdi_annotation in annotations for vendor in vendors.VENDORS)
 
     @property
     def former(self) -> Devices:
-        """What the pod was given before rebinds: its containers may hold that until it ends."""
+        """The devices that rebinds replaced: the pod's containers may use them until it ends."""
         text = self.metadata.annotations.get(contract.FORMER_DEVICES, "")
         try:
             return tuple(sorted(msgspec.json.decode(text, type=list[Device]))) if text else ()
@@ -213,7 +213,7 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def received(self) -> Devices:
-        """All that the pod was ever given."""
+        """All devices that the pod ever got."""
         return (*self.devices, *self.former)
 
     def lacking(self, wanted: Iterable[Vendor]) -> list[str]:
@@ -238,24 +238,24 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def containers_hidden(self) -> bool:
-        """Whether nobody can tell what its containers ask for."""
+        """Whether the resources that its containers request can't be read."""
         return self.metadata.hides("spec.containers") or self.metadata.hides("spec.initContainers")
 
     @property
     def past_us(self) -> bool:
-        """Whether it may have devices from the vendor's device plugin, past deviceshare."""
+        """Whether it may have devices from the vendor's device plugin, not from deviceshare."""
         return self.containers_hidden or bool(self.plugin_resources())
 
     def plugin_resources(self) -> set[str]:
-        """Device resources the pod asks of the vendor's device plugin, past deviceshare; parts of devices, too."""
+        """Device resources, or parts of devices, that the pod requests from the vendor's device plugin."""
         containers = [*self.spec.init_containers, *self.spec.containers]
         return self.spec.resources.devices.union(*(container.resources.devices for container in containers))
 
 
 def holder_uid_of(meta: ObjectMeta) -> str:
-    """The UID of the holder whose devices a pod with this metadata was given, or "".
+    """The UID of the holder whose devices a pod with this metadata got, or "".
 
-    Believed beside the label only that the webhook guards: without it, anybody writes what they like there.
+    Trusted only together with the label, since the webhook protects the annotations of labelled pods alone.
     """
     return meta.annotations.get(contract.GROUP_UID, "") if contract.GROUP in meta.labels else ""
 
@@ -266,4 +266,4 @@ def is_impostor(meta: ObjectMeta) -> bool:
 
 
 _REFUSALS = ("Unschedulable", "SchedulerError")
-"""The reasons of `PodScheduled=False` after a try; `SchedulingGated` says that there was none (k8s.io/api/core/v1)."""
+"""The reasons of `PodScheduled=False` after a try; `SchedulingGated` means that there was none (k8s.io/api/core/v1)."""

@@ -1,7 +1,7 @@
-"""Texts of others, safe to show: names, messages and programs' names may hold commands to a terminal.
+"""Escaping of untrusted texts for terminals: names and messages may contain control sequences.
 
-What can't be seen is written as Python's escapes show it (`\\x1b`, `\\u202e`): control characters, line breaks,
-overrides of the writing direction, halves of surrogate pairs. Nothing is dropped: who looks sees that it was there.
+What isn't printable is written with Python's escapes (`\\x1b`, `\\u202e`): control characters, line breaks, overrides
+of the writing direction, halves of surrogate pairs. Nothing is dropped, so that readers see that it was there.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ def printable_lines(text: str) -> str:
 
 
 def quoted(text: str, longest: int = LONGEST_QUOTE) -> str:
-    """The text between quotation marks, no longer than `longest` characters: a stranger chose it."""
+    """The text between quotation marks, escaped, with at most `longest` characters of it."""
     shown = printable(text[: longest + 1])
     return f"'{shown}'" if len(shown) <= longest else f"'{shown[: longest - 1]}…'"
 

@@ -1,7 +1,7 @@
 """Kubernetes quantities: `0`, `4`, `1k`, `1Ki`, `1e3`, `100m`, `+.5`, read exactly.
 
 https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/ has the grammar. The API server writes
-them as strings; manifests may have numbers. Whoever writes them is not trusted: no length and no exponent is believed.
+them as strings; manifests may have numbers. They are untrusted: lengths and exponents are bounded.
 """
 
 import re
@@ -9,14 +9,14 @@ from fractions import Fraction
 from typing import Final
 
 Quantity = str | int | float | None
-"""As it is written down; null is zero, as for the API server."""
+"""As in JSON; null is zero, as for the API server."""
 
 MAX: Final = 2**63 - 1
 """The API server caps greater numbers to this."""
 _LEAST: Final = Fraction(1, 10**9)
 """The API server rounds anything smaller up to this, away from zero."""
 _LENGTH: Final = 64
-"""Characters; the longest that an API server writes has half of that."""
+"""Characters, twice the longest that an API server writes."""
 
 _GRAMMAR: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
@@ -39,7 +39,7 @@ def amount(quantity: Quantity) -> Fraction | None:
         return None
     fraction = match["part"] or ""
     digits = int(match["whole"] + fraction)
-    # Past any exponent that such a number of digits could make up for.
+    # Capped beyond any exponent that this number of digits could compensate.
     exponent = max(-2 * _LENGTH, min(int(match["exponent"] or 0), 2 * _LENGTH)) - len(fraction)
     size = digits * Fraction(10) ** exponent * _SUFFIXES[match["suffix"] or ""]
     if digits:
@@ -48,7 +48,7 @@ def amount(quantity: Quantity) -> Fraction | None:
 
 
 def is_some(quantity: Quantity) -> bool:
-    """Whether it asks for anything. What can't be read may."""
+    """Whether it may be more than nothing; true of what can't be read."""
     return amount(quantity) != 0
 
 

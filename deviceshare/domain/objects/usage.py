@@ -1,6 +1,6 @@
-"""What a node's devices are doing now and who does it: an agent's answer to `/usage`.
+"""A node's usage: its devices' memory, utilization and processes, an agent's answer to `/usage`.
 
-`deviceshare top` and `smi` read it; nothing decides by it.
+`deviceshare top` and `smi` read it; no decision depends on it.
 """
 
 from msgspec import Struct, field
@@ -10,9 +10,9 @@ class DeviceProcess(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A process with memory on a device."""
 
     pid: int
-    """On the node."""
+    """In the node's PID namespace."""
     name: str = ""
-    """The program's, without its arguments: those may hold secrets."""
+    """The program's, without its arguments, which may contain secrets."""
     memory_mib: int = 0
     pod: str = ""
     """`namespace/name`; empty for one outside of any pod."""
@@ -31,7 +31,7 @@ class DeviceUsage(Struct, frozen=True, rename="camel", omit_defaults=True):
     memory_used_mib: int = 0
     memory_total_mib: int = 0
     utilization: int | None = None
-    """Percent of the last moment in which something ran; None where the driver can't tell."""
+    """Percent of the driver's last sample period in which it was busy; None where the driver doesn't report it."""
     processes: list[DeviceProcess] = field(default_factory=list)
 
 

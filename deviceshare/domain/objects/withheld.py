@@ -1,4 +1,4 @@
-"""Devices of a node that groups don't get, in `NodeDevices.status.withheld`, each with the reason and the cure."""
+"""Devices of a node that are not for groups, in `NodeDevices.status.withheld`, each with its reason and cure."""
 
 from msgspec import Struct, field
 
@@ -6,14 +6,14 @@ from deviceshare.domain.objects.devices import Device
 
 
 class Withheld(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Devices of one resource that the node has, or may have, and doesn't offer. Who holds them already keeps them."""
+    """Devices of one resource that the node has, or may have, but not for groups. Present holders keep them."""
 
     resource: str
     reason: str
     cure: str = ""
-    """What to do about it where it isn't meant so."""
+    """What to do where it isn't intended."""
     devices: list[Device] = field(default_factory=list)
-    """Which; empty where nobody knows."""
+    """Empty where it is unknown which."""
 
     @property
     def text(self) -> str:

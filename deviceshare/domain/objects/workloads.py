@@ -1,4 +1,4 @@
-"""Workloads as manifests describe them, made into the pods that their controllers would make."""
+"""Workloads as in manifests, and the pods that their controllers would create from them."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -47,7 +47,7 @@ def pods_of(kind: str, workload: Workload) -> list[Pod]:
 
 
 def admitted(pod: Pod) -> Pod:
-    """A pod as the webhook makes it: labelled, given to our scheduler, its containers reading their devices."""
+    """A pod as the webhook injects it: with the label, our scheduler, and containers that read their devices."""
     labels: Mapping[str, str] = {**pod.metadata.labels, contract.GROUP: pod.group}
     unnamed = pod.spec.scheduler_name in ("", contract.DEFAULT_SCHEDULER_NAME)
     spec = replace(

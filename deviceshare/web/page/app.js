@@ -1,12 +1,12 @@
-// Holds what is known and what is chosen, and draws it again when either changes.
+// The page's state and the chosen group, and the redrawing of the page when either changes.
 
 import { plural, text } from "./dom.js";
 import { drawGroups, groupText, markGroups, onKey } from "./groups.js";
 import { follow } from "./live.js";
-import { tellNews } from "./news.js";
+import { announceChanges } from "./news.js";
 import { drawNodes, nodeText } from "./nodes.js";
 import { drawTotals } from "./totals.js";
-import { drawWaiting, tellAges, waitingText } from "./waiting.js";
+import { drawWaiting, updateAges, waitingText } from "./waiting.js";
 import { setLabels } from "./words.js";
 
 const find = (id) => document.getElementById(id);
@@ -59,7 +59,7 @@ function reveal(target) {
   target?.scrollIntoView({ block: "nearest", behavior: calm.matches ? "auto" : "smooth" });
 }
 
-function tellReplica({ instance, version, leading, faults }) {
+function showReplica({ instance, version, leading, faults }) {
   const stale = Object.entries(faults);
   text("replica", `${instance} · ${leading ? "leader" : "follower"} · ${version} · ${stale.length ? "caches not synced" : "caches synced"}`);
   banner(stale.length ? `This replica may be out of date. ${stale.map(([name, why]) => `${name}: ${why}`).join("; ")}.` : "");
@@ -75,15 +75,15 @@ function onState(newest) {
   setLabels(state.labels);
   asOf = new Date().toLocaleTimeString();
   drawTotals(totals, state.cluster);
-  tellReplica(state.replica);
+  showReplica(state.replica);
   draw();
-  tellNews(find("news"), state.cluster);
+  announceChanges(find("news"), state.cluster);
 }
 
 function onLink(link) {
   find("link").dataset.state = link;
-  text("link", { live: "Live", slow: "Looks every few seconds", lost: "Disconnected" }[link]);
-  if (link === "lost") banner(`Connection lost${asOf ? `: this was true at ${asOf}` : ""}. Trying again every few seconds.`);
+  text("link", { live: "Live", slow: "Refreshing every few seconds", lost: "Disconnected" }[link]);
+  if (link === "lost") banner(`Connection lost${asOf ? `: this page shows the state at ${asOf}` : ""}. Retrying every few seconds.`);
 }
 
 filter.addEventListener("input", draw);
@@ -105,6 +105,6 @@ nodes.addEventListener("click", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && chosen) choose(chosen);
 });
-setInterval(() => tellAges(waiting), 20000);
+setInterval(() => updateAges(waiting), 20000);
 
 follow(onState, onLink);

@@ -1,12 +1,12 @@
-// A group's colour follows from its name alone, so it is the same in every browser, at every time. Two groups may get
-// the same one: their names stand beside it everywhere.
+// Groups' colours, computed from their names, so that a group has the same one in every browser at any time. Two groups
+// may share one: their names stand beside it everywhere.
 
-// Hues in degrees of OKLCH; red is left out, it means trouble. The tones stand in style.css.
+// Hues in degrees of OKLCH, without red, which marks unhealthy devices. The tones stand in style.css.
 const HUES = [55, 78, 100, 128, 155, 185, 215, 242, 265, 290, 315, 342];
 const TONES = ["soft", "vivid", "deep"];
 
 export function colour(name) {
-  // FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/; the last steps spread names that differ in one digit only.
+  // FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/; the final steps separate names that differ in one digit only.
   let hash = 0x811c9dc5;
   for (const byte of new TextEncoder().encode(name)) hash = Math.imul(hash ^ byte, 0x01000193);
   hash = Math.imul(hash ^ (hash >>> 15), 0x2c1b3c6d) >>> 0;

@@ -1,4 +1,4 @@
-// Elements out of data. Text only ever becomes a text node: a name can't turn into markup.
+// DOM elements from data. Text always becomes a text node, so a name can't become markup.
 
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -12,8 +12,8 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
-// Makes a list show `items`, in their order. What looks as before is left alone, so that neither focus nor a reader's
-// place is lost; `key` names an item, `draw` makes its element.
+// Makes a list show `items`, in their order. Unchanged elements are kept, so that focus and a screen reader's position
+// are kept too; `key` names an item, `draw` creates its element.
 export function reconcile(list, items, key, draw) {
   const before = new Map([...list.children].map((child) => [child.dataset.key, child]));
   const wanted = items.map((item) => {

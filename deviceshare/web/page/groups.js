@@ -1,4 +1,4 @@
-// The list of groups, which is also the keyboard's way to choose one: one stop for the tab key, arrows inside.
+// The list of groups, where the keyboard chooses one: a single stop for the tab key, arrow keys inside.
 
 import { paint } from "./colour.js";
 import { element, plural, reconcile } from "./dom.js";
@@ -60,7 +60,7 @@ export function onKey(list, event) {
   next.focus();
 }
 
-// Shows which group is chosen, and leaves exactly one of them to the tab key.
+// Marks the chosen group, and makes exactly one of them reachable by the tab key.
 export function markGroups(list, chosen) {
   const buttons = [...list.querySelectorAll("button")];
   for (const button of buttons) {

@@ -1,17 +1,17 @@
-// Keeps asking for the newest state: once at the start, and whenever the server says that something changed. A stream that
-// breaks is opened again; as long as there is none, the state is asked for every few seconds.
+// The connection to the server: fetches the state at the start and at each event of a stream. A stream that breaks is
+// reopened; without one the state is fetched every few seconds.
 
 const RETRY_MS = 3000;
 const PATIENCE_MS = 15000;
 
-// `onLink` is told "live", "slow" (there is no stream, but there are answers) or "lost".
+// `onLink` receives "live", "slow" (no stream, but answers) or "lost".
 export function follow(onState, onLink) {
   let streaming = false;
   let asking = false;
   let again = false;
 
   async function ask() {
-    again = true; // however often it changes meanwhile, the newest state is asked for once
+    again = true; // however often it changes meanwhile, the newest state is fetched once
     if (asking) return;
     asking = true;
     try {
@@ -24,7 +24,7 @@ export function follow(onState, onLink) {
       }
     } catch (error) {
       onLink("lost");
-      console.warn("No state:", error);
+      console.warn("Failed to fetch the state:", error);
     } finally {
       asking = false;
     }
@@ -35,8 +35,8 @@ export function follow(onState, onLink) {
     stream.onopen = () => (streaming = true);
     stream.onmessage = ask;
     stream.onerror = () => {
-      // A browser gives up for good after an answer that is no stream, so every retry is ours. A stream that lasted has
-      // only come to its regular end.
+      // A browser doesn't retry after an answer that is not a stream, so this code does. A stream that was open has
+      // reached its regular end.
       stream.close();
       setTimeout(listen, streaming ? 100 : RETRY_MS);
       if (!streaming) ask();

@@ -1,10 +1,10 @@
-// The picture: a card for each node, a tile for each device.
+// The nodes: a card for each, with a tile for each of its devices.
 
 import { paint } from "./colour.js";
 import { element, reconcile } from "./dom.js";
 import { byName, inTrouble, label, lines, sentence, shortName } from "./words.js";
 
-// With more nodes than this on show the tiles shrink, and the names stand below them.
+// When more nodes than this are shown, the tiles shrink and the names stand below them.
 const LARGE_TILES = 24;
 
 const isUsed = (device) => !["free", "left", "split", "withheld"].includes(device.use);
@@ -32,7 +32,7 @@ export function nodeText(node) {
     device.model,
     device.uuid,
     device.health,
-    device.trespasses?.length && "stranger",
+    device.trespasses?.length && "trespass",
   ]);
   return [node.name, ...(node.reasons ?? []).flatMap(lines), ...new Set(states.filter(Boolean))].join(" ").toLowerCase();
 }
@@ -75,12 +75,12 @@ function summary(node) {
 function drawDevice(device, before) {
   const { resource, index, use, group = "", uuid = "" } = device;
   const key = `${resource} ${index} ${uuid}`;
-  const ill = isIll(device) ? device.health : device.trespasses ? "stranger" : "";
-  const look = `${use} ${group} ${ill}`;
+  const fault = isUnhealthy(device) ? device.health : device.trespasses ? "trespass" : "";
+  const look = `${use} ${group} ${fault}`;
   const words = sentence(device);
   const tile = element(
     "li",
-    { class: "device", title: words, data: { key, look, use, ill, group } },
+    { class: "device", title: words, data: { key, look, use, fault, group } },
     element("span", { class: "index", "aria-hidden": "true" }, String(index)),
     element("span", { class: "holder", "aria-hidden": "true" }, label(device)),
     element("span", { class: "hidden" }, words),
@@ -89,7 +89,7 @@ function drawDevice(device, before) {
   return group ? paint(tile, group) : tile;
 }
 
-// For small tiles, which have no room for a name.
+// The groups of a node, for small tiles, which have no room for a name.
 function holders(devices) {
   const counts = new Map();
   for (const { group } of devices) if (group) counts.set(group, (counts.get(group) ?? 0) + 1);

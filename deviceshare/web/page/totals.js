@@ -1,20 +1,20 @@
-// The cluster in numbers.
+// The row of totals: devices in use, free and unhealthy, nodes, groups, waiting pods.
 
 import { element, plural } from "./dom.js";
 import { shortName } from "./words.js";
 
 export function drawTotals(list, { nodes, groups, waiting, total }) {
-  const ill = total.reduce((sum, count) => sum + count.unhealthy, 0);
+  const unhealthy = total.reduce((sum, count) => sum + count.unhealthy, 0);
   const degraded = groups.filter((group) => group.phase === "Degraded").length;
   const blocked = nodes.filter((node) => node.obstacle).length;
   const several = total.length > 1;
   list.replaceChildren(
     ...total.map((count) => devices(count, several)),
     card("Free", sum(total, "free"), "for groups now"),
-    card("Unhealthy", ill, ill ? "not allocated" : "none", ill ? "bad" : ""),
-    card("Nodes", nodes.length, blocked ? `${blocked} out of use` : "all usable", blocked ? "bad" : ""),
+    card("Unhealthy", unhealthy, unhealthy ? "not allocated" : "none", unhealthy ? "bad" : ""),
+    card("Nodes", nodes.length, blocked ? `${blocked} not usable` : "all usable", blocked ? "bad" : ""),
     card("Groups", groups.length, degraded ? `${degraded} degraded` : "none degraded", degraded ? "bad" : ""),
-    card("Waiting", waiting.length, waiting.length ? plural(new Set(waiting.map((pod) => pod.group)).size, "group") : "nobody", waiting.length ? "wait" : ""),
+    card("Waiting", waiting.length, waiting.length ? plural(new Set(waiting.map((pod) => pod.group)).size, "group") : "no pods", waiting.length ? "wait" : ""),
   );
 }
 

@@ -1,4 +1,4 @@
-// The waiting pods and their reasons. Pods of one group that wait for the same thing stand together.
+// The waiting pods and their reasons. Pods of one group with the same reason are one entry.
 
 import { paint } from "./colour.js";
 import { element, plural, reconcile } from "./dom.js";
@@ -14,7 +14,7 @@ export function drawWaiting(list, pods) {
     together.get(key).pods.push(pod.pod);
   }
   reconcile(list, [...together.values()], ({ group, reason }) => `${group}\n${reason}`, drawEntry);
-  tellAges(list);
+  updateAges(list);
 }
 
 export function waitingText(pod) {
@@ -41,7 +41,7 @@ function drawEntry({ group, why, since, pods }) {
   );
 }
 
-export function tellAges(list) {
+export function updateAges(list) {
   for (const each of list.querySelectorAll(".age")) {
     const words = each.dataset.since ? age(each.dataset.since) : "";
     if (each.textContent !== words) each.textContent = words;

@@ -1,4 +1,4 @@
-// What a device is called and what is said of it, for eyes and for screen readers alike.
+// The texts about a device, its state and its resource, on tiles and for screen readers.
 
 let labels = {};
 
@@ -14,23 +14,23 @@ export function shortName(resource) {
   return labels[resource] ?? resource;
 }
 
-// One or two words on its tile.
+// One or two words, for a device's tile.
 export function label(device) {
   if (device.use === "held") return device.group;
-  if (device.use === "releasing") return `${device.group} (leaving)`;
+  if (device.use === "releasing") return `${device.group} (releasing)`;
   if (device.use === "former") return `was ${device.group}`;
   if (device.use === "split") return "split by MIG";
   if (device.use === "left") return "plugin's";
   if (device.use === "plugin") return `plugin: ${device.pod.slice(device.pod.indexOf("/") + 1)}`;
-  return device.use === "unusable" && isIll(device) ? device.health : device.use;
+  return device.use === "unusable" && isUnhealthy(device) ? device.health : device.use;
 }
 
-// The whole of it.
+// The whole state of a device.
 export function sentence(device) {
   const use = {
     held: `held by group ${device.group}`,
-    releasing: `still used by pods of group ${device.group}, which is gone`,
-    former: `left behind by group ${device.group}, whose old pods may still use it`,
+    releasing: `still used by pods of group ${device.group}, which was deleted`,
+    former: `replaced in group ${device.group}, whose old pods may still use it`,
     split: "split by MIG, so no group gets it",
     left: "left to the device plugin, so no group gets it",
     withheld: `withheld: ${device.withheld}`,
@@ -42,18 +42,18 @@ export function sentence(device) {
   if (device.pod && device.use !== "plugin") parts.push(`also allocated to pod ${device.pod} by the device plugin`);
   if (device.withheld && device.use !== "withheld") parts.push(`withheld: ${device.withheld}`);
   if (device.placeholder) parts.push(`kept from the device plugin by pod ${device.placeholder}`);
-  if (isIll(device)) {
+  if (isUnhealthy(device)) {
     const why = device.unhealthy || "no longer on the node";
     parts.push(`${device.health}: ${why}${device.since ? `, since ${device.since}` : ""}`);
   }
   for (const each of device.trespasses ?? []) {
-    parts.push(`used by a stranger: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
+    parts.push(`used by another than its group: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
   }
   const hardware = [device.model, device.memoryMib ? `${Math.round(device.memoryMib / 1024)} GiB` : "", device.uuid];
   return parts.concat(hardware.filter(Boolean).join(", ") || []).join("; ");
 }
 
-export function isIll(device) {
+export function isUnhealthy(device) {
   return device.health === "unhealthy" || device.health === "lost";
 }
 

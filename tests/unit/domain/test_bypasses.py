@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceshare.domain.admission.bypasses import REFUSE, WARN, bypasses, new_bypasses, told, ways
+from deviceshare.domain.admission.bypasses import REFUSE, WARN, bypasses, new_bypasses, refusal_or_warnings, ways
 from deviceshare.domain.admission.drafts import Draft
 
 Json = dict[str, Any]
@@ -36,11 +36,11 @@ EXAMPLES: list[tuple[Json, str]] = [
         {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}},
         "metadata.annotations['cdi.k8s.io/x'] has the container runtime add",
     ),
-    ({"spec": a_volume("/dev")}, "spec.volumes[0]: '/dev' of the node opens"),
-    ({"spec": {"resourceClaims": [{"name": "gpu"}]}}, "spec.resourceClaims[0] may bring devices"),
+    ({"spec": a_volume("/dev")}, "spec.volumes[0]: '/dev' of the node gives"),
+    ({"spec": {"resourceClaims": [{"name": "gpu"}]}}, "spec.resourceClaims[0] may allocate devices"),
     (
         {"container": {"resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}},
-        "spec.containers[0] 'main': the limit 'nvidia.com/mig-1g.5gb' is met by devices",
+        "spec.containers[0] 'main': the limit 'nvidia.com/mig-1g.5gb' allocates devices",
     ),
 ]
 
@@ -159,7 +159,7 @@ def test_a_crowd_is_a_handful_of_sentences() -> None:
         "resourceClaims": [{}] * 50,
     }
     sentences = found(spec, annotations={f"cdi.k8s.io/{number}": "x" for number in range(50)})
-    refusal, warnings = *told(sentences, REFUSE)[:1], told(sentences, WARN)[1]
+    refusal, warnings = *refusal_or_warnings(sentences, REFUSE)[:1], refusal_or_warnings(sentences, WARN)[1]
 
     assert len(sentences) == len(list(ways()))
     assert len(warnings) == 5 and warnings[-1] == "and 4 more ways around"
@@ -170,8 +170,8 @@ def test_a_crowd_is_a_handful_of_sentences() -> None:
 
 def test_a_refusal_says_what_to_do_and_who_decided() -> None:
     """And nothing found is nothing said."""
-    refusal, warnings = told(found({"hostPID": True}), REFUSE)
+    refusal, warnings = refusal_or_warnings(found({"hostPID": True}), REFUSE)
 
     assert refusal.startswith("spec.hostPID shows the pod") and "leave it out" in refusal
     assert "--bypasses=refuse" in refusal and warnings == []
-    assert told([], REFUSE) == told([], WARN) == ("", [])
+    assert refusal_or_warnings([], REFUSE) == refusal_or_warnings([], WARN) == ("", [])

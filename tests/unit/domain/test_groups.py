@@ -42,7 +42,7 @@ def test_what_is_possible_has_no_fault(fields: dict[str, object]) -> None:
         ({"resources": {GPU: 1, "cpu": 1}}, "unknown resource 'cpu'; known are nvidia.com/gpu"),
         (
             {"resources": {"huawei.com/Ascend310": 1, "huawei.com/Ascend910": 1}},
-            "both speak through ASCEND_VISIBLE_DEVICES; use two groups",
+            "share the variable ASCEND_VISIBLE_DEVICES; use two groups",
         ),
         ({"scheduling_strategy": "random"}, "spec.schedulingStrategy: 'random' is neither binpack nor spread"),
         ({"node_selector": {"no key": "x"}}, "spec.nodeSelector: 'no key' can't be a label's key"),

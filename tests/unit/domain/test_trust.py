@@ -28,7 +28,7 @@ class Office:
         return Authority(name, f"{name}-key", validity)
 
     def advance(self, trust: Trust, *believed: str, settled: bool = False) -> Trust:
-        return advance(trust, believed=believed, settled=settled, now=self.now, new=self.new, lifetimes=LIFETIMES)
+        return advance(trust, trusted=believed, settled=settled, now=self.now, new=self.new, lifetimes=LIFETIMES)
 
 
 @pytest.fixture
@@ -71,10 +71,10 @@ def test_a_person_may_ask_for_another_authority(office: Office) -> None:
     """Once."""
     first = office.advance(Trust())
 
-    introduced = office.advance(Trust(current=first.current, asked=True), "ca-01", settled=True)
+    introduced = office.advance(Trust(current=first.current, requested=True), "ca-01", settled=True)
 
     assert introduced.next is not None
-    assert not introduced.asked
+    assert not introduced.requested
 
 
 def test_a_lost_secret_keeps_what_is_believed(office: Office) -> None:
@@ -153,7 +153,7 @@ Move = Callable[[Office, Trust], Trust]
 MOVES: dict[str, Move] = {
     "look": lambda office, trust: office.advance(trust, *trust.bundle),
     "settle": lambda office, trust: office.advance(trust, *trust.bundle, settled=True),
-    "ask": lambda office, trust: Trust(trust.current, trust.next, trust.previous, trust.previous_until, asked=True),
+    "ask": lambda office, trust: Trust(trust.current, trust.next, trust.previous, trust.previous_until, requested=True),
 }
 
 

@@ -165,7 +165,8 @@ async def test_an_answer_of_many_mebibytes_is_read(socket: Path) -> None:
 async def test_a_missing_socket_is_told_with_what_to_mount(socket: Path) -> None:
     """The agent without the host path, or on a node whose kubelet keeps its files elsewhere."""
     with pytest.raises(
-        PodResourcesUnknown, match=r"no socket .*kubelet\.sock: mount the kubelet's directory pod-resources"
+        PodResourcesUnknown,
+        match=r"The socket .*kubelet\.sock does not exist: mount the kubelet's directory pod-resources",
     ):
         await allocations(socket)
 
@@ -174,7 +175,7 @@ async def test_a_socket_that_nobody_serves_is_told(socket: Path) -> None:
     """The kubelet is down: its socket's file stays."""
     with sockets.socket(sockets.AF_UNIX) as bound:
         bound.bind(str(socket))
-    with pytest.raises(PodResourcesUnknown, match=r"Nobody listens on .*systemctl status kubelet"):
+    with pytest.raises(PodResourcesUnknown, match=r"No process listens on .*systemctl status kubelet"):
         await allocations(socket)
 
 
@@ -185,7 +186,7 @@ async def test_no_permission_is_told(socket: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_unix_connection", refuse)
-    with pytest.raises(PodResourcesUnknown, match=r"No permission .*runAsUser: 0"):
+    with pytest.raises(PodResourcesUnknown, match=r"Permission denied .*runAsUser: 0"):
         await allocations(socket)
 
 
@@ -193,7 +194,7 @@ async def test_no_permission_is_told(socket: Path, monkeypatch: pytest.MonkeyPat
     ("status", "expected"),
     [
         (Status.UNIMPLEMENTED, r"UNIMPLEMENTED.*Kubernetes 1\.20 or later.*KubeletPodResources"),
-        (Status.RESOURCE_EXHAUSTED, "asked too often.*ask again later"),
+        (Status.RESOURCE_EXHAUSTED, "limits its requests.*retries later"),
         (Status.INTERNAL, "refused.*journalctl"),
     ],
 )
@@ -249,7 +250,7 @@ async def test_being_cancelled_is_not_taken_for_a_failure(socket: Path) -> None:
 async def test_something_else_on_the_socket_is_told(socket: Path, said: bytes, then_close: bool) -> None:
     """Another program's socket is mounted there."""
     async with saying(socket, said, then_close=then_close):
-        with pytest.raises(PodResourcesUnknown, match="does not speak the kubelet's pod-resources API"):
+        with pytest.raises(PodResourcesUnknown, match="does not serve the kubelet's pod-resources API"):
             await allocations(socket)
 
 
@@ -258,5 +259,5 @@ async def test_an_answer_that_is_no_message_is_told(socket: Path) -> None:
     other = messages("v1", {"ListPodResourcesResponse": {1: (STRING, "name")}})
     answer = other["ListPodResourcesResponse"](name="\x0f not a message")  # field 1, of a wire type that doesn't exist
     async with kubelet(socket, always(answer), kinds=other):
-        with pytest.raises(PodResourcesUnknown, match="does not speak the kubelet's pod-resources API"):
+        with pytest.raises(PodResourcesUnknown, match="does not serve the kubelet's pod-resources API"):
             await allocations(socket)

@@ -17,7 +17,7 @@ TESTS = Path(__file__).parent
     ("code", "told"),
     [
         (9, "kernel module isn't loaded. Run nvidia-smi"),
-        (18, "different versions, as after an upgrade. Restart the node"),
+        (18, "different versions, as after an upgrade. Reboot the node"),
         (999, "NVML doesn't start: Unknown Error .* Run nvidia-smi"),
     ],
 )

@@ -299,13 +299,13 @@ async def test_a_group_in_use_is_not_deleted(webhooks: Webhooks) -> None:
 
 
 async def test_no_group_is_deleted_before_the_pods_are_known(webhooks: Webhooks) -> None:
-    """Not to know is no proof that nobody uses it; the user is told to try again."""
+    """Not to know is no proof that nobody uses it; the user is asked to retry."""
     webhooks.pods.synced = False
 
     response = await ask_group(webhooks, "DELETE", oldObject=a_group())
 
     assert response["status"]["code"] == 503
-    assert "try again" in response["status"]["message"]
+    assert "retry" in response["status"]["message"]
 
 
 async def test_groups_are_reviewed_when_made_and_changed(webhooks: Webhooks) -> None:
@@ -392,7 +392,7 @@ async def test_an_agent_writes_nothing_but_its_report(webhooks: Webhooks) -> Non
         (b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {}}', "`uid`"),
         (
             b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "1", "kind": {}}}',
-            "not none; mend the rules of the webhook configuration",
+            "not none; correct the rules of the webhook configuration",
         ),
     ],
 )
@@ -448,7 +448,7 @@ async def test_maps_that_are_none_are_refused_by_name(webhooks: Webhooks, field:
     )
     assert not answer["allowed"]
     assert answer["status"]["code"] == 400
-    assert f"{field} is no map" in answer["status"]["message"]
+    assert f"{field} is not a map" in answer["status"]["message"]
 
 
 @pytest.mark.parametrize("name", [["B"], {"a": 1}, None, 1], ids=str)
@@ -461,7 +461,7 @@ async def test_a_variable_whose_name_is_no_text_is_left_to_the_api_server(webhoo
 async def test_costly_reviews_are_refused_before_they_cost(webhooks: Webhooks) -> None:
     """Three bytes a container would become two kilobytes of a patch, while everybody waits."""
     many = await webhooks.ask("/mutate-pods", object=a_pod(containers=[{}] * 501))
-    assert "501 containers of a kind in a pod are more than deviceshare takes" in many["status"]["message"]
+    assert "501 containers of a kind in a pod are more than deviceshare accepts" in many["status"]["message"]
 
     ours = {"deviceshare.io/group": "team", **{f"deviceshare.io/{number}": "" for number in range(100)}}
     copied = await webhooks.ask("/mutate-pods", object={"metadata": {"annotations": ours}, "spec": {}})

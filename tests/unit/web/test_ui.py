@@ -202,7 +202,7 @@ async def test_a_slow_reader_is_told_only_the_newest(page: Page) -> None:
     """What it missed is of no use to it, and must not pile up."""
     reader = SlowReader()
     with page.snapshots.looking():
-        telling = asyncio.create_task(ui.tell_changes(page.snapshots, reader))
+        telling = asyncio.create_task(ui.send_changes(page.snapshots, reader))
         assert await reader.next() == b"data: 1\n\n"
         page.change()
         while (await page.snapshots.current()).number < 6:

@@ -1,8 +1,8 @@
-"""Sees the node's devices: through NVML, in one thread of its own, and the processes on them, through /proc.
+"""The reader of the node's devices through NVML, in a thread of its own, and of their processes through /proc.
 
-A call of NVML may hang for as long as a sick device pleases, and so may the thread: it is a daemon, nobody waits for
-it, and what it doesn't tell in time counts as a driver that doesn't answer. Between two looks the thread listens for
-Xid errors, which the driver tells once and to nobody who comes later.
+A call of NVML may hang as long as a device is unhealthy, and the thread with it: it is a daemon that is never joined,
+and silence beyond a limit counts as a driver that doesn't answer. Between two readings the thread listens for Xid
+errors, which the driver reports once, and only to those already listening.
 """
 
 import asyncio
@@ -22,71 +22,71 @@ from deviceshare.loops.agent.ports import Running, Sight, Use, Xid
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS: Final = 5.0
-"""Between two looks. An Xid error has the next one begin at once."""
+"""Between two readings. An Xid error starts the next one at once."""
 INVENTORY_SECONDS: Final = 60.0
-"""Between two readings of what hardly ever changes, unless something did."""
+"""Between two readings of the inventory, which hardly ever changes, unless a change is seen."""
 RETRY_SECONDS: Final = 5.0
 RESTART_SECONDS: Final = 60.0
-"""Between two new starts of NVML while a device is lost: it looks for one only then."""
+"""Between two restarts of NVML while a device is lost: NVML finds it again only when it starts."""
 HANG_SECONDS: Final = 30.0
 _WAIT_SECONDS: Final = 1.0
 _GATHER_SECONDS: Final = 0.2
-"""One fault comes as several errors."""
-HUNG: Final = f"the driver has not answered for {HANG_SECONDS:.0f} s: run nvidia-smi on the node, it may need a restart"
+"""One fault is reported as several errors."""
+HUNG: Final = f"the driver has not answered for {HANG_SECONDS:.0f} s: run nvidia-smi on the node, it may need a reboot"
 
 
-class Eyes:
-    """Tells a `Sight` every few seconds while `run` runs."""
+class DeviceReader:
+    """Reports a `Sight` every few seconds while `run` runs."""
 
     def __init__(
-        self, tell: Callable[[Sight], object], *, proc: Path, sysfs: Path, specs: CdiSpecs, visible: str | None = None
+        self, report: Callable[[Sight], object], *, proc: Path, sysfs: Path, specs: CdiSpecs, visible: str | None = None
     ) -> None:
-        """`tell` is called on the event loop. `visible` is what this container's variable reads (vendors.NVIDIA)."""
+        """`report` is called on the event loop. `visible` is this container's variable (vendors.NVIDIA)."""
         self.missing = False
         """To be set while a device is known to be lost."""
-        self._tell = tell
+        self._report = report
         self._proc = proc
         self._sysfs = sysfs
         self._specs = specs
         self._visible = visible
         self._boot_id = self._read_boot_id()
         self._closing = threading.Event()
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         self._xids: list[Xid] = []
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Reads until cancelled."""
         loop = asyncio.get_running_loop()
-        thread = threading.Thread(target=self._look_on, args=(loop,), name="eyes", daemon=True)
+        thread = threading.Thread(target=self._read_on, args=(loop,), name="device-reader", daemon=True)
         thread.start()
         try:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
-                if time.monotonic() - self._told > HANG_SECONDS:
-                    self._tell(Sight(boot_id=self._boot_id, trouble=HUNG))
+                if time.monotonic() - self._reported > HANG_SECONDS:
+                    self._report(Sight(boot_id=self._boot_id, trouble=HUNG))
         finally:
             self._closing.set()
 
-    # From here on everything is in the thread.
+    # Everything below runs in the thread.
 
-    def _look_on(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _read_on(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._closing.is_set():
             begun = time.monotonic()
             try:
                 with nvidia.Driver():
-                    self._look_and_listen(loop)
+                    self._read_and_listen(loop)
             except (nvidia.NoDriver, nvidia.NvmlRefused) as error:
                 self._send(loop, Sight(boot_id=self._boot_id, trouble=str(error)))
-            except Exception as error:  # a mistake of ours must not look like a device that does its work
-                log.exception("Failed to look at the devices")
+            except Exception as error:  # a bug of the agent must not look like a healthy device
+                log.exception("Failed to read the devices")
                 self._send(loop, Sight(boot_id=self._boot_id, trouble=f"the agent failed: {error}"))
             if time.monotonic() - begun < RESTART_SECONDS:
                 self._closing.wait(RETRY_SECONDS)
 
-    def _look_and_listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Until NVML has to be started anew."""
-        # First the ears: what happens before the inventory is read is in neither.
-        watch = _ears()
+    def _read_and_listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Returns when NVML has to be restarted."""
+        # Subscribe to Xid errors before reading the inventory: an error in between would be in neither.
+        watch = _subscribed()
         started = time.monotonic()
         inventory, read_at = None, started
         try:
@@ -99,7 +99,7 @@ class Eyes:
                     return
                 self._listen(watch)
         except nvidia.Lost:
-            # Which one it was, the inventory tells; the ears are deaf until NVML has started anew.
+            # The inventory says which device it was; the watch reports nothing more until NVML is restarted.
             self._send(loop, self._sight(nvidia.read_inventory(self._sysfs), nvidia.read_usage()))
         finally:
             if watch:
@@ -151,37 +151,37 @@ class Eyes:
         return Running(process.pid, name, process.memory_mib or 0, owner, started)
 
     def _send(self, loop: asyncio.AbstractEventLoop, sight: Sight) -> None:
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         try:
-            loop.call_soon_threadsafe(self._tell, sight)
+            loop.call_soon_threadsafe(self._report, sight)
         except RuntimeError:
-            self._closing.set()  # the loop is over, and so is the process
+            self._closing.set()  # the loop is closed, and the process ends
 
     def _read_boot_id(self) -> str:
         try:
             return nvidia.read_boot_id(self._proc)
         except OSError as error:
-            log.warning("Failed to read the boot ID: marks of unhealthy devices outlive restarts", error=str(error))
+            log.warning("Failed to read the boot ID: unhealthy devices stay marked after reboots", error=str(error))
             return ""
 
 
 def _started(stat: str) -> int:
     """When the process of this /proc/PID/stat started: its field 22 (proc_pid_stat(5)).
 
-    The second field is the process's name in parentheses, and may hold blanks and parentheses of its own.
+    The second field is the process's name in parentheses, which may contain blanks and parentheses.
     """
     return int(stat.rpartition(")")[2].split()[19])
 
 
-def _ears() -> nvidia.Watch | None:
-    """None where this driver tells of no errors, as on some virtual GPUs."""
+def _subscribed() -> nvidia.Watch | None:
+    """None where this driver reports no errors, as on some virtual GPUs."""
     try:
         watch = nvidia.Watch()
     except nvidia.NvmlRefused as error:
-        log.warning("Failed to listen for errors", error=str(error))
+        log.warning("Failed to subscribe to Xid errors", error=str(error))
         return None
     if watch.unwatched:
-        log.warning("Failed to listen for errors of some devices", devices=watch.unwatched)
+        log.warning("Failed to subscribe to some devices' Xid errors", devices=watch.unwatched)
     return watch
 
 

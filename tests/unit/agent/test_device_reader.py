@@ -1,4 +1,4 @@
-"""The eyes: NVML in a thread, through the real ctypes path, and processes in /proc."""
+"""The device reader: NVML in a thread, through the real ctypes path, and processes in /proc."""
 
 import asyncio
 import json
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from deviceshare import nvidia
-from deviceshare.agent import eyes
+from deviceshare.agent import device_reader
 from deviceshare.agent.cdi_specs import CdiSpecs
-from deviceshare.agent.eyes import HUNG, Eyes
+from deviceshare.agent.device_reader import HUNG, DeviceReader
 from deviceshare.domain.device_health.process_owners import Owner
 from deviceshare.loops.agent.ports import Running, Sight
 from tests.nvml import Script, build, load
@@ -32,18 +32,18 @@ def script(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sc
     script = Script(tmp_path / "nvml")
     for name, value in script.environment(library).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(eyes, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(eyes, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(device_reader, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(device_reader, "RETRY_SECONDS", 0.05)
     (tmp_path / "sys/kernel/random").mkdir(parents=True)
     (tmp_path / "sys/kernel/random/boot_id").write_text("boot-1\n")
     return script
 
 
 @asynccontextmanager
-async def looking(proc: Path) -> AsyncIterator[tuple[list[Sight], Eyes]]:
+async def looking(proc: Path) -> AsyncIterator[tuple[list[Sight], DeviceReader]]:
     """What is seen while the block runs."""
     sights: list[Sight] = []
-    seeing = Eyes(sights.append, proc=proc, sysfs=proc, specs=CdiSpecs([proc / "cdi"]), visible="void")
+    seeing = DeviceReader(sights.append, proc=proc, sysfs=proc, specs=CdiSpecs([proc / "cdi"]), visible="void")
     task = asyncio.create_task(seeing.run())
     try:
         yield sights, seeing
@@ -128,7 +128,7 @@ async def test_a_device_that_comes_back_is_found_by_a_new_start(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as one is known to be missing."""
-    monkeypatch.setattr(eyes, "RESTART_SECONDS", 0.3)
+    monkeypatch.setattr(device_reader, "RESTART_SECONDS", 0.3)
     starts = []
     start = nvidia.Driver.start
 
@@ -164,7 +164,7 @@ async def test_a_driver_that_hangs_counts_as_one_that_does_not_answer(
 ) -> None:
     """And keeps nobody from stopping."""
     script.gpus(1)
-    monkeypatch.setattr(eyes, "HANG_SECONDS", 0.2)
+    monkeypatch.setattr(device_reader, "HANG_SECONDS", 0.2)
     hanging = asyncio.Event()
     loop = asyncio.get_running_loop()
 
