@@ -1,4 +1,4 @@
-"""What a command knows of the cluster: the Fleet that the extender decides with, from one look at the API server."""
+"""A snapshot of the cluster: the Fleet that the extender decides with, filled from one list of each kind."""
 
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -32,7 +32,7 @@ class ClusterSnapshot(NamedTuple):
 
 
 class Still(Cache[T]):
-    """Objects that were listed once, where a mirror is expected."""
+    """Objects that were listed once, in the form of a mirror."""
 
     synced = True
 
@@ -42,10 +42,10 @@ class Still(Cache[T]):
 
 
 async def look(api: "Api") -> ClusterSnapshot:
-    """Reads nodes, ledgers, groups and their pods, all at once.
+    """Lists nodes, ledgers, groups and their pods concurrently.
 
-    The pods outside of groups, which may be most of the cluster's, are only read where some node has no agent that
-    tells what device plugins gave away.
+    The pods outside of groups, which may be most of the cluster's, are only listed where some node has no agent that
+    reports what device plugins allocated.
 
     Raises:
         ApiError: one of them can't be read.
@@ -59,12 +59,12 @@ async def look(api: "Api") -> ClusterSnapshot:
             guard = group.create_task(guard_of(api), name="get webhooks")
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from failed
-    told = {ledger.node for ledger in ledgers.result() if ledger.hardware.allocations is not None}
-    untold = {node.metadata.name for node in nodes.result()} - told
+    reported = {ledger.node for ledger in ledgers.result() if ledger.hardware.allocations is not None}
+    unreported = {node.metadata.name for node in nodes.result()} - reported
     others: list[Pod] = []
-    if untold:
+    if unreported:
         listed = await api.list(PODS, label_selector=f"!{contract.GROUP}", field_selector=LIVE_PODS)
-        others = [pod for pod in listed if pod.node in {"", *untold} and pod.past_us]
+        others = [pod for pod in listed if pod.node in {"", *unreported} and pod.past_us]
     seen = map(guard.result(), pods.result())
     return snapshot(nodes.result(), ledgers.result(), groups.result(), seen, others)
 
@@ -86,7 +86,7 @@ def snapshot(
     pods: "Iterable[Pod]",
     others: "Iterable[Pod]" = (),
 ) -> ClusterSnapshot:
-    """What these objects make of the cluster; `others` are pods with devices from a device plugin."""
+    """A snapshot of these objects; `others` are pods with devices from a device plugin."""
     fleet, members = Fleet(), list(pods)
     Feed(fleet, nodes=Still(nodes), ledgers=Still(ledgers), pods=Still(members), others=Still(others))
     return ClusterSnapshot(fleet, {group.name: group for group in groups}, {pod.metadata.key: pod for pod in members})

@@ -1,4 +1,4 @@
-"""What is wrong in the picture of the cluster, and what a person does about it."""
+"""Troubles in the picture of the cluster, each with its cure."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from deviceshare.domain.objects.printable import quoted
 
 
 class Trouble(NamedTuple):
-    """One thing that needs somebody."""
+    """One thing that needs a person."""
 
     where: str
     what: str
@@ -16,7 +16,7 @@ class Trouble(NamedTuple):
 
 
 def troubles(picture: Picture) -> list[Trouble]:
-    """Objects that can't be read, broken devices, trespasses and what else groups ail from, in this order."""
+    """Unreadable objects, unhealthy devices, trespasses, then what else keeps groups from working."""
     devices = [(node, device) for node in picture.nodes for device in node.devices]
     explained = {device.group for _, device in devices if not device.sound}
     return [
@@ -38,8 +38,10 @@ def _broken(node: NodeView, device: DeviceView) -> Trouble:
     what = device.unhealthy or "the node does not have it any more"
     lost = ", and the driver does not see it" if device.lost and device.unhealthy else ""
     since = f" (since {device.since})" if device.since else ""
-    mend = f"mend it, then deviceshare recover {node.name} {device.index}" if device.unhealthy else "mend the node"
-    cure = f"deviceshare rebind {device.group}; {mend}" if device.use == HELD else mend
+    repair = (
+        f"repair it, then deviceshare recover {node.name} {device.index}" if device.unhealthy else "repair the node"
+    )
+    cure = f"deviceshare rebind {device.group}; {repair}" if device.use == HELD else repair
     return Trouble(_name(node, device), what + lost + since, cure)
 
 

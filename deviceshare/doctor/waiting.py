@@ -1,4 +1,4 @@
-"""Waiting pods that no change of nodes or devices will help: their own node affinity is in the way."""
+"""Waiting pods that are barred by their own node affinity, which no change of nodes or devices helps."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def examine(api: "Api") -> Check:
-    """The groups' pods, and where they could go."""
+    """Lists the groups' pods, and the nodes that they could go to."""
     try:
         nodes, ledgers = await api.list(NODES), await api.list(NODE_DEVICES)
         groups, pods = await api.list(GROUPS), await api.list(PODS, label_selector=contract.GROUP)

@@ -100,7 +100,7 @@ def test_trouble_says_what_to_do() -> None:
     lines = [line for line in told.splitlines() if line.startswith("n1 nvidia.com/gpu ")]
     assert [line.split("  ")[0] for line in lines] == [f"n1 {GPU} {index}" for index in (0, 1, 2)]
     assert "Xid 79 (since 2026-11-21T01:00:00Z)" in lines[0]
-    assert lines[0].endswith("deviceshare rebind a; mend it, then deviceshare recover n1 0")
+    assert lines[0].endswith("deviceshare rebind a; repair it, then deviceshare recover n1 0")
     assert lines[1].endswith("kubectl delete pod -n ns rogue")
     assert "process 'nvtop' outside of any pod uses it  " in lines[2]
 

@@ -39,7 +39,7 @@ def test_a_group_that_is_well_is_left_alone() -> None:
         async with world.leading():
             await a_bound_group(world)
             said = await ask(world.cluster, "team")
-            assert said == f"All devices of group team are well: it keeps {GPU} 0,1 on node n1."
+            assert said == f"All devices of group team are healthy: it keeps {GPU} 0,1 on node n1."
             assert contract.REBIND not in world.read_group("team").metadata.annotations
 
     run(story())
