@@ -43,10 +43,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "deviceshare.handover" -}}
 {{- if .Values.handover.nri -}}
 {{- if or .Values.handover.runtimeClassName .Values.agent.runtimeClassName -}}
-{{- fail "handover.nri and a RuntimeClass (handover.runtimeClassName, agent.runtimeClassName) exclude each other: the GPU operator deletes its RuntimeClasses where its NRI plugin is enabled, and a pod that names one is refused; leave the class out" -}}
+{{- fail "handover.nri and a RuntimeClass (handover.runtimeClassName, agent.runtimeClassName) exclude each other: the GPU operator deletes its RuntimeClasses where its NRI plugin is enabled, and a pod that names one is refused; unset the class" -}}
 {{- end -}}
 {{- if has .Values.handover.style (list "index" "uuid") -}}
-{{- fail (printf "handover.style=%s and handover.nri exclude each other: the plugin takes CDI names only; leave the style out, or say cdi" .Values.handover.style) -}}
+{{- fail (printf "handover.style=%s and handover.nri exclude each other: the plugin takes CDI names only; unset handover.style, or set it to cdi" .Values.handover.style) -}}
 {{- end -}}
 cdi
 {{- else -}}
