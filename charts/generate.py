@@ -35,7 +35,7 @@ metadata:
 
 
 def generated() -> Iterator[tuple[Path, str]]:
-    """Each generated file as it should be. To be written one by one: the chart is rendered with the CRDs that come first."""
+    """Each generated file as it should be, to be written one by one: the chart is rendered with the first."""
     chart = helm.CHART
     for file in (ROOT / "manifests/crds").iterdir():
         yield chart / "files" / "crds" / file.name, file.read_text()

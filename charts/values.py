@@ -1,8 +1,8 @@
 """The chart's values: values.yaml and its comments, as a schema and as a table.
 
-A comment right above a key describes it. A line `@schema {…}` in that comment adds to the type
-of its default (https://json-schema.org/draft-07). Where it says anything about what a map holds, the map is a value of its
-own, and its keys are the user's; any other map is a group of values.
+A comment right above a key describes it. A line `@schema {…}` in that comment adds to the schema that follows from the
+default (https://json-schema.org/draft-07). Where it says what a map holds, the map is a value of its own, and its keys
+are the user's; any other map is a group of values.
 """
 
 import json

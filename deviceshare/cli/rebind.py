@@ -114,7 +114,7 @@ async def _look(api: Cluster, name: str) -> _Seen:
     claim = ledger.claims.get(group.uid)
     if claim is None:
         raise click.ClickException(
-            f"The claim of group {name} on node {group.node} is missing and will be recreated from its pods; retry when"
+            f"The claim of group {name} on node {group.node} is missing and is restored from its pods; retry once"
             f" kubectl get ndev {group.node} -o yaml shows it"
         )
     return _Seen(group, ledger, claim)
