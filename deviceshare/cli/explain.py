@@ -106,7 +106,7 @@ async def _case(api: "Api", name: str) -> Case:
     home = None
     if found and found.node:
         home = seen.fleet.node(found.node)
-        if home is None:  # only shared nodes were listed: tell a deleted node from one that is no longer shared
+        if home is None:  # only shared nodes were listed: is it deleted, or no longer shared?
             try:
                 home = await api.get(NODES, found.node)
             except NotFound:

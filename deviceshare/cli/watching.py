@@ -14,7 +14,7 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.mirrors import Mirrors
 
 PAUSE_SECONDS = 0.5
-"""Between two pictures: changes come in bursts, and nobody reads faster."""
+"""Between two pictures: changes come in bursts, and people don't read faster."""
 TICK_SECONDS = 10.0
 """A terminal is redrawn after this long without a change, since it shows for how long pods wait."""
 LOST = "The cluster does not answer; this is its last known state. Retrying."

@@ -1,4 +1,4 @@
-"""The canary: a group of one free device and a pod of it, and what their state tells of deviceshare.
+"""The canary: a group of one free device and a pod of it, and what their state says of deviceshare.
 
 The pod runs nothing: its image is never pulled.
 """

@@ -10,7 +10,7 @@ from deviceshare.loops.ports import ApiError, Forbidden
 PROBLEM: Final = "problem"
 """Something doesn't work."""
 WARNING: Final = "warning"
-"""It works, but not for long, not everywhere, or not as somebody may think."""
+"""It works, but not for long, not everywhere, or not as intended."""
 UNTESTED: Final = "not tested"
 """It can't be known from here; the cure says how to find out."""
 OK: Final = "ok"

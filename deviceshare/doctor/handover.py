@@ -53,7 +53,7 @@ class Stack(Struct, frozen=True):
 
     @property
     def cdi(self) -> bool:
-        """Whether the operator's runtime class injects by CDI; the operator sets the field where nobody did."""
+        """Whether the operator's runtime class injects by CDI; the operator sets the field where it is unset."""
         return any(policy.spec.cdi.enabled for policy in self.policies)
 
     @property

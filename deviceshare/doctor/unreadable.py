@@ -1,4 +1,4 @@
-"""Unreadable objects: what they hide counts as in use, so pods wait until somebody corrects them."""
+"""Unreadable objects: what they hide counts as in use, so pods wait until they are corrected."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final

@@ -29,7 +29,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version }}
 {{- end }}
 
-{{/* Not empty where the pod has a kube-scheduler; without the extender it would have nobody to ask. */}}
+{{/* Not empty where the pod has a kube-scheduler, which needs the extender. */}}
 {{- define "deviceshare.scheduler" -}}
 {{- if and .Values.scheduler.enabled (has "extender" .Values.roles) }}yes{{ end }}
 {{- end }}
