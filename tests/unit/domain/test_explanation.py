@@ -63,7 +63,7 @@ def test_devices_that_no_group_has_say_it_too() -> None:
         (0, "still used by the deleted group old", "it is released soon"),
         (1, "held by group b", "no pod uses it: kubectl delete sdg b"),
         (2, "may still be used by pods of group b", "it is released soon"),
-        (3, "unhealthy: Xid 79", "repair it, then deviceshare recover n1 3"),
+        (3, "unhealthy: Xid 79", "mend it, then deviceshare recover n1 3"),
         (4, "no longer on the node", "mend the node"),
         (5, "given to pod ns/x by the device plugin", "pod ns/x ends"),
     ]
