@@ -1,1 +1,1 @@
-"""The Helm chart, and what keeps its generated files in step with their sources: `python -m charts.generate`."""
+"""The Helm chart, and the generator of its derived files: `python -m charts.generate`."""

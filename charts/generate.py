@@ -1,4 +1,4 @@
-"""Writes what follows from other files of the repository; a test fails while any of it is stale.
+"""Generator of the chart's derived files and of manifests/install.yaml; a test fails while any of them is stale.
 
     python -m charts.generate
 
@@ -26,7 +26,7 @@ _KNOWN: Final = re.compile(r"Known resources are .*")
 _INSTALL_HEAD: Final = """\
 # deviceshare with the chart's default values, for Kubernetes {minor} and later. Generated: python -m charts.generate
 # The image of kube-scheduler must not be newer than the API server, nor older by more than one minor version. The image
-# localhost/deviceshare is the one that you build from Containerfile: put the name that you pushed it under.
+# localhost/deviceshare is the one that you build from Containerfile: put in the name under which you pushed it.
 # For other values, or an earlier Kubernetes:
 #   helm template deviceshare charts/deviceshare --namespace {namespace} --kube-version VERSION
 apiVersion: v1
@@ -34,13 +34,13 @@ kind: Namespace
 metadata:
   name: {namespace}
   labels:
-    # deviceshare needs no more, and nothing else in its namespace shall have it.
+    # deviceshare meets this level, and so must everything else in its namespace.
     pod-security.kubernetes.io/enforce: restricted
 """
 
 
 def generated() -> Iterator[tuple[Path, str]]:
-    """Each generated file as it should be. Who writes them does so one by one: the chart is rendered with the first."""
+    """Each generated file as it should be, to be written one by one: the chart is rendered with the first."""
     chart = helm.CHART
     known = f"Known resources are {listed(vendors.known_resources())}."
     for file in (ROOT / "manifests/crds").iterdir():
@@ -57,14 +57,14 @@ def _install(files: Mapping[str, str]) -> str:
     minor = ".".join(helm.CURRENT.split(".")[:2])
     head = _INSTALL_HEAD.format(minor=minor, namespace=helm.NAMESPACE)
     documents = [text.strip().removeprefix("---\n") for path, text in sorted(files.items()) if path.endswith(".yaml")]
-    # Whoever applies this file has no release, and kubectl keeps nothing by annotation.
+    # These labels and annotations are for Helm; this file is applied with kubectl.
     body = re.sub(r"^ +app.kubernetes.io/managed-by: Helm\n", "", "\n---\n".join(documents), flags=re.MULTILINE)
     body = re.sub(r"^ +annotations:\n +helm.sh/resource-policy: keep\n", "", body, flags=re.MULTILINE)
     return f"{head}---\n{body}\n"
 
 
 def stale() -> Iterator[tuple[Path, str]]:
-    """The generated files that differ from what they should be, and what that is."""
+    """The generated files that differ from what they should be, with the right text."""
     return ((file, text) for file, text in generated() if not file.exists() or file.read_text() != text)
 
 

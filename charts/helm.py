@@ -1,6 +1,6 @@
-"""Renders and lints the chart with Helm itself, without a cluster.
+"""Helm as a library: renders and lints the chart without a cluster.
 
-Helm comes as a library (helm-python-sdk, Helm 4 inside), so there is no binary to install.
+It is helm-python-sdk with Helm 4 inside, so there is no binary to install.
 """
 
 import json
@@ -14,13 +14,13 @@ from helm_python import Chart, _native, lint
 CHART: Final = Path(__file__).parent / "deviceshare"
 NAMESPACE: Final = "deviceshare-system"
 CURRENT: Final = "1.34.0"
-"""The Kubernetes that is rendered for unless another is named."""
+"""The Kubernetes version that is rendered for by default."""
 
 Json = dict[str, Any]
 
 
 def render_files(values: Mapping[str, Any], kube_version: str = CURRENT) -> dict[str, str]:
-    """What each template becomes, as text by its path in the chart; raises helm_python.HelmError.
+    """Each rendered template, as text by its path in the chart; raises helm_python.HelmError.
 
     NOTES.txt is among them; templates that come out empty are not.
     """

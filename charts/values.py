@@ -1,8 +1,8 @@
-"""The commented values: what values.yaml says about each value, as a schema and as a table.
+"""The chart's values: values.yaml and its comments, as a schema and as a table.
 
-A comment right above a key describes it. A line `@schema {…}` in that comment adds to what its default tells about
-its type (https://json-schema.org/draft-07). Where it says anything about what a map holds, the map is a value of its
-own, and its keys are the user's; any other map is a group of values.
+A comment right above a key describes it. A line `@schema {…}` in that comment adds to the schema that follows from the
+default (https://json-schema.org/draft-07). Where it says what a map holds, the map is a value of its own, and its keys
+are the user's; any other map is a group of values.
 """
 
 import json
@@ -69,7 +69,7 @@ def _annotation(comment: list[str]) -> Json:
 def schema(values: Sequence[Value]) -> str:
     """values.schema.json: unknown keys are refused, so that a misspelt one doesn't go unnoticed."""
     properties = {value.path[-1]: _schema(value) for value in values}
-    # Helm hands it to every chart that is a part of another.
+    # Helm passes it to every subchart.
     properties["global"] = {"type": "object"}
     document = {
         "$schema": "http://json-schema.org/draft-07/schema#",

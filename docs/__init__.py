@@ -1,1 +1,1 @@
-"""The documentation: pages, what generates parts of them, and what makes a site of them."""
+"""The documentation: pages, the generator of their tables, and the hooks of the site."""

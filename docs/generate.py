@@ -1,4 +1,4 @@
-"""Writes the tables of docs/reference that follow from the code; a test fails while any of it is stale.
+"""Generator of the documentation's tables that follow from the code; a test fails while any of them is stale.
 
     python -m docs.generate
 

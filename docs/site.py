@@ -1,7 +1,7 @@
-"""MkDocs hooks: a link that leads somewhere in the repository leads to the same page of the site.
+"""MkDocs hooks that turn links between files of the repository into links between pages of the site.
 
-The pages are written to be read in the repository, and some of them lie outside docs/. They are taken into the site
-under their own paths, and links to and from them are turned as needed, so that nothing is written twice.
+The pages are written to be read in the repository, and some of them are outside docs/. They are added to the site
+under their own paths, and links to and from them are rewritten, so that nothing is written twice.
 https://www.mkdocs.org/user-guide/configuration/#hooks
 """
 

@@ -1,1 +1,1 @@
-"""The command line: a module for each command, which decides nothing that a library call couldn't."""
+"""The command line: a module for each command, and how their answers are printed."""

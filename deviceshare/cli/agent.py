@@ -1,4 +1,4 @@
-"""`deviceshare agent`: what runs on each node."""
+"""`deviceshare agent`: the command that starts a node's agent."""
 
 import sys
 from typing import Any

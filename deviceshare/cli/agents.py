@@ -1,6 +1,6 @@
-"""What the nodes' agents answer now, asked through the API server: a person rarely has another way to a pod.
+"""Usage reports of the nodes' agents, asked through the API server, with the holders that the ledgers name.
 
-What an agent can't know is who holds a device; the ledgers tell that.
+People rarely have another way to a pod. An agent doesn't know who holds a device; the ledgers say that.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LABEL = f"app.kubernetes.io/name={contract.AGENT}"
 AT_ONCE = 32
-"""Agents that are asked at the same time: each question is two connections of the API server."""
+"""Agents asked at the same time: each request takes two connections of the API server."""
 ANSWER_SECONDS = 5.0
 
 
@@ -36,7 +36,7 @@ class DeviceNow(DeviceUsage, frozen=True, rename="camel", omit_defaults=True):
 
 
 class NodeNow(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A shared node. `silent` says why there is nothing to tell about it; empty where its agent answered."""
+    """A shared node. `silent` says why nothing is known of it; empty where its agent answered."""
 
     node: str
     time: str = ""
@@ -75,7 +75,7 @@ async def ask(api: "Api", namespace: str, node: str = "") -> list[NodeNow]:
 
 
 def _fitness(pod: Pod) -> bool:
-    """An agent that ends may still be listed beside its successor, who then comes last and counts."""
+    """A terminating agent may be listed beside its successor; sorted by this, the successor comes last and counts."""
     return pod.status.phase == "Running" and not pod.metadata.deletion_timestamp
 
 
@@ -88,7 +88,7 @@ async def _ask_node(api: "Api", name: str, agent: Pod | None, ledger: NodeDevice
     try:
         usage = await api.ask_pod(*where, "usage", Usage, timeout=ANSWER_SECONDS)
     except Forbidden:
-        raise  # what one node's agent is asked with, all are
+        raise  # all agents are asked with the same rights
     except ApiError as error:
         return NodeNow(name, silent=f"its agent {agent.metadata.name} doesn't answer: {error}")
     return NodeNow(name, usage.time, devices=[_with_holders(device, device_states(ledger)) for device in usage.devices])

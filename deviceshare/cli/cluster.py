@@ -1,7 +1,7 @@
-"""How a person's command reaches the cluster: which one, for how long, and what is said when it can't.
+"""A command's connection to its cluster: kubeconfig and context, time limits, and the errors that people read.
 
 The Kubernetes client takes a third of a second to import. It is imported when the cluster is asked, not before: help,
-shell completion and `plan` without a cluster do without.
+shell completion and `plan --nodes` don't need it.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANSWER_SECONDS = 60.0
-"""For a whole command that asks once."""
+"""Limit of a whole command that asks once."""
 HELLO_SECONDS = 4.0
-"""Until an API server that doesn't answer at all is called unreachable."""
+"""After this an API server that doesn't answer at all is reported as unreachable."""
 PAGE_SECONDS = 30.0
-"""For one call, or one page of a list: people sit behind slow lines."""
+"""Limit of one call, or of one page of a list: people have slow connections, too."""
 
 
 class CannotAsk(click.ClickException):
@@ -53,10 +53,10 @@ class Target(NamedTuple):
         from deviceshare.kube.api import Api  # noqa: PLC0415
         from deviceshare.kube.connection import connect  # noqa: PLC0415
 
-        telemetry.configure("auto", "error")  # on stderr: what a command prints is for pipes, too
+        telemetry.configure("auto", "error")  # on stderr: stdout may be a pipe
         try:
             async with asyncio.timeout(seconds), connect(self._file(), self.context) as connection:
-                with suppress(Forbidden):  # who may not ask for the version may ask for the rest
+                with suppress(Forbidden):  # without the right to read the version, the rest may still be allowed
                     await Api(connection, timeout=HELLO_SECONDS).server_version()
                 return await question(Api(connection, timeout=PAGE_SECONDS))
         except NotConfigured as error:
@@ -64,11 +64,11 @@ class Target(NamedTuple):
         except ApiError as error:
             raise CannotAsk(_said(error)) from error
         except TimeoutError as error:
-            text = "The cluster took too long to answer; see how it does: kubectl get --raw /readyz"
+            text = "The cluster did not answer in time; see whether it is ready with: kubectl get --raw /readyz"
             raise CannotAsk(text) from error
 
     def _file(self) -> str | None:
-        """The kubeconfig file, or several as kubectl knows them; None inside a pod without one."""
+        """The kubeconfig file, or several separated as kubectl expects; None inside a pod without one."""
         usual = str(Path.home() / ".kube" / "config")
         files = self.kubeconfig or usual
         if any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file):
@@ -107,7 +107,7 @@ def _said(error: ApiError) -> str:
     if isinstance(error, Unserved):
         return f"deviceshare is not installed in this cluster: {error}"
     if isinstance(error, Forbidden):
-        return f"This user may not read that: {error}\nSee what it may with: kubectl auth can-i --list"
+        return f"This user may not do that: {error}\nList its rights with: kubectl auth can-i --list"
     if isinstance(error, Unavailable):
         return f"Can't reach the cluster: {error}\nSee whether it answers with: kubectl get --raw /readyz"
     return str(error)

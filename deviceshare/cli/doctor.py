@@ -1,4 +1,4 @@
-"""`deviceshare doctor`: what is wrong with deviceshare in a cluster, and what to do about it."""
+"""`deviceshare doctor`: runs the checks and prints their findings, each with its cure."""
 
 import asyncio
 import signal
@@ -26,26 +26,31 @@ _MARK, _NAME = 12, 14
     short_help="Find what is wrong, with its cure.",
     epilog="""\b
 Examples:
-  deviceshare doctor                                look at everything, and send a canary through
-  deviceshare doctor --no-canary                    make nothing in the cluster
-  deviceshare doctor --gpu                          have a canary open a GPU, too: do GPUs arrive in containers?
-  deviceshare doctor --namespace team-a             send the canary through a namespace of yours
+  deviceshare doctor                                run every check, and schedule a canary
+  deviceshare doctor --no-canary                    create nothing in the cluster
+  deviceshare doctor --gpu                          run a canary that opens a GPU, too: do GPUs reach containers?
+  deviceshare doctor --namespace team-a             create the canary in a namespace of yours
   deviceshare doctor -o json | jq '.checks[].findings[]'
   ssh NODE cat /etc/nvidia-container-runtime/config.toml | deviceshare doctor --runtime-config -
 \b
 Exit codes: 0 no problem found (warnings may be), 1 a problem or no cluster, 2 wrong flags.""",
 )
-@click.option("--namespace", "-n", default="default", show_default=True, help="Where the canary is sent to.")
+@click.option("--namespace", "-n", default="default", show_default=True, help="Where the canary is created.")
 @click.option(
     "--release-namespace", default=contract.NAMESPACE, show_default=True, help="Where deviceshare itself runs."
 )
 @click.option(
-    "--canary/--no-canary", default=True, help="Whether a group of one device and a pod are made for a moment."
+    "--canary/--no-canary", default=True, help="Whether a group of one device and a pod are created for a moment."
 )
-@click.option("--gpu", is_flag=True, help="Run a pod of a new group that opens its NVIDIA GPU, and say what it saw.")
-@click.option("--gpu-image", default="", metavar="IMAGE", help="What it runs.  [default: the Deployment's image]")
+@click.option("--gpu", is_flag=True, help="Run a pod of a new group that opens its NVIDIA GPU, and report what it saw.")
 @click.option(
-    "--runtime-config", type=click.File(), metavar="FILE", help="A node's settings of NVIDIA's toolkit; - for stdin."
+    "--gpu-image", default="", metavar="IMAGE", help="The image of that pod.  [default: the Deployment's image]"
+)
+@click.option(
+    "--runtime-config",
+    type=click.File(),
+    metavar="FILE",
+    help="A node's config.toml of NVIDIA's container toolkit; - for stdin.",
 )
 @click.option("--output", "-o", type=click.Choice([TABLE, JSON]), default=TABLE, show_default=True)
 @cluster.options
@@ -60,13 +65,13 @@ def doctor(
     runtime_config: IO[str] | None,
     target: cluster.Target,
 ) -> None:
-    """Look at CRDs, rights, replicas, webhooks, nodes and runtime, and send a canary through.
+    """Check CRDs, rights, replicas, webhooks, nodes and runtime, and schedule a canary.
 
-    The canary is a group of one free device and a pod that runs nothing; both are deleted again, at Ctrl-C too. That of
-    --gpu runs deviceshare's own image for a moment.
+    The canary is a group of one free device and a pod that runs nothing; both are deleted afterwards, at Ctrl-C too.
+    The canary of --gpu runs deviceshare's own image for a moment.
     """
     if gpu and not canary:
-        raise click.UsageError("--gpu sends a canary, and --no-canary forbids it: leave one of them out")
+        raise click.UsageError("--gpu creates a canary, which --no-canary forbids: leave one of them out")
     settings = runtime_config.read() if runtime_config else None
     request = CheckupRequest(release_namespace, namespace, canary, settings, gpu, gpu_image)
     try:
@@ -92,7 +97,7 @@ async def _examine(api: "Api", request: CheckupRequest, *, aloud: bool) -> Check
 
 
 def _lines(check: Check) -> list[Cell]:
-    """One line where all is well; else one for each finding, and its cure beneath."""
+    """One line where nothing was found; else one for each finding, with its cure below."""
     lines = [_line(check.mark, check.name, check.said)] if check.mark == OK else []
     for finding in check.findings:
         lines.append(_line(finding.mark, check.name, finding.what))

@@ -43,20 +43,20 @@ def _how(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.group(
-    short_help="Tell why a pod or a group waits, or is where it is.",
+    short_help="Explain why a pod or a group waits, or is where it is.",
     epilog="""\b
 Examples:
   deviceshare explain group team-a         what it waits for, node by node; or what it has and why
   deviceshare explain pod default/trainer
   deviceshare explain group team-a -d      every node and every device
 \b
-Exit codes: 0 told, 1 failed or not found, 2 wrong flags.""",
+Exit codes: 0 explained, 1 failed or not found, 2 wrong flags.""",
 )
 def explain() -> None:
-    """Tell why a pod or a group waits, or why it is where it is.
+    """Explain why a pod or a group waits, or why it is where it is.
 
-    The first line is what the group's condition Bound and its events say. The verdicts below are the scheduler
-    extender's own, asked on the cluster as it is now.
+    The first line is what the group's condition Bound and its events say. The verdicts below are those of the
+    scheduler extender, for the cluster as it is now.
     """
 
 
@@ -72,7 +72,7 @@ def group(target: cluster.Target, name: str, output: str, *, details: bool) -> N
     case = target.ask(ask)
     if case.group is None:
         raise click.ClickException(f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg")
-    _tell(explain_group(case.seen.fleet, case.group, case.pods, case.home), output, details=details)
+    _print(explain_group(case.seen.fleet, case.group, case.pods, case.home), output, details=details)
 
 
 @explain.command(short_help="What a pod waits for, or what it has.")
@@ -87,7 +87,7 @@ def pod(target: cluster.Target, name: str, namespace: str, output: str, *, detai
         raise click.UsageError("Name the pod as NAMESPACE/NAME.")
 
     async def ask(api: "Api") -> Case | None:
-        # By a list: what of a pod can't be read is told, and not refused as an answer.
+        # A list: a get would refuse a pod with unreadable fields, which can be explained.
         found = await api.list(PODS, namespace=namespace, field_selector=f"metadata.name={name}")
         if not found:
             return None
@@ -97,7 +97,7 @@ def pod(target: cluster.Target, name: str, namespace: str, output: str, *, detai
     case = target.ask(ask)
     if case is None or case.pod is None:
         raise click.ClickException(f"There is no pod {namespace}/{name}; see them with kubectl get pods -n {namespace}")
-    _tell(explain_pod(case.seen.fleet, case.pod, case.group, case.pods, case.home), output, details=details)
+    _print(explain_pod(case.seen.fleet, case.pod, case.group, case.pods, case.home), output, details=details)
 
 
 async def _case(api: "Api", name: str) -> Case:
@@ -106,7 +106,7 @@ async def _case(api: "Api", name: str) -> Case:
     home = None
     if found and found.node:
         home = seen.fleet.node(found.node)
-        if home is None:  # only shared nodes were read; whether this one is gone or no longer shared is two answers
+        if home is None:  # only shared nodes were listed: is it deleted, or no longer shared?
             try:
                 home = await api.get(NODES, found.node)
             except NotFound:
@@ -114,7 +114,7 @@ async def _case(api: "Api", name: str) -> Case:
     return Case(seen, found, home)
 
 
-def _tell(explanation: Explanation, output: str, *, details: bool) -> None:
+def _print(explanation: Explanation, output: str, *, details: bool) -> None:
     if output == TABLE:
         show(*view(explanation, details=details))
     else:

@@ -1,4 +1,4 @@
-"""An explanation as text: the reason first, then facts, then node by node what is in the way."""
+"""An explanation as text: the reason first, then facts, then the obstacles on each node."""
 
 from typing import Final
 
@@ -34,7 +34,7 @@ def view(explanation: Explanation, *, details: bool) -> list[Part]:
 def _add(made: Grid, node: NodeVerdict, *, details: bool) -> None:
     made.add_row(node.node, "", _verdict(node), "")
     if not details and not (node.why and node.why.kind is ReasonKind.TOO_FULL):
-        return  # where something else than devices is in the way, or nothing is, the devices say no more
+        return  # devices are listed only where a lack of them is the obstacle
     alike: dict[tuple[str, str, str], list[int]] = {}
     for device in node.devices:
         alike.setdefault((device.resource, device.reason, device.cure), []).append(device.index)

@@ -1,4 +1,4 @@
-"""Long lists for people: in an order that people expect, the urgent first where not all is shown, the rest counted."""
+"""Folding of long lists: natural order, the urgent entries first where not all are shown, the rest counted."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ def fold(
 
 
 def more(rest: Sequence[Any], noun: str, detail: str = "") -> list[Cell]:
-    """The line that counts what was folded away."""
+    """The line that counts the entries that are not shown."""
     if not rest:
         return []
     return [styled(f"and {counted(len(rest), f'more {noun}')}{f' ({detail})' if detail else ''}; all: -d", "dim")]

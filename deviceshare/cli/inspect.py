@@ -1,4 +1,4 @@
-"""`deviceshare inspect`: who holds which devices, who waits, and why."""
+"""`deviceshare inspect`: who holds which devices, which pods wait, and why."""
 
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,13 +15,13 @@ from deviceshare.domain.answers.picture import Picture
 
 
 @click.command(
-    short_help="Show who holds which devices, and who waits.",
+    short_help="Show who holds which devices, and which pods wait.",
     epilog="""\b
 Examples:
   deviceshare inspect                  the whole cluster
   deviceshare inspect node-1           one node, device by device
   deviceshare inspect -d -o wide       every device, with model, memory and UUID
-  deviceshare inspect --watch          again at each change, until Ctrl-C
+  deviceshare inspect --watch          draw it again at each change, until Ctrl-C
   deviceshare inspect -o json | jq '.waiting[].reason'
 \b
 Exit codes: 0 shown, 1 failed or no such node, 2 wrong flags.""",
@@ -32,9 +32,9 @@ Exit codes: 0 shown, 1 failed or no such node, 2 wrong flags.""",
 @click.option("-w", "--watch", is_flag=True, help="Show it again at each change, until Ctrl-C.")
 @cluster.options
 def inspect(target: cluster.Target, node: str | None, output: str, *, details: bool, watch: bool) -> None:
-    """Show nodes and their devices, who holds what, what is broken, and which pods wait for what."""
+    """Show nodes and their devices, who holds them, which are unhealthy, and which pods wait for what."""
     if watch and output not in (TABLE, WIDE):
-        raise click.UsageError(f"--watch shows tables: leave out -o {output}, or run the command again and again.")
+        raise click.UsageError(f"--watch shows tables: leave out -o {output}, or run the command repeatedly.")
 
     def picture(seen: ClusterSnapshot) -> Picture:
         return _picture(seen, node)
@@ -43,7 +43,7 @@ def inspect(target: cluster.Target, node: str | None, output: str, *, details: b
         return view(shown, now=datetime.now(UTC), details=details or node is not None, wide=output == WIDE)
 
     if watch:
-        from deviceshare.cli.watching import follow  # noqa: PLC0415 - the one command that needs mirrors
+        from deviceshare.cli.watching import follow  # noqa: PLC0415 - only --watch needs mirrors
 
         with suppress(KeyboardInterrupt):
             target.ask(lambda api: follow(api, picture, parts), seconds=None)

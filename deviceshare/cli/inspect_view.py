@@ -1,4 +1,4 @@
-"""The picture of the cluster as text that fits on a screen, for 3 nodes and for 300."""
+"""The picture of the cluster as tables that fit on a screen, for 3 nodes and for 300."""
 
 from collections import Counter
 from datetime import datetime
@@ -66,7 +66,7 @@ def _state(node: NodeView) -> str:
 
 
 def _who(node: NodeView, resource: str, devices: list[DeviceView]) -> Cell:
-    """Who has which devices, as `notebooks 0,1  free 2,3`; a device with a `!` is broken or lost."""
+    """Who has which devices, as `notebooks 0,1  free 2,3`; a device with a `!` is unhealthy or lost."""
     held: dict[tuple[str, str], list[DeviceView]] = {}
     for device in devices:
         held.setdefault((device.group, str(_holder(device))), []).append(device)
@@ -74,7 +74,9 @@ def _who(node: NodeView, resource: str, devices: list[DeviceView]) -> Cell:
     if node.obstacle:
         words.append(styled(f"({node.obstacle})", "yellow"))
     elif resource in node.opaque:
-        words.append(styled("(none given out: pods have some through the device plugin, unknown which)", "yellow"))
+        words.append(
+            styled("(not allocated to groups: pods have some through the device plugin, unknown which)", "yellow")
+        )
     words += [styled(f"({reason})", "yellow") for reason in node.withheld if not node.counts]
     return joined(*words, between="  ") if words else styled("no devices", "yellow")
 
@@ -183,7 +185,7 @@ def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
 
 
 def total(picture: Picture) -> list[Cell]:
-    """How much of each resource is given out in the whole cluster."""
+    """How much of each resource is allocated in the whole cluster."""
     if not picture.nodes:
         return ["No node is shared yet. Share one: kubectl label node NODE deviceshare.io/mode=shared"]
     on = f"on {counted(len(picture.nodes), 'node')}"
@@ -197,7 +199,7 @@ def total(picture: Picture) -> list[Cell]:
 
 
 def _age(since: str, now: datetime) -> str:
-    """How long ago an RFC 3339 time was, in one unit, as kubectl says it."""
+    """How long ago an RFC 3339 time was, in one unit, as kubectl prints it."""
     try:
         seconds = int((now - datetime.fromisoformat(since)).total_seconds())
     except ValueError:

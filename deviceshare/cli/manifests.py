@@ -1,6 +1,6 @@
-"""Reads the files that `plan` is given: what is planned, and the nodes that it is planned for.
+"""The files that `plan` reads: manifests to plan, and nodes to plan them for.
 
-Whatever is wrong is said with the file, the document and the field: nobody finds `Expected int` in 40 documents.
+An error names the file, the document and the field: nobody finds `Expected int` in 40 documents.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ class UnreadableManifest(click.ClickException):
 
 
 class PlainNode(Struct, frozen=True, forbid_unknown_fields=True):
-    """A node in the fewest words; it is shared and ready."""
+    """A node in short form: name, devices and labels; it is shared and ready."""
 
     name: str
     devices: dict[str, int]
@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
 
 
 class Manifests(NamedTuple):
-    """What is there: nodes with their ledgers, and groups where the file has them, too."""
+    """What the file describes: nodes with their ledgers, and groups and pods where it has them."""
 
     nodes: list[Node]
     ledgers: list[NodeDevices]
@@ -92,10 +92,10 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def wanted(files: Iterable[Path]) -> Wanted:
-    """The groups, and the pods of all workloads that name one; other kinds are passed over.
+    """The groups, and the pods of all workloads that name one; other kinds are ignored.
 
     Raises:
-        Unreadable: a file isn't YAML or JSON, or an object in it isn't what its kind says.
+        UnreadableManifest: a file isn't YAML or JSON, or an object in it isn't what its kind says.
     """
     groups: dict[str, Group] = {}
     pods: list[Pod] = []
@@ -111,10 +111,10 @@ def wanted(files: Iterable[Path]) -> Wanted:
 
 
 def given(file: Path) -> Manifests:
-    """Nodes, in Kubernetes' own words or in fewer; of a node without a NodeDevices all devices are free.
+    """Nodes, as Kubernetes objects or in short form; all devices of a node without a NodeDevices are free.
 
     Raises:
-        Unreadable: likewise, or there is no node in the file.
+        UnreadableManifest: likewise, or there is no node in the file.
     """
     found = Manifests([], [], [], [])
     for document in _documents([file]):
@@ -129,7 +129,7 @@ def given(file: Path) -> Manifests:
         elif document.kind == "Pod":
             found.pods.append(_named(document, document.read(Pod)))
     if not found.nodes:
-        raise UnreadableManifest(f"{file}: there is no node in it; write kubectl get nodes,nodedevices -o yaml there")
+        raise UnreadableManifest(f"{file}: it holds no node; fill it with kubectl get nodes,nodedevices -o yaml")
     known = {ledger.node for ledger in found.ledgers}
     return found._replace(ledgers=[*found.ledgers, *(_ledger(n) for n in found.nodes if n.metadata.name not in known)])
 

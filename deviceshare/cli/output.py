@@ -1,8 +1,8 @@
-"""How an answer is printed: the one place from which texts reach a terminal, and the filter that all of them pass.
+"""Printing of answers: the one place from which texts reach a terminal, and the filter that all of them pass.
 
-Most of what a command shows was chosen by others: names, messages of the API server, programs' names. So nothing in a
-text is a command: neither to the terminal (control characters are shown as escapes), nor to rich (there is no markup;
-colours are given with `styled`). A test refuses every other module of the command line that prints or imports rich.
+Most of what a command shows was chosen by others: names, messages of the API server, programs' names. So no
+text controls the terminal (control characters are shown as escapes) or rich (there is no markup; colours are given
+with `styled`). A test refuses every other module of the command line that prints or imports rich.
 
 Tables are for people. JSON and YAML are for programs: their values are exact, with escapes of their own.
 """
@@ -31,27 +31,27 @@ Cell = str | Text
 """A text as it is, or with colours."""
 Grid = Table
 Part = Cell | Grid
-"""What is shown below one another."""
+"""What is printed one below the other."""
 
 _GROUP_COLOURS: Final = ("cyan", "magenta", "blue", "bright_cyan", "bright_magenta", "bright_blue")
-"""Red, yellow and green say something already."""
+"""Red, yellow and green have a meaning already."""
 
 _UNBROKEN: Final = 100_000
-"""Columns where nobody looks at a screen: a line broken for a width that a pipe doesn't have can't be searched."""
+"""Columns where stdout is no terminal: lines in a pipe stay unbroken, so that grep finds what is in them."""
 
 
 class FilteringConsole(Console):
-    """A console on which texts are nothing but texts."""
+    """A console that prints text without markup, emoji or control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, markup=False, emoji=False, highlight=False)
 
     def render_str(self, text: str, *, style: str | Style = "", **_: Any) -> Text:
-        """Every plain string comes through here, before it is measured."""
+        """Filters every plain string before it is measured."""
         return Text(printable(text), style=style)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """And everything, whatever it was made of, through here."""
+        """Filters every segment, whatever it was rendered from."""
         for segment in super().render(renderable, options):
             sound = segment.control or segment.text.isprintable() or segment.text == "\n"
             yield segment if sound else Segment(printable_lines(segment.text), segment.style)
@@ -103,16 +103,16 @@ def print_answer(answer: Any, format: str) -> None:
 
 
 def encoded(answer: Any, format: str) -> str:
-    """A Struct, or a list of them, as JSON or YAML that means the same and commands nothing."""
+    """A Struct, or a list of them, as JSON or YAML with control characters escaped."""
     if format == YAML:
         text = msgspec.yaml.encode(answer).decode().rstrip("\n")
         if printable_lines(text) == text:
             return text
-        import yaml  # noqa: PLC0415 - rarely needed, as msgspec knows
+        import yaml  # noqa: PLC0415 - needed only where msgspec leaves control characters
 
         return yaml.safe_dump(msgspec.to_builtins(answer), allow_unicode=False, sort_keys=False).rstrip("\n")
     text = msgspec.json.format(msgspec.json.encode(answer)).decode()
-    # Outside of its strings JSON has nothing to escape but the line breaks that were just made.
+    # Outside of strings this JSON holds no control characters but the line breaks of the formatting.
     return "".join(sign if sign.isprintable() or sign == "\n" else _json_escape(sign) for sign in text)
 
 
@@ -122,13 +122,13 @@ def _json_escape(sign: str) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether somebody looks at a screen."""
+    """Whether stdout is a terminal."""
     return FilteringConsole().is_terminal
 
 
 @contextmanager
 def screen() -> Iterator[Callable[[Iterable[Part]], None]]:
-    """What draws: on a terminal over what was there, elsewhere below it."""
+    """Yields a function that draws: on a terminal over the last drawing, elsewhere below it."""
     console = FilteringConsole()
     if not console.is_terminal:
         yield lambda parts: show(*parts, "")
@@ -139,6 +139,6 @@ def screen() -> Iterator[Callable[[Iterable[Part]], None]]:
 
 @contextmanager
 def waiting(doing: str) -> Iterator[None]:
-    """Shows on a terminal what the block waits for."""
+    """Shows on a terminal what is being waited for while the block runs."""
     with FilteringConsole(stderr=True).status(styled(doing)):
         yield

@@ -1,4 +1,4 @@
-"""`deviceshare plan`: what would become of these manifests, on these nodes."""
+"""`deviceshare plan`: where manifests would land, without applying them."""
 
 import sys
 from pathlib import Path
@@ -15,18 +15,18 @@ from deviceshare.domain.answers.plan import Plan, Planner
 from deviceshare.domain.objects.workloads import admitted
 
 WAITS = 3
-"""The exit status when something would wait; 1 and 2 mean failures in every command."""
+"""The exit status when something would wait; 1 and 2 are failures in every command."""
 
 _file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 
 
 @click.command(
-    short_help="Tell where manifests would land, without applying them.",
+    short_help="Show where manifests would land, without applying them.",
     epilog="""\b
 Examples:
   deviceshare plan -f team.yaml                        on the cluster as it is now
   deviceshare plan -f team.yaml --nodes nodes.yaml     without any cluster
-  kubectl get nodes,nodedevices -o yaml > nodes.yaml   how to make that file; or in fewer words:
+  kubectl get nodes,nodedevices -o yaml > nodes.yaml   how to create that file; or in short form:
     - {name: gpu-1, devices: {nvidia.com/gpu: 8}, labels: {zone: west}}
 \b
 Exit codes: 0 everything is placed, 1 failed, 2 wrong flags or files, 3 something would wait.""",
@@ -39,9 +39,9 @@ Exit codes: 0 everything is placed, 1 failed, 2 wrong flags or files, 3 somethin
 @click.option("-o", "--output", type=click.Choice([TABLE, JSON, YAML]), default=TABLE, help="For people or programs.")
 @cluster.options
 def plan(target: cluster.Target, files: tuple[Path, ...], nodes: Path | None, output: str, *, details: bool) -> None:
-    """Tell which group would land where, with which devices, and which would wait for what.
+    """Show which group would land where, with which devices, and which would wait for what.
 
-    Takes SharedDeviceGroups, Pods, Deployments, ReplicaSets, StatefulSets and Jobs; other kinds are passed over.
+    Takes SharedDeviceGroups, Pods, Deployments, ReplicaSets, StatefulSets and Jobs; other kinds are ignored.
     Nothing is written anywhere. Devices, labels and claims are weighed as deviceshare itself does; CPU, memory, taints
     and affinity, which kube-scheduler weighs, are not.
     """
@@ -67,7 +67,7 @@ def _plan(seen: ClusterSnapshot, new: Wanted) -> Plan:
     groups = dict(seen.groups)
     for group in new.groups:
         known = seen.groups.get(group.name)
-        # Who it is and where it lives stays; the manifest says what it shall be.
+        # UID and status stay those of the existing group; the spec is the manifest's.
         groups[group.name] = replace(known, spec=group.spec) if known else group
     named = dict.fromkeys(
         [*(group.name for group in new.groups), *(pod.group for pod in new.pods if pod.group in groups)]

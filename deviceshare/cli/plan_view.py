@@ -1,4 +1,4 @@
-"""A plan as text: where each group lands, who waits and for what, and what is left then."""
+"""A plan as text: where each group lands, which pods wait and for what, and what is left then."""
 
 from deviceshare.cli.folding import SHOWN, counted, fold, more
 from deviceshare.cli.inspect_view import nodes, total
@@ -41,9 +41,9 @@ def _waiting(plan: Plan, shown: int | None) -> list[Part]:
     alike: dict[tuple[str, str], list[str]] = {}
     for waits in plan.waiting:
         alike.setdefault((waits.group, waits.reason), []).append(waits.pod)
-    told = {group for group, _ in alike}
+    waiting = {group for group, _ in alike}
     for placement in plan.groups:
-        if not placement.node and placement.group not in told:
+        if not placement.node and placement.group not in waiting:
             alike[placement.group, placement.message] = []
     lines, rest = fold(alike.items(), shown)
     if not lines:

@@ -1,4 +1,4 @@
-"""`deviceshare rebind GROUP`: other devices in place of broken ones."""
+"""`deviceshare rebind GROUP`: replaces a group's unhealthy or lost devices by healthy ones."""
 
 import secrets
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import click
 from deviceshare import timestamps
 from deviceshare.cli import cluster
 from deviceshare.cli.output import say
-from deviceshare.cli.patience import insist, wait_for
+from deviceshare.cli.retries import poll, retry_on_conflict
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Devices, described
 from deviceshare.domain.objects.groups import Group
@@ -24,12 +24,12 @@ ANSWER_SECONDS = 30.0
 
 
 @click.command(
-    short_help="Give a group other devices in place of broken ones.",
+    short_help="Replace a group's unhealthy devices.",
     epilog="""\b
 Examples:
   deviceshare rebind team-a              replace what is unhealthy, lost or given to plain pods
-  deviceshare inspect -d                 see what is
-  kubectl delete pod -n research train   have a pod see its new devices at once
+  deviceshare inspect -d                 list the unhealthy devices
+  kubectl delete pod -n research train   let a pod's successor see its new devices at once
 \b
 Exit codes: 0 replaced, or nothing to replace; 1 failed, no such group, or no healthy device is free on its node;
 2 wrong flags.""",
@@ -48,13 +48,13 @@ def rebind(target: cluster.Target, group: str) -> None:
 
 
 async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> str:
-    """Has the group rebound, and says how it ended.
+    """Requests a rebind of the group, and returns the outcome as a sentence.
 
     Raises:
-        ClickException: it didn't; the text says why and what to do.
+        ClickException: the devices were not replaced; the text says why and what to do.
         ApiError: a request failed.
     """
-    before, verdict = await insist(lambda: _request(api, name))
+    before, verdict = await retry_on_conflict(lambda: _request(api, name))
     if not verdict.broken:
         return f"All devices of group {name} are healthy: it keeps {described(before.claim.devices)} on {before.node}."
     if verdict.obstacle:
@@ -64,24 +64,24 @@ async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> st
         seen = await _look(api, name)
         return seen if seen.claim.rebound == seen.group.rebind != "" else None
 
-    after = await wait_for(look, doing=f"Waiting for other devices for group {name}", seconds=seconds)
+    after = await poll(look, doing=f"Waiting for other devices for group {name}", seconds=seconds)
     if after is None:
         raise click.ClickException(
-            f"deviceshare has not answered within {seconds:g} s. It will as soon as it can; see whether it runs with"
+            f"deviceshare has not answered within {seconds:g} s. It will when it runs; see that with"
             f" kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}, and the outcome with"
             f" kubectl describe sdg {name}"
         )
     kept = [device for device in verdict.broken if any(replacement.same(device, now) for now in after.claim.devices)]
     if kept:
         raise click.ClickException(
-            f"Group {name} keeps {described(kept)}, which nothing could replace; see why with"
+            f"Group {name} keeps {described(kept)}, as nothing could replace it; see why with"
             f" kubectl describe sdg {name}"
         )
-    return _told(after, verdict.broken)
+    return _outcome(after, verdict.broken)
 
 
 async def _request(api: Cluster, name: str) -> tuple["_Seen", Replacement]:
-    """Asks the leader for other devices, if there are any; answers with the group as it was before."""
+    """Requests other devices from the leader, if any are free; returns the group as it was before."""
     seen = await _look(api, name)
     verdict = replacement.judge(seen.ledger, seen.claim)
     if verdict.replacements:
@@ -116,12 +116,12 @@ async def _look(api: Cluster, name: str) -> _Seen:
     if claim is None:
         raise click.ClickException(
             f"The claim of group {name} on node {group.node} is missing and is restored from its pods; retry once"
-            f" kubectl get ndev {group.node} shows it"
+            f" kubectl get ndev {group.node} -o yaml shows it"
         )
     return _Seen(group, ledger, claim)
 
 
-def _told(after: _Seen, broken: Devices) -> str:
+def _outcome(after: _Seen, broken: Devices) -> str:
     now = described(after.claim.devices)
     lines = [f"Group {after.group.name} now holds {now} on {after.node}, and no longer {described(broken)}."]
     if pods := after.group.status.allocated_pods:
@@ -142,10 +142,10 @@ def _told(after: _Seen, broken: Devices) -> str:
 def _cure(seen: _Seen) -> str:
     mine = held_by(device_states(seen.ledger), seen.group.uid)
     names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
-    recover = f", or repair one and say so with deviceshare recover {seen.ledger.node} {names}" if names else ""
+    recover = f", or repair one and report it with deviceshare recover {seen.ledger.node} {names}" if names else ""
     return f"free a device{recover}"
 
 
 def new_token() -> str:
-    """A request that was never made before: RFC 3339, and drawn by lot where two are made at once."""
+    """A unique request: the time in RFC 3339, and random digits for requests made in the same second."""
     return f"{timestamps.now()}-{secrets.token_hex(4)}"

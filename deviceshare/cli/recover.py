@@ -1,4 +1,4 @@
-"""`deviceshare recover NODE DEVICE…`: says that broken devices are mended, so that they are handed out again."""
+"""`deviceshare recover NODE DEVICE…`: reports unhealthy devices as repaired, so that they are allocated again."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import click
 
 from deviceshare.cli import cluster
 from deviceshare.cli.output import say
-from deviceshare.cli.patience import insist, wait_for
+from deviceshare.cli.retries import poll, retry_on_conflict
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.examination import finding, findings_of
 from deviceshare.domain.objects.hardware import Hardware, Part
@@ -16,18 +16,18 @@ from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, NotFound
 
 ANSWER_SECONDS = 30.0
-"""An agent looks at its node's object much more often than this."""
+"""Agents read their node's object far more often than this."""
 
 
 @click.command(
-    short_help="Say that broken devices are mended.",
+    short_help="Report that unhealthy devices were repaired.",
     epilog="""\b
 Examples:
-  deviceshare recover node-1 3           GPU 3 of node-1 was mended
+  deviceshare recover node-1 3           GPU 3 of node-1 was repaired
   deviceshare recover node-1 0 GPU-8f6e  several at once, by number or UUID
   deviceshare inspect node-1             see which are unhealthy, and why
 \b
-Exit codes: 0 handed out again; 1 failed, no such device, or it is not marked unhealthy; 2 wrong flags.""",
+Exit codes: 0 allocatable again; 1 failed, no such device, or it is not marked unhealthy; 2 wrong flags.""",
 )
 @click.argument("node")
 @click.argument("devices", metavar="DEVICE...", nargs=-1, required=True)
@@ -35,41 +35,42 @@ Exit codes: 0 handed out again; 1 failed, no such device, or it is not marked un
 def recover(target: cluster.Target, node: str, devices: tuple[str, ...]) -> None:
     """Have the agent of NODE lift the marks of unhealthy DEVICEs, named by number or UUID.
 
-    It says that the errors found so far are dealt with. An error that comes again marks the device again.
+    The errors found so far are then regarded as repaired. An error that recurs marks the device again.
     """
     for line in target.ask(lambda api: lift(api, node, devices)):
         say(line)
 
 
 async def lift(api: Cluster, node: str, names: Iterable[str], *, seconds: float = ANSWER_SECONDS) -> list[str]:
-    """Has the marks of the named devices lifted, and says which were.
+    """Requests that the agent lifts the marks of the named devices, and returns a line for each.
 
     Raises:
-        ClickException: they were not; the text says why and what to do.
+        ClickException: the marks were not lifted; the text says why and what to do.
         ApiError: a request failed.
     """
     named = tuple(names)
-    parts = await insist(lambda: _annotate(api, node, named))
+    parts = await retry_on_conflict(lambda: _annotate(api, node, named))
     findings = {finding(part) for part in parts}
 
     async def look() -> bool | None:
         left = {finding(part) for part in (await _ledger(api, node)).hardware.devices if part.unhealthy}
         return True if left.isdisjoint(findings) else None
 
-    if not await wait_for(look, doing=f"Waiting for the agent of node {node}", seconds=seconds):
+    if not await poll(look, doing=f"Waiting for the agent of node {node}", seconds=seconds):
         raise click.ClickException(
             f"The agent of node {node} has not lifted the mark within {seconds:g} s. It will when it runs; see it with"
             f" kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT} --field-selector spec.nodeName={node}"
         )
     return [
-        f"{part.resource} {part.index} of node {node} is handed out again (it was: {part.unhealthy})." for part in parts
+        f"{part.resource} {part.index} of node {node} can be allocated again (it was: {part.unhealthy})."
+        for part in parts
     ]
 
 
 async def _annotate(api: Cluster, node: str, names: Iterable[str]) -> list[Part]:
     seen = await _ledger(api, node)
     parts = [_marked(seen.hardware, node, name) for name in names]
-    # What others said before stays as long as it means something.
+    # Keep recoveries reported earlier as long as the finding that they name stands.
     standing = {finding(part) for part in seen.hardware.devices if part.unhealthy}
     said = findings_of(seen.metadata.annotations.get(contract.RECOVERED, "")) & standing
     annotations = {contract.RECOVERED: ",".join(sorted(said | {finding(part) for part in parts}))}
@@ -92,7 +93,7 @@ async def _ledger(api: Cluster, node: str) -> NodeDevices:
 
 
 def _marked(hardware: Hardware, node: str, name: str) -> Part:
-    """The unhealthy device of this number or UUID. Two may have one number, if one of them was lost."""
+    """The unhealthy device of this number or UUID. A lost device and a present one may have the same number."""
     named = [part for part in hardware.devices if name in (part.uuid, str(part.index))]
     marked = [part for part in named if part.unhealthy]
     if len(marked) == 1:

@@ -1,4 +1,4 @@
-"""`deviceshare run`: the controller-manager itself."""
+"""`deviceshare run`: the command that starts the controller-manager."""
 
 import socket
 import sys

@@ -66,11 +66,13 @@ Examples:
 @click.option("--nodes", type=click.IntRange(0, 5000), show_default="2", help="Simulated nodes.")
 @click.option("--real-node", is_flag=True, help="One real node instead, which runs containers. Needs root.")
 @click.option("--devices", type=click.IntRange(0, 1024), default=4, show_default=True, help="Devices on each node.")
-@click.option("--resource", callback=_resource, default=NVIDIA.resource, show_default=True, help="What a device is.")
+@click.option(
+    "--resource", callback=_resource, default=NVIDIA.resource, show_default=True, help="The devices' resource."
+)
 @_directory
 @click.option("--detach", is_flag=True, help="Return when everything is ready, and leave it running.")
 @click.option("--no-deviceshare", is_flag=True, help="Leave deviceshare and its webhooks out, to run it yourself.")
-@click.option("--bare", is_flag=True, help="Leave CRDs, rights and scheduler out too, for the chart to bring them.")
+@click.option("--bare", is_flag=True, help="Leave CRDs, RBAC and scheduler out too, for the chart to install them.")
 def up(
     nodes: int | None,
     devices: int,
@@ -107,26 +109,26 @@ def up(
         raise _Failed(str(error)) from error
 
 
-@sandbox.command(short_help="Tell the whole story, and end.")
+@sandbox.command(short_help="Show pods sharing GPUs, step by step.")
 def demo() -> None:
     """Show pods sharing GPUs, step by step, in a sandbox that ends with the demo.
 
-    The exit status is 0 only if every step went as told.
+    The exit status is 0 only if every step went as described.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Leave as at Ctrl-C: everything is taken down.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Exit as at Ctrl-C, which stops the sandbox.
     try:
         sys.exit(0 if tell(FilteringConsole(), Progress()) else 1)
     except SandboxError as error:
         raise _Failed(str(error)) from error
 
 
-@sandbox.command(short_help="Give the real node an image.")
+@sandbox.command(short_help="Import an image into the real node.")
 @click.argument("archive", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_directory
 def load(archive: Path, directory: Path) -> None:
-    """Give the real node the images in ARCHIVE, as `docker save` writes it.
+    """Import the images in ARCHIVE, as `docker save` writes it, into the real node.
 
-    It has no way to a registry. A pod's image needs a tag other than `latest`, or imagePullPolicy: IfNotPresent.
+    The node can't reach a registry. A pod's image needs a tag other than `latest`, or imagePullPolicy: IfNotPresent.
     """
     try:
         with Progress().stage(f"Importing {archive}"):

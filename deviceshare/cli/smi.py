@@ -1,7 +1,7 @@
-"""`deviceshare smi`: inside a container, what its pod's devices do now.
+"""`deviceshare smi`: inside a container, the devices of its pod and the processes on them.
 
 It asks NVML, as nvidia-smi does, and no API server. NVIDIA's runtime shows a container its own GPUs only; a privileged
-one sees all of the node's, and what belongs to others is left out here.
+one sees all GPUs of the node, and those of others are left out here.
 """
 
 import os
@@ -21,9 +21,9 @@ from deviceshare.nvidia import DeviceUse, Driver, NoDriver, NoLibrary, NvmlRefus
 
 ALL = "all"
 NOTHING = ("", "none")
-"""What tells NVIDIA's runtime to show no GPU."""
+"""Values by which NVIDIA's runtime shows no GPU."""
 VOID = "void"
-"""The same; and what a runtime leaves behind that has injected the pod's devices by CDI, and no others."""
+"""The same; also the value that a runtime leaves after injecting the pod's devices, and no others, by CDI."""
 _PROC = Path("/proc")
 
 
@@ -36,7 +36,9 @@ Examples:
 \b
 Exit codes: 0 shown, 1 this pod has no device or none can be read, 2 wrong flags.""",
 )
-@click.option("--report", type=click.Path(path_type=Path), hidden=True, help="For doctor --gpu: write a sighting here.")
+@click.option(
+    "--report", type=click.Path(path_type=Path), hidden=True, help="For doctor --gpu: the file to write a sighting to."
+)
 def smi(report: Path | None) -> None:
     """Show the devices of the pod that this runs in, their memory, and the processes on them.
 
@@ -57,14 +59,14 @@ def smi(report: Path | None) -> None:
         raise click.ClickException(_no_device(VOID))
     if not mine:
         raise click.ClickException(
-            f"{vendors.NVIDIA.env} names {','.join(words)}, but none of them is here; see whether they are well:"
+            f"{vendors.NVIDIA.env} names {','.join(words)}, but none of them is here; see whether they are healthy:"
             " deviceshare inspect -d"
         )
     show(pod_table([_usage(use, models.get(use.uuid)) for use in mine]))
 
 
 def _sighting(environment: Mapping[str, str]) -> Sighting:
-    """All that NVML shows here, whatever the variable says."""
+    """All GPUs that NVML shows here, whatever the variable says."""
     variable = environment.get(vendors.NVIDIA.env)
     try:
         with Driver():
@@ -89,7 +91,7 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
     if value is None:
         raise click.ClickException(
             f"This pod has no device: {vendors.NVIDIA.env} is not set. A pod joins a group by the annotation"
-            f" {contract.GROUP}, before it is made."
+            f" {contract.GROUP}, set when it is created."
         )
     raise click.ClickException(_no_device(value or "empty"))
 
@@ -105,7 +107,7 @@ def _mine(uses: list[DeviceUse], words: list[str]) -> list[DeviceUse]:
     if words in ([ALL], [VOID]):
         return uses
     if all(word.isdecimal() for word in words):
-        # NVML numbers anew what the runtime shows. Only if that is more than the pod has are these the node's numbers.
+        # NVML renumbers the GPUs that the runtime shows; only if it shows more than the pod has are these node numbers.
         return uses if len(uses) <= len(words) else [use for use in uses if str(use.index) in words]
     return [use for use in uses if use.uuid in words]
 
@@ -127,4 +129,4 @@ def _name(pid: int) -> str:
     try:
         return (_PROC / str(pid) / "comm").read_text().strip()
     except OSError:
-        return ""  # of another PID namespace, or it has ended
+        return ""  # the process is of another PID namespace, or has ended

@@ -1,4 +1,4 @@
-"""What a command knows of the cluster: the Fleet that the extender decides with, from one look at the API server."""
+"""A snapshot of the cluster: the Fleet that the extender decides with, filled from one list of each kind."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -31,7 +31,7 @@ class ClusterSnapshot(NamedTuple):
 
 
 class Still(Cache[T]):
-    """Objects that were listed once, where a mirror is expected."""
+    """Objects that were listed once, in the form of a mirror."""
 
     synced = True
 
@@ -81,7 +81,7 @@ def snapshot(
     pods: Iterable[Pod],
     others: Iterable[Pod] = (),
 ) -> ClusterSnapshot:
-    """What these objects make of the cluster; `others` are pods with devices from a device plugin."""
+    """A snapshot of these objects; `others` are pods with devices from a device plugin."""
     fleet, members = Fleet(), list(pods)
     Feed(fleet, nodes=Still(nodes), ledgers=Still(ledgers), pods=Still(members), others=Still(others))
     return ClusterSnapshot(fleet, {group.name: group for group in groups}, {pod.metadata.key: pod for pod in members})

@@ -1,4 +1,4 @@
-"""`deviceshare top`: what every device does now, and for whom."""
+"""`deviceshare top`: utilization, memory and processes of every shared device."""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ WATCH_SECONDS = 2.0
 
 
 @click.command(
-    short_help="What devices and processes do now.",
+    short_help="Show the use of devices now.",
     epilog="""\b
 Examples:
   deviceshare top                   every shared node
@@ -36,14 +36,14 @@ Exit codes: 0 at least one agent answered, 1 none did, 2 wrong flags.""",
 @click.option("--namespace", "-n", default=contract.NAMESPACE, show_default=True, help="Where the agents run.")
 @cluster.options
 def top(node: str, output: str, namespace: str, *, watch: bool, target: cluster.Target) -> None:
-    """Show what devices and processes do now, on all shared nodes or on NODE.
+    """Show utilization, memory and processes of devices now, on all shared nodes or on NODE.
 
-    The nodes' agents tell it, through the API server: this takes the right to get pods/proxy where they run.
+    The nodes' agents report it, through the API server: this takes the right to get pods/proxy in their namespace.
     """
     if watch and output != TABLE:
-        raise click.UsageError("--watch shows a table; for a program, ask again: deviceshare top -o json")
+        raise click.UsageError("--watch shows a table; programs repeat: deviceshare top -o json")
     if watch:
-        with suppress(KeyboardInterrupt):  # what was seen last stays on the screen
+        with suppress(KeyboardInterrupt):  # the last drawing stays on the screen
             target.ask(lambda api: _watch(api, namespace, node), seconds=None)
         return
     nodes = target.ask(lambda api: _look(api, namespace, node))
@@ -59,7 +59,7 @@ async def _look(api: "Api", namespace: str, node: str) -> list[NodeNow]:
     if nodes:
         return nodes
     if node:
-        raise click.ClickException(f"{node} is no shared node; see which are: kubectl get nodedevices")
+        raise click.ClickException(f"{node} is not a shared node; list them with: kubectl get nodedevices")
     raise click.ClickException(
         f"No node is shared; share one: kubectl label node NODE {contract.MODE_LABEL}={contract.MODE_SHARED}"
     )
@@ -74,14 +74,14 @@ async def _watch(api: "Api", namespace: str, node: str) -> None:
             try:
                 nodes, trouble = await _look(api, namespace, node), ""
             except Unavailable as error:
-                trouble = f"The cluster does not answer; this is how it was. Trying again. ({error})"
+                trouble = f"The cluster does not answer; this is its last known state. Retrying. ({error})"
 
 
 def _drawn(nodes: list[NodeNow], trouble: str = "") -> list[Part]:
     answered = [each for each in nodes if not each.silent]
     lines = [styled(f"{each.node}: {each.silent}", "yellow") for each in nodes if each.silent]
     if not answered:
-        lines.append(styled("See how agents are installed, and how they are reached: docs/agent.md"))
+        lines.append(styled("Agents have to be installed and reachable: see docs/agent.md"))
     if trouble:
         lines.append(styled(trouble, "red"))
     return [*([cluster_table(answered)] if answered else []), *lines]

@@ -1,4 +1,4 @@
-"""What is wrong in the picture of the cluster, and what a person does about it."""
+"""Troubles in the picture of the cluster, each with its cure."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from deviceshare.domain.placement.device_state import Use
 
 
 class Trouble(NamedTuple):
-    """One thing that needs somebody."""
+    """One thing that needs a person."""
 
     where: str
     what: str
@@ -17,7 +17,7 @@ class Trouble(NamedTuple):
 
 
 def troubles(picture: Picture) -> list[Trouble]:
-    """Objects that can't be read, broken devices, trespasses and what else groups ail from, in this order."""
+    """Unreadable objects, unhealthy devices, trespasses, then what else keeps groups from working."""
     devices = [(node, device) for node in picture.nodes for device in node.devices]
     explained = {device.group for _, device in devices if not device.health.sound}
     return [

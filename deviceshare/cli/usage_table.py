@@ -1,4 +1,4 @@
-"""Devices and what runs on them, drawn for people: a line for each device, and below it one for each process."""
+"""Tables of devices in use: a line for each device, and below it one for each of its processes."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ NONE = "-"
 
 
 def cluster_table(nodes: list[NodeNow]) -> Grid:
-    """Of nodes whose agents answered."""
+    """The devices of nodes whose agents answered."""
     made = table("NODE", "DEVICE", "UTIL", "MEMORY (MiB)", "GROUP / POD", "CONTAINER", "MODEL / PROCESS", "PID", "")
     for node in nodes:
         for position, device in enumerate(node.devices):
@@ -25,7 +25,7 @@ def cluster_table(nodes: list[NodeNow]) -> Grid:
 
 
 def pod_table(devices: list[DeviceUsage]) -> Grid:
-    """Of one pod's devices; whose they are goes without saying."""
+    """One pod's devices, without columns for the holder."""
     made = table("DEVICE", "UTIL", "MEMORY (MiB)", "MODEL / PROCESS", "PID")
     for device in devices:
         made.add_row(*_numbers(device), device.model, "")
@@ -40,9 +40,9 @@ def _numbers(device: DeviceUsage) -> tuple[str, str, str]:
 
 
 def _processes(device: DeviceUsage) -> Iterator[tuple[str, DeviceProcess]]:
-    """The greatest first, each with its memory."""
+    """Processes by memory, the largest first."""
     for process in sorted(device.processes, key=lambda each: (-each.memory_mib, each.pid)):
-        # Drivers don't tell the memory of every process, and no process has none.
+        # 0 means that the driver doesn't report this process's memory.
         yield str(process.memory_mib) if process.memory_mib else NONE, process
 
 

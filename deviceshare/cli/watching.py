@@ -1,4 +1,4 @@
-"""Shows the cluster again at each change, from the same mirrors that deviceshare itself decides with."""
+"""`inspect --watch`: draws the cluster again at each change, from the same mirrors that deviceshare decides with."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,10 +12,10 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.mirrors import Mirrors
 
 PAUSE_SECONDS = 0.5
-"""Between two pictures: changes come in bursts, and nobody reads faster."""
+"""Between two pictures: changes come in bursts, and people don't read faster."""
 TICK_SECONDS = 10.0
-"""A screen is drawn again after this long without a change, since it says for how long pods wait."""
-LOST = "The cluster does not answer; this is how it was. Trying again."
+"""A terminal is redrawn after this long without a change, since it shows for how long pods wait."""
+LOST = "The cluster does not answer; this is its last known state. Retrying."
 
 Render = Callable[[Picture], list[Part]]
 
@@ -24,7 +24,7 @@ async def follow(api: Api, draw: Callable[[ClusterSnapshot], Picture], render: R
     """Draws until cancelled: on a terminal over what was there, elsewhere below it.
 
     Raises:
-        ApiError: the cluster can't be read at all. Once it could, losses are waited out and told.
+        ApiError: the cluster can't be read at all. Once it could, it is retried, and the drawing says so.
     """
     async with asyncio.timeout(ANSWER_SECONDS):
         mirrors = await mirrored(api)

@@ -1,5 +1,5 @@
-"""`deviceshare doctor`: a module for each thing that may be wrong in a cluster, each finding with its cure.
+"""The checks of `deviceshare doctor`: a module for each, whose findings name the next command.
 
-Each module looks at one thing: `examine` asks the API server, and pure functions beside it judge what it answered. What
-the person who asks may not read is not tested, and said so; a check never fails because another one did.
+`examine` asks the API server, and pure functions beside it judge the answers. What the person who asks may not read is
+reported as not tested; a check never fails because another one did.
 """

@@ -1,6 +1,6 @@
-"""A canary: a group of one free device and a pod of it, which are bound, looked at and deleted again.
+"""The canary: a group of one free device and a pod of it, and what their state says of deviceshare.
 
-Its pod runs nothing: its image is never pulled.
+The pod runs nothing: its image is never pulled.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ SELECTOR: Final = "=".join(LABEL)
 
 
 def group(name: str, resource: str) -> dict[str, Any]:
-    """One device, anywhere."""
+    """A group of one device, on any node."""
     return {"metadata": {"name": name, "labels": dict([LABEL])}, "spec": {"resources": {resource: 1}}}
 
 
@@ -56,7 +56,7 @@ def pod(name: str, group: str) -> dict[str, Any]:
 
 
 def free_resource(nodes: Sequence[Node], ledgers: Sequence[NodeDevices], wanted: str = "") -> str:
-    """A resource of which a group could get one device now, `wanted` where one is; or ""."""
+    """A resource with a device free for a group now, only `wanted` if that is given; or ""."""
     able = {node.metadata.name for node in nodes if node.shared and node.ready and not node.spec.unschedulable}
     states = (state for ledger in ledgers if ledger.node in able for state in device_states(ledger))
     free = {state.device.resource for state in states if state.free}
@@ -64,41 +64,44 @@ def free_resource(nodes: Sequence[Node], ledgers: Sequence[NodeDevices], wanted:
 
 
 def judge_pod(seen: Pod, release: str) -> list[Finding]:
-    """Why a pod of the canary is where it is; none when it was bound with devices."""
+    """Why the canary's pod isn't bound with devices; no finding when it is."""
     if seen.node:
         if seen.devices:
             return []
-        what = f"something other than deviceshare's extender bound the canary to {seen.node}, without devices"
+        what = f"the canary was bound to {seen.node} without devices, not by deviceshare's extender"
         cure = f"give the profile {contract.SCHEDULER_NAME} of kube-scheduler the extender: docs/installation.md"
         return [Finding(PROBLEM, what, cure)]
     if seen.gates:
         what = f"something in {seen.metadata.namespace} holds pods back: the canary {behind_gates([seen])}"
-        return [Finding(UNTESTED, what, "name a namespace where nothing does: --namespace NAME")]
+        return [Finding(UNTESTED, what, "name another namespace: --namespace NAME")]
     tried = next((each for each in seen.status.conditions if each.type == "PodScheduled"), None)
     scheduler = logs(release, "kube-scheduler")
     if tried is None:
-        what = f"no kube-scheduler looks at pods of {contract.SCHEDULER_NAME}: the canary waits and nobody says why"
+        what = (
+            f"no kube-scheduler schedules pods of {contract.SCHEDULER_NAME}: the canary has no condition PodScheduled"
+        )
         return [Finding(PROBLEM, what, scheduler)]
-    # Old releases (1.20) have the reason Unschedulable either way, so it takes kube-scheduler's own words.
-    if "nodes are available" not in tried.message:
+    if "nodes are available" not in tried.message:  # kube-scheduler's text when it has tried all of them
         what = f"kube-scheduler could not ask the extender: {tried.message}"
-        return [Finding(PROBLEM, what, f"{scheduler}; see that deviceshare beside it is ready")]
+        return [Finding(PROBLEM, what, f"{scheduler}; check that deviceshare in the same pod is ready")]
     return [Finding(PROBLEM, f"the canary was not placed: {tried.message}", "deviceshare inspect")]
 
 
 def judge_group(seen: Group, bound: Pod, release: str) -> list[Finding]:
-    """Whether the leader noticed, once the pod is bound."""
+    """Whether the leader updated the group's status after the pod was bound."""
     if seen.status.phase == BOUND and seen.node == bound.node:
         return []
-    what = f"the canary is bound, but its group still says {seen.status.phase or 'nothing'}: no leader writes statuses"
+    what = (
+        f"the canary is bound, but its group's phase is still {seen.status.phase or 'empty'}: no leader writes statuses"
+    )
     return [Finding(PROBLEM, what, logs(release, contract.NAME))]
 
 
 def judge_leftovers(groups: Sequence[Group]) -> list[Finding]:
-    """What doctors left behind that were killed."""
+    """Canaries that a killed doctor left behind."""
     names = [each.name for each in groups]
     if not names:
         return []
     cure = f"kubectl delete pods -A -l {SELECTOR}; kubectl delete sdg -l {SELECTOR}"
-    what = f"another doctor's canary holds a device, unless it is at work now: {listed(names)}"
+    what = f"a canary of another doctor holds a device; if none is running now, delete it: {listed(names)}"
     return [Finding(WARNING, what, cure)]

@@ -1,4 +1,4 @@
-"""All checks, in the order in which one needs the other: causes come before their consequences."""
+"""The checkup: all checks, causes before their consequences."""
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from deviceshare.doctor import (
+    canary_run,
     definitions,
-    flight,
+    gpu_run,
     handover,
-    landing,
     nodes,
     plugin,
     replicas,
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 class CheckupRequest(Struct, frozen=True):
-    """What to look at, and where."""
+    """What to check, and where."""
 
     release: str
     """The namespace that deviceshare runs in."""
     namespace: str
-    """Where pods are sent to, one as a dry run and the canary."""
+    """Where pods are created: one as a dry run, and the canary."""
     canary: bool
     runtime_config: str | None
     """The text of a node's file with the settings of NVIDIA's toolkit."""
     gpu: bool = False
-    """Whether a canary opens a GPU, too."""
+    """Whether a second canary opens a GPU."""
     image: str = ""
-    """What that one runs; "" for the image of deviceshare's own Deployment."""
+    """The image of that canary; "" for the one of deviceshare's own Deployment."""
 
 
 class Checkup(Struct, frozen=True):
@@ -56,7 +56,7 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     yield await rights.examine_person(api)
     try:
         deployment = await replicas.deployment(api, request.release)
-    except ApiError:  # the check of the replicas says so
+    except ApiError:  # the check of the replicas reports it
         deployment = None
     yield await rights.examine_own(api, request.release, deployment)
     yield await replicas.examine(api, request.release)
@@ -70,11 +70,11 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     yield await runtime.examine(api, request.runtime_config)
     yield await handover.examine(api, deployment)
     if request.canary:
-        yield await flight.examine(api, request.namespace, request.release)
+        yield await canary_run.examine(api, request.namespace, request.release)
     if request.gpu:
-        yield await landing.examine(api, request.namespace, request.release, deployment, request.image)
+        yield await gpu_run.examine(api, request.namespace, request.release, deployment, request.image)
 
 
 def conclude(checks: list[Check]) -> Checkup:
-    """Warnings and what could not be tested don't make it ill."""
+    """Healthy unless there is a problem: warnings and what could not be tested don't count."""
     return Checkup(all(each.mark != PROBLEM for each in checks), checks)

@@ -1,4 +1,4 @@
-"""Are the CRDs there, served at our version, and of this release? The API server drops fields that it doesn't know."""
+"""CRDs: whether they are served at our version, with every field of this release."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,17 +27,17 @@ async def examine(api: Cluster) -> Check:
 
 
 def shipped_definitions() -> list[Crd]:
-    """Those of this release."""
+    """The CRDs of this release. The API server drops fields that a CRD doesn't have."""
     files = sorted((assets.manifests() / "crds").glob("*.yaml"))
     return [msgspec.yaml.decode(file.read_bytes(), type=Crd) for file in files]
 
 
 def judge(shipped: Crd, found: Crd | None) -> list[Finding]:
-    """What is wrong with the one in the cluster."""
+    """What is wrong with the CRD in the cluster."""
     name = shipped.metadata.name
     cure = f"helm upgrade the release with crds.enabled=true, or kubectl apply -f {assets.manifests() / 'crds'}"
     if found is None:
-        return [Finding(PROBLEM, f"the CRD {name} is missing: the cluster knows no {shipped.spec.names.kind}", cure)]
+        return [Finding(PROBLEM, f"the CRD {name} is missing, so the cluster has no {shipped.spec.names.kind}", cure)]
     ours = next((each for each in found.spec.versions if each.name == API_VERSION and each.served), None)
     if ours is None:
         served = listed([each.name for each in found.spec.versions if each.served]) or "none"
@@ -49,13 +49,13 @@ def judge(shipped: Crd, found: Crd | None) -> list[Finding]:
     wanted = next(each for each in shipped.spec.versions if each.name == API_VERSION)
     lacking = sorted(set(paths(wanted.schema)) - set(paths(ours.schema)))
     if lacking:
-        what = f"the CRD {name} is another release's and drops what it doesn't know: {listed(lacking)}"
+        what = f"the CRD {name} is of another release, and these fields are dropped: {listed(lacking)}"
         return [Finding(WARNING, what, cure)]
     return []
 
 
 def paths(schema: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Every field that a schema knows, as `status.hardware.devices.index`."""
+    """Every field of a schema, as `status.hardware.devices.index`."""
     inner = schema.get("openAPIV3Schema", schema)
     for name, field in inner.get("properties", {}).items():
         yield f"{prefix}{name}"

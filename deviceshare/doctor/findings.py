@@ -1,4 +1,4 @@
-"""Findings of checks: a mark, what is so, and the next step."""
+"""Findings of a check: a mark, what is wrong, and the next command."""
 
 from typing import Final
 
@@ -10,19 +10,19 @@ from deviceshare.loops.ports import ApiError, Forbidden
 PROBLEM: Final = "problem"
 """Something doesn't work."""
 WARNING: Final = "warning"
-"""It works, but not for long, not everywhere, or not as somebody may think."""
+"""It works, but not for long, not everywhere, or not as intended."""
 UNTESTED: Final = "not tested"
-"""It can't be told from here; the cure is how to tell."""
+"""It can't be known from here; the cure says how to find out."""
 OK: Final = "ok"
 MARKS: Final = (PROBLEM, WARNING, UNTESTED, OK)
 """The worst first."""
 
 LISTED: Final = 5
-"""Names in one finding; more tell nobody more."""
+"""Names in one finding; the rest is counted."""
 
 
 class Finding(Struct, frozen=True):
-    """One thing that is not as it should be, or can't be told."""
+    """One thing that is wrong, or can't be known."""
 
     mark: str
     what: str
@@ -31,7 +31,7 @@ class Finding(Struct, frozen=True):
 
 
 class Check(Struct, frozen=True):
-    """One thing that was looked at. `said` is what is in order, for when there is nothing else to say."""
+    """One thing that was checked. `said` describes the healthy state, shown where there are no findings."""
 
     name: str
     mark: str
@@ -40,17 +40,19 @@ class Check(Struct, frozen=True):
 
 
 def check(name: str, said: str, findings: list[Finding]) -> Check:
-    """A check is as bad as its worst finding."""
+    """A check with the mark of its worst finding."""
     ranked = sorted(findings, key=lambda finding: MARKS.index(finding.mark))
     return Check(name, ranked[0].mark if ranked else OK, said, ranked)
 
 
 def unread(what: str, error: ApiError) -> Finding:
-    """What could not be asked is not tested, whether for want of a right or of an answer."""
+    """What could not be read is not tested, for lack of a right or of an answer."""
     if isinstance(error, Forbidden):
-        why = error.said or error  # without the request, which the rest says again
-        return Finding(UNTESTED, f"you may not see {what}: {why}", "ask again as who may: --context NAME")
-    return Finding(UNTESTED, f"{what} can't be read: {error}", "see how the API server does: kubectl get --raw /readyz")
+        why = error.said or error  # without the request, which the rest repeats
+        return Finding(UNTESTED, f"you may not see {what}: {why}", "run doctor as a user who may: --context NAME")
+    return Finding(
+        UNTESTED, f"{what} can't be read: {error}", "see whether the API server is ready: kubectl get --raw /readyz"
+    )
 
 
 def listed(names: list[str]) -> str:
@@ -59,5 +61,5 @@ def listed(names: list[str]) -> str:
 
 
 def logs(release: str, container: str) -> str:
-    """The command that shows what one of the pods' containers said last."""
+    """The command that shows the last log lines of a container of deviceshare's pods."""
     return f"kubectl -n {release} logs -l app.kubernetes.io/name={contract.NAME} -c {container} --tail 50"

@@ -1,6 +1,6 @@
-"""A canary that opens its GPU: its pod, and what is so where it saw no GPU, or not its own.
+"""The GPU canary: a pod that opens its GPU, and why it saw none, or others.
 
-Its pod runs deviceshare's own image, which opens all that NVML shows and leaves a sighting as its termination message.
+The pod runs deviceshare's own image, which opens every GPU that NVML shows and reports them in its termination message.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from deviceshare.loops.ports import Kind
 
 RESOURCE: Final = vendors.NVIDIA.resource
 LIFE_SECONDS: Final = 180
-"""How long the kubelet lets the pod be, image and all, should no doctor be left to delete it."""
+"""When the kubelet ends the pod, image pull included, should no doctor be left to delete it."""
 _SEE: Final = "see docs/handover.md"
 _IMAGE_REASONS: Final = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
@@ -28,7 +28,7 @@ _IMAGE_REASONS: Final = frozenset(
 _REFUSED_REASONS: Final = frozenset(("CreateContainerError", "CreateContainerConfigError", "RunContainerError"))
 _NEVER_STARTED: Final = frozenset(("StartError", "ContainerCannotRun"))
 _UNRESOLVABLE: Final = "unresolvable CDI devices"
-"""What runtimes say of a name that no specification has, for want of a code (cncf-tags/container-device-interface)."""
+"""Runtimes' error for a name that no CDI specification has; it has no code (cncf-tags/container-device-interface)."""
 
 
 class Standstill(Struct, frozen=True):
@@ -70,7 +70,7 @@ class CanaryPod(Struct, frozen=True):
 
     @property
     def stuck(self) -> bool:
-        """Whether the kubelet says of the container why it can't start; some of these it tries again."""
+        """Whether the kubelet reports why the container can't start; some of these it retries."""
         waiting = self.state.waiting
         return waiting is not None and waiting.reason in _IMAGE_REASONS | _REFUSED_REASONS
 
@@ -83,7 +83,7 @@ CANARIES: Final = Kind("v1", "Pod", "pods", CanaryPod, namespaced=True)
 
 
 def pod(name: str, group: str, image: str) -> dict[str, Any]:
-    """The usual canary, which a strict namespace admits, but for what it runs. It asks for no device plugin's GPU."""
+    """The canary's pod, with a container that runs. It requests no GPU of a device plugin."""
     body = canary.pod(name, group)
     [container] = body["spec"]["containers"]
     container |= {
@@ -99,7 +99,7 @@ def pod(name: str, group: str, image: str) -> dict[str, Any]:
 
 
 def judge(seen: CanaryPod, given: Devices, events: Sequence[Event] = ()) -> list[Finding]:
-    """What keeps the GPU from the container of a bound pod; none where it opened what it was given, and no more."""
+    """What keeps the GPU from the container of a bound pod; no finding where it opened just those it was given."""
     ended, waiting = seen.state.terminated, seen.state.waiting
     if ended:
         if ended.reason in _NEVER_STARTED:
@@ -107,25 +107,30 @@ def judge(seen: CanaryPod, given: Devices, events: Sequence[Event] = ()) -> list
         sighting = decode(ended.message)
         return judge_sighting(sighting, given) if sighting else [_dumb(ended)]
     if waiting and waiting.reason in _IMAGE_REASONS:
-        cure = "name one that the node can pull with --gpu-image, or a namespace with its pull secret with --namespace"
-        return [Finding(UNTESTED, f"the canary's image isn't there: {_text(waiting)}", cure)]
+        cure = "name another image with --gpu-image, or a namespace that has its pull secret with --namespace"
+        return [Finding(UNTESTED, f"the canary's image can't be pulled: {_text(waiting)}", cure)]
     if waiting and waiting.reason in _REFUSED_REASONS:
         return [_refused(seen, _text(waiting))]
     failed = next((each.message for each in events if each.reason == "FailedCreatePodSandBox"), "")
     if failed:
-        what = f"the node can't make the canary's sandbox: {failed}"
+        what = f"the node can't create the canary's sandbox: {failed}"
         cure = "set handover.runtimeClassName to a RuntimeClass whose handler the node's runtime has, or to none"
         return [Finding(PROBLEM, what, f"{cure}; {_SEE}")]
-    why = seen.status.message or seen.status.reason or (_text(waiting) if waiting else "") or "no word of its kubelet"
+    why = (
+        seen.status.message
+        or seen.status.reason
+        or (_text(waiting) if waiting else "")
+        or "its kubelet reports nothing"
+    )
     cure = "kubectl apply -f examples/nvidia-smi.yaml; kubectl describe pod nvidia-smi"
     return [Finding(UNTESTED, f"the canary's container didn't start and end in time: {why}", cure)]
 
 
 def judge_sighting(seen: Sighting, given: Devices) -> list[Finding]:
-    """What the container saw, against what its pod was given."""
+    """What the container saw, compared with what its pod was given."""
     if not seen.variable:
         what = f"{vendors.NVIDIA.env} is {'not set' if seen.variable is None else 'empty'} in the canary's container"
-        cure = "see that nothing changes its environment behind deviceshare's webhook: kubectl get"
+        cure = "check that no other webhook changes its environment after deviceshare's: kubectl get"
         return [Finding(PROBLEM, what, f"{cure} mutatingwebhookconfigurations")]
     if not seen.devices and not seen.silent:
         return [_blind(seen)]
@@ -133,7 +138,7 @@ def judge_sighting(seen: Sighting, given: Devices) -> list[Finding]:
     if seen.silent:
         what = f"the canary was shown a GPU that it can't open: {'; '.join(seen.silent)}"
         return [Finding(PROBLEM, what, "run nvidia-smi on the node")]
-    if "" in named:  # claimed by number: what UUIDs these have, nobody said
+    if "" in named:  # claimed by index: no agent has reported their UUIDs
         if len(seen.devices) == len(given):
             return []
         what = f"the canary sees {len(seen.devices)} GPUs, {listed(seen.devices)}, and was given {len(given)}"
@@ -141,26 +146,26 @@ def judge_sighting(seen: Sighting, given: Devices) -> list[Finding]:
         return []
     else:
         what = f"the canary sees {listed(seen.devices)}, and was given {listed(sorted(named))}"
-    cure = f"see what else injects devices on the node (privileged runtimes, {vendors.NVIDIA.env} in hooks)"
+    cure = f"find what else injects devices on the node (privileged runtimes, {vendors.NVIDIA.env} in hooks)"
     return [Finding(PROBLEM, what, f"{cure}; {_SEE}")]
 
 
 def _blind(seen: Sighting) -> Finding:
-    """Why a container whose variable names devices has none, by what was left in it."""
-    told = f"the canary sees no GPU, with {vendors.NVIDIA.env}={seen.variable}"
+    """Why a container whose variable names devices has none, judged by what the runtime left in it."""
+    seen_as = f"the canary sees no GPU, with {vendors.NVIDIA.env}={seen.variable}"
     if seen.error and seen.library:
-        return Finding(PROBLEM, f"{told}: {seen.error}", "run nvidia-smi on the node")
+        return Finding(PROBLEM, f"{seen_as}: {seen.error}", "run nvidia-smi on the node")
     if seen.library:
-        what = f"{told}: the driver's library is there, and shows no device"
-        return Finding(PROBLEM, what, f"see that the runtime injects device files and not libraries alone; {_SEE}")
+        what = f"{seen_as}: the driver's library is present, but shows no device"
+        return Finding(PROBLEM, what, f"check that the runtime injects device files, not only libraries; {_SEE}")
     if seen.variable == "void":
-        what = f"{told}: a runtime read the variable and injected nothing, not even the driver's library"
-        cure = "see that the node's CDI specifications are those of its driver: nvidia-ctk cdi list"
+        what = f"{seen_as}: a runtime read the variable and injected nothing, not even the driver's library"
+        cure = "check that the node's CDI specifications are those of its driver: nvidia-ctk cdi list"
     elif "=" in (seen.variable or ""):
-        what = f"{told}: nothing on the node took these CDI names"
+        what = f"{seen_as}: nothing on the node resolved these CDI names"
         cure = "set handover.runtimeClassName, or handover.nri=true with NVIDIA's NRI plugin"
     else:
-        what = f"{told}: the runtime isn't NVIDIA's, as nothing of the driver is in the container"
+        what = f"{seen_as}: the runtime isn't NVIDIA's: no file of the driver is in the container"
         cure = "set handover.runtimeClassName, and handover.style=cdi where the GPU operator injects by CDI"
     return Finding(PROBLEM, what, f"{cure}; {_SEE}")
 
@@ -169,16 +174,16 @@ def _refused(seen: CanaryPod, text: str) -> Finding:
     what = f"the canary's container can't be created: {text}"
     if _UNRESOLVABLE not in text:
         return Finding(PROBLEM, what, f"see the log of the node's container runtime; {_SEE}")
-    told = seen.metadata.annotations.get(vendors.NVIDIA.annotation, "")
-    if "=" in told:
-        cure = f"have a CDI specification on the node name {told}: nvidia-ctk cdi list, or set handover.cdiKind"
+    names = seen.metadata.annotations.get(vendors.NVIDIA.annotation, "")
+    if "=" in names:
+        cure = f"have a CDI specification on the node name {names}: nvidia-ctk cdi list, or set handover.cdiKind"
     else:
-        cure = "the runtime puts its default-kind before what isn't a CDI name: set handover.style=cdi"
+        cure = "the runtime prefixes its default-kind to what isn't a CDI name: set handover.style=cdi"
     return Finding(PROBLEM, what, f"{cure}; {_SEE}")
 
 
 def _dumb(ended: Exit) -> Finding:
-    what = f"the canary's container said nothing: {ended.reason or 'it ended'}, exit code {ended.exit_code}"
+    what = f"the canary's container reported nothing: {ended.reason or 'it ended'}, exit code {ended.exit_code}"
     return Finding(UNTESTED, what, "name an image of this release of deviceshare with --gpu-image")
 
 

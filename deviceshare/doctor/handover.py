@@ -1,4 +1,4 @@
-"""The hand-over: which of NVIDIA's stacks this cluster has, and whether deviceshare speaks its words.
+"""Hand-over: which of NVIDIA's stacks the cluster has, and whether deviceshare's settings suit it.
 
 https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html
 """
@@ -29,13 +29,13 @@ from deviceshare.loops.kinds import NODE_DEVICES, SHARED_NODES
 from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 TOOLKIT: Final = "app=nvidia-container-toolkit-daemonset"
-"""The label by which NVIDIA's operator knows the pods that set up its runtime."""
+"""The label that NVIDIA's operator gives the pods that set up its runtime."""
 _DOCS: Final = "see docs/handover.md"
 _UNDECIDED: Final = "UUID or number"
 
 
 class Stack(Struct, frozen=True):
-    """What of NVIDIA's is installed, and what deviceshare is set to."""
+    """NVIDIA's components in the cluster, and deviceshare's settings for them."""
 
     machines: Sequence[NodeSoftware] = ()
     """The shared nodes that have NVIDIA's devices."""
@@ -51,7 +51,7 @@ class Stack(Struct, frozen=True):
 
     @property
     def cdi(self) -> bool:
-        """Whether the operator's runtime class injects by CDI; it says so itself where nobody else did."""
+        """Whether the operator's runtime class injects by CDI; the operator sets the field where it is unset."""
         return any(policy.spec.cdi.enabled for policy in self.policies)
 
     @property
@@ -64,7 +64,7 @@ class Stack(Struct, frozen=True):
 
 
 async def examine(api: Cluster, deployment: Rollout | None) -> Check:
-    """`deployment` is deviceshare's own, if it was found."""
+    """Compares NVIDIA's stack with the flags of `deployment`, deviceshare's own if it was found."""
     try:
         shared = await api.list(MACHINES, label_selector=SHARED_NODES)
         stack = Stack(
@@ -89,7 +89,7 @@ async def _policies(api: Cluster) -> list[ClusterPolicy]:
 
 
 def summary(stack: Stack) -> str:
-    """Which world this is, and how many nodes are told devices in which words."""
+    """Which stack injects devices, and how many nodes receive them by index, UUID or CDI name."""
     nodes: dict[str, int] = {}
     for ledger in stack.ledgers:
         if _has_nvidia(ledger):
@@ -116,29 +116,33 @@ def judge(stack: Stack) -> list[Finding]:
         return [*findings, *_by_plugin(stack)]
     classes = [each.metadata.name for each in stack.classes if each.handler == vendors.NVIDIA.name]
     if stack.cdi and not stack.runtime_class and classes:
-        what = "the operator's runtime isn't the default one, and pods of groups are given no runtimeClassName"
+        what = "the operator's runtime isn't the default, and deviceshare sets no runtimeClassName in pods of groups"
         cure = f"helm upgrade … --set handover.runtimeClassName={classes[0]},agent.runtimeClassName={classes[0]}"
         findings.append(Finding(WARNING, f"{what}: unless they name one, they see no GPU", f"{cure}; {_DOCS}"))
     if stack.cdi:
         cure = f"helm upgrade … --set handover.style=cdi; {_DOCS}"
-        findings += _bare(stack, "a runtime by CDI doesn't start a container that is told numbers", cure)
+        findings += _bare(stack, "a CDI runtime doesn't start a container that is given numbers", cure)
     return findings
 
 
 def _bare(stack: Stack, why: str, cure: str) -> Iterable[Finding]:
-    """Nodes told numbers or UUIDs where only CDI names will do, by setting or label; or those that may yet be."""
-    told = {
+    """Nodes that receive indices or UUIDs where only CDI names work, by setting or label; or that may yet."""
+    styles = {
         ledger.node: ledger.status.handover.get(vendors.NVIDIA.name, "")
         for ledger in stack.ledgers
         if _has_nvidia(ledger)
     }
-    if nodes := sorted(node for node, words in told.items() if words != handover.NONE and not handover.is_kind(words)):
-        yield Finding(PROBLEM, f"told numbers or UUIDs, and {why}: {listed(nodes)}", _unlabelled(stack, cure))
+    if nodes := sorted(
+        node for node, words in styles.items() if words != handover.NONE and not handover.is_kind(words)
+    ):
+        yield Finding(
+            PROBLEM, f"devices are handed over by number or UUID, but {why}: {listed(nodes)}", _unlabelled(stack, cure)
+        )
     elif stack.style != handover.CDI:
         new = " until its agent has reported" if stack.style == handover.AUTO else ""
         mark = WARNING if stack.style == handover.AUTO else PROBLEM
         yield Finding(
-            mark, f"handover.style is {stack.style}: a new node is told numbers or UUIDs{new}, and {why}", cure
+            mark, f"handover.style is {stack.style}: a new node is given numbers or UUIDs{new}, but {why}", cure
         )
 
 
@@ -147,9 +151,9 @@ def _has_nvidia(ledger: NodeDevices) -> bool:
 
 
 def _unlabelled(stack: Stack, cure: str) -> str:
-    """A node's label overrules the setting; where that is right already, the label is all there is to change."""
+    """The cure for nodes whose label overrules the setting; where the setting is right, only labels are to change."""
     label = f"kubectl label node NODE {contract.HANDOVER_LABEL}-"
-    return f"{label}; {_DOCS}" if stack.style == handover.CDI else f"where a node's label says it, {label}; else {cure}"
+    return f"{label}; {_DOCS}" if stack.style == handover.CDI else f"where a node's label sets it, {label}; else {cure}"
 
 
 def _by_plugin(stack: Stack) -> Iterable[Finding]:
@@ -168,7 +172,7 @@ def _by_plugin(stack: Stack) -> Iterable[Finding]:
         what = f"containerd there can't inject CDI devices for an NRI plugin: {listed(unable)}"
         yield Finding(PROBLEM, what, "update containerd to 1.7.30, or to 2.1.0 or later; 2.0 drops them")
     if unknown:
-        what = f"whether the runtime there injects CDI devices for an NRI plugin isn't known: {listed(unknown)}"
+        what = f"it isn't known whether the runtime there injects CDI devices for an NRI plugin: {listed(unknown)}"
         yield Finding(UNTESTED, what, "kubectl apply -f examples/nvidia-smi.yaml and see its log")
 
 
@@ -182,7 +186,7 @@ def _runtime_class(stack: Stack) -> Iterable[Finding]:
 
 
 def _mute(ledgers: Iterable[NodeDevices]) -> Iterable[Finding]:
-    """Nodes whose devices can't be handed over, by the reason."""
+    """Nodes whose devices can't be handed over, by reason."""
     found: dict[str, list[str]] = {}
     for ledger in ledgers:
         for each in ledger.status.withheld:

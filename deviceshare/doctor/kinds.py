@@ -43,7 +43,7 @@ class Crd(Struct, frozen=True):
 
 
 class Attributes(Struct, frozen=True, omit_defaults=True):
-    """What somebody wants to do; an empty name or namespace stands for all."""
+    """One action on a resource; an empty name or namespace means all."""
 
     verb: str
     group: str
@@ -103,7 +103,7 @@ class Rollout(Struct, frozen=True):
         return next((each for each in self.spec.template.spec.containers if each.name == name), None)
 
     def flag(self, name: str) -> str | None:
-        """What the container deviceshare was given as `--NAME=VALUE`."""
+        """The value of `--NAME=VALUE` in the arguments of the container deviceshare."""
         own = self.container("deviceshare")
         start = f"--{name}="
         return next((each.removeprefix(start) for each in own.args if each.startswith(start)), None) if own else None
@@ -195,7 +195,7 @@ class MachineStatus(Struct, frozen=True, rename="camel"):
     allocatable: dict[str, Quantity] = field(default_factory=dict)
     node_info: MachineInfo = MachineInfo()
     runtime_handlers: list[Handler] = field(default_factory=list)
-    """Which runtimes the node has; told from Kubernetes 1.30 on."""
+    """The node's runtimes; reported from Kubernetes 1.30 on."""
 
 
 class NodeSoftware(Struct, frozen=True):

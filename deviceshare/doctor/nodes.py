@@ -1,4 +1,4 @@
-"""The nodes: is one shared, have the shared ones devices, and are the labels the ones that were meant?"""
+"""Nodes: whether any is shared, whether shared ones have devices, and labels with slips."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -18,12 +18,12 @@ from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.ports import ApiError, Cluster
 
 ALIKE: Final = 0.85
-"""How similar a label's key must be to ours to be taken for a slip of the pen, as `deviceshare/mode` is."""
+"""How similar a label's key must be to ours to be regarded as a slip, as `deviceshare/mode` is."""
 _SHARE: Final = f"kubectl label node NODE --overwrite {contract.MODE_LABEL}={contract.MODE_SHARED}"
 
 
 async def examine(api: Cluster, release: str) -> Check:
-    """All nodes, and the ledgers of the shared ones."""
+    """Lists all nodes, and the ledgers of the shared ones."""
     try:
         nodes = await api.list(NODES)
     except ApiError as error:
@@ -39,7 +39,7 @@ async def examine(api: Cluster, release: str) -> Check:
 
 
 def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices] | None, release: str) -> list[Finding]:
-    """What is wrong with the nodes; without ledgers, as far as the nodes alone tell."""
+    """What is wrong with the nodes; without ledgers, as far as node objects show it."""
     findings = [*_unshared(nodes), *_slips(nodes)]
     books = None if ledgers is None else {ledger.node: ledger for ledger in ledgers}
     bare, unbooked, unready = [], [], []
@@ -61,12 +61,12 @@ def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices] | None, release:
     findings += _found(nodes)
     if bare:
         cure = (
-            "let the vendor's device plugin or deviceshare's agent run there, or say what they have: "
+            "run the vendor's device plugin or deviceshare's agent there, or declare the devices: "
             f"kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
         )
         findings.append(Finding(WARNING, f"shared, but without devices: {listed(bare)}", cure))
     if unbooked:
-        what = f"shared, but without a ledger (NodeDevices), so no leader is at work: {listed(unbooked)}"
+        what = f"shared, but without a ledger (NodeDevices), so no leader is running: {listed(unbooked)}"
         findings.append(Finding(PROBLEM, what, logs(release, contract.NAME)))
     if unready:
         findings.append(Finding(WARNING, f"shared, but not Ready: {listed(unready)}", "kubectl describe node NODE"))
@@ -89,7 +89,7 @@ def _slips(nodes: Iterable[Node]) -> list[Finding]:
                 slips[f"{key}={value}"].append(node.metadata.name)
     return [
         Finding(
-            WARNING, f"the label {label} means nothing: {listed(names)}", f"{_SHARE}; kubectl label node NODE {key}-"
+            WARNING, f"the label {label} has no meaning: {listed(names)}", f"{_SHARE}; kubectl label node NODE {key}-"
         )
         if (key := label.partition("=")[0]) != contract.MODE_LABEL
         else Finding(WARNING, f"the label {label} shares nothing: {listed(names)}", _SHARE)
@@ -101,7 +101,7 @@ def _slip(key: str, value: str) -> bool:
     if key == contract.MODE_LABEL:
         return value != contract.MODE_SHARED
     if key == contract.HANDOVER_LABEL:
-        return False  # Another value than it may have is why the node offers nothing: handover.py says so.
+        return False  # handover.py reports a wrong value, which makes the node offer nothing
     return key.startswith(contract.PREFIX) or SequenceMatcher(None, key.lower(), contract.MODE_LABEL).ratio() >= ALIKE
 
 
@@ -117,7 +117,7 @@ def _withheld(each: Withheld, nodes: list[str]) -> Finding:
 
 
 def _found(nodes: Iterable[Node]) -> list[Finding]:
-    """What the shared nodes' labels, annotations and plugins say of sharing, where the devices can be counted."""
+    """How the devices of shared nodes were counted where labels, annotations or plugins describe sharing."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for node in (each for each in nodes if each.shared):
         for resource, counted in counted_devices.count(node).items():

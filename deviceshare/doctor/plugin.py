@@ -1,4 +1,4 @@
-"""The vendor's device plugin: on shared nodes it gives devices to plain pods, and asks nobody whose they are."""
+"""Device plugins on shared nodes, which may allocate a group's devices to plain pods."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,17 +12,17 @@ from deviceshare.loops.ports import ApiError, Cluster
 
 
 async def examine(api: Cluster) -> Check:
-    """The shared nodes that a plugin has devices on, and what their agents say of placeholders."""
+    """Compares the devices of plugins on shared nodes with the placeholders that agents report."""
     try:
         nodes, ledgers = await api.list(NODES), await api.list(NODE_DEVICES)
     except ApiError as error:
         return check("plugin", "", [unread("nodes and their ledgers (NodeDevices)", error)])
-    return check("plugin", "no device plugin may give a group's devices to a plain pod", judge(nodes, ledgers))
+    return check("plugin", "no device plugin may allocate a group's devices to a plain pod", judge(nodes, ledgers))
 
 
 def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices]) -> list[Finding]:
-    """Where a plain pod and a group could come to have one device."""
-    # Placeholders are an agent's, and keep what it sees; another vendor's plugin on the node goes on as it likes.
+    """Nodes on which a plain pod and a group could receive the same device."""
+    # An agent's placeholders hold only devices that it sees; another vendor's plugin on the node isn't held back.
     kept = {
         ledger.node: {part.resource for part in ledger.hardware.devices}
         for ledger in ledgers
@@ -32,12 +32,12 @@ def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices]) -> list[Finding
     loose = [name for name, node in shared if _plugged(node) - kept.get(name, set())]
     if not loose:
         return []
-    what = f"the device plugin may give a group's devices to a plain pod: {listed(loose)}"
+    what = f"the device plugin may allocate a group's devices to a plain pod: {listed(loose)}"
     cure = "keep it off shared nodes, or have placeholder pods hold the groups' devices (docs/agent.md)"
     return [Finding(WARNING, what, cure)]
 
 
 def _plugged(node: Node) -> set[str]:
-    """Resources that a plugin tells of; the kubelet takes back what a plugin that is gone told, as 0."""
-    told = (resource for resource, quantity in node.status.allocatable.items() if is_some(quantity))
-    return {vendors.counted_as(resource) for resource in told if vendors.plugin_vendor_of(resource)}
+    """Resources that a plugin registered; the kubelet sets those of a plugin that is gone to 0."""
+    registered = (resource for resource, quantity in node.status.allocatable.items() if is_some(quantity))
+    return {vendors.counted_as(resource) for resource in registered if vendors.plugin_vendor_of(resource)}

@@ -1,4 +1,4 @@
-"""Is somebody at work: replicas that are ready, a leader that renews its lease, the kube-scheduler, the agents?"""
+"""Replicas, leader, kube-scheduler and agents: whether each is running."""
 
 import asyncio
 import time
@@ -13,11 +13,11 @@ from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 POLL_SECONDS: Final = 0.5
 NO_DURATION_SECONDS: Final = 15.0
-"""How long a lease is watched that doesn't say how long it lasts."""
+"""How long a lease without a duration is watched."""
 
 
 async def deployment(api: Cluster, namespace: str) -> Rollout | None:
-    """deviceshare's own; None where it runs by other means. Raises ApiError."""
+    """deviceshare's own Deployment; None where it runs by other means. Raises ApiError."""
     try:
         return await api.get(DEPLOYMENTS, contract.NAME, namespace)
     except NotFound:
@@ -25,7 +25,7 @@ async def deployment(api: Cluster, namespace: str) -> Rollout | None:
 
 
 async def agents(api: Cluster, namespace: str) -> Rollout | None:
-    """Those on the nodes; None where none are wanted. Raises ApiError."""
+    """The agents' DaemonSet; None where no agents are installed. Raises ApiError."""
     try:
         return await api.get(DAEMON_SETS, contract.AGENT, namespace)
     except NotFound:
@@ -33,7 +33,7 @@ async def agents(api: Cluster, namespace: str) -> Rollout | None:
 
 
 async def examine(api: Cluster, namespace: str) -> Check:
-    """Leases are watched until they are renewed: clocks differ, and an old date alone tells nothing."""
+    """Watches each lease until it is renewed: clocks differ, so its renewTime alone proves nothing."""
     try:
         found = await deployment(api, namespace)
         findings = judge_deployment(found, namespace)
@@ -47,11 +47,11 @@ async def examine(api: Cluster, namespace: str) -> Check:
     except ApiError as error:
         return check("replicas", "", [unread(f"what runs in {namespace}", error)])
     ready = f"{found.status.ready_replicas} ready, " if found else ""
-    return check("replicas", f"{ready}a leader at work", findings)
+    return check("replicas", f"{ready}a leader renews its lease", findings)
 
 
 def judge_deployment(found: Rollout | None, namespace: str) -> list[Finding]:
-    """None is no fault by itself: where deviceshare runs by other means, its lease tells."""
+    """A missing Deployment is no finding: where deviceshare runs by other means, its lease shows whether it runs."""
     if found is None or found.status.ready_replicas >= found.spec.replicas > 0:
         return []
     text = f"{found.status.ready_replicas} of {found.spec.replicas} replicas of {namespace}/{contract.NAME} are ready"
@@ -75,7 +75,7 @@ def judge_lease(name: str, namespace: str, *, renewed: bool | None, deployed: bo
 
 
 def judge_agents(found: Rollout | None, namespace: str) -> list[Finding]:
-    """Agents are optional; those that are wanted should run."""
+    """Agents are optional; those of the DaemonSet should be ready."""
     if found is None or found.status.number_ready >= found.status.desired_number_scheduled:
         return []
     text = f"{found.status.number_ready} of {found.status.desired_number_scheduled} agents are ready"

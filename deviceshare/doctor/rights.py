@@ -1,6 +1,6 @@
-"""Rights: what the person who asks may do, and whether deviceshare may do what it has to.
+"""Rights: what the person who asks may do, and whether deviceshare may do what it needs.
 
-The API server itself is asked, so it doesn't matter which roles give a right.
+The API server itself is asked, so it doesn't matter which roles grant a right.
 https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
 """
 
@@ -32,11 +32,11 @@ PERSON: Final = (
     *_each(_OURS, ["nodedevices"], ["list"]),
     *_each("", ["nodes", "pods"], ["list"]),
 )
-"""What deviceshare's commands ask of who types them."""
+"""The rights that a person needs for deviceshare's commands."""
 
 
 def needed(namespace: str, roles: Iterable[str] = ROLES, *, own_ca: bool = True) -> list[Attributes]:
-    """What deviceshare in this namespace asks of the API server: the rules of the chart's templates/rbac/."""
+    """The rights that deviceshare in this namespace needs: the rules of the chart's templates/rbac/."""
     rights = [
         *_each(_OURS, ["shareddevicegroups", "nodedevices"], ["list", "watch"]),
         *_each("", ["nodes", "pods"], ["list", "watch"]),
@@ -66,22 +66,22 @@ def needed(namespace: str, roles: Iterable[str] = ROLES, *, own_ca: bool = True)
 
 
 async def examine_person(api: Cluster) -> Check:
-    """What who asks may not do."""
+    """Reviews the rights of the person who asks."""
     try:
         denied = await _denied(api, PERSON, "")
     except ApiError as error:
         return check("your rights", "", [unread("what you may do", error)])
-    return check("your rights", "you may see nodes, devices and pods, and make groups", judge_person(denied))
+    return check("your rights", "you may see nodes, devices and pods, and create groups", judge_person(denied))
 
 
 def judge_person(denied: list[Attributes]) -> list[Finding]:
-    """A person who may not make groups may be meant to; nothing is broken."""
-    cure = "an administrator grants it: the ClusterRole edit has groups, devices and pods; nodes need one of their own"
+    """A warning: that a person may not create groups may be intended."""
+    cure = "ask an administrator: the ClusterRole edit covers groups, devices and pods; nodes need another"
     return [Finding(WARNING, f"you may not {listed([_said(each) for each in denied])}", cure)] if denied else []
 
 
 async def examine_own(api: Cluster, namespace: str, deployment: Rollout | None) -> Check:
-    """What deviceshare's service account may not do but has to."""
+    """Reviews the rights of deviceshare's service account."""
     flag = deployment.flag if deployment else (lambda _: None)
     user = flag("identity") or f"system:serviceaccount:{namespace}:{contract.NAME}"
     roles = (flag("roles") or ",".join(ROLES)).split(",")
@@ -90,11 +90,11 @@ async def examine_own(api: Cluster, namespace: str, deployment: Rollout | None) 
         denied = await _denied(api, rights, user)
     except ApiError as error:
         return check("its rights", "", [unread(f"what {user} may do", error)])
-    return check("its rights", f"{user} may do all that it has to", judge_own(user, denied))
+    return check("its rights", f"{user} may do all that it needs to", judge_own(user, denied))
 
 
 def judge_own(user: str, denied: list[Attributes]) -> list[Finding]:
-    """Each missing right breaks something sooner or later."""
+    """A problem, since each of these rights is needed at some time."""
     if not denied:
         return []
     what = f"{user} may not {listed([_said(each) for each in denied])}"

@@ -1,6 +1,6 @@
-"""The container runtime: does it read our variable, and nothing that would overrule it?
+"""The container runtime: whether it reads our variable, and nothing that overrules it.
 
-Whether a container sees the devices of its group is in the end up to NVIDIA's container toolkit, whose settings are
+Whether a container sees the devices of its group is decided by NVIDIA's container toolkit, whose settings are
 files on the nodes: `/etc/nvidia-container-runtime/config.toml`. They can't be read through the API server.
 https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/
 """
@@ -24,7 +24,7 @@ BOTTLEROCKET: Final = "Bottlerocket"
 
 
 async def examine(api: Cluster, settings: str | None) -> Check:
-    """`settings` is the text of a node's file, if who asks has brought it."""
+    """`settings` is the text of a node's file, if it was given by --runtime-config."""
     findings = judge_settings(settings) if settings is not None else []
     try:
         shared = [machine for machine in await api.list(MACHINES, label_selector=SHARED_NODES) if machine.has_nvidia]
@@ -41,7 +41,7 @@ async def examine(api: Cluster, settings: str | None) -> Check:
 
 
 def judge_handlers(machines: Iterable[NodeSoftware], classes: Sequence[RuntimeClass]) -> list[Finding]:
-    """Whether pods can ask for NVIDIA's runtime where it isn't the default. Nodes tell what they have from 1.30 on."""
+    """Whether pods can ask for NVIDIA's runtime where it isn't the default. Nodes report theirs from 1.30 on."""
     named = [each.metadata.name for each in classes if each.handler == vendors.NVIDIA.name]
     have = [each.metadata.name for each in machines if vendors.NVIDIA.name in each.handlers]
     lack = [each.metadata.name for each in machines if each.handlers and vendors.NVIDIA.name not in each.handlers]
@@ -58,7 +58,7 @@ def judge_handlers(machines: Iterable[NodeSoftware], classes: Sequence[RuntimeCl
 
 
 def judge_systems(machines: Iterable[NodeSoftware]) -> list[Finding]:
-    """Systems that are known to ignore the variable unless told otherwise."""
+    """Operating systems that ignore the variable by default."""
     names = [each.metadata.name for each in machines if BOTTLEROCKET in each.status.node_info.os_image]
     if not names:
         return []
@@ -89,7 +89,7 @@ def judge_settings(text: str) -> list[Finding]:
 
 
 def _by_cdi(settings: Any) -> list[Finding]:
-    """A runtime that takes CDI names only; the default kind is what it puts before names that aren't qualified."""
+    """A runtime that takes CDI names only; it prefixes the default kind to names that aren't qualified."""
     try:
         runtime = settings["nvidia-container-runtime"]
         if runtime["mode"] != "cdi":
@@ -98,7 +98,7 @@ def _by_cdi(settings: Any) -> list[Finding]:
     except (KeyError, TypeError, AttributeError):
         return []
     what = (
-        f'mode="cdi", default-kind={kind!r}: a container that is told a number or a UUID starts only if {kind} knows it'
+        f'mode="cdi", default-kind={kind!r}: a container that is given a number or a UUID starts only if {kind} has it'
     )
     cure = "hand devices over by CDI names: helm upgrade … --set handover.style=cdi; see docs/handover.md"
-    return [Finding(WARNING, f"{what}; the operator's management.nvidia.com/gpu knows all only", cure)]
+    return [Finding(WARNING, f'{what}; the operator\'s management.nvidia.com/gpu has only "all"', cure)]

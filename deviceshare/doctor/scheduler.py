@@ -1,6 +1,7 @@
-"""kube-scheduler's configuration: does it ask the extender about every node, and before it evicts pods?
+"""kube-scheduler's configuration: whether it asks the extender about every node, and before it evicts pods.
 
-deviceshare writes no node into a pod (decision 10), so a scheduler that samples nodes may never offer a group its own.
+deviceshare writes no node into a pod (decision 10), so a scheduler that samples nodes may never offer the extender a
+group's home.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 _SYSTEM: Final = "kube-system"
 _SELECTOR: Final = "component=kube-scheduler"
-"""The label of the static pods that kubeadm and its kin make."""
+"""The label of the static pods that kubeadm and similar tools create."""
 _FILE: Final = "config.yaml"
 _SHOULD: Final = "percentageOfNodesToScore: 100, and preemptVerb: preempt for deviceshare's extender"
 _CURE: Final = f"give it {_SHOULD} (docs/installation.md), and restart it"
@@ -26,7 +27,7 @@ _CURE: Final = f"give it {_SHOULD} (docs/installation.md), and restart it"
 class Profile(Struct, frozen=True, rename="camel"):
     scheduler_name: str = contract.DEFAULT_SCHEDULER_NAME
     percentage_of_nodes_to_score: int | None = None
-    """Newer releases know it here, too, where it wins over the general one."""
+    """Newer releases have it here, too, where it overrides the general one."""
 
 
 class ExtenderConfig(Struct, frozen=True, rename="camel"):
@@ -45,14 +46,14 @@ class SchedulerConfig(Struct, frozen=True, rename="camel"):
 
     @property
     def percentage(self) -> int:
-        """Of the nodes, how many deviceshare's profile looks for; 0 lets kube-scheduler choose."""
+        """The share of nodes that deviceshare's profile scores; 0 lets kube-scheduler choose."""
         ours = (each for each in self.profiles or () if each.scheduler_name == contract.SCHEDULER_NAME)
         own = next(ours, Profile()).percentage_of_nodes_to_score
         return (self.percentage_of_nodes_to_score if own is None else own) or 0
 
 
 async def examine(api: Cluster, release: str, deployment: Rollout | None) -> Check:
-    """The ConfigMap of our own kube-scheduler, or whatever of the cluster's can be seen."""
+    """Reads the ConfigMap of our own kube-scheduler, or what can be seen of the cluster's."""
     try:
         if deployment and deployment.container("kube-scheduler"):
             findings = await _read(api, contract.SCHEDULER_NAME, release, _FILE)
@@ -64,7 +65,7 @@ async def examine(api: Cluster, release: str, deployment: Rollout | None) -> Che
 
 
 async def _examine_foreign(api: Cluster) -> list[Finding]:
-    """The cluster's own: its file mostly lies on a host, where nobody sees it from here."""
+    """The cluster's kube-scheduler: its file is mostly on a host, out of reach of the API server."""
     pods = await api.list(SCHEDULER_PODS, namespace=_SYSTEM, label_selector=_SELECTOR)
     findings = []
     for pod in pods:
@@ -98,19 +99,19 @@ def judge(where: str, text: str) -> list[Finding]:
         findings.append(Finding(PROBLEM, what, "add it: docs/installation.md"))
     if config.percentage < 100:
         said = f"only {config.percentage}% of the nodes" if config.percentage else "a sample of the nodes"
-        what = f"above 100 nodes kube-scheduler shows the extender {said}, maybe not a group's own ({where})"
+        what = f"above 100 nodes kube-scheduler shows the extender {said}, maybe not a group's node ({where})"
         findings.append(Finding(WARNING, what, _CURE))
     if asks and not any(each.preempt_verb for each in asks):
-        what = f"kube-scheduler evicts others' pods for pods of groups without asking whether that helps ({where})"
+        what = f"kube-scheduler evicts other pods for pods of groups without asking the extender ({where})"
         findings.append(Finding(WARNING, what, _CURE))
     if any(each.ignorable for each in asks):
-        what = f"while deviceshare is away, kube-scheduler binds pods of groups without it ({where}: ignorable)"
+        what = f"while deviceshare is down, kube-scheduler binds pods of groups without devices ({where}: ignorable)"
         findings.append(Finding(PROBLEM, what, "set ignorable: false, and restart it"))
     return findings
 
 
 def judge_unseen(pods: Sequence[SchedulerPod]) -> list[Finding]:
-    """What to look at by hand, and where; of pods only those with a file of their own."""
+    """Which files to check by hand; of the pods only those that name one."""
     files = sorted({f"{pod.config} on {pod.spec.node_name or 'its host'}" for pod in pods if pod.config})
     what = f"kube-scheduler's configuration can't be seen from here: {listed(files) or 'wherever it runs'}"
     return [Finding(UNTESTED, what, f"see that it has {_SHOULD}: docs/installation.md")]

@@ -1,4 +1,4 @@
-"""Objects that can't be read: what they hide is taken for in use, so something waits until somebody corrects them."""
+"""Unreadable objects: what they hide counts as in use, so pods wait until they are corrected."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -18,7 +18,7 @@ _LOOKED_AT: Final[tuple[tuple[Kind[Any], dict[str, str]], ...]] = (
 
 
 async def examine(api: Cluster) -> Check:
-    """Groups, ledgers, shared nodes, and the pods that haven't ended."""
+    """Lists groups, ledgers, shared nodes, and the pods that haven't ended."""
     findings: list[Finding] = []
     for kind, selectors in _LOOKED_AT:
         try:
@@ -31,5 +31,5 @@ async def examine(api: Cluster) -> Check:
 
 
 def judge(found: Iterable[UnreadableObject]) -> list[Finding]:
-    """One finding for each."""
+    """One finding for each unreadable object."""
     return [Finding(PROBLEM, f"{each.kind} {each.name} can't be read: {each.fault}", each.cure) for each in found]

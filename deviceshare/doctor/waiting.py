@@ -1,4 +1,4 @@
-"""The check of waiting pods: those that wait in vain because of their own node affinity."""
+"""Waiting pods that are barred by their own node affinity, which no change of nodes or devices helps."""
 
 from collections.abc import Iterable, Sequence
 
@@ -16,7 +16,7 @@ from deviceshare.loops.ports import ApiError, Cluster
 
 
 async def examine(api: Cluster) -> Check:
-    """The groups' pods, and where they could go."""
+    """Lists the groups' pods, and the nodes that they could go to."""
     try:
         nodes, ledgers = await api.list(NODES), await api.list(NODE_DEVICES)
         groups, pods = await api.list(GROUPS), await api.list(PODS, label_selector=contract.GROUP)

@@ -1,6 +1,6 @@
-"""The webhooks: are they configured and trusted, and does a pod really come back injected?
+"""Webhooks: whether they are configured and trusted, and whether a pod comes back injected.
 
-The dry run proves the whole way, API server to replica and back, and leaves nothing behind.
+A pod created as a dry run tests the whole path, API server to replica and back, and leaves nothing behind.
 """
 
 import base64
@@ -30,18 +30,18 @@ SOON: Final = timedelta(days=7)
 """A CA that ends within this time should have been replaced already."""
 _OF_PODS: Final = ("mutate-pods.deviceshare.io", GUARDING)
 OF_AGENTS: Final = "validate-node-devices.deviceshare.io"
-"""Needed where agents run, and only there."""
+"""Needed only where agents run."""
 
 _APPLY = "helm upgrade the release, or kubectl apply -f {file} and let deviceshare fill in the caBundle (--ca-secret)"
 
 
 async def examine(api: Cluster, release: str, deployment: Rollout | None) -> Check:
-    """The configurations, as they stand."""
+    """Checks the webhook configurations in the cluster."""
     findings = []
     setting = deployment.flag("excluded-namespaces") if deployment else None
     try:
         watched = await replicas.agents(api, release) is not None
-    except ApiError:  # the check of the replicas says so
+    except ApiError:  # the check of the replicas reports it
         watched = False
     for kind, names in zip(WEBHOOK_CONFIGURATIONS, _shipped(), strict=True):
         try:
@@ -69,7 +69,7 @@ def judge(kind: str, found: WebhookConfiguration, names: list[str], now: datetim
 
 
 def judge_left_out(found: WebhookConfiguration, setting: set[str]) -> list[Finding]:
-    """Whether the webhooks leave out just the namespaces whose pods deviceshare doesn't believe either (guard.py)."""
+    """Whether the webhooks leave out just the namespaces whose pods deviceshare ignores (pod_guard.py)."""
     findings = []
     for webhook in found.webhooks:
         if webhook.get("name") not in _OF_PODS:
@@ -78,8 +78,8 @@ def judge_left_out(found: WebhookConfiguration, setting: set[str]) -> list[Findi
         flag = f"--excluded-namespaces={','.join(sorted(names))}"
         cure = f"helm upgrade the release: webhooks.excludedNamespaces sets both; or give deviceshare run {flag}"
         if loose := sorted(names - setting):
-            what = f"{webhook['name']} leaves out {listed(loose)}, but deviceshare believes what pods there say"
-            findings.append(Finding(PROBLEM, f"{what}: they can take devices by their annotations", cure))
+            what = f"{webhook['name']} leaves out {listed(loose)}, but deviceshare trusts the annotations of pods there"
+            findings.append(Finding(PROBLEM, f"{what}: they can claim devices by them", cure))
         if vain := sorted(setting - names):
             what = (
                 f"deviceshare takes no pod of {listed(vain)} into a group, but {webhook['name']} doesn't leave it out"
@@ -89,9 +89,9 @@ def judge_left_out(found: WebhookConfiguration, setting: set[str]) -> list[Findi
 
 
 async def examine_injection(api: "Api", namespace: str, release: str) -> Check:
-    """Sends a pod of a group through admission, as a dry run."""
+    """Creates a pod of a group, as a dry run."""
     body = canary.pod("deviceshare-canary-dry-run", "deviceshare-canary-dry-run")
-    # With the label, the validating webhook is asked even where the mutating one was not: its answer tells why.
+    # With the label, the validating webhook is called even where the mutating one was not; its answer says why.
     body["metadata"]["labels"][contract.GROUP] = "deviceshare-canary-dry-run"
     try:
         answer: Pod | ApiError = await api.create(PODS, body, namespace, dry_run=True)
@@ -102,7 +102,7 @@ async def examine_injection(api: "Api", namespace: str, release: str) -> Check:
 
 
 def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> list[Finding]:
-    """What a dry run's answer tells about the way to the webhooks."""
+    """What the dry run's answer says about the path to the webhooks."""
     if isinstance(answer, Pod):
         if answer.injected:
             return []
@@ -112,20 +112,20 @@ def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> lis
     said = str(answer)
     if "failed calling webhook" in said:
         cure = next(cure for sign, cure in _SIGNS.items() if sign in said).format(release=release)
-        return [Finding(PROBLEM, f"the API server can't ask the webhooks: {said}", cure)]
+        return [Finding(PROBLEM, f"the API server can't call the webhooks: {said}", cure)]
     if "deviceshare.io" in said and "denied the request" in said:
-        what = f"the mutating webhook is not asked, the validating one is: {said}"
+        what = f"the mutating webhook is not called, the validating one is: {said}"
         return [Finding(PROBLEM, what, f"kubectl get mutatingwebhookconfiguration {contract.NAME} -o yaml")]
     if "cannot create resource" in said:
         return [Finding(UNTESTED, f"you may not create pods in {namespace}", "name a namespace with --namespace NAME")]
-    what = f"something else refused the pod: {said}"
+    what = f"the pod was refused, but not by deviceshare: {said}"
     return [Finding(UNTESTED, what, "name a namespace whose policies allow a plain pod: --namespace NAME")]
 
 
-_SIGNS: Final = {  # Go's words for what happened to a connection; the first that fits
-    "x509": "the caBundle isn't that of who signs: deviceshare mends its own in seconds; else see cert-manager",
+_SIGNS: Final = {  # parts of Go's connection errors; the first that fits counts
+    "x509": "the caBundle isn't the signer's: deviceshare repairs its own in seconds; else see cert-manager",
     "no endpoints": "no replica is ready: kubectl -n {release} get pods",
-    "not found": "the webhooks' Service is gone: helm upgrade the release",
+    "not found": "the webhooks' Service is missing: helm upgrade the release",
     "connection refused": "no replica answers there: kubectl -n {release} get pods,endpoints",
     "": "kubectl -n {release} get pods; if they are ready, let the API server reach their port 9443: firewall, network "
     "plugin, networkPolicy.enabled",
@@ -156,11 +156,13 @@ def _judge_bundle(kind: str, webhook: dict[str, Any], now: datetime) -> list[Fin
         text = ""
     authorities = [x509.load_pem_x509_certificate(each.encode()) for each in issuance.split(text)]
     if not authorities:
-        cure = "see deviceshare's log for the certificate authority; with cert-manager, see that its CA injector runs"
-        return [Finding(PROBLEM, f"{name}: caBundle holds no certificate, so the API server trusts nobody", cure)]
+        cure = "see deviceshare's log for the certificate authority; with cert-manager, check that its CA injector runs"
+        return [
+            Finding(PROBLEM, f"{name}: caBundle holds no certificate, so the API server trusts no certificate", cure)
+        ]
     until = max(each.not_valid_after_utc for each in authorities)
     if until - now > SOON:
         return []
     ends = f"{name}: the CA {'ended' if until < now else 'ends'} on {until:%Y-%m-%d %H:%M} UTC"
-    cure = "deviceshare replaces its own in time, so see its log; another's you replace in the caBundle"
+    cure = "deviceshare rotates its own CA, so see its log; replace any other CA in the caBundle"
     return [Finding(PROBLEM if until < now else WARNING, ends, cure)]

@@ -203,7 +203,7 @@ def tell(sandbox: Sandbox, image: str, message: str) -> threading.Thread:
     [
         ('{"variable": "0", "devices": ["GPU-a"]}', OK, "opened the GPU of its group, and sees no other"),
         ('{"variable": "0", "library": false}', PROBLEM, "the runtime isn't NVIDIA's"),
-        ("exec failed", UNTESTED, "said nothing"),
+        ("exec failed", UNTESTED, "reported nothing"),
     ],
 )
 def test_a_canary_says_whether_it_opened_its_gpu(sandbox: Sandbox, message: str, mark: str, text: str) -> None:
@@ -236,7 +236,7 @@ def test_a_lost_webhook_configuration_is_found(sandbox: Sandbox) -> None:
     assert (told.marks["webhooks"], told.marks["injection"]) == (PROBLEM, PROBLEM)
     assert "MutatingWebhookConfiguration deviceshare is missing" in told.texts["webhooks"]
     assert "manifests/webhooks.yaml" in told.texts["webhooks"]
-    assert "the mutating webhook is not asked" in told.texts["injection"]
+    assert "the mutating webhook is not called" in told.texts["injection"]
 
 
 def test_a_webhook_that_trusts_nobody_is_found(sandbox: Sandbox) -> None:
@@ -408,7 +408,7 @@ def test_who_may_see_little_is_told_what_was_not_tested(sandbox: Sandbox) -> Non
         "nodes",
     }
     assert told.marks["injection"] == OK and told.marks["your rights"] == WARNING
-    assert "ask again as who may: --context NAME" in told.texts["CRDs"]
+    assert "run doctor as a user who may: --context NAME" in told.texts["CRDs"]
 
 
 def test_a_cluster_without_deviceshare_is_told_so(sandbox: Sandbox) -> None:

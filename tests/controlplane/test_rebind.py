@@ -84,7 +84,7 @@ def no_violations(pool: Pool) -> None:
 
 
 def test_a_broken_device_is_replaced_in_place_and_comes_back_when_it_is_mended(pool: Pool) -> None:
-    """The whole story, from the error to the day on which the device is handed out again."""
+    """The whole story, from the error to the day on which the device can be allocated again."""
     node = pool.node()
     report(pool, node)
     group = pool.group()
@@ -125,7 +125,7 @@ def test_a_broken_device_is_replaced_in_place_and_comes_back_when_it_is_mended(p
         assert said == f"GPU-1@{SINCE}"
         report(pool, node)
         output, _ = recovery.communicate(timeout=30)
-        assert (recovery.returncode, output.split(" (")[0]) == (0, f"{GPU} 1 of node {node} is handed out again")
+        assert (recovery.returncode, output.split(" (")[0]) == (0, f"{GPU} 1 of node {node} can be allocated again")
     other = pool.group("other", 2)
     pool.apply(pod("waits", other))
     pool.eventually(lambda: pool.reason("waits"), refers("1 of 4 free"))

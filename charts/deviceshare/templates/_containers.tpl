@@ -67,7 +67,7 @@ capabilities:
       containerPort: 8888
       protocol: TCP
     {{- end }}
-  # A start waits for nothing: the probes are served first.
+  # No startup probe is needed: the probes are served first.
   livenessProbe:
     httpGet: {path: /livez, port: probe}
     periodSeconds: 5
@@ -102,13 +102,13 @@ capabilities:
   args:
     - --config=/etc/deviceshare-scheduler/config.yaml
     - --secure-port=10259
-    # Its metrics are for bearer tokens. Looking up who else may be trusted would need a right in kube-system.
+    # Metrics are served to bearer tokens only. Looking up further authentication would need a right in kube-system.
     - --authentication-skip-lookup=true
   ports:
     - name: scheduler
       containerPort: 10259
       protocol: TCP
-  # deviceshare's probe, by intent: the leading kube-scheduler can do nothing without the deviceshare beside it, and has to
+  # deviceshare's probe, on purpose: a leading kube-scheduler can't work without the deviceshare in its pod, and has to
   # leave the lease to another pod's. When kube-scheduler itself hangs, it loses the lease anyway.
   livenessProbe:
     httpGet: {path: /livez, port: probe}

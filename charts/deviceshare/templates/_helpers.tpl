@@ -29,7 +29,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version }}
 {{- end }}
 
-{{/* Not empty where the pod has a kube-scheduler; without the extender it would have nobody to ask. */}}
+{{/* Not empty where the pod has a kube-scheduler, which needs the extender. */}}
 {{- define "deviceshare.scheduler" -}}
 {{- if and .Values.scheduler.enabled (has "extender" .Values.roles) }}yes{{ end }}
 {{- end }}
@@ -43,10 +43,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "deviceshare.handover" -}}
 {{- if .Values.handover.nri -}}
 {{- if or .Values.handover.runtimeClassName .Values.agent.runtimeClassName -}}
-{{- fail "handover.nri and a RuntimeClass (handover.runtimeClassName, agent.runtimeClassName) exclude each other: the GPU operator deletes its RuntimeClasses where its NRI plugin is enabled, and a pod that names one is refused; leave the class out" -}}
+{{- fail "handover.nri and a RuntimeClass (handover.runtimeClassName, agent.runtimeClassName) exclude each other: the GPU operator deletes its RuntimeClasses where its NRI plugin is enabled, and a pod that names one is refused; unset the class" -}}
 {{- end -}}
 {{- if has .Values.handover.style (list "index" "uuid") -}}
-{{- fail (printf "handover.style=%s and handover.nri exclude each other: the plugin takes CDI names only; leave the style out, or say cdi" .Values.handover.style) -}}
+{{- fail (printf "handover.style=%s and handover.nri exclude each other: the plugin takes CDI names only; unset handover.style, or set it to cdi" .Values.handover.style) -}}
 {{- end -}}
 cdi
 {{- else -}}

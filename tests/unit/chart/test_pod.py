@@ -207,9 +207,9 @@ def test_how_devices_are_handed_over_is_told_to_deviceshare() -> None:
 @pytest.mark.parametrize(
     ("values", "way_out"),
     [
-        ({"handover": {"nri": True, "runtimeClassName": "nvidia"}}, "leave the class out"),
-        ({"handover": {"nri": True}, "agent": {"runtimeClassName": "nvidia"}}, "leave the class out"),
-        ({"handover": {"nri": True, "style": "uuid"}}, "leave the style out, or say cdi"),
+        ({"handover": {"nri": True, "runtimeClassName": "nvidia"}}, "unset the class"),
+        ({"handover": {"nri": True}, "agent": {"runtimeClassName": "nvidia"}}, "unset the class"),
+        ({"handover": {"nri": True, "style": "uuid"}}, "unset handover.style, or set it to cdi"),
     ],
 )
 def test_what_cannot_work_with_nvidias_nri_plugin_is_refused(values: Json, way_out: str) -> None:

@@ -64,7 +64,7 @@ def test_a_cluster_that_does_not_answer_is_called_unreachable(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("code", "reason", "said"),
     [
-        (403, "Forbidden", "This user may not read that: "),
+        (403, "Forbidden", "This user may not do that: "),
         (404, "", "deviceshare is not installed in this cluster: "),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_wrong_manifest_is_named_with_document_and_field(tmp_path: Path, manif
             "nodes.yaml, document 1, item 1, as a whole: object contains unknown field",
         ),
         ("- {name: n1, devices: {nvidia.com/gpu: four}}", "item 1, devices[nvidia.com/gpu]: expected `int`, got `str`"),
-        ("", "nodes.yaml: there is no node in it; write kubectl get nodes,nodedevices -o yaml there"),
+        ("", "nodes.yaml: it holds no node; fill it with kubectl get nodes,nodedevices -o yaml"),
     ],
 )
 def test_a_wrong_node_list_is_named_likewise(tmp_path: Path, nodes: str, said: str) -> None:

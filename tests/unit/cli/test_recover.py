@@ -68,7 +68,7 @@ def test_the_agent_is_told_of_the_findings_and_waited_for() -> None:
             tasks.create_task(agent(cluster))
             lines = await lift(cluster, "n1", ["0", "GPU-2"])
         assert said(cluster) == f"GPU-0@{SINCE},GPU-2@{SINCE}"
-        assert lines[0] == f"{GPU} 0 of node n1 is handed out again (it was: Xid 79)."
+        assert lines[0] == f"{GPU} 0 of node n1 can be allocated again (it was: Xid 79)."
         assert len(lines) == 2
 
     run(story())

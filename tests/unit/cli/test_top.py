@@ -188,7 +188,7 @@ def test_one_node_can_be_asked_alone(cluster: Cluster, tmp_path: Path) -> None:
     assert len(rows(top(tmp_path, "node-1"))) == 1
     unknown = top(tmp_path, "node-3")
     assert unknown.exit_code == 1
-    assert "node-3 is no shared node" in unknown.output
+    assert "node-3 is not a shared node" in unknown.output
 
 
 def test_programs_get_json(cluster: Cluster, tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_webhooks_that_leave_out_other_namespaces_than_the_setting_are_found() -
 
     assert webhooks.judge_left_out(leaving_out("a", "b"), {"a", "b"}) == []
     loose = only(webhooks.judge_left_out(leaving_out("a", "b", "c"), {"a", "b"}))
-    assert "leaves out c, but deviceshare believes what pods there say" in loose
+    assert "leaves out c, but deviceshare trusts the annotations of pods there" in loose
     assert "webhooks.excludedNamespaces" in loose and "--excluded-namespaces=a,b,c" in loose
     vain = only(webhooks.judge_left_out(leaving_out("a"), {"a", "b"}), WARNING)
     assert "deviceshare takes no pod of b into a group" in vain
@@ -226,7 +226,7 @@ CALL = 'POST …: 500 InternalError failed calling webhook "validate-pods.device
     [
         ("x509: certificate signed by unknown authority", "caBundle"),
         ('no endpoints available for service "deviceshare"', "no replica is ready"),
-        ('service "deviceshare" not found', "Service is gone"),
+        ('service "deviceshare" not found', "Service is missing"),
         ("dial tcp 10.0.0.1:443: connect: connection refused", "no replica answers"),
         ("context deadline exceeded", "port 9443"),
         ("something Go has not said yet", "port 9443"),
@@ -246,7 +246,7 @@ def test_a_pod_that_comes_back_as_it_was_sent_is_found() -> None:
 def test_who_else_refuses_the_dry_run_is_not_taken_for_us() -> None:
     """A quota, a policy, or RBAC: then the webhooks were not reached, and nothing is known."""
     ours = 'admission webhook "validate-pods.deviceshare.io" denied the request: …'
-    assert "the mutating webhook is not asked" in only(webhooks.judge_injection(Forbidden(ours), "default", RELEASE))
+    assert "the mutating webhook is not called" in only(webhooks.judge_injection(Forbidden(ours), "default", RELEASE))
     for said in ('User "bob" cannot create resource "pods"', "exceeded quota: compute"):
         assert "--namespace" in only(webhooks.judge_injection(Forbidden(said), "default", RELEASE), UNTESTED)
 
@@ -445,12 +445,12 @@ def test_a_canary_that_somebody_else_bound_is_found() -> None:
     """A scheduler of our name, without the extender."""
     naked = canary.pod("c", "c")
     naked["spec"]["nodeName"] = "n1"
-    assert "something other than" in only(canary.judge_pod(msgspec.convert(naked, Pod), RELEASE))
+    assert "not by deviceshare's extender" in only(canary.judge_pod(msgspec.convert(naked, Pod), RELEASE))
 
 
 def test_why_a_canary_waits_decides_the_cure() -> None:
     """Nobody looks at it, the extender can't be reached, or it just doesn't fit."""
-    assert "no kube-scheduler looks" in only(canary.judge_pod(waiting(), RELEASE))
+    assert "no kube-scheduler schedules" in only(canary.judge_pod(waiting(), RELEASE))
     refused = 'Post "http://127.0.0.1:8888/filter": connection refused'
     broken = only(canary.judge_pod(waiting(reason="Unschedulable", message=refused), RELEASE))
     assert refused in broken and "-c kube-scheduler " in broken

@@ -11,7 +11,7 @@ timeoutSeconds: {{ $.Values.webhooks.timeoutSeconds }}
 admissionReviewVersions: [v1]
 {{- end }}
 
-{{/* The namespaces left out: the webhooks don't ask about their pods, and deviceshare believes none of them. */}}
+{{/* The excluded namespaces: the webhooks aren't called for their pods, and deviceshare ignores their annotations. */}}
 {{- define "deviceshare.leftOut" -}}
 {{ append .Values.webhooks.excludedNamespaces .Release.Namespace | uniq | sortAlpha | toJson }}
 {{- end }}

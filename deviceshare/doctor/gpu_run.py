@@ -1,12 +1,12 @@
-"""Has a canary open its GPU: follows it from its binding to its end, and takes it away again."""
+"""A GPU canary's run: followed from its binding to the end of its container."""
 
 import asyncio
 from functools import partial
 from typing import Final
 
 from deviceshare.doctor import gpu
+from deviceshare.doctor.canary_run import NOTHING_FREE, free, run
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, Check, Finding, check, unread
-from deviceshare.doctor.flight import NOTHING_FREE, fly, free
 from deviceshare.doctor.kinds import RUNTIME_CLASSES, Rollout
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.pods import Pod
@@ -17,18 +17,18 @@ from deviceshare.loops.ports import ApiError, Cluster, NotFound
 NAME: Final = "gpu"
 POLL_SECONDS: Final = 1.0
 LAND_SECONDS: Final = 150.0
-"""From the binding to the end of the container; an image has to be pulled where deviceshare itself doesn't run."""
+"""From the binding to the end of the container; the image has to be pulled where deviceshare doesn't run."""
 STUCK_SECONDS: Final = 10.0
-"""How long a container may be unable to start before it is called so: the kubelet tries some of these again."""
+"""How long a container may fail to start before it is reported: the kubelet retries some of these."""
 _NO_IMAGE: Final = Finding(
     UNTESTED,
-    f"there is no Deployment {contract.NAME} whose image a canary could run",
+    f"no Deployment {contract.NAME} was found, whose image the GPU canary runs",
     "name an image of deviceshare with --gpu-image, or the namespace of its release with --release-namespace",
 )
 
 
 async def examine(api: Cluster, namespace: str, release: str, deployment: Rollout | None, image: str) -> Check:
-    """Sends one through `namespace`, with `image` or that of the Deployment."""
+    """Runs a GPU canary in `namespace`, with `image` or that of the Deployment."""
     own = deployment.container(contract.NAME) if deployment else None
     image = image or (own.image if own else "")
     if not image:
@@ -41,19 +41,19 @@ async def examine(api: Cluster, namespace: str, release: str, deployment: Rollou
     except ApiError as error:
         return check(NAME, "", [unread("RuntimeClasses, nodes and ledgers", error)])
     make = partial(gpu.pod, image=image)
-    said, findings = await fly(
+    said, findings = await run(
         api, namespace, release, gpu.RESOURCE, make=make, land=lambda bound: _land(api, namespace, bound)
     )
     return check(NAME, said, findings)
 
 
 async def _missing_class(api: Cluster, deployment: Rollout | None) -> Finding | None:
-    """A pod that names a RuntimeClass which isn't there is refused: there is nothing to send."""
+    """A finding where pods are given a RuntimeClass that doesn't exist: the API server refuses them."""
     name = deployment.flag("runtime-class") if deployment else None
     if not name or any(each.metadata.name == name for each in await api.list(RUNTIME_CLASSES)):
         return None
-    what = f"pods of groups are given the RuntimeClass {name!r}, which isn't there, so each is refused"
-    cure = "set handover.runtimeClassName to one that is there, or to none; see docs/handover.md"
+    what = f"pods of groups are given the RuntimeClass {name!r}, which doesn't exist, so each is refused"
+    cure = "set handover.runtimeClassName to an existing RuntimeClass, or to none; see docs/handover.md"
     return Finding(PROBLEM, what, cure)
 
 
@@ -66,7 +66,7 @@ async def _nothing_to_open(api: Cluster) -> Finding:
 
 
 async def _land(api: Cluster, namespace: str, bound: Pod) -> tuple[str, list[Finding]]:
-    """What the canary saw, once its container has ended, or can't start."""
+    """Waits until the canary's container has ended or can't start, and judges what it saw."""
     name = bound.metadata.name
     loop = asyncio.get_running_loop()
     deadline = loop.time() + LAND_SECONDS
@@ -75,7 +75,9 @@ async def _land(api: Cluster, namespace: str, bound: Pod) -> tuple[str, list[Fin
         try:
             seen = await api.get(gpu.CANARIES, name, namespace)
         except NotFound:
-            return "", [Finding(UNTESTED, "somebody deleted the canary before it saw anything", "run it again")]
+            return "", [
+                Finding(UNTESTED, "the canary was deleted by somebody else before it reported", "run doctor again")
+            ]
         now = loop.time()
         if seen.stuck and stuck_until is None:
             stuck_until = now + STUCK_SECONDS
@@ -90,5 +92,5 @@ async def _land(api: Cluster, namespace: str, bound: Pod) -> tuple[str, list[Fin
 async def _events(api: Cluster, namespace: str, name: str) -> list[Event]:
     try:
         return await api.list(EVENTS, namespace=namespace, field_selector=f"involvedObject.name={name}")
-    except ApiError:  # they would only say more
+    except ApiError:  # events only add detail
         return []

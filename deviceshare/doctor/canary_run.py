@@ -1,6 +1,6 @@
-"""Sends a canary all the way, through scheduler, extender and leader, and takes it away again.
+"""A canary's run: created, bound by scheduler and extender, noticed by the leader, deleted.
 
-Whatever happens, Ctrl-C too, group and pod are deleted; what a killed doctor left behind, the next one finds by label.
+Group and pod are deleted whatever happens, at Ctrl-C too; what a killed doctor leaves, the next one finds by label.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ log = structlog.get_logger(__name__)
 
 POLL_SECONDS: Final = 0.3
 BIND_SECONDS: Final = 30.0
-"""A busy scheduler takes seconds; who waits longer waits for something that doesn't come."""
+"""A busy scheduler takes seconds; after this the pod counts as not schedulable."""
 STATUS_SECONDS: Final = 15.0
 CLEAN_SECONDS: Final = 30.0
 
 
 async def examine(api: Cluster, namespace: str, release: str) -> Check:
-    """Sends one through `namespace`."""
+    """Runs a canary that runs nothing, in `namespace`."""
     try:
         findings = canary.judge_leftovers(await api.list(GROUPS, label_selector=canary.SELECTOR))
         resource = await free(api)
@@ -37,20 +37,20 @@ async def examine(api: Cluster, namespace: str, release: str) -> Check:
         return check("canary", "", [unread("groups, nodes and ledgers", error)])
     if not resource:
         return check("canary", "", [*findings, NOTHING_FREE])
-    said, found = await fly(api, namespace, release, resource)
+    said, found = await run(api, namespace, release, resource)
     return check("canary", said, [*findings, *found])
 
 
 NOTHING_FREE: Final = Finding(
-    UNTESTED, "no device is free, so nothing was sent through", "run it again when one is: deviceshare inspect"
+    UNTESTED, "no device is free, so no canary was created", "run doctor again when one is; see deviceshare inspect"
 )
 
 
-async def fly(
+async def run(
     api: Cluster, namespace: str, release: str, resource: str, *, make: Make = canary.pod, land: Land | None = None
 ) -> tuple[str, list[Finding]]:
-    """What there is to say where all is well, and what isn't. `make` is given the names of the pod and of its group;
-    `land` says, of a pod that was bound as it should be, what became of it, in place of what is said otherwise."""
+    """The text for a healthy outcome, and the findings. `make` is called with the names of the pod and of its group;
+    `land` judges a pod that was bound as it should be, and its text replaces the usual one."""
     name = f"deviceshare-canary-{secrets.token_hex(4)}"
     said, findings = "", list[Finding]()
     try:
@@ -62,7 +62,7 @@ async def fly(
             if land and seen.node and not findings:
                 said, findings = await land(seen)
         except Forbidden as error:
-            cure = "ask again as who may make groups and pods, or leave it out: --no-canary"
+            cure = "run doctor as a user who may create groups and pods, or with --no-canary"
             findings = [Finding(UNTESTED, f"the canary was refused: {error}", cure)]
         except ApiError as error:
             findings = [Finding(PROBLEM, f"the canary was refused: {error}", "see the findings above")]
@@ -80,7 +80,7 @@ async def _follow(api: Cluster, namespace: str, release: str, name: str, resourc
             break
         await asyncio.sleep(POLL_SECONDS)
     if not seen.node and not await free(api, resource):
-        return seen, [NOTHING_FREE]  # somebody else took the last one meanwhile
+        return seen, [NOTHING_FREE]  # another group took the last device meanwhile
     if findings := canary.judge_pod(seen, release):
         return seen, findings
     deadline = loop.time() + STATUS_SECONDS
@@ -92,7 +92,7 @@ async def _follow(api: Cluster, namespace: str, release: str, name: str, resourc
 
 
 async def _clean(api: Cluster, namespace: str, name: str) -> list[Finding]:
-    """The pod, then its group, which may not go before it. Tries until the time is up: the webhook may lag behind."""
+    """Deletes the pod, then its group; retries with a deadline, as the webhook may still see the pod in its mirror."""
     error: ApiError | None = None
     places: tuple[tuple[str, Kind[Any]], ...] = ((namespace, PODS), ("", GROUPS))
     try:
@@ -114,5 +114,5 @@ async def _clean(api: Cluster, namespace: str, name: str) -> list[Finding]:
 
 
 async def free(api: Cluster, wanted: str = "") -> str:
-    """A resource of which a device is free, `wanted` if it is given; or "". Raises ApiError."""
+    """A resource with a free device, only `wanted` if that is given; or "". Raises ApiError."""
     return canary.free_resource(await api.list(NODES), await api.list(NODE_DEVICES), wanted)

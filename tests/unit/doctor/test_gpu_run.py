@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from deviceshare.doctor import gpu, landing
+from deviceshare.doctor import gpu, gpu_run
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, Check
 from deviceshare.doctor.kinds import Rollout
 from deviceshare.domain import contract
@@ -63,7 +63,7 @@ def examined(cluster: BindingCluster, directory: Path, *flags: str, image: str =
 
     async def ask(file: str) -> Check:
         async with connect(file) as connection:
-            return await landing.examine(Api(connection), "default", contract.NAMESPACE, deployment, "")
+            return await gpu_run.examine(Api(connection), "default", contract.NAMESPACE, deployment, "")
 
     with served(cluster.answer, directory) as kubeconfig:
         check = asyncio.run(ask(kubeconfig))
@@ -87,7 +87,7 @@ def test_a_container_that_cant_start_isnt_waited_for_to_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its kubelet tries it again, and has had its chance."""
-    monkeypatch.setattr(landing, "STUCK_SECONDS", 0.0)
+    monkeypatch.setattr(gpu_run, "STUCK_SECONDS", 0.0)
     waiting = {"reason": "CreateContainerError", "message": "unresolvable CDI devices m/gpu=0"}
     [found] = examined(BindingCluster({"waiting": waiting}), tmp_path).findings
     assert (found.mark, "m/gpu=0" in found.what) == (PROBLEM, True)
@@ -96,9 +96,9 @@ def test_a_container_that_cant_start_isnt_waited_for_to_the_end(
 def test_no_canary_is_sent_where_it_would_be_refused_or_could_open_nothing(tmp_path: Path) -> None:
     """A class that isn't there, no image, another vendor's devices, or none that is free."""
     for cluster, flags, image, mark, text in (
-        (BindingCluster({}), ("--runtime-class=nvidia",), IMAGE, PROBLEM, "'nvidia', which isn't there"),
-        (BindingCluster({}), (), "", UNTESTED, "no Deployment deviceshare whose image"),
-        (BindingCluster({}, {AMD: 1}), (), IMAGE, UNTESTED, "can open NVIDIA GPUs only"),
+        (BindingCluster({}), ("--runtime-class=nvidia",), IMAGE, PROBLEM, "'nvidia', which doesn't exist"),
+        (BindingCluster({}), (), "", UNTESTED, "no Deployment deviceshare was found, whose image"),
+        (BindingCluster({}, {AMD: 1}), (), IMAGE, UNTESTED, "only NVIDIA's GPUs can be opened"),
         (BindingCluster({}, {}), (), IMAGE, UNTESTED, "no device is free"),
     ):
         [found] = examined(cluster, tmp_path, *flags, image=image).findings
@@ -107,4 +107,4 @@ def test_no_canary_is_sent_where_it_would_be_refused_or_could_open_nothing(tmp_p
 
 def test_the_pod_outlives_the_doctors_patience_by_little() -> None:
     """So that what a killed doctor leaves ends soon."""
-    assert landing.LAND_SECONDS < gpu.LIFE_SECONDS
+    assert gpu_run.LAND_SECONDS < gpu.LIFE_SECONDS

@@ -1,4 +1,4 @@
-"""What a command does about others: it begins again when they wrote first, and waits for them to do their part."""
+"""Retries on conflict, and polls with a deadline."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,24 +13,24 @@ T = TypeVar("T")
 
 TRIES = 8
 LOOK_SECONDS = 0.3
-"""Between two looks."""
+"""Between two attempts, and between two polls."""
 
 
-async def insist(attempt: Callable[[], Awaitable[T]]) -> T:
-    """What `attempt` returns, which reads and then writes on condition that nobody else wrote.
+async def retry_on_conflict(attempt: Callable[[], Awaitable[T]]) -> T:
+    """What `attempt` returns, which reads an object and writes it with the resourceVersion that it read.
 
     Raises:
-        ClickException: others were faster each time.
+        ClickException: every attempt met a conflict.
     """
     for _ in range(TRIES):
         try:
             return await attempt()
         except Conflict:
             await asyncio.sleep(LOOK_SECONDS)
-    raise click.ClickException("Others changed the same object each time; try again")
+    raise click.ClickException("The object was changed by others at each attempt; run the command again")
 
 
-async def wait_for(look: Callable[[], Awaitable[T | None]], *, doing: str, seconds: float) -> T | None:
+async def poll(look: Callable[[], Awaitable[T | None]], *, doing: str, seconds: float) -> T | None:
     """What `look` returns as soon as it isn't None; None when `seconds` have passed. A terminal shows `doing`."""
     with waiting(doing):
         try:
