@@ -84,7 +84,7 @@ class Case(NamedTuple):
 
 
 def possible(case: Case) -> bool:
-    """Whether a node can be so: what is lost is neither split nor the plugin's, and without an agent in claims only."""
+    """Whether a node can be so. What is lost is not split nor the plugin's; without an agent only claims know of it."""
     if case.health is Health.LOST and (case.plugin or case.split or case.withheld):
         return False
     if case.watched:
