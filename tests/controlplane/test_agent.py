@@ -83,7 +83,7 @@ def test_an_agent_reports_its_nodes_devices_and_pods_are_told_uuids(pool: Pool, 
     version = pool.get("ndev", node)["metadata"]["resourceVersion"]
     agent.stop()
     agent.start()
-    pool.eventually(lambda: agent.said("Read the devices"), lambda said: len(said) == 2)
+    pool.eventually(lambda: agent.said("Agent read the devices"), lambda said: len(said) == 2)
     assert len(agent.said("Reported hardware")) == 1
     assert pool.get("ndev", node)["metadata"]["resourceVersion"] == version
 
