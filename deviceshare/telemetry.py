@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from time import perf_counter
-from types import TracebackType
 from typing import Literal, Self, TextIO
 
 import structlog
@@ -214,9 +213,7 @@ class MeasuredRequest:
         self.started = perf_counter()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.duration.observe(perf_counter() - self.started)
         self.inflight.dec()
         if error is not None:

@@ -1,11 +1,12 @@
 """The picture of the cluster as tables that fit on a screen, for 3 nodes and for 300."""
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
 from deviceshare.cli.folding import SHOWN, counted, fold, more, natural
-from deviceshare.cli.output import Cell, Part, group_name, joined, styled, table
+from deviceshare.cli.output import Cell, Part, group_name, joined, spaced, styled, table
 from deviceshare.cli.troubles import troubles
 from deviceshare.domain.answers.picture import Count, DeviceView, NodeView, Picture, WaitingPod
 from deviceshare.domain.placement.device_state import Use
@@ -27,10 +28,7 @@ def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[
         _troubles(picture, shown),
         _waiting(picture, shown, now),
     ]
-    parts: Section = []
-    for section in sections:
-        parts += [*section, ""] if section else []
-    return [*parts, *total(picture)]
+    return [*spaced(sections), *total(picture)]
 
 
 def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
@@ -44,7 +42,9 @@ def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
         name = node.name
         for count in node.counts or [Count("")]:
             mine = [device for device in node.devices if device.resource == count.resource]
-            hardware = (_models(mine), _memories(mine), node.driver) if wide else ()
+            hardware = (
+                (_distinct(each.model for each in mine), _distinct(map(_memory, mine)), node.driver) if wide else ()
+            )
             used = f"{count.allocated}/{count.total}" if count.resource else ""
             made.add_row(name, count.resource, used, *hardware, _who(node, count.resource, mine))
             name = ""
@@ -125,12 +125,8 @@ def _health(device: DeviceView) -> Cell:
     return styled("healthy", "green") if device.watched else styled("not watched", "dim")
 
 
-def _models(devices: list[DeviceView]) -> str:
-    return ", ".join(sorted({device.model for device in devices if device.model}))
-
-
-def _memories(devices: list[DeviceView]) -> str:
-    return ", ".join(sorted({_memory(device) for device in devices if device.memory_mib}))
+def _distinct(texts: Iterable[str]) -> str:
+    return ", ".join(sorted({*filter(None, texts)}))
 
 
 def _memory(device: DeviceView) -> str:

@@ -7,7 +7,7 @@ with `styled`). A test refuses every other module of the command line that print
 Tables are for people. JSON and YAML are for programs: their values are exact, with escapes of their own.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 from zlib import crc32
@@ -73,6 +73,11 @@ def table(*columns: str) -> Grid:
     for column in columns:
         made.add_column(column, overflow="fold", no_wrap=False)
     return made
+
+
+def spaced(sections: Iterable[Sequence[Part]]) -> list[Part]:
+    """The parts of the sections that have some, with an empty line after each section."""
+    return [part for section in sections if section for part in (*section, "")]
 
 
 def group_name(name: str) -> Text:

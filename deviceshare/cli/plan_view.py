@@ -2,7 +2,7 @@
 
 from deviceshare.cli.folding import SHOWN, counted, fold, more
 from deviceshare.cli.inspect_view import nodes, total
-from deviceshare.cli.output import Part, group_name, styled, table
+from deviceshare.cli.output import Part, group_name, spaced, styled, table
 from deviceshare.domain.answers.plan import Placement, Plan
 from deviceshare.domain.wording import listed
 
@@ -11,10 +11,7 @@ def view(plan: Plan, *, details: bool) -> list[Part]:
     """The sections, with an empty line between; `details` adds the nodes and folds nothing."""
     shown = None if details else SHOWN
     sections = [_placed(plan, shown), _waiting(plan, shown), nodes(plan.after, None, wide=False) if details else []]
-    parts: list[Part] = []
-    for section in sections:
-        parts += [*section, ""] if section else []
-    return [*parts, styled("Then", "bold"), *total(plan.after)]
+    return [*spaced(sections), styled("Then", "bold"), *total(plan.after)]
 
 
 def _placed(plan: Plan, shown: int | None) -> list[Part]:

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,8 +30,14 @@ from deviceshare.sandbox.progress import Progress
 _RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
-class _Failed(click.ClickException):
-    """Shown as `Error: …`, exit status 1."""
+class _Commands(click.Group):
+    """Shows a SandboxError of any command as `Error: …`, exit status 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SandboxError as error:
+            raise click.ClickException(str(error)) from error
 
 
 def _resource(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -49,7 +56,7 @@ _directory = click.option(
 )
 
 
-@click.group(short_help="A real Kubernetes on this machine, to try it on.")
+@click.group(cls=_Commands, short_help="A real Kubernetes on this machine, to try it on.")
 def sandbox() -> None:
     """Run a real Kubernetes control plane on this machine, with simulated nodes or a real one."""
 
@@ -98,15 +105,12 @@ def up(
         deviceshare=not (no_deviceshare or bare),
         bare=bare,
     )
-    try:
-        if detach:
-            _welcome(start(options, directory, Progress()), detached=True)
-            return
-        with running(options, directory, progress=Progress()) as started:
-            _welcome(started, detached=False)
-            _await_end(started)
-    except SandboxError as error:
-        raise _Failed(str(error)) from error
+    if detach:
+        _welcome(start(options, directory, Progress()), detached=True)
+        return
+    with running(options, directory, progress=Progress()) as started:
+        _welcome(started, detached=False)
+        _await_end(started)
 
 
 @sandbox.command(short_help="Show pods sharing GPUs, step by step.")
@@ -116,10 +120,7 @@ def demo() -> None:
     The exit status is 0 only if every step went as described.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Exit as at Ctrl-C, which stops the sandbox.
-    try:
-        sys.exit(0 if tell(FilteringConsole(), Progress()) else 1)
-    except SandboxError as error:
-        raise _Failed(str(error)) from error
+    sys.exit(0 if tell(FilteringConsole(), Progress()) else 1)
 
 
 @sandbox.command(short_help="Import an image into the real node.")
@@ -130,22 +131,16 @@ def load(archive: Path, directory: Path) -> None:
 
     The node can't reach a registry. A pod's image needs a tag other than `latest`, or imagePullPolicy: IfNotPresent.
     """
-    try:
-        with Progress().stage(f"Importing {archive}"):
-            Sandbox(Layout(directory)).import_image(archive)
-    except SandboxError as error:
-        raise _Failed(str(error)) from error
+    with Progress().stage(f"Importing {archive}"):
+        Sandbox(Layout(directory)).import_image(archive)
 
 
 @sandbox.command()
 @_directory
 def down(directory: Path) -> None:
     """End a sandbox. Its logs stay until the next start."""
-    try:
-        with Progress().stage("Ending the sandbox"):
-            ran = stop(directory)
-    except SandboxError as error:
-        raise _Failed(str(error)) from error
+    with Progress().stage("Ending the sandbox"):
+        ran = stop(directory)
     say(f"The sandbox in {directory} has ended." if ran else f"No sandbox runs in {directory}.")
 
 

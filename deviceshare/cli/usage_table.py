@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from deviceshare.cli.agents import DeviceNow, NodeNow
+from deviceshare.cli.agents import NodeNow
 from deviceshare.cli.output import Cell, Grid, group_name, joined, styled, table
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage
 
@@ -16,10 +16,11 @@ def cluster_table(nodes: list[NodeNow]) -> Grid:
         for position, device in enumerate(node.devices):
             name = styled("" if position else node.node, "bold")
             holders: Cell = joined(*map(group_name, device.groups), between=", ") if device.groups else NONE
-            made.add_row(name, *_numbers(device), holders, "", device.model, "", _ailment(device))
+            made.add_row(name, *_numbers(device), holders, "", device.model, "", styled(device.unhealthy, "red"))
             for memory, process in _processes(device):
                 whose = styled(process.pod or "no pod", "" if process.pod else "dim")
-                row = (whose, process.container, process.name or NONE, str(process.pid), _trespass(process))
+                trespass = styled("trespass" if process.trespass else "", "red")
+                row = (whose, process.container, process.name or NONE, str(process.pid), trespass)
                 made.add_row("", "", "", memory, *row)
     return made
 
@@ -44,11 +45,3 @@ def _processes(device: DeviceUsage) -> Iterator[tuple[str, DeviceProcess]]:
     for process in sorted(device.processes, key=lambda each: (-each.memory_mib, each.pid)):
         # 0 means that the driver doesn't report this process's memory.
         yield str(process.memory_mib) if process.memory_mib else NONE, process
-
-
-def _ailment(device: DeviceNow) -> Cell:
-    return styled(device.unhealthy, "red")
-
-
-def _trespass(process: DeviceProcess) -> Cell:
-    return styled("trespass" if process.trespass else "", "red")

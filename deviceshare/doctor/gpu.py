@@ -31,20 +31,17 @@ _UNRESOLVABLE: Final = "unresolvable CDI devices"
 """Runtimes' error for a name that no CDI specification has; it has no code (cncf-tags/container-device-interface)."""
 
 
-class Standstill(Struct, frozen=True):
+class Standstill(Struct, frozen=True, rename="camel"):
+    """Why a container doesn't run: not yet, or not any more."""
+
     reason: str = ""
     message: str = ""
-
-
-class Exit(Struct, frozen=True, rename="camel"):
     exit_code: int = 0
-    reason: str = ""
-    message: str = ""
 
 
 class CanaryState(Struct, frozen=True):
     waiting: Standstill | None = None
-    terminated: Exit | None = None
+    terminated: Standstill | None = None
 
 
 class CanaryContainer(Struct, frozen=True):
@@ -182,7 +179,7 @@ def _refused(seen: CanaryPod, text: str) -> Finding:
     return Finding(PROBLEM, what, f"{cure}; {_SEE}")
 
 
-def _dumb(ended: Exit) -> Finding:
+def _dumb(ended: Standstill) -> Finding:
     what = f"the canary's container reported nothing: {ended.reason or 'it ended'}, exit code {ended.exit_code}"
     return Finding(UNTESTED, what, "name an image of this release of deviceshare with --gpu-image")
 

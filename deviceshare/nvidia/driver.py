@@ -6,7 +6,6 @@ Reference: https://docs.nvidia.com/deploy/nvml-api/
 
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Final, Self
 
 import pynvml
@@ -113,9 +112,7 @@ class Driver:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -1,4 +1,4 @@
-"""The one error of the sandbox: what went wrong, and the command or setting that mends it."""
+"""The one error of the sandbox: what went wrong, and the command or setting that solves it."""
 
 
 class SandboxError(Exception):

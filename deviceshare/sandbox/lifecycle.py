@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -177,15 +178,13 @@ def _await_ready(layout: Layout, progress: Progress) -> None:
             time.sleep(_POLL_SECONDS)
         else:
             with progress.stage(state.stage.capitalize()):
-                _await_next_stage(layout, state.stage, deadline)
+                _await(partial(_left, layout, state.stage), deadline - time.monotonic())
 
 
-def _await_next_stage(layout: Layout, stage: str, deadline: float) -> None:
-    while layout.running() and time.monotonic() < deadline:
-        state = layout.state()
-        if state is not None and state.stage != stage:
-            return
-        time.sleep(_POLL_SECONDS)
+def _left(layout: Layout, stage: str) -> bool:
+    """Whether the start isn't at this stage any more."""
+    state = layout.state()
+    return not layout.running() or (state is not None and state.stage != stage)
 
 
 def _why(layout: Layout) -> str:

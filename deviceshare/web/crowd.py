@@ -6,6 +6,7 @@ the API server, with its few connections and small reviews, is still accepted. A
 answered is spared: it is about to make room anyway.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 
@@ -107,7 +108,7 @@ class Crowd:
         party.held -= held
         self.held -= held
 
-    def _victim(self, weigh: "_Weigh", but: Member | None = None) -> Member | None:
+    def _victim(self, weigh: Callable[[_Party, int], int], but: Member | None = None) -> Member | None:
         """The oldest connection of the address that weighs most, among those that can be closed."""
         eldest: dict[str, tuple[int, Member]] = {}
         for address, party in self._parties.items():
@@ -117,7 +118,3 @@ class Crowd:
                     eldest[address] = (weight, member)
                     break
         return max(eldest.values(), key=lambda each: each[0])[1] if eldest else None
-
-
-class _Weigh(Protocol):
-    def __call__(self, party: _Party, held: int, /) -> int: ...

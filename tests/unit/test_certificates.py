@@ -49,6 +49,20 @@ def test_a_certificate_does_not_outlive_its_authority() -> None:
     assert a_certificate(authority).validity == Validity(NOW - HOUR, NOW + 2 * HOUR)
 
 
+def test_a_client_is_a_user_of_a_group_and_no_server() -> None:
+    """Kubernetes reads the user from the common name and the group from the organization."""
+    authority = an_authority()
+    issued = issuance.issue(
+        authority, "user", organization="system:masters", for_client=True, now=NOW, lifetime=DAY, skew=HOUR
+    )
+    certificate = x509.load_pem_x509_certificate(issued.certificate.encode())
+    assert certificate.subject.rfc4514_string() == "CN=user,O=system:masters"
+    with pytest.raises(x509.ExtensionNotFound):
+        certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    with pytest.raises(VerificationError):
+        verify(issued, [authority.certificate])
+
+
 def test_an_authority_is_read_back_as_it_was_made() -> None:
     """From what a Secret holds of it."""
     authority = an_authority()

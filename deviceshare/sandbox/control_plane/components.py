@@ -28,7 +28,7 @@ _SIMULATED_PODS = [
 
 
 class Component(msgspec.Struct, frozen=True):
-    """One process: how to start it and how to ask whether it is well."""
+    """One process: how to start it and how to ask whether it is healthy."""
 
     name: str
     command: list[str]

@@ -1,4 +1,4 @@
-"""Asks processes whether they are well: 200 on their health URL, and nothing else counts.
+"""Health probes of processes: 200 on their health URL, and nothing else counts.
 
 Each probe has a connection of its own, closed before its answer is given: a kept one could outlive the process that it
 is about. That is also why this is no HTTP client, whose connections close when it suits the client.

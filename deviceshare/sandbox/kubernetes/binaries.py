@@ -66,14 +66,14 @@ def find(progress: Progress, *, node: bool = False) -> Binaries:
             continue
         return _complete(directory, needed, version, progress)
     reasons.append(f"no directory of PATH or of {kubernetes_cache()} holds all of {', '.join(needed)}")
-    for make in (
+    made = _first(
+        reasons,
         lambda: release.download(needed, wanted, progress),
         # All of them in any case: the two more take a minute now, and several in a build of their own.
         lambda: debian.build((*REQUIRED, *NODE), wanted, progress),
-    ):
-        made = _attempt(make, reasons)
-        if made is not None:
-            return _complete(made, needed, _version(made / "kube-apiserver"), progress)
+    )
+    if made is not None:
+        return _complete(made, needed, _version(made / "kube-apiserver"), progress)
     raise SandboxError(
         "No Kubernetes control plane binaries could be had:\n" + "\n".join(f"  - {reason}" for reason in reasons),
         f"Put {', '.join(needed)} and etcd into one directory and set KUBEBUILDER_ASSETS to it.",
@@ -93,12 +93,14 @@ def _newest_first(directory: Path) -> tuple[int, ...]:
     return tuple(-int(number) for number in re.findall(r"\d+", directory.parent.name))
 
 
-def _attempt(make: Callable[[], Path], reasons: list[str]) -> Path | None:
-    try:
-        return make()
-    except SandboxError as error:
-        reasons.append(str(error).replace("\n", "\n    "))
-        return None
+def _first(reasons: list[str], *ways: Callable[[], Path]) -> Path | None:
+    """What the first way makes that works; `reasons` get why the others didn't."""
+    for make in ways:
+        try:
+            return make()
+        except SandboxError as error:
+            reasons.append(str(error).replace("\n", "\n    "))
+    return None
 
 
 def _complete(directory: Path, names: Sequence[str], version: str, progress: Progress) -> Binaries:
@@ -112,10 +114,8 @@ def _etcd(directory: Path, progress: Progress) -> Path:
     if found := shutil.which("etcd", path=search_path):
         return Path(found)
     reasons: list[str] = []
-    for make in (lambda: release.download_etcd(progress), lambda: debian.fetch_etcd(progress)):
-        fetched = _attempt(make, reasons)
-        if fetched is not None:
-            return fetched
+    if fetched := _first(reasons, lambda: release.download_etcd(progress), lambda: debian.fetch_etcd(progress)):
+        return fetched
     raise SandboxError(
         "etcd is missing:\n" + "\n".join(f"  - {reason}" for reason in reasons),
         "Install it (Debian: apt-get install etcd-server) or put it on PATH.",

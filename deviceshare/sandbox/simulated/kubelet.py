@@ -11,6 +11,7 @@ import asyncio
 import datetime
 import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -80,7 +81,9 @@ class Kubelet:
                 changed.clear()
                 pause = await self._do(pod)
                 if pause != 0:
-                    await _wait(changed, pause)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await changed.wait()
         finally:
             del self._changes[uid]
 
@@ -149,14 +152,6 @@ class Kubelet:
             await self._api.patch(NODES, node, {"status": {"conditions": conditions()}}, subresource="status")
         except ApiError as error:
             log.warning("Failed to report a node ready", node=node, error=str(error))
-
-
-async def _wait(changed: asyncio.Event, seconds: float | None) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await changed.wait()
-    except TimeoutError:
-        return
 
 
 async def serve(kubeconfig: str, port: int) -> None:
