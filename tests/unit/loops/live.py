@@ -1,7 +1,7 @@
 """The model API server with everything around it that a reconciler lives on, in virtual time.
 
-Requests take a moment, mirrors lag behind by another, and the test may have a request fail. `story` runs a test's
-coroutine; what it awaits takes no real time.
+Requests take a moment, mirrors lag behind by another, and the test may have a request fail. A test is
+`@in_virtual_time`: what it awaits takes no real time.
 """
 
 import asyncio
@@ -325,6 +325,15 @@ class World:
             task.cancel()
             await asyncio.wait({task})
             assert task.cancelled(), task.exception()
+
+
+@asynccontextmanager
+async def led_world(devices: int = 4, **changes: Any) -> AsyncIterator[World]:
+    """A world with the node n1, in which a controller leads."""
+    world = World()
+    world.node("n1", devices, **changes)
+    async with world.leading():
+        yield world
 
 
 async def soon(true: Callable[[], object], seconds: float = 2.0) -> None:

@@ -140,6 +140,10 @@ class RebindWorld(World):
         """Only at last."""
 
     def settle(self) -> None:
+        # Every replica deletes impostors; until then what their containers may have stays reserved.
+        for pod in self.cluster.all(PODS):
+            if pod.impostor:
+                self.cluster.remove(PODS, pod.metadata.name, pod.metadata.namespace)
         for ledger in self.cluster.all(NODE_DEVICES):
             if ledger.node in self.lost:
                 continue
