@@ -1,4 +1,4 @@
-"""The nodes: is one shared, have the shared ones devices, and are the labels the ones that were meant?"""
+"""Checks of the nodes: one is shared, shared ones have devices, and labels are the ones that were meant."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

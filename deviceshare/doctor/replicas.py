@@ -1,4 +1,4 @@
-"""Is somebody at work: replicas that are ready, a leader that renews its lease, the kube-scheduler, the agents?"""
+"""Checks of the processes: ready replicas, a leader that renews its lease, kube-scheduler, agents."""
 
 import asyncio
 import time

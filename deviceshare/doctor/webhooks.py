@@ -1,4 +1,4 @@
-"""The webhooks: are they configured and trusted, and does a pod really come back injected?
+"""Checks of the webhooks: they are configured and trusted, and a pod really comes back injected.
 
 The dry run proves the whole way, API server to replica and back, and leaves nothing behind.
 """

@@ -1,4 +1,4 @@
-"""A node as deviceshare sees it: does it take part, is it ready, and was it rebooted?"""
+"""Nodes as deviceshare sees them: whether one is shared, is ready, and has rebooted."""
 
 from msgspec import Struct, field
 

@@ -15,7 +15,7 @@ from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import in_virtual_time
 
 
-class Scheduler:
+class OneTryScheduler:
     """Tries each pod once, and again only when the pod changes, as kube-scheduler does at its worst."""
 
     def __init__(self, world: World) -> None:
@@ -84,7 +84,7 @@ async def test_groups_that_wait_get_their_turn_one_after_the_other() -> None:
     for number in range(6):
         world.group(f"g{number}")
         world.pod(f"p{number}", f"g{number}")
-    scheduler = asyncio.create_task(Scheduler(world).run())
+    scheduler = asyncio.create_task(OneTryScheduler(world).run())
     async with world.leading():
         for _ in range(6):
             await soon(lambda: any(pod.lives for pod in world.cluster.all(PODS)), 3)
@@ -116,7 +116,7 @@ async def test_everything_settles_whatever_the_api_server_does(seed: int) -> Non
         world.group(f"g{number}")
         for pod in range(3):
             world.pod(f"g{number}-p{pod}", f"g{number}")
-    scheduler = asyncio.create_task(Scheduler(world).run())
+    scheduler = asyncio.create_task(OneTryScheduler(world).run())
     async with world.leading():
         for _ in range(12):
             await asyncio.sleep(random.uniform(0, 4))
@@ -141,12 +141,12 @@ async def test_a_new_leader_goes_on_where_the_old_one_was_killed() -> None:
         for pod in range(3):
             world.pod(f"g{number}-p{pod}", f"g{number}")
     for moment in range(40):
-        scheduler = asyncio.create_task(Scheduler(world).run())
+        scheduler = asyncio.create_task(OneTryScheduler(world).run())
         async with world.leading():
             await asyncio.sleep(0.003 * moment)
         scheduler.cancel()
         world = world.successor()
-    scheduler = asyncio.create_task(Scheduler(world).run())
+    scheduler = asyncio.create_task(OneTryScheduler(world).run())
     async with world.leading():
         await everything_settled(world)
         check(world)

@@ -85,7 +85,7 @@ def elector(server: LeaseServer, name: str) -> Elector:
     return Elector(cast("Cluster", server), name, clock=asyncio.get_running_loop().time)
 
 
-class Work:
+class LeadersWork:
     """What a leader does: nothing, for ever, while noting when."""
 
     def __init__(self, slow_stop: float = 0.0) -> None:
@@ -115,7 +115,7 @@ async def running(candidate: Elector, work: Callable[[], Awaitable[None]]) -> As
 @in_virtual_time
 async def test_the_first_takes_the_lease_and_keeps_it() -> None:
     """And what it writes is what the API server and people expect of a Lease."""
-    server, first, second, work, other = LeaseServer(), None, None, Work(), Work()
+    server, first, second, work, other = LeaseServer(), None, None, LeadersWork(), LeadersWork()
     first, second = elector(server, "a"), elector(server, "b")
     async with running(first, work):
         await asyncio.sleep(1)
@@ -136,7 +136,7 @@ async def test_the_first_takes_the_lease_and_keeps_it() -> None:
 @in_virtual_time
 async def test_a_stopping_leader_ends_its_work_before_it_releases() -> None:
     """However slowly it stops, the next one begins after it, and soon."""
-    server, work, other = LeaseServer(), Work(slow_stop=4.0), Work()
+    server, work, other = LeaseServer(), LeadersWork(slow_stop=4.0), LeadersWork()
     async with running(elector(server, "a"), work) as leading, running(elector(server, "b"), other):
         await asyncio.sleep(5)
         leading.cancel()
@@ -153,7 +153,7 @@ async def test_a_stopping_leader_ends_its_work_before_it_releases() -> None:
 @in_virtual_time
 async def test_a_crashed_leader_is_followed_after_its_lease_ran_out() -> None:
     """By what the follower has seen, and not by anybody's idea of the time: the Lease's own times are nonsense here."""
-    server, other = LeaseServer(), Work()
+    server, other = LeaseServer(), LeadersWork()
     spec = {"holderIdentity": "crashed", "leaseDurationSeconds": 15, "renewTime": "1970-01-01T00:00:00.000000Z"}
     server.put(LEASES, {"metadata": {"name": LEASE_NAME}, "spec": spec}, WHERE)
     async with running(elector(server, "b"), other):
@@ -165,7 +165,7 @@ async def test_a_crashed_leader_is_followed_after_its_lease_ran_out() -> None:
 @in_virtual_time
 async def test_a_leader_that_cannot_renew_stops_before_anyone_else_may_begin(before: Fault, after: Fault) -> None:
     """A server that hangs, one that is away, and one whose answers are lost but writes arrive."""
-    server, work = LeaseServer(), Work(slow_stop=3.0)
+    server, work = LeaseServer(), LeadersWork(slow_stop=3.0)
     candidate = elector(server, "a")
     async with running(candidate, work):
         await asyncio.sleep(5)
@@ -179,7 +179,7 @@ async def test_a_leader_that_cannot_renew_stops_before_anyone_else_may_begin(bef
 @in_virtual_time
 async def test_a_leader_whose_server_was_away_leads_again_when_it_is_back() -> None:
     """In the same process: nothing is gained by a restart. The work begins anew."""
-    server, work = LeaseServer(), Work()
+    server, work = LeaseServer(), LeadersWork()
     async with running(elector(server, "a"), work) as task:
         await asyncio.sleep(5)
         server.before = hang
@@ -195,7 +195,7 @@ async def test_a_leader_whose_server_was_away_leads_again_when_it_is_back() -> N
 @in_virtual_time
 async def test_work_that_does_not_stop_ends_the_process() -> None:
     """It may still write when another leads; and its lease is not given away for it, but runs out."""
-    server, work = LeaseServer(), Work(slow_stop=60.0)
+    server, work = LeaseServer(), LeadersWork(slow_stop=60.0)
     async with running(elector(server, "a"), work) as leading:
         await asyncio.sleep(5)
         leading.cancel()
@@ -207,7 +207,7 @@ async def test_work_that_does_not_stop_ends_the_process() -> None:
 @in_virtual_time
 async def test_a_leader_survives_an_outage_shorter_than_its_deadline() -> None:
     """Its own lost answers included: the version it holds is old then, yet the lease is still its own."""
-    server, work = LeaseServer(), Work()
+    server, work = LeaseServer(), LeadersWork()
     async with running(elector(server, "a"), work) as leading:
         for before, after in [(hang, fine), (fail, fine), (fine, fail), (fine, hang)]:
             await asyncio.sleep(10)
@@ -222,7 +222,7 @@ async def test_a_leader_survives_an_outage_shorter_than_its_deadline() -> None:
 @in_virtual_time
 async def test_a_leader_whose_lease_was_deleted_makes_it_again() -> None:
     """Somebody tidied up the namespace; nobody else leads, so it goes on."""
-    server, work = LeaseServer(), Work()
+    server, work = LeaseServer(), LeadersWork()
     async with running(elector(server, "a"), work):
         await asyncio.sleep(5)
         server.remove(LEASES, LEASE_NAME, WHERE)
@@ -234,7 +234,7 @@ async def test_a_leader_whose_lease_was_deleted_makes_it_again() -> None:
 @in_virtual_time
 async def test_a_leader_whose_lease_was_taken_stops_at_once() -> None:
     """Whoever took it, by force or because we slept too long."""
-    server, work = LeaseServer(), Work()
+    server, work = LeaseServer(), LeadersWork()
     candidate = elector(server, "a")
     async with running(candidate, work):
         await asyncio.sleep(5)
@@ -268,7 +268,7 @@ async def test_a_candidate_that_stops_while_it_takes_the_lease_gives_it_back() -
         await (hang() if server.holder == "a" else fine())
 
     server.after = after
-    async with running(elector(server, "a"), Work()) as task:
+    async with running(elector(server, "a"), LeadersWork()) as task:
         await asyncio.sleep(1)
         assert server.holder == "a"
         server.after = fine
@@ -281,7 +281,7 @@ async def test_a_candidate_that_stops_while_it_takes_the_lease_gives_it_back() -
 async def test_a_stop_does_not_wait_for_a_dead_server() -> None:
     """Releasing is a courtesy; the lease runs out by itself."""
     server = LeaseServer()
-    async with running(elector(server, "a"), Work()) as task:
+    async with running(elector(server, "a"), LeadersWork()) as task:
         await asyncio.sleep(5)
         server.before = hang
         task.cancel()

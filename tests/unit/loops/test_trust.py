@@ -27,7 +27,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 WEBHOOK = {"name": "a.deviceshare.io", "clientConfig": {"service": {"name": "deviceshare"}}, "unknown": {"kept": 1}}
 
 
-class Replica:
+class KeepingReplica:
     """A keeper, and the server that it keeps."""
 
     def __init__(self, cluster: LiveCluster, *, leads: bool = True) -> None:
@@ -83,7 +83,7 @@ def sizes(cluster: LiveCluster) -> set[int]:
 
 
 @asynccontextmanager
-async def running(*replicas: Replica) -> AsyncIterator[None]:
+async def running(*replicas: KeepingReplica) -> AsyncIterator[None]:
     tasks = [asyncio.create_task(replica.keeper.run()) for replica in replicas]
     yield
     for task in tasks:
@@ -105,7 +105,7 @@ def registered() -> LiveCluster:
 async def test_the_first_start_needs_nothing() -> None:
     """A Secret, a certificate and both configurations, within a second."""
     cluster = registered()
-    replica = Replica(cluster)
+    replica = KeepingReplica(cluster)
     assert "not been read yet" in replica.keeper.fault()
     async with running(replica):
         await soon(lambda: replica.shown and sizes(cluster) == {1}, 1)
@@ -118,7 +118,7 @@ async def test_the_first_start_needs_nothing() -> None:
 async def test_what_else_a_configuration_says_is_left() -> None:
     """Also what we have never heard of."""
     cluster = registered()
-    async with running(Replica(cluster)):
+    async with running(KeepingReplica(cluster)):
         await soon(lambda: sizes(cluster) == {1}, 1)
     for kind in WEBHOOK_CONFIGURATIONS:
         configuration = cluster.read(kind, CONFIGURATION)
@@ -132,7 +132,7 @@ async def test_what_else_a_configuration_says_is_left() -> None:
 async def test_two_that_start_at_once_agree() -> None:
     """Even if both lead."""
     cluster = registered()
-    replicas = [Replica(cluster) for _ in range(2)]
+    replicas = [KeepingReplica(cluster) for _ in range(2)]
     async with running(*replicas):
         await soon(lambda: all(replica.shown for replica in replicas) and sizes(cluster) == {1}, 2)
     assert all(replica.shows(cluster) for replica in replicas)
@@ -143,7 +143,7 @@ async def test_two_that_start_at_once_agree() -> None:
 async def test_who_does_not_lead_leaves_the_work_to_who_does() -> None:
     """And does it after a while if nobody leads."""
     cluster = registered()
-    replica = Replica(cluster, leads=False)
+    replica = KeepingReplica(cluster, leads=False)
     async with running(replica):
         await asyncio.sleep(PACE.standby - 1)
         assert cluster.writes("secrets", "create") == []
@@ -157,7 +157,7 @@ async def test_a_configuration_that_comes_later_is_filled() -> None:
     cluster = registered()
     for kind in WEBHOOK_CONFIGURATIONS:
         cluster.remove(kind, CONFIGURATION)
-    async with running(Replica(cluster)):
+    async with running(KeepingReplica(cluster)):
         await asyncio.sleep(60)
         register(cluster)
         await soon(lambda: sizes(cluster) == {1}, PACE.look + 1)
@@ -168,7 +168,7 @@ async def test_a_configuration_that_comes_later_is_filled() -> None:
 # Rotation and renewal.
 
 
-async def stand(cluster: LiveCluster, replica: Replica, seconds: float) -> None:
+async def stand(cluster: LiveCluster, replica: KeepingReplica, seconds: float) -> None:
     """Looks all the time whether the replica is believed."""
     end = now() + seconds
     while now() < end:
@@ -180,7 +180,7 @@ async def stand(cluster: LiveCluster, replica: Replica, seconds: float) -> None:
 async def test_an_authority_asked_for_is_introduced_before_it_signs() -> None:
     """Its predecessor stays believed until nothing that it signed is valid."""
     cluster = registered()
-    leader, other = Replica(cluster), Replica(cluster, leads=False)
+    leader, other = KeepingReplica(cluster), KeepingReplica(cluster, leads=False)
     async with running(leader, other):
         await soon(lambda: leader.shown and other.shown and sizes(cluster) == {1})
         [(first,), *_] = bundles(cluster)
@@ -203,13 +203,13 @@ async def test_an_authority_asked_for_is_introduced_before_it_signs() -> None:
 async def test_a_rotation_goes_on_where_a_crash_left_it() -> None:
     """The successor counts its own time from the beginning."""
     cluster = registered()
-    first = Replica(cluster)
+    first = KeepingReplica(cluster)
     async with running(first):
         await soon(lambda: first.shown and sizes(cluster) == {1})
         cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {ca_secret.ROTATE: "now"}}}, NAMESPACE)
         await soon(lambda: sizes(cluster) == {2}, PACE.look + 1)
         await asyncio.sleep(PACE.settle / 2)
-    second = Replica(cluster)
+    second = KeepingReplica(cluster)
     async with running(second):
         await asyncio.sleep(PACE.settle - 1)
         assert kept(cluster).previous == ()
@@ -221,7 +221,7 @@ async def test_a_rotation_goes_on_where_a_crash_left_it() -> None:
 async def test_a_bundle_that_somebody_spoils_has_to_stand_again() -> None:
     """An API server may have seen it without the next authority a moment ago."""
     cluster = registered()
-    replica = Replica(cluster)
+    replica = KeepingReplica(cluster)
     async with running(replica):
         await soon(lambda: sizes(cluster) == {1})
         cluster.edit(SECRETS, SECRET, {"metadata": {"annotations": {ca_secret.ROTATE: "now"}}}, NAMESPACE)
@@ -236,7 +236,7 @@ async def test_a_bundle_that_somebody_spoils_has_to_stand_again() -> None:
 async def test_certificates_and_authorities_are_renewed_in_time() -> None:
     """For three lives of an authority, and never a moment without."""
     cluster = registered()
-    replica = Replica(cluster)
+    replica = KeepingReplica(cluster)
     async with running(replica):
         await soon(lambda: replica.shown and sizes(cluster) == {1})
         for _ in range(3 * 60):
@@ -250,7 +250,7 @@ async def test_certificates_and_authorities_are_renewed_in_time() -> None:
 async def test_a_clock_that_jumps_is_followed() -> None:
     """A laptop slept: the certificate is renewed at the next look."""
     cluster = registered()
-    replica = Replica(cluster)
+    replica = KeepingReplica(cluster)
     async with running(replica):
         await soon(lambda: replica.shown)
         replica.ahead = timedelta(seconds=1000)
@@ -263,7 +263,7 @@ async def test_a_clock_that_jumps_is_followed() -> None:
 async def test_a_replica_whose_clock_is_wrong_says_so() -> None:
     """It keeps out of the way instead of serving what nobody believes."""
     cluster = registered()
-    right, wrong = Replica(cluster), Replica(cluster, leads=False)
+    right, wrong = KeepingReplica(cluster), KeepingReplica(cluster, leads=False)
     wrong.ahead = -timedelta(seconds=1000)
     async with running(right, wrong):
         await soon(lambda: right.shown)
@@ -279,7 +279,7 @@ async def test_a_replica_whose_clock_is_wrong_says_so() -> None:
 async def test_a_deleted_secret_is_made_again_without_a_gap() -> None:
     """The lost authority stays believed until everybody shows a certificate of the new one."""
     cluster = registered()
-    replica = Replica(cluster)
+    replica = KeepingReplica(cluster)
     async with running(replica):
         await soon(lambda: replica.shown and sizes(cluster) == {1})
         cluster.remove(SECRETS, SECRET, NAMESPACE)
@@ -296,7 +296,7 @@ async def test_a_deleted_secret_is_made_again_without_a_gap() -> None:
 async def test_an_authority_that_can_not_be_read_is_replaced(spoiled: str) -> None:
     """The Secret is ours; what the lost authority signed stays believed."""
     cluster = registered()
-    replica = Replica(cluster)
+    replica = KeepingReplica(cluster)
     async with running(replica):
         await soon(lambda: replica.shown and sizes(cluster) == {1})
         cluster.edit(SECRETS, SECRET, {"data": {spoiled: base64.b64encode(b"noise").decode()}}, NAMESPACE)
@@ -310,7 +310,7 @@ async def test_a_secret_of_somebody_else_is_left_alone() -> None:
     """With the way out, to whoever asks why nothing is ready."""
     cluster = registered()
     cluster.put(SECRETS, {"metadata": {"name": SECRET}, "data": {"password": "c2VjcmV0"}}, NAMESPACE)
-    replica = Replica(cluster)
+    replica = KeepingReplica(cluster)
     async with running(replica):
         await asyncio.sleep(60)
         fault = replica.keeper.fault()
@@ -327,7 +327,7 @@ async def test_an_empty_secret_with_our_label_is_filled() -> None:
     """An installer may bring it, so that it goes when deviceshare goes."""
     cluster = registered()
     cluster.put(SECRETS, {"metadata": {"name": SECRET, "labels": {ca_secret.OURS: ""}}}, NAMESPACE)
-    replica = Replica(cluster)
+    replica = KeepingReplica(cluster)
     async with running(replica):
         await soon(lambda: replica.shown and sizes(cluster) == {1}, 1)
     assert cluster.writes("secrets", "create") == []
@@ -341,7 +341,7 @@ async def test_an_empty_secret_with_our_label_is_filled() -> None:
 async def test_an_api_server_that_refuses_is_asked_again(error: Exception) -> None:
     """What is served goes on being served."""
     cluster = registered()
-    replica = Replica(cluster)
+    replica = KeepingReplica(cluster)
     async with running(replica):
         await soon(lambda: replica.shown and sizes(cluster) == {1})
         cluster.fail = lambda verb, plural, name: error  # type: ignore[assignment, return-value]
@@ -359,7 +359,7 @@ async def test_lost_answers_do_no_harm() -> None:
     cluster = registered()
     fate = random.Random(1)
     cluster.lose = lambda: fate.random() < 0.3
-    replica = Replica(cluster)
+    replica = KeepingReplica(cluster)
     async with running(replica):
         await soon(lambda: replica.shown and sizes(cluster) == {1}, 60)
     assert replica.shows(cluster)
