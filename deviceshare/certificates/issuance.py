@@ -58,8 +58,12 @@ def issue(
     lifetime: timedelta,
     skew: timedelta,
     for_client: bool = False,
+    organization: str = "",
 ) -> Issued:
-    """A certificate for a server of these names and IP addresses, or for a client; never outlives its authority."""
+    """A certificate for a server of these names and IP addresses, or for a client; never outlives its authority.
+
+    Kubernetes takes a client's `name` for its user and its `organization` for the user's group.
+    """
     signer, signing_key = _load(authority.certificate, authority.key)
     key = ec.generate_private_key(ec.SECP256R1())
     validity = Validity(
@@ -72,7 +76,7 @@ def issue(
     ]
     purpose = ExtendedKeyUsageOID.CLIENT_AUTH if for_client else ExtendedKeyUsageOID.SERVER_AUTH
     builder = (
-        _builder(_name(name), signer.subject, key.public_key(), signing_key.public_key(), validity)
+        _builder(_name(name, organization), signer.subject, key.public_key(), signing_key.public_key(), validity)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
@@ -131,8 +135,9 @@ def _pem(certificate: x509.Certificate) -> str:
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+def _name(common_name: str, organization: str = "") -> x509.Name:
+    parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)] if organization else []
+    return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
 def _builder(

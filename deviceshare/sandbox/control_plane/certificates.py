@@ -7,11 +7,6 @@ webhook whose certificate is wrong must fail here too.
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
 from deviceshare.certificates import issuance
 
 _LIFETIME = timedelta(days=365)
@@ -42,32 +37,28 @@ class SandboxAuthority:
             lifetime=_LIFETIME,
             skew=_CLOCK_SKEW,
         )
-        (self._directory / f"{name}.crt").write_text(issued.certificate)
-        write_key(self._directory / f"{name}.key", issued.key)
+        self._write(name, issued)
 
     def issue_client(self, name: str, user: str, group: str) -> None:
         """Writes a client certificate, by which Kubernetes takes its holder for this user of this group.
 
         https://kubernetes.io/docs/reference/access-authn-authz/authentication/#x509-client-certificates
         """
-        signer = x509.load_pem_x509_certificate(self._authority.certificate.encode())
-        signing_key = serialization.load_pem_private_key(self._authority.key.encode(), password=None)
-        assert isinstance(signing_key, ec.EllipticCurvePrivateKey)
-        names = [(NameOID.ORGANIZATION_NAME, group), (NameOID.COMMON_NAME, user)]
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(*name) for name in names]))
-            .issuer_name(signer.subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(signer.not_valid_before_utc)
-            .not_valid_after(signer.not_valid_after_utc)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-            .sign(signing_key, hashes.SHA256())
+        issued = issuance.issue(
+            self._authority,
+            user,
+            dns_names=(user,),
+            now=datetime.now(UTC),
+            lifetime=_LIFETIME,
+            skew=_CLOCK_SKEW,
+            for_client=True,
+            organization=group,
         )
-        (self._directory / f"{name}.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        write_key(self._directory / f"{name}.key", issuance.new_key_pem(key))
+        self._write(name, issued)
+
+    def _write(self, name: str, issued: issuance.Issued) -> None:
+        (self._directory / f"{name}.crt").write_text(issued.certificate)
+        write_key(self._directory / f"{name}.key", issued.key)
 
 
 def write_key(path: Path, key: str = "") -> None:

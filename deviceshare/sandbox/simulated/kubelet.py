@@ -3,7 +3,7 @@
 `python -m deviceshare.sandbox.simulated.kubelet KUBECONFIG PORT` runs them.
 
 Like the real one it has one worker per pod, which looks at the pod, does one step and looks again; and like the real
-one it renews a Lease per node, without which the node lifecycle controller would give the node up
+one it renews a Lease per node, without which the node lifecycle controller would report the node unreachable
 (https://kubernetes.io/docs/concepts/architecture/leases/#node-heart-beats).
 """
 
@@ -18,13 +18,14 @@ import structlog
 from aiohttp import web
 
 from deviceshare import telemetry
+from deviceshare.domain.objects.nodes import Node
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, connect, within
 from deviceshare.kube.mirror import ApiMirror
-from deviceshare.loops.kinds import LEASES
+from deviceshare.loops.kinds import LEASES, NODES
 from deviceshare.loops.ports import ApiError, NotFound
 from deviceshare.sandbox.simulated.nodes import conditions
-from deviceshare.sandbox.simulated.pod import NODES, PODS, SIMULATED, KubeletNode, KubeletPod
+from deviceshare.sandbox.simulated.pod import PODS, SIMULATED, KubeletPod
 from deviceshare.sandbox.simulated.steps import Patch, Remove, next_step
 
 log = structlog.get_logger(__name__)
@@ -42,7 +43,7 @@ class Kubelet:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._api = Api(connection)
-        self._nodes: ApiMirror[KubeletNode] = ApiMirror(self._api, NODES, label_selector=SIMULATED)
+        self._nodes: ApiMirror[Node] = ApiMirror(self._api, NODES, label_selector=SIMULATED)
         self._pods: ApiMirror[KubeletPod] = ApiMirror(self._api, PODS, field_selector="spec.nodeName!=")
         self._changes: dict[str, asyncio.Event] = {}
         """UID → set when that pod changed."""
@@ -112,17 +113,17 @@ class Kubelet:
         async with self._connection.request("DELETE", path, body=data, timeout=within(_DELETE_TIMEOUT)) as answer:
             await answer.read()
 
-    def _node_changed(self, group: asyncio.TaskGroup, old: KubeletNode | None, node: KubeletNode | None) -> None:
+    def _node_changed(self, group: asyncio.TaskGroup, old: Node | None, node: Node | None) -> None:
         if node is None:
             return
         name = node.metadata.name
         if old is None:
             group.create_task(self._heartbeat(name), name=f"heartbeat {name}")
-            for pod in self._pods.values():  # They may have been told before their node was.
+            for pod in self._pods.values():  # Their events may come before their node's.
                 if pod.spec.node_name == name:
                     self._pod_changed(group, pod)
         if any(each.type == "Ready" and each.status == "Unknown" for each in node.status.conditions):
-            # The controller gave the node up, as after a laptop's sleep. "False" was somebody's wish and stays.
+            # Its heartbeats were missed, as after a laptop's sleep. "False" is somebody's choice and stays.
             group.create_task(self._report_ready(name), name=f"status {name}")
 
     async def _heartbeats(self) -> None:

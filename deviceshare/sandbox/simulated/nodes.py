@@ -1,4 +1,4 @@
-"""The simulated nodes: real Node objects with nothing behind them but the simulated kubelet.
+"""Simulated nodes: real Node objects with nothing behind them but the simulated kubelet.
 
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/
 """
@@ -10,10 +10,11 @@ from typing import Any
 
 from deviceshare.domain.contract import INVENTORY_ANNOTATION, MODE_LABEL, MODE_SHARED
 from deviceshare.kube.api import Api
+from deviceshare.loops.kinds import NODES
 from deviceshare.loops.ports import AlreadyExists, NotFound
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.simulated.env import host_ip
-from deviceshare.sandbox.simulated.pod import NODES, SIMULATED
+from deviceshare.sandbox.simulated.pod import SIMULATED
 from deviceshare.sandbox.simulated.steps import timestamp
 from deviceshare.sandbox.state import Options
 
@@ -42,7 +43,7 @@ async def create_nodes(api: Api, options: Options, version: str) -> None:
 
 
 async def equip(api: Api, name: str, options: Options) -> None:
-    """Waits until a real kubelet has reported its node ready, and says which devices deviceshare shall see there.
+    """Waits until a real kubelet has reported its node ready, and annotates it with the devices that it is to have.
 
     Raises SandboxError when that takes more than a minute.
     """
@@ -58,10 +59,9 @@ async def equip(api: Api, name: str, options: Options) -> None:
 
 async def _ready(api: Api, name: str) -> bool:
     try:
-        node = await api.get(NODES, name)
+        return (await api.get(NODES, name)).ready
     except NotFound:
         return False
-    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
 
 
 def node(name: str, options: Options, version: str) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def node(name: str, options: Options, version: str) -> dict[str, Any]:
             | dict.fromkeys(
                 ("machineID", "systemUUID", "kernelVersion", "osImage", "containerRuntimeVersion"), "simulated"
             )
-            # It was started when this machine was, and so says an agent that is run for it.
+            # It booted when this machine did, and an agent that is run for it reports the same.
             | {"kubeProxyVersion": version, "bootID": _BOOT_ID.read_text().strip()},
         },
     }

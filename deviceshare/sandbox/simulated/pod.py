@@ -1,10 +1,11 @@
-"""Pods and nodes as a kubelet reads them: what shall run, with which environment, and how far it is."""
+"""Pods as a kubelet reads them: what runs, with which environment, and in which phase."""
 
 from typing import Final
 
 from msgspec import Struct, field
 
-from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pods import EnvVar
 from deviceshare.loops.ports import Kind
 
 ENV: Final = "sandbox.deviceshare.io/env"
@@ -12,21 +13,11 @@ ENV: Final = "sandbox.deviceshare.io/env"
 RUN_FOR: Final = "sandbox.deviceshare.io/run-for"
 """Pod annotation, the user's: seconds after which the pod's containers exit with success."""
 SIMULATED: Final = "sandbox.deviceshare.io/simulated"
-"""Label of the nodes whose kubelet we play."""
+"""Label of the nodes whose kubelet is simulated."""
 
 
-class KubeletFieldRef(Struct, frozen=True, rename="camel"):
-    field_path: str = ""
-
-
-class ValueFrom(Struct, frozen=True, rename="camel"):
-    field_ref: KubeletFieldRef | None = None
-
-
-class KubeletEnvVar(Struct, frozen=True, rename="camel"):
-    name: str
+class KubeletEnvVar(EnvVar, frozen=True, rename="camel"):
     value: str = ""
-    value_from: ValueFrom | None = None
 
 
 class KubeletContainer(Struct, frozen=True, rename="camel"):
@@ -62,16 +53,4 @@ class KubeletPod(Struct, frozen=True, rename="camel"):
         return [*self.spec.init_containers, *self.spec.containers, *self.spec.ephemeral_containers]
 
 
-class KubeletNodeStatus(Struct, frozen=True, rename="camel"):
-    conditions: list[Condition] = field(default_factory=list)
-
-
-class KubeletNode(Struct, frozen=True, rename="camel"):
-    """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/"""
-
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
-    status: KubeletNodeStatus = field(default_factory=KubeletNodeStatus)
-
-
 PODS: Final = Kind("v1", "Pod", "pods", KubeletPod, namespaced=True)
-NODES: Final = Kind("v1", "Node", "nodes", KubeletNode, namespaced=False)

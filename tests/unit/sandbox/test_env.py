@@ -3,14 +3,13 @@
 import pytest
 
 from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pods import EnvSource, FieldRef
 from deviceshare.sandbox.simulated.env import environment, expand, host_ip, pod_ip
 from deviceshare.sandbox.simulated.pod import (
     KubeletContainer,
     KubeletEnvVar,
-    KubeletFieldRef,
     KubeletPod,
     KubeletPodSpec,
-    ValueFrom,
 )
 
 POD = KubeletPod(
@@ -28,7 +27,7 @@ def resolve(*variables: KubeletEnvVar, pod: KubeletPod = POD) -> dict[str, str]:
 
 def downward(name: str, path: str) -> KubeletEnvVar:
     """A variable that refers to a field of the pod."""
-    return KubeletEnvVar(name=name, value_from=ValueFrom(field_ref=KubeletFieldRef(field_path=path)))
+    return KubeletEnvVar(name=name, value_from=EnvSource(field_ref=FieldRef(field_path=path)))
 
 
 @pytest.mark.parametrize(
@@ -95,4 +94,4 @@ def test_of_equal_names_the_last_one_wins() -> None:
 
 def test_what_is_not_resolved_is_left_out() -> None:
     """A Secret's value would be a guess; an empty string would be a lie."""
-    assert resolve(KubeletEnvVar(name="SECRET", value_from=ValueFrom()), KubeletEnvVar(name="EMPTY")) == {"EMPTY": ""}
+    assert resolve(KubeletEnvVar(name="SECRET", value_from=EnvSource()), KubeletEnvVar(name="EMPTY")) == {"EMPTY": ""}
