@@ -53,10 +53,14 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Writes its configuration and starts it once; raises SandboxError when the executable can't be run."""
-        for path, text in self.component.files.items():
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
+        """Starts it once; raises SandboxError when the executable can't be run.
+
+        Its configuration is written before its first life only: what somebody changes there is read in the next.
+        """
+        if self._process is None:
+            for path, text in self.component.files.items():
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text)
         with self._log.open("ab") as log_file:
             try:
                 self._process = await asyncio.create_subprocess_exec(

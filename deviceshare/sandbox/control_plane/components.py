@@ -34,7 +34,7 @@ class Component(msgspec.Struct, frozen=True):
     command: list[str]
     probe: str
     files: dict[Path, str] = {}
-    """Its configuration, written whenever it is started."""
+    """Its configuration, written before it is started."""
 
 
 class Ports(msgspec.Struct, frozen=True):
