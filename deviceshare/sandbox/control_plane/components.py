@@ -68,7 +68,7 @@ class Components:
         self._options = plan.options
         self._binaries = plan.binaries
         self._ports = ports
-        # A real node can't reach loopback, and nobody else shall reach more than that.
+        # A real node can't reach loopback; nothing beyond that node may reach the API server.
         self._host = HOST if plan.options.real_node else "127.0.0.1"
         self.server = f"https://{self._host}:{ports.apiserver}"
 
@@ -153,7 +153,7 @@ class Components:
         config["podInitialBackoffSeconds"] = 1
         config["podMaxBackoffSeconds"] = 1
         if not asks_before_evicting(self._binaries.version):
-            # Else it would evict pods that stand in nobody's way but the devices'.
+            # Otherwise it would evict pods for devices that would not be free afterwards.
             config["profiles"][0]["plugins"] = {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}}
         config["extenders"] = [self._options.extender or self._extender()]
         return self._scheduler("deviceshare-scheduler", config, self._ports.deviceshare_scheduler)
