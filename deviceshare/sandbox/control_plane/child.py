@@ -97,9 +97,7 @@ class Child:
             lived = time.monotonic() - self._born
             delay = _FIRST_DELAY if lived > _STEADY_SECONDS else delay
             self.message = f"{self._exit_reason()} after {lived:.0f} s"
-            log.warning(
-                "Process died", name=self.component.name, why=self.message, restartIn=delay, log=str(self._log)
-            )
+            log.warning("Process died", name=self.component.name, why=self.message, restartIn=delay, log=str(self._log))
             await asyncio.sleep(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
             self.restarts += 1
