@@ -336,6 +336,15 @@ async def led_world(devices: int = 4, **changes: Any) -> AsyncIterator[World]:
         yield world
 
 
+async def a_bound_group(world: World) -> None:
+    """The group team on the node n1, with the pod a."""
+    await soon(lambda: world.open("n1"))
+    world.group("team")
+    world.pod("a", "team")
+    await world.bind("a", "n1")
+    await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
+
+
 async def soon(true: Callable[[], object], seconds: float = 2.0) -> None:
     """Waits until it is true; fails after so many virtual seconds."""
     end = now() + seconds

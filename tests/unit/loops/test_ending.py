@@ -7,8 +7,7 @@ from deviceshare.domain import contract
 from deviceshare.loops.kinds import GROUPS, PODS
 from deviceshare.loops.leader.endings import MARGIN_SECONDS
 from deviceshare.loops.ports import Unavailable
-from tests.unit.loops.live import World, led_world, soon
-from tests.unit.loops.test_releasing import a_bound_group
+from tests.unit.loops.live import World, a_bound_group, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
 
 RUNS = {"name": "main", "state": {"running": {}}}

@@ -5,7 +5,7 @@ import asyncio
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.live import World, led_world, soon
+from tests.unit.loops.live import World, a_bound_group, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time
 
 
@@ -150,15 +150,6 @@ async def test_what_the_webhook_would_have_refused_is_said_in_the_condition() ->
         await soon(lambda: world.condition("team", "Bound") == ("False", "InvalidSpec"))
     assert "unknown resource 'example.org/gpu'" in world.message("team")
     assert world.recorder.reasons("team") == ["InvalidSpec"]
-
-
-async def a_bound_group(world: World) -> None:
-    """One node, one group, one pod."""
-    await soon(lambda: world.open("n1"))
-    world.group("team")
-    world.pod("a", "team")
-    await world.bind("a", "n1")
-    await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
 
 
 @in_virtual_time

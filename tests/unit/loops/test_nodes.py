@@ -7,17 +7,8 @@ from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.live import World, led_world, soon
+from tests.unit.loops.live import World, a_bound_group, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
-
-
-async def a_bound_group(world: World) -> None:
-    """One node, one group, one pod."""
-    await soon(lambda: world.open("n1"))
-    world.group("team")
-    world.pod("a", "team")
-    await world.bind("a", "n1")
-    await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
 
 
 @in_virtual_time

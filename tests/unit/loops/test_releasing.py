@@ -8,17 +8,17 @@ from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol import bind
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.live import World, led_world, soon
+from tests.unit.loops.live import World, a_bound_group, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
 
 
-async def a_bound_group(world: World) -> None:
-    """One node, one group, one pod."""
-    await soon(lambda: world.open("n1"))
-    world.group("team")
-    world.pod("a", "team")
-    await world.bind("a", "n1")
-    await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
+async def a_group_deleted_before_its_next_pod(world: World) -> None:
+    """Its first pod has ended, and the second is pending."""
+    await a_bound_group(world)
+    world.end("a")
+    world.pod("b", "team")
+    await asyncio.sleep(5)
+    world.cluster.remove(GROUPS, "team")
 
 
 @in_virtual_time
@@ -57,11 +57,7 @@ async def test_devices_of_a_group_deleted_under_its_pods_stay_reserved_until_the
 async def test_a_claim_is_kept_while_a_bind_may_still_use_it() -> None:
     """A pod of the deleted group is pending: every bind that began before is waited out."""
     async with led_world() as world:
-        await a_bound_group(world)
-        world.end("a")
-        world.pod("b", "team")
-        await asyncio.sleep(5)
-        world.cluster.remove(GROUPS, "team")
+        await a_group_deleted_before_its_next_pod(world)
         deleted = now()
         await soon(lambda: world.holders("n1") == {"team": "0,1*"})
         await soon(lambda: world.holders("n1") == {}, 20)
@@ -72,11 +68,7 @@ async def test_a_claim_is_kept_while_a_bind_may_still_use_it() -> None:
 async def test_a_collection_that_starts_again_does_not_wait_again() -> None:
     """Others claim on the node all the time, so that the last write may well fail."""
     async with led_world(8) as world:
-        await a_bound_group(world)
-        world.end("a")
-        world.pod("b", "team")
-        await asyncio.sleep(5)
-        world.cluster.remove(GROUPS, "team")
+        await a_group_deleted_before_its_next_pod(world)
         deleted = now()
         failures = [Unavailable("hiccup")] * 3
 
@@ -94,11 +86,7 @@ async def test_a_collection_that_starts_again_does_not_wait_again() -> None:
 async def test_the_wait_ends_when_the_last_pending_pod_goes() -> None:
     """Who waits for the devices gets them without delay."""
     async with led_world() as world:
-        await a_bound_group(world)
-        world.end("a")
-        world.pod("b", "team")
-        await asyncio.sleep(5)
-        world.cluster.remove(GROUPS, "team")
+        await a_group_deleted_before_its_next_pod(world)
         await asyncio.sleep(3)
         assert world.holders("n1") == {"team": "0,1*"}
         world.cluster.remove(PODS, "b", "ns")
@@ -204,11 +192,7 @@ def test_no_two_marks_are_equal() -> None:
 async def test_a_mark_that_was_replaced_is_waited_for_anew() -> None:
     """Another leader took it away and marked the claim again: between the two somebody may have joined."""
     async with led_world() as world:
-        await a_bound_group(world)
-        world.end("a")
-        world.pod("b", "team")
-        await asyncio.sleep(5)
-        world.cluster.remove(GROUPS, "team")
+        await a_group_deleted_before_its_next_pod(world)
         await asyncio.sleep(10)
         (uid,) = world.ledger("n1").claims
         again = {"spec": {"claims": {uid: {"releasing": "another"}}}}

@@ -11,7 +11,7 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.replica.feed import Feed
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.live import MemoryMirror, World, led_world, soon
+from tests.unit.loops.live import MemoryMirror, World, a_bound_group, led_world, soon
 from tests.unit.loops.model import decoded
 from tests.unit.loops.virtual_time import in_virtual_time
 
@@ -19,15 +19,6 @@ NO_NODE: dict[str, Any] = {"spec": {"nodeName": 3}}
 NO_ANNOTATIONS: dict[str, Any] = {"metadata": {"annotations": {contract.GROUP_UID: 3}}}
 LONG = 60.0
 """Longer than whatever is waited out."""
-
-
-async def a_bound_group(world: World) -> None:
-    """One node, one group, one pod."""
-    await soon(lambda: world.open("n1"))
-    world.group("team")
-    world.pod("a", "team")
-    await world.bind("a", "n1")
-    await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
 
 
 @pytest.mark.parametrize("spoilt", [NO_NODE, NO_ANNOTATIONS])
