@@ -52,18 +52,15 @@ def issue(
     authority: Authority,
     name: str,
     *,
-    dns_names: Sequence[str],
+    dns_names: Sequence[str] = (),
     addresses: Sequence[str] = (),
+    organization: str = "",
     now: datetime,
     lifetime: timedelta,
     skew: timedelta,
     for_client: bool = False,
-    organization: str = "",
 ) -> Issued:
-    """A certificate for a server of these names and IP addresses, or for a client; never outlives its authority.
-
-    Kubernetes takes a client's `name` for its user and its `organization` for the user's group.
-    """
+    """A certificate for a server of these names and IP addresses, or for a client; never outlives its authority."""
     signer, signing_key = _load(authority.certificate, authority.key)
     key = ec.generate_private_key(ec.SECP256R1())
     validity = Validity(
@@ -80,8 +77,9 @@ def issue(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
     )
+    if alternatives:
+        builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
     return Issued(_pem(builder.sign(signing_key, hashes.SHA256())), new_key_pem(key), validity)
 
 
@@ -136,8 +134,8 @@ def _pem(certificate: x509.Certificate) -> str:
 
 
 def _name(common_name: str, organization: str = "") -> x509.Name:
-    parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)] if organization else []
-    return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    names = {NameOID.ORGANIZATION_NAME: organization, NameOID.COMMON_NAME: common_name}
+    return x509.Name([x509.NameAttribute(oid, name) for oid, name in names.items() if name])
 
 
 def _builder(

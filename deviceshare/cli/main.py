@@ -1,4 +1,4 @@
-"""The root of the command line.
+"""The root command, which imports a subcommand when it is named.
 
 Shell completion is click's: `eval "$(_DEVICESHARE_COMPLETE=bash_source deviceshare)"`, likewise for zsh and fish
 (https://click.palletsprojects.com/en/stable/shell-completion/).
@@ -23,7 +23,7 @@ _COMMANDS: Final = {"agent", "doctor", "explain", "inspect", "plan", "rebind", "
 
 _SANDBOX_EXAMPLES: Final = """
   deviceshare sandbox demo     watch pods share GPUs, in half a minute
-  deviceshare sandbox up       a cluster of your own to try it on"""
+  deviceshare sandbox up       a local cluster to try it on"""
 
 
 class LazyGroup(click.Group):
@@ -43,7 +43,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Errors reach the terminal as answers do: with nothing in them that commands it (cli/output.py)."""
+        """Prints errors as answers are printed: without control characters (cli/output.py)."""
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
@@ -56,12 +56,12 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"""\b
 Examples:{_SANDBOX_EXAMPLES if _SANDBOX else ""}
-  deviceshare inspect          who holds which devices, and who waits
+  deviceshare inspect          who holds which devices, and which pods wait
   deviceshare explain pod NS/NAME
   deviceshare plan -f FILE     where manifests would land
   deviceshare top              what devices and processes do now
   deviceshare doctor           what is wrong in a cluster, with its cure
-  deviceshare run --help       how to run it in a real one
+  deviceshare run --help       how to run it in a cluster
 \b
 Shell completion, likewise with zsh_source and fish_source:
   eval "$(_DEVICESHARE_COMPLETE=bash_source deviceshare)\"""",
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def plugin() -> None:
-    """The same as `kubectl deviceshare …`: kubectl runs what it finds on PATH under the name kubectl-deviceshare.
+    """The entry point of `kubectl deviceshare …`: kubectl runs the program kubectl-deviceshare that is on PATH.
 
     https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/
     """

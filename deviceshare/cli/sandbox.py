@@ -22,7 +22,7 @@ from deviceshare.sandbox import (
     status,
     stop,
 )
-from deviceshare.sandbox.demo.tour import demonstrate
+from deviceshare.sandbox.demo.tour import tell
 from deviceshare.sandbox.progress import Progress
 
 _RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -106,15 +106,15 @@ def up(
         raise _Failed(str(error)) from error
 
 
-@sandbox.command(short_help="Show groups and pods at work, step by step, and end.")
+@sandbox.command(short_help="Tell the whole story, and end.")
 def demo() -> None:
     """Show pods sharing GPUs, step by step, in a sandbox that ends with the demo.
 
-    The exit status is 0 only if every step held.
+    The exit status is 0 only if every step went as told.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Leave as at Ctrl-C: everything is taken down.
     try:
-        sys.exit(0 if demonstrate(FilteringConsole(), Progress()) else 1)
+        sys.exit(0 if tell(FilteringConsole(), Progress()) else 1)
     except SandboxError as error:
         raise _Failed(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""Checks of the nodes: one is shared, shared ones have devices, and labels are the ones that were meant."""
+"""Nodes: whether any is shared, whether shared ones have devices, and labels with slips."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Checks of the processes: ready replicas, a leader that renews its lease, kube-scheduler, agents."""
+"""Replicas, leader, kube-scheduler and agents: whether each is running."""
 
 import asyncio
 import time

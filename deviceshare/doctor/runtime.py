@@ -1,4 +1,4 @@
-"""Checks of the container runtime: it reads our variable, and nothing that would overrule it.
+"""The container runtime: whether it reads our variable, and nothing that overrules it.
 
 Whether a container sees the devices of its group is in the end up to NVIDIA's container toolkit, whose settings are
 files on the nodes: `/etc/nvidia-container-runtime/config.toml`. They can't be read through the API server.

@@ -1,4 +1,4 @@
-"""Checks of kube-scheduler's configuration: it asks the extender about every node, and before it evicts pods.
+"""kube-scheduler's configuration: whether it asks the extender about every node, and before it evicts pods.
 
 deviceshare writes no node into a pod (decision 10), so a scheduler that samples nodes may never offer a group its own.
 """

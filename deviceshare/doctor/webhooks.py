@@ -1,4 +1,4 @@
-"""Checks of the webhooks: they are configured and trusted, and a pod really comes back injected.
+"""Webhooks: whether they are configured and trusted, and whether a pod comes back injected.
 
 The dry run proves the whole way, API server to replica and back, and leaves nothing behind.
 """

@@ -6,6 +6,7 @@ webhook whose certificate is wrong must fail here too.
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from deviceshare.certificates import issuance
 
@@ -28,37 +29,20 @@ class SandboxAuthority:
         self, name: str, dns_names: tuple[str, ...] = ("localhost",), addresses: tuple[str, ...] = ("127.0.0.1",)
     ) -> None:
         """Writes a serving certificate for these names and addresses."""
-        issued = issuance.issue(
-            self._authority,
-            name,
-            dns_names=dns_names,
-            addresses=addresses,
-            now=datetime.now(UTC),
-            lifetime=_LIFETIME,
-            skew=_CLOCK_SKEW,
-        )
-        self._write(name, issued)
+        self._write(name, name, dns_names=dns_names, addresses=addresses)
 
     def issue_client(self, name: str, user: str, group: str) -> None:
         """Writes a client certificate, by which Kubernetes takes its holder for this user of this group.
 
         https://kubernetes.io/docs/reference/access-authn-authz/authentication/#x509-client-certificates
         """
-        issued = issuance.issue(
-            self._authority,
-            user,
-            dns_names=(user,),
-            now=datetime.now(UTC),
-            lifetime=_LIFETIME,
-            skew=_CLOCK_SKEW,
-            for_client=True,
-            organization=group,
-        )
-        self._write(name, issued)
+        self._write(name, user, organization=group, for_client=True)
 
-    def _write(self, name: str, issued: issuance.Issued) -> None:
-        (self._directory / f"{name}.crt").write_text(issued.certificate)
-        write_key(self._directory / f"{name}.key", issued.key)
+    def _write(self, file: str, name: str, **wanted: Any) -> None:
+        times: dict[str, Any] = {"now": datetime.now(UTC), "lifetime": _LIFETIME, "skew": _CLOCK_SKEW}
+        issued = issuance.issue(self._authority, name, **times, **wanted)
+        (self._directory / f"{file}.crt").write_text(issued.certificate)
+        write_key(self._directory / f"{file}.key", issued.key)
 
 
 def write_key(path: Path, key: str = "") -> None:

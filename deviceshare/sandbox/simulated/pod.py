@@ -5,7 +5,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.pods import EnvVar
+from deviceshare.domain.objects.pods import EnvSource
 from deviceshare.loops.ports import Kind
 
 ENV: Final = "sandbox.deviceshare.io/env"
@@ -16,8 +16,10 @@ SIMULATED: Final = "sandbox.deviceshare.io/simulated"
 """Label of the nodes whose kubelet is simulated."""
 
 
-class KubeletEnvVar(EnvVar, frozen=True, rename="camel"):
+class KubeletEnvVar(Struct, frozen=True, rename="camel"):
+    name: str
     value: str = ""
+    value_from: EnvSource | None = None
 
 
 class KubeletContainer(Struct, frozen=True, rename="camel"):
