@@ -261,11 +261,11 @@ async def test_what_was_sent_of_an_unfinished_body_is_forgotten_with_it(ending: 
         try:
             await asyncio.gather(*(half_a_body() for _ in range(number)))
             await asyncio.sleep(0.1)
-            left, _ = tracemalloc.get_traced_memory()
+            # On a busy machine the server learns of it later; meanwhile nothing collects garbage.
+            await until(lambda: tracemalloc.get_traced_memory()[0] < 4 * size)
         finally:
             tracemalloc.stop()
             gc.enable()
-        assert left < 4 * size
 
 
 async def test_a_large_body_that_is_refused_is_taken_until_its_sender_reads() -> None:
