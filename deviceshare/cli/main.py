@@ -5,12 +5,25 @@ Shell completion is click's: `eval "$(_DEVICESHARE_COMPLETE=bash_source devicesh
 """
 
 from importlib import import_module
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Final
 
 import click
 
 from deviceshare import __version__
 from deviceshare.domain.objects.printable import printable_lines
+
+_SANDBOX: Final = find_spec("deviceshare.sandbox") is not None
+"""Whether there is one: the image has none (Containerfile)."""
+
+_COMMANDS: Final = {"agent", "doctor", "explain", "inspect", "plan", "rebind", "recover", "run", "smi", "top"}.union(
+    {"sandbox"} if _SANDBOX else ()
+)
+"""Each `deviceshare.cli.NAME` holds the command NAME."""
+
+_SANDBOX_EXAMPLES: Final = """
+  deviceshare sandbox demo     watch pods share GPUs, in half a minute
+  deviceshare sandbox up       a local cluster to try it on"""
 
 
 class LazyGroup(click.Group):
@@ -19,14 +32,11 @@ class LazyGroup(click.Group):
     After click's own recipe: https://click.palletsprojects.com/en/stable/complex/#lazily-loading-subcommands
     """
 
-    _MODULES = ("agent", "doctor", "explain", "inspect", "plan", "rebind", "recover", "run", "sandbox", "smi", "top")
-    """Each `deviceshare.cli.NAME` holds the command NAME."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *self._MODULES})
+        return sorted(_COMMANDS.union(super().list_commands(ctx)))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._MODULES:
+        if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
         command = getattr(import_module(f"deviceshare.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
@@ -44,10 +54,8 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="""\b
-Examples:
-  deviceshare sandbox demo     watch pods share GPUs, in half a minute
-  deviceshare sandbox up       a local cluster to try it on
+    epilog=f"""\b
+Examples:{_SANDBOX_EXAMPLES if _SANDBOX else ""}
   deviceshare inspect          who holds which devices, and which pods wait
   deviceshare explain pod NS/NAME
   deviceshare plan -f FILE     where manifests would land

@@ -1,8 +1,8 @@
 """A real local control plane, for people and for tests.
 
 etcd, kube-apiserver with RBAC, kube-controller-manager and two kube-schedulers are the real ones, and so is
-deviceshare. The nodes are simulated: nothing runs in their pods, but the pods tell which environment their containers
-would have. Or, with `real_node`, there is one that is real: containerd, kubelet, kube-proxy and containers.
+deviceshare. The nodes are simulated: nothing runs in their pods, but an annotation of each records which environment
+its containers would have. With `real_node` there is one that is real: containerd, kubelet, kube-proxy and containers.
 
     with running(Options(nodes=3, devices=4)) as sandbox:
         sandbox.kubectl("get", "nodes")

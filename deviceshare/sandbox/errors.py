@@ -1,4 +1,4 @@
-"""The one error of the sandbox: what went wrong, and the command or setting that solves it."""
+"""The error of the sandbox: what failed, and the command or setting that helps."""
 
 
 class SandboxError(Exception):

@@ -1,6 +1,6 @@
-"""Starts, ends and asks after sandboxes: what the command line, the tests and the benchmarks call.
+"""Start, stop and status of sandboxes, for the command line, the tests and the benchmarks.
 
-Everybody gets the same thing, a supervising process of its own; they differ only in who it dies with.
+Each sandbox has a supervising process of its own; one that is tied ends with the process that started it.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class SandboxStatus(msgspec.Struct, kw_only=True, rename="camel"):
-    """How a sandbox is, asked of the processes themselves just now."""
+    """The state of a sandbox, and the health of its processes as probed just now."""
 
     ready: bool
     directory: str
@@ -74,7 +74,7 @@ class Sandbox:
         return self.layout.kubeconfigs / f"{identity}.yaml"
 
     def status(self) -> SandboxStatus:
-        """Asks every process how it is."""
+        """The health of every process, probed now."""
         return status(self.layout.directory)
 
     def pid(self, name: str) -> int:
@@ -232,8 +232,7 @@ def status(directory: Path) -> SandboxStatus:
         return answer
     answer.server, answer.version = state.server, state.version
     answer.processes = asyncio.run(_probe(layout, state))
-    well = all(process.healthy for process in answer.processes)
-    answer.ready = state.ready and well
+    answer.ready = state.ready and all(process.healthy for process in answer.processes)
     answer.message = "" if answer.ready else state.error or ("unhealthy" if state.ready else state.stage)
     return answer
 

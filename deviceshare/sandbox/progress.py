@@ -1,4 +1,4 @@
-"""Shows what a long step is doing and for how long: a spinner on a terminal, plain lines in a log.
+"""Progress of a long step and its duration: a spinner on a terminal, plain lines in a log.
 
 A build takes minutes. Someone who sees nothing for minutes presses Ctrl-C, and a CI system that sees nothing kills the
 job.

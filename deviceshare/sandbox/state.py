@@ -1,7 +1,7 @@
-"""What a sandbox is asked to be, where its files lie, and what it says about itself.
+"""Options, files and recorded state of one sandbox.
 
 One directory is one sandbox. The supervising process holds a lock in it for as long as it lives, so whether a sandbox
-runs is never guessed from a process id, which the kernel may have given to somebody else since.
+runs is never guessed from a process id, which another process may have by now.
 """
 
 import fcntl
@@ -40,7 +40,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxPlan(msgspec.Struct, frozen=True):
-    """What the supervising process is told by the one that starts it."""
+    """What the supervising process is asked to start, and with which programs."""
 
     options: Options
     binaries: Binaries
@@ -55,7 +55,7 @@ class ProcessState(msgspec.Struct, kw_only=True):
     pid: int
     healthy: bool
     restarts: int = 0
-    """How often it died and was started again."""
+    """How often it died and was restarted."""
     message: str = ""
     """What is wrong, for people."""
     probe: str = ""
@@ -97,7 +97,7 @@ class Layout:
         self._lock = self.directory / "lock"
 
     def prepare(self, plan: SandboxPlan) -> None:
-        """Makes the locked directory ready for a start from nothing; what an earlier sandbox left is removed."""
+        """Empties the locked directory of what an earlier sandbox left, and writes the plan."""
         if not self._plan.exists() and set(self.directory.iterdir()) - {self._lock}:
             raise SandboxError(f"{self.directory} holds files of something else.", "Name an empty directory: --dir DIR")
         for part in (self.kubeconfigs, self.logs, self.pki, self.config, self.data):

@@ -69,12 +69,12 @@ class Supervisor:
                     group.create_task(child.keep_alive(), name=f"keep {child.component.name}")
                 group.create_task(self._watch(prober), name="watch")
         finally:
-            # The last started needs the others, so it goes first; the API server outlives all who talk to it.
+            # In reverse: the last started needs the others, and the API server outlives its clients.
             for child in reversed(self._children):
                 await child.stop()
 
     def fail(self, error: Exception) -> None:
-        """Leaves word for whoever waits for this sandbox."""
+        """Records the error for the process that waits for this sandbox."""
         self._state.error = str(error)
         self._say("failed", ready=False)
 
@@ -93,18 +93,18 @@ class Supervisor:
     async def _bring_up(self, prober: Prober, tokens: Path) -> None:
         parts, options = self._components, self._plan.options
         real = RealNode(self._layout, self._plan) if options.real_node else None
-        if real:  # The API server listens on the wire to it.
+        if real:  # The API server listens on the link to it.
             await self._start(prober, real.containerd)
             self._say("importing images")
             await asyncio.to_thread(real.import_own_images)
         # The API server exits if its store isn't there.
         await self._start(prober, parts.etcd)
         await self._start(prober, parts.apiserver(tokens))
-        # CRDs and rights come before who needs them. The webhooks refuse groups until deviceshare answers; so be it.
+        # CRDs and rights come before their users. The webhooks refuse groups until deviceshare answers.
         self._say("installing manifests")
         url = f"https://127.0.0.1:{self._ports.webhook}"
         await install(self._layout, self._plan, webhook_url=url)
-        # From here on nobody waits for anybody: all of them cope with an API server that is busy, and with each other.
+        # These start together: all of them retry while the API server is busy or another isn't there yet.
         clients = [parts.controller_manager, parts.scheduler]
         clients += [] if options.bare else [parts.deviceshare_scheduler]
         clients += [parts.deviceshare] if options.deviceshare else []
@@ -113,12 +113,12 @@ class Supervisor:
         elif options.kubelet:
             clients.append(parts.kubelet)
         await self._start(prober, *clients)
-        # Nodes come last, so that nothing is ever scheduled by a half of the system.
+        # Nodes come last, so that nothing is scheduled before every component runs.
         self._say("waiting for the node" if real else "creating nodes")
         async with connect(str(self._layout.kubeconfig)) as connection:
             if real:
                 await equip(Api(connection), NAME, options)
-                await self._start(prober, real.proxy)  # It asks for its node, and again only after seconds.
+                await self._start(prober, real.proxy)  # It asks for its node at its start, and then only after seconds.
             else:
                 await create_nodes(Api(connection), options, self._plan.binaries.version)
 
@@ -169,7 +169,7 @@ async def supervise(layout: Layout) -> int:
 
     def end() -> None:
         nonlocal ending
-        if not ending:  # A second signal must not break off the taking down.
+        if not ending:  # A second signal must not interrupt the teardown.
             ending = True
             main.cancel()
 
@@ -199,5 +199,5 @@ if __name__ == "__main__":
         if os.getppid() != int(sys.argv[2]):  # It died before it could be our parent.
             sys.exit(1)
     elif os.fork():
-        os._exit(0)  # Whoever started us isn't our parent any more, and need not bury us.
+        os._exit(0)  # The process that started this one isn't its parent any more, and need not reap it.
     sys.exit(asyncio.run(supervise(Layout(Path(sys.argv[1])))))

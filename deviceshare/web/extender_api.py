@@ -51,13 +51,14 @@ class MetaVictims(Struct, frozen=True):
     disruptions: int = field(default=0, name="NumPDBViolations")
 
 
+class VictimMetadata(Struct, frozen=True):
+    uid: str
+
+
 class Victim(Struct, frozen=True):
     """The part of a whole pod that `MetaPod` has."""
 
-    class Metadata(Struct, frozen=True):
-        uid: str
-
-    metadata: Metadata
+    metadata: VictimMetadata
 
 
 class Victims(Struct, frozen=True):
@@ -84,11 +85,12 @@ class Preemption(Struct, frozen=True, rename="pascal"):
         return {node: victims.meta for node, victims in (self.node_name_to_victims or {}).items()}
 
 
-class _Named(Struct, frozen=True):
-    class Metadata(Struct, frozen=True):
-        name: str
+class _NamedMetadata(Struct, frozen=True):
+    name: str
 
-    metadata: Metadata
+
+class _Named(Struct, frozen=True):
+    metadata: _NamedMetadata
 
 
 # Each raises msgspec.DecodeError, which names the position in the JSON.

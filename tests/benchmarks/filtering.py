@@ -27,7 +27,7 @@ _WARM_UP = 20
 _SECONDS = 30.0
 
 
-class Measured(msgspec.Struct):
+class Latencies(msgspec.Struct):
     """Milliseconds of all requests for one kind of group, and the sizes of question and answer in bytes."""
 
     milliseconds: list[float]
@@ -77,11 +77,11 @@ def serving(nodes: int) -> Iterator[http.client.HTTPConnection]:
             process.terminate()
 
 
-def measure(connection: http.client.HTTPConnection, group: str, nodes: int, requests: int) -> Measured:
+def measure(connection: http.client.HTTPConnection, group: str, nodes: int, requests: int) -> Latencies:
     """Asks the same question again and again."""
     body = arguments(group, nodes)
     headers = {"Content-Type": "application/json"}
-    measured = Measured([], len(body), 0)
+    measured = Latencies([], len(body), 0)
     quiet = not sys.stderr.isatty()
     for number in track(range(_WARM_UP + requests), group, console=Console(stderr=True), disable=quiet):
         begun = time.perf_counter()
@@ -97,7 +97,7 @@ def measure(connection: http.client.HTTPConnection, group: str, nodes: int, requ
     return measured
 
 
-def table(results: dict[str, Measured], nodes: int) -> Table:
+def table(results: dict[str, Latencies], nodes: int) -> Table:
     """Medians and 99th percentiles, by kind of group."""
     result = Table(title=f"filter of {nodes:,} node names", title_justify="left")
     result.add_column("group")

@@ -38,7 +38,7 @@ IMAGES = [{"names": [f"registry.example/team/image-{n}@sha256:{n:064}"], "sizeBy
 """What kubelets report of the images on their node; most of a Node's size."""
 
 
-class Measured(Struct):
+class Look(Struct):
     """Seconds of wall time, of each run of the command."""
 
     nodes: int
@@ -63,12 +63,12 @@ def main(nodes: int, runs: int, *, as_json: bool) -> None:
         click.echo(f"  {name:6} {statistics.median(seconds):.2f} s (slowest of {runs}: {max(seconds):.2f} s)")
 
 
-async def _measure(nodes: int, runs: int) -> Measured:
+async def _measure(nodes: int, runs: int) -> Look:
     async with control_plane(nodes, DEVICES) as (plane, connection):
         pods = await _fill(Api(connection, timeout=30.0), nodes)
         table = [await _timed(plane.kubeconfig) for _ in range(runs)]
         as_json = [await _timed(plane.kubeconfig, "-o", "json") for _ in range(runs)]
-    return Measured(nodes, nodes * DEVICES, pods, table, as_json)
+    return Look(nodes, nodes * DEVICES, pods, table, as_json)
 
 
 async def _timed(kubeconfig: Path, *arguments: str) -> float:

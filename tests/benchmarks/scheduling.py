@@ -34,7 +34,7 @@ DEVICES_A_GROUP = 2
 _WEBHOOK_SECONDS = 30.0
 
 
-class Measured(Struct):
+class Round(Struct):
     """One round."""
 
     pods_a_second: float
@@ -112,9 +112,9 @@ CONTENDERS = (Alone(), Agreeable(), Deviceshare())
 
 async def measure(
     nodes: int, pods: int, rounds: int, contenders: Sequence[Contender], progress: Progress
-) -> dict[str, list[Measured]]:
+) -> dict[str, list[Round]]:
     """All rounds of all contenders, by name."""
-    results: dict[str, list[Measured]] = {contender.name: [] for contender in contenders}
+    results: dict[str, list[Round]] = {contender.name: [] for contender in contenders}
     async with control_plane(nodes, devices=4) as (plane, connection):
         for number in range(1, rounds + 1):
             for contender in contenders:
@@ -127,7 +127,7 @@ async def measure(
                         connection, contender.pods("pod", pods), partial(progress.advance, bar)
                     )
                     spent = {name: (cpu - before[name]) * 1000 / pods for name, cpu in plane.cpu_seconds().items()}
-                    results[contender.name].append(Measured(pods / seconds, spent))
+                    results[contender.name].append(Round(pods / seconds, spent))
                     await load.remove_all(connection)
     return results
 
@@ -139,7 +139,7 @@ async def _until(connection: Connection, probe: bytes, *, mutated: bool) -> None
             await asyncio.sleep(0.1)
 
 
-def table(results: dict[str, list[Measured]], nodes: int, pods: int) -> Table:
+def table(results: dict[str, list[Round]], nodes: int, pods: int) -> Table:
     """Medians and ratios to the first contender, with every round beside them."""
     medians = {name: _median(measured) for name, measured in results.items()}
     base = next(iter(medians.values()))
@@ -159,7 +159,7 @@ def table(results: dict[str, list[Measured]], nodes: int, pods: int) -> Table:
     return result
 
 
-def _median(measured: Sequence[Measured]) -> float:
+def _median(measured: Sequence[Round]) -> float:
     return statistics.median(each.pods_a_second for each in measured)
 
 

@@ -30,7 +30,7 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
-class Watched:
+class WatchedPage:
     """What went wrong on a page, and whom it asked for anything."""
 
     def __init__(self, page: Page) -> None:

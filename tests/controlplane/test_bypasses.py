@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deviceshare.sandbox import Options, Sandbox, running
-from tests.controlplane.test_webhooks import Cluster, a_group, a_pod
+from tests.controlplane.test_webhooks import Namespace, a_group, a_pod
 
 Json = dict[str, Any]
 
@@ -31,24 +31,24 @@ AROUND: list[tuple[Json, str]] = [
 
 
 @pytest.fixture(scope="module")
-def strict() -> Iterator[Cluster]:
+def strict() -> Iterator[Namespace]:
     """A cluster whose deviceshare was told to refuse, with a group."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DEVICESHARE_BYPASSES", "refuse")
         with running(Options(nodes=1)) as started:
-            cluster = Cluster(started, "default")
+            cluster = Namespace(started, "default")
             cluster.create(a_group("team"))
             yield cluster
 
 
 @pytest.fixture
-def lenient(sandbox: Sandbox) -> Cluster:
+def lenient(sandbox: Sandbox) -> Namespace:
     """The cluster of all tests, whose deviceshare warns; its group is never bound."""
-    return Cluster(sandbox, "default")
+    return Namespace(sandbox, "default")
 
 
 @pytest.mark.parametrize(("spec", "said"), AROUND, ids=[said for _, said in AROUND])
-def test_a_way_around_is_warned_of(lenient: Cluster, spec: Json, said: str) -> None:
+def test_a_way_around_is_warned_of(lenient: Namespace, spec: Json, said: str) -> None:
     """The pod is admitted; its author reads why that may be wrong."""
     pod = a_pod("no-such-group", **spec)
     warnings = [line for line in lenient.create(pod, "--dry-run=server").splitlines() if line.startswith("Warning: ")]
@@ -56,14 +56,14 @@ def test_a_way_around_is_warned_of(lenient: Cluster, spec: Json, said: str) -> N
 
 
 @pytest.mark.parametrize(("spec", "said"), AROUND, ids=[said for _, said in AROUND])
-def test_a_way_around_is_refused_where_that_is_set(strict: Cluster, spec: Json, said: str) -> None:
+def test_a_way_around_is_refused_where_that_is_set(strict: Namespace, spec: Json, said: str) -> None:
     """With the place; other pods may do as they like."""
     refusal = strict.refused("create", "-f", "-", manifest=a_pod("team", **spec))
     assert said in refusal and "--bypasses=refuse" in refusal
     strict.create(a_pod(None, "plain", **spec), "--dry-run=server")
 
 
-def test_annotations_are_refused_later_too(strict: Cluster) -> None:
+def test_annotations_are_refused_later_too(strict: Namespace) -> None:
     """Container runtimes read them when the pod's sandbox is made, not when the pod is."""
     strict.create(a_pod("team", "honest"))
     refusal = strict.refused("annotate", "pod", "honest", "cdi.k8s.io/x=nvidia.com/gpu=all")
@@ -74,7 +74,7 @@ def test_annotations_are_refused_later_too(strict: Cluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["huawei.com/Ascend[/x]", "huawei.com/Ascend\x1b[2J", "huawei.com/Ascend" + "x" * 58])
-def test_a_resource_that_can_have_no_such_name_is_refused(lenient: Cluster, name: str) -> None:
+def test_a_resource_that_can_have_no_such_name_is_refused(lenient: Namespace, name: str) -> None:
     """The schema can't say it to this API server, so the webhook does, in letters that can be read."""
     refusal = lenient.refused("create", "--validate=false", "-f", "-", manifest=a_group("odd", **{name: 1}))
 

@@ -47,7 +47,7 @@ PACE = RenewalPace(
 )
 
 
-class Replica:
+class WebhookReplica:
     """One deviceshare, in this process."""
 
     def __init__(self, kubeconfig: Path, name: str) -> None:
@@ -87,7 +87,7 @@ class Replica:
 class Load:
     """What is done all the time, and how often it went well."""
 
-    def __init__(self, connection: Connection, replicas: list[Replica]) -> None:
+    def __init__(self, connection: Connection, replicas: list[WebhookReplica]) -> None:
         self.admitted = 0
         self.shaken = 0
         self.failures: list[str] = []
@@ -149,7 +149,7 @@ async def bundles(api: Api) -> list[str]:
     return [base64.b64decode(webhook["clientConfig"].get("caBundle", "")).decode() for webhook in webhooks]
 
 
-async def register(connection: Connection, mutating: Replica, validating: Replica) -> None:
+async def register(connection: Connection, mutating: WebhookReplica, validating: WebhookReplica) -> None:
     """deviceshare's webhooks as they are shipped, without a bundle; but nothing is let through unasked."""
     for document in yaml.safe_load_all((assets.manifests() / "webhooks.yaml").read_text()):
         replica = mutating if document["kind"].startswith("Mutating") else validating
@@ -180,7 +180,9 @@ async def test_nobody_notices_that_certificates_change() -> None:
     """Bundles filled in; another CA; certificates that come of age: no admission and no handshake fails."""
     async with control_plane(0, 0) as (plane, admin), contextlib.AsyncExitStack() as stack:
         api = Api(admin)
-        first, second = (Replica(plane._layout.kubeconfigs / "deviceshare.yaml", name) for name in ("first", "second"))
+        first, second = (
+            WebhookReplica(plane._layout.kubeconfigs / "deviceshare.yaml", name) for name in ("first", "second")
+        )
         await register(admin, first, second)
         await stack.enter_async_context(first.running())
         await stack.enter_async_context(second.running())
@@ -204,5 +206,5 @@ async def test_nobody_notices_that_certificates_change() -> None:
         assert min(load.admitted, load.shaken) > A_SECOND
 
 
-def issuers(replica: Replica) -> int:
+def issuers(replica: WebhookReplica) -> int:
     return len({certificate.issuer for certificate in replica.shown})

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from deviceshare.sandbox import Sandbox
-from tests.controlplane.browser import PATIENCE_MS, Watched, chromium
+from tests.controlplane.browser import PATIENCE_MS, WatchedPage, chromium
 from tests.controlplane.pool import GPU, Json, Pool, pod
 
 Open = Callable[..., Page]
@@ -36,7 +36,7 @@ def open_page(browser: Browser, sandbox: Sandbox) -> Iterator[Open]:
         contexts.append(context := browser.new_context(**how))
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
-        watched.append(Watched(page))
+        watched.append(WatchedPage(page))
         if state is not None:
             page.route("**/ui/state", lambda route: route.fulfill(json=state))
         page.goto(sandbox.ui_url)

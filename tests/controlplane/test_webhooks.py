@@ -57,7 +57,7 @@ def a_pod(group: str | None, name: str = "pod", *, containers: list[Json] | None
     }
 
 
-class Cluster:
+class Namespace:
     """kubectl in a namespace of the test's own, as people use it."""
 
     def __init__(self, sandbox: Sandbox, namespace: str) -> None:
@@ -91,8 +91,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(sandbox: Sandbox, namespace: str, group: str) -> Cluster:  # the group's end deletes every test's pods
-    return Cluster(sandbox, namespace)
+def cluster(sandbox: Sandbox, namespace: str, group: str) -> Namespace:  # the group's end deletes every test's pods
+    return Namespace(sandbox, namespace)
 
 
 def read(pod: Json) -> Pod:
@@ -102,7 +102,7 @@ def read(pod: Json) -> Pod:
 # Pods are made ready.
 
 
-def test_every_container_of_a_pod_is_made_ready(cluster: Cluster, group: str) -> None:
+def test_every_container_of_a_pod_is_made_ready(cluster: Namespace, group: str) -> None:
     """As the extender demands it, with the label and the scheduler; nothing says where it may run."""
     cluster.create(a_pod(group, initContainers=[{"name": "init", "image": "busybox"}]))
 
@@ -114,7 +114,7 @@ def test_every_container_of_a_pod_is_made_ready(cluster: Cluster, group: str) ->
     assert "affinity" not in pod["spec"]
 
 
-def test_a_copied_pod_is_a_pod_like_any_other(cluster: Cluster, group: str, environment: Environment) -> None:
+def test_a_copied_pod_is_a_pod_like_any_other(cluster: Namespace, group: str, environment: Environment) -> None:
     """`kubectl get pod -o yaml`, a new name, `kubectl create`: the copy gets devices of its own right."""
     cluster.create(a_pod(group, "first"))
     environment(cluster.namespace, "first")
@@ -128,7 +128,7 @@ def test_a_copied_pod_is_a_pod_like_any_other(cluster: Cluster, group: str, envi
     assert environment(cluster.namespace, "copy")["main"]["NVIDIA_VISIBLE_DEVICES"] != ""
 
 
-def test_people_are_warned_on_their_terminal(cluster: Cluster, group: str) -> None:
+def test_people_are_warned_on_their_terminal(cluster: Namespace, group: str) -> None:
     """Of what was overridden, of what can't be held to the group, and of a group that isn't there."""
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     container: Json = {"name": "main", "image": "busybox", "env": env, "securityContext": {"privileged": True}}
@@ -141,7 +141,7 @@ def test_people_are_warned_on_their_terminal(cluster: Cluster, group: str) -> No
     assert "Warning: SharedDeviceGroup 'no-such-group' doesn't exist yet" in early
 
 
-def test_a_dry_run_shows_what_would_be_made(cluster: Cluster, group: str) -> None:
+def test_a_dry_run_shows_what_would_be_made(cluster: Namespace, group: str) -> None:
     """`sideEffects: None` holds: the API server would refuse to ask otherwise."""
     said = cluster.create(a_pod(group), "--dry-run=server", "-o", "json")
 
@@ -149,7 +149,7 @@ def test_a_dry_run_shows_what_would_be_made(cluster: Cluster, group: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["multi-gpu.yaml", "single-gpu.yaml"])
-def test_the_examples_are_admitted_as_they_are(cluster: Cluster, name: str) -> None:
+def test_the_examples_are_admitted_as_they_are(cluster: Namespace, name: str) -> None:
     """They are the first thing people apply."""
     status, said = cluster.run("apply", "--dry-run=server", "-f", str(assets.examples() / name))
 
@@ -157,7 +157,7 @@ def test_the_examples_are_admitted_as_they_are(cluster: Cluster, name: str) -> N
     assert "created (server dry run)" in said
 
 
-def test_pods_without_a_group_are_left_alone(cluster: Cluster) -> None:
+def test_pods_without_a_group_are_left_alone(cluster: Namespace) -> None:
     """Not a field of ours in them."""
     cluster.create(a_pod(None))
 
@@ -184,7 +184,7 @@ def test_pods_without_a_group_are_left_alone(cluster: Cluster) -> None:
     ids=["nodeName", "schedulerName", "limits"],
 )
 def test_a_pod_that_would_go_round_its_group_is_refused(
-    cluster: Cluster, group: str, change: Json, field: str, way_out: str
+    cluster: Namespace, group: str, change: Json, field: str, way_out: str
 ) -> None:
     """With the field and the way out."""
     said = cluster.refused("create", "-f", "-", manifest=a_pod(group, **change))
@@ -194,7 +194,7 @@ def test_a_pod_that_would_go_round_its_group_is_refused(
 
 
 @pytest.mark.parametrize("name", ["Team", "a" * 64, "a/b", ""])
-def test_a_pod_with_an_impossible_group_name_is_refused(cluster: Cluster, name: str) -> None:
+def test_a_pod_with_an_impossible_group_name_is_refused(cluster: Namespace, name: str) -> None:
     """It would wait for ever."""
     manifest = a_pod("placeholder")
     manifest["metadata"]["annotations"]["deviceshare.io/group"] = name
@@ -216,7 +216,7 @@ def test_a_pod_with_an_impossible_group_name_is_refused(cluster: Cluster, name: 
     ],
 )
 def test_nobody_changes_what_a_pod_was_given(
-    cluster: Cluster, group: str, identity: str, command: str, change: str
+    cluster: Namespace, group: str, identity: str, command: str, change: str
 ) -> None:
     """Not even the cluster's admin: the next restart of a container would read it."""
     cluster.create(a_pod(group))
@@ -227,7 +227,7 @@ def test_nobody_changes_what_a_pod_was_given(
     assert f"metadata.{command}s[{key}]".replace("annotates", "annotations") in said
 
 
-def test_deviceshare_itself_may(cluster: Cluster, group: str) -> None:
+def test_deviceshare_itself_may(cluster: Namespace, group: str) -> None:
     """It wakes waiting pods by an annotation."""
     cluster.create(a_pod(group))
 
@@ -236,7 +236,7 @@ def test_deviceshare_itself_may(cluster: Cluster, group: str) -> None:
     assert status == 0, said
 
 
-def test_a_pods_other_metadata_is_free(cluster: Cluster, group: str) -> None:
+def test_a_pods_other_metadata_is_free(cluster: Namespace, group: str) -> None:
     """Labels and annotations of others."""
     cluster.create(a_pod(group))
 
@@ -247,7 +247,7 @@ def test_a_pods_other_metadata_is_free(cluster: Cluster, group: str) -> None:
 # Groups.
 
 
-def test_a_group_of_an_unknown_resource_is_refused(cluster: Cluster, group: str) -> None:
+def test_a_group_of_an_unknown_resource_is_refused(cluster: Namespace, group: str) -> None:
     """Also when it is one of two; the schema can't know them."""
     manifest = a_group("impossible", **{"nvidia.com/gpu": 1, "example.com/fpga": 1})
 
@@ -257,7 +257,7 @@ def test_a_group_of_an_unknown_resource_is_refused(cluster: Cluster, group: str)
 
 
 def test_a_group_in_use_is_neither_changed_nor_deleted(
-    cluster: Cluster, group: str, environment: Environment, eventually: Eventually
+    cluster: Namespace, group: str, environment: Environment, eventually: Eventually
 ) -> None:
     """Until its pods are gone; they are named."""
     cluster.create(a_pod(group))
@@ -277,7 +277,7 @@ def test_a_group_in_use_is_neither_changed_nor_deleted(
 
 
 @pytest.fixture
-def stopped(sandbox: Sandbox, cluster: Cluster) -> Iterator[None]:
+def stopped(sandbox: Sandbox, cluster: Namespace) -> Iterator[None]:
     """deviceshare hangs for the length of a test: it takes connections and never answers."""
     pid = sandbox.pid("deviceshare")
     os.kill(pid, signal.SIGSTOP)
@@ -286,7 +286,7 @@ def stopped(sandbox: Sandbox, cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("stopped")
-def test_while_deviceshare_hangs_only_its_own_pods_suffer(cluster: Cluster, group: str) -> None:
+def test_while_deviceshare_hangs_only_its_own_pods_suffer(cluster: Namespace, group: str) -> None:
     """Others are created; one of a group stays unready and unbound; what is guarded stays as it is."""
     cluster.create(a_pod(None, "plain"))
     cluster.create(a_pod(group, "ours", schedulerName="deviceshare-scheduler"))

@@ -85,6 +85,13 @@ def test_a_user_may_not_edit_the_annotation(cluster: Cluster) -> None:
     assert NVIDIA.annotation in cluster.kubectl(*remove, identity="alice", fails=True)
 
 
+def test_the_image_offers_no_sandbox(cluster: Cluster, release: Release) -> None:
+    """Nothing in a cluster should be able to download programs and run them."""
+    name = release.pods()[0]["metadata"]["name"]
+    asked = ("exec", name, "-n", NAMESPACE, "-c", "deviceshare", "--", "deviceshare", "sandbox", "up")
+    assert "No such command 'sandbox'" in cluster.kubectl(*asked, fails=True)
+
+
 @pytest.mark.parametrize("how", ["deleted", "killed"])
 def test_another_replica_takes_over(cluster: Cluster, release: Release, how: str) -> None:
     """While nobody leads, pods are still admitted and get devices; the new leader keeps the books on."""

@@ -1,7 +1,10 @@
 """The rules that CONTRIBUTING.md sets for the repository, where no other tool holds them."""
 
+import ast
 import re
 import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,31 @@ def test_no_module_is_long() -> None:
     lengths = {path: path.read_text().count("\n") for path in (ROOT / "deviceshare").rglob("*.py")}
     assert lengths
     assert {path.relative_to(ROOT): lines for path, lines in lengths.items() if lines > LONGEST_FILE} == {}
+
+
+def modules(room: str) -> Iterator[tuple[str, ast.Module]]:
+    """Each by its path, with what it says."""
+    for path in sorted((ROOT / room).rglob("*.py")):
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+@pytest.mark.parametrize("room", ["deviceshare", "tests"])
+def test_a_class_name_stands_once(room: str) -> None:
+    """Who reads it in a log, a type or a search knows which is meant."""
+    places = defaultdict(list)
+    for path, module in modules(room):
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path}:{node.lineno}")
+    assert len(places) > 100
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_a_modules_first_line_is_a_statement_of_its_own() -> None:
+    """It names the thing, so that no neighbour's first line could replace it."""
+    lines = {path: (ast.get_docstring(module) or "").partition("\n")[0] for path, module in modules("deviceshare")}
+    assert {path: line for path, line in lines.items() if not line.endswith((".", ":"))} == {}
+    assert len(set(lines.values())) == len(lines)
 
 
 def test_constraints_are_names_and_exact_versions_only() -> None:

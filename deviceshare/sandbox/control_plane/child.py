@@ -1,7 +1,7 @@
-"""One child process: started so that it can't outlive us, and started again when it dies.
+"""Child processes, restarted when they die.
 
 Each is the leader of its own process group, so a terminal's Ctrl-C reaches none of them, and the supervisor ends them
-in order. Should the supervisor itself be killed, the kernel ends them.
+in order. Should the supervisor itself be killed, the kernel kills them.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ log = structlog.get_logger(__name__)
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 10.0
 _STEADY_SECONDS = 10.0
-"""A process that lived this long didn't die of its start; the next one starts without a longer delay."""
+"""A process that ran this long didn't fail at its start; the delay of its restart begins at the shortest again."""
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _LAST_LINES = 15
 
 
 class Child:
-    """One component's process, over all its lives."""
+    """One component's process, over all restarts."""
 
     def __init__(self, component: Component, logs: Path) -> None:
         self.component = component
@@ -53,7 +53,14 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
-        """Starts it once; raises SandboxError when the executable can't be run."""
+        """Starts it once; raises SandboxError when the executable can't be run.
+
+        Its configuration is written before its first life only: what somebody changes there is read in the next.
+        """
+        if self._process is None:
+            for path, text in self.component.files.items():
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text)
         with self._log.open("ab") as log_file:
             try:
                 self._process = await asyncio.create_subprocess_exec(
@@ -75,31 +82,29 @@ class Child:
             async with asyncio.timeout(timeout):
                 while not await prober.healthy(self.component.probe):
                     if not self.alive:
-                        raise SandboxError(f"{name} {self._obituary()} before it was ready; {self._last_words()}")
+                        raise SandboxError(f"{name} {self._exit_reason()} before it was ready; {self._log_end()}")
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
-            problem = f"{name} wasn't ready after {timeout:.0f} s ({self.component.probe}); {self._last_words()}"
+            problem = f"{name} wasn't ready after {timeout:.0f} s ({self.component.probe}); {self._log_end()}"
             raise SandboxError(problem) from None
 
     async def keep_alive(self) -> None:
-        """Starts it again whenever it dies, as a kubelet would, later each time if it dies at once."""
+        """Restarts it whenever it dies, as a kubelet would, with a delay that grows while it dies at its start."""
         delay = _FIRST_DELAY
         while True:
             assert self._process is not None
             await self._process.wait()
             lived = time.monotonic() - self._born
             delay = _FIRST_DELAY if lived > _STEADY_SECONDS else delay
-            self.message = f"{self._obituary()} after {lived:.0f} s"
-            log.warning(
-                "Lost a process", name=self.component.name, why=self.message, restartIn=delay, log=str(self._log)
-            )
+            self.message = f"{self._exit_reason()} after {lived:.0f} s"
+            log.warning("Process died", name=self.component.name, why=self.message, restartIn=delay, log=str(self._log))
             await asyncio.sleep(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
             self.restarts += 1
             await self.start()
 
     async def stop(self) -> None:
-        """Ends it and whatever it started: politely, then not."""
+        """Ends it and whatever it started: by SIGTERM, and after ten seconds by SIGKILL."""
         if self._process is None or not self.alive:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -113,12 +118,12 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
         await self._process.wait()
 
-    def _obituary(self) -> str:
+    def _exit_reason(self) -> str:
         code = self._process.returncode if self._process else None
         if code is None:
             return "is running"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 
-    def _last_words(self) -> str:
+    def _log_end(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
         return "\n".join([f"the end of {self._log}:", *(f"    {line}" for line in lines)])

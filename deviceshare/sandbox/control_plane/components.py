@@ -1,4 +1,4 @@
-"""The command line of each process, and the kube-scheduler configuration in the version its release speaks.
+"""Command lines and configuration files of the control plane's processes, as their Kubernetes release reads them.
 
 Flags are those of the components' reference pages (https://kubernetes.io/docs/reference/command-line-tools-reference/).
 Client-side rate limits are raised: measured with the defaults, a test measures the limiter.
@@ -28,11 +28,13 @@ _SIMULATED_PODS = [
 
 
 class Component(msgspec.Struct, frozen=True):
-    """One process: how to start it and how to ask whether it is healthy."""
+    """One process: how it is started, and where it says that it is healthy."""
 
     name: str
     command: list[str]
     probe: str
+    files: dict[Path, str] = {}
+    """Its configuration, written before it is started."""
 
 
 class Ports(msgspec.Struct, frozen=True):
@@ -59,14 +61,14 @@ def choose_ports() -> Ports:
 
 
 class Components:
-    """Every process of one sandbox; the properties that write a configuration file do so when they are read."""
+    """Every process of one sandbox's control plane, and the kubelet of its simulated nodes."""
 
     def __init__(self, layout: Layout, plan: SandboxPlan, ports: Ports) -> None:
         self._layout = layout
         self._options = plan.options
         self._binaries = plan.binaries
         self._ports = ports
-        # A real node can't reach loopback, and nobody else shall reach more than that.
+        # A real node can't reach loopback; nothing beyond that node may reach the API server.
         self._host = HOST if plan.options.real_node else "127.0.0.1"
         self.server = f"https://{self._host}:{ports.apiserver}"
 
@@ -147,11 +149,11 @@ class Components:
         config = self._scheduler_config(SCHEDULER_NAME, "deviceshare", self._ports.deviceshare_scheduler_plain)
         # Sampling could hide the one node that a group lives on from the extender.
         config["percentageOfNodesToScore"] = 100
-        # A pod that waits for devices must be tried again soon after it was woken, however often it failed before.
+        # A pod that waits for devices must be retried soon after it was touched, however often it failed before.
         config["podInitialBackoffSeconds"] = 1
         config["podMaxBackoffSeconds"] = 1
         if not asks_before_evicting(self._binaries.version):
-            # Else it would evict pods that stand in nobody's way but the devices'.
+            # Otherwise it would evict pods for devices that would not be free afterwards.
             config["profiles"][0]["plugins"] = {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}}
         config["extenders"] = [self._options.extender or self._extender()]
         return self._scheduler("deviceshare-scheduler", config, self._ports.deviceshare_scheduler)
@@ -193,7 +195,6 @@ class Components:
 
     def _scheduler(self, name: str, config: dict[str, Any], port: int) -> Component:
         pki, file = self._layout.pki, self._layout.config / f"{name}.yaml"
-        file.write_text(yaml.safe_dump(config, sort_keys=False))
         command = [
             self._binaries.kube_scheduler,
             f"--config={file}",
@@ -202,7 +203,8 @@ class Components:
             f"--tls-cert-file={pki / 'loopback.crt'}",
             f"--tls-private-key-file={pki / 'loopback.key'}",
         ]
-        return Component(name, command, f"https://127.0.0.1:{port}/healthz")
+        files = {file: yaml.safe_dump(config, sort_keys=False)}
+        return Component(name, command, f"https://127.0.0.1:{port}/healthz", files)
 
     def _scheduler_config(self, profile: str, identity: str, plain_port: int) -> dict[str, Any]:
         config = {

@@ -1,4 +1,4 @@
-"""Who may do what in a sandbox: one token and one kubeconfig per identity, so that RBAC is exercised as in a cluster.
+"""Identities of a sandbox: a token and a kubeconfig for each, so that RBAC is exercised as in a cluster.
 
 Nothing but the admin belongs to `system:masters`; a right that is missing in `manifests/rbac.yaml` fails here first.
 """

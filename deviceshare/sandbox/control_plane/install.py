@@ -1,4 +1,4 @@
-"""Puts deviceshare's manifests into the sandbox's cluster, as `kubectl apply` would into anybody's.
+"""Installation of deviceshare's manifests in the sandbox's cluster, by `kubectl apply`.
 
 The manifests are the ones that a cluster gets. Only the webhooks' address differs: no Service leads to a process on
 loopback.
@@ -64,10 +64,10 @@ def local_webhooks(document: Mapping[str, Any], url: str, authority: bytes, mino
 
 
 def narrow(document: Mapping[str, Any], minor: int) -> dict[str, Any]:
-    """Makes the webhooks strict that can be told which requests are ours.
+    """Makes those webhooks strict that can select our requests.
 
     Until 1.28 a webhook can't select by annotation, nor by who asks, so it sees everybody's requests and must be
-    ignored when it is unreachable. From 1.28 on `matchConditions` pick ours; those may wait until it is back.
+    ignored when it is unreachable. From 1.28 on `matchConditions` select ours, which fail until it is back.
     https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-matchconditions
     """
     changed: dict[str, Any] = copy.deepcopy(dict(document))

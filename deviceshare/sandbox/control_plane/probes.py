@@ -1,4 +1,4 @@
-"""Health probes of processes: 200 on their health URL, and nothing else counts.
+"""Health probes of processes: 200 on the health URL is healthy, and nothing else.
 
 Each probe has a connection of its own, closed before its answer is given: a kept one could outlive the process that it
 is about. That is also why this is no HTTP client, whose connections close when it suits the client.
@@ -36,7 +36,7 @@ class Prober:
             _, status, _ = (await reader.readline()).split(b" ", 2)
             return status
         finally:
-            # Not close(), which for TLS waits for the other side's goodbye: it may be dead.
+            # Not close(), which for TLS waits for the other side's close_notify: it may be dead.
             writer.transport.abort()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

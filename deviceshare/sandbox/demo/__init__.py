@@ -1,1 +1,1 @@
-"""`deviceshare sandbox demo`: a story on a real control plane, each sentence of it checked."""
+"""`deviceshare sandbox demo`: groups, pods and refusals on a real control plane, each sentence of it checked."""

@@ -1,4 +1,4 @@
-"""The stage on which the demo plays: types kubectl commands, shows what they answer, and stops at the first surprise.
+"""The demo's console: runs kubectl commands, shows their output, and stops at the first surprise.
 
 Every command that is shown is the command that is run, and what is shown below it is its own output.
 """

@@ -1,4 +1,4 @@
-"""The demo's cast, and what must be true of it at each point; pure, so that the demo's judgement can itself be tested.
+"""The demo's objects, and what must be true of them at each step; pure, so that the judgement can itself be tested.
 
 Two nodes with four GPUs each. `training` takes three and `notebooks` two, so they can't share a node, and three GPUs
 stay free: not enough for `rendering`, which wants three on one node.

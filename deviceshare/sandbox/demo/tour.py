@@ -1,4 +1,4 @@
-"""`deviceshare sandbox demo`: the whole story in one screen, each sentence of it checked on a real control plane."""
+"""The steps of the demo, in a sandbox of its own."""
 
 import shutil
 import tempfile
@@ -20,7 +20,7 @@ from deviceshare.sandbox.state import Options
 
 
 def tell(console: Console, progress: Progress) -> bool:
-    """Plays the demo in a sandbox of its own; True if every step held. Nothing is left but, after a failure, the logs.
+    """Runs the demo; True if every step held. Nothing is left but, after a failure, the logs.
 
     Raises SandboxError when there can't be a sandbox.
     """
@@ -37,7 +37,7 @@ def tell(console: Console, progress: Progress) -> bool:
     except SandboxError as error:
         raise SandboxError(str(error), f"The logs are kept in {directory / 'logs'}") from error
     except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)  # Ctrl-C; nobody asked for logs.
+        shutil.rmtree(directory, ignore_errors=True)  # Ctrl-C is no failure: the logs go, too.
         raise
     if fault is None:
         shutil.rmtree(directory, ignore_errors=True)
@@ -51,7 +51,7 @@ def tell(console: Console, progress: Progress) -> bool:
 
 
 def play(stage: Stage) -> Surprise | None:
-    """Plays the steps until one doesn't hold; returns why."""
+    """Runs the steps until one doesn't hold; returns why."""
     for number, (title, step) in enumerate(STEPS, start=1):
         stage.title(number, title)
         try:
@@ -103,7 +103,7 @@ def _third_group(stage: Stage) -> str:
     )
     stage.kubectl(*message)
     stage.kubectl("get", "ndev")
-    return "Three GPUs are free, but on two nodes, and a group never spans nodes. Its pod is told so."
+    return "Three GPUs are free, but on two nodes, and a group never spans nodes. The pod's event says so."
 
 
 def _refused_deletion(stage: Stage) -> str:
@@ -114,7 +114,7 @@ def _refused_deletion(stage: Stage) -> str:
     return "Nobody deletes a group under its pods."
 
 
-def _waiter_bound(stage: Stage) -> str:
+def _waiting_pod_bound(stage: Stage) -> str:
     stage.kubectl("delete", "pods", "-A", "-l", f"{GROUP}=notebooks")
     began = time.monotonic()
     stage.kubectl("delete", "sdg", "notebooks")
@@ -123,7 +123,7 @@ def _waiter_bound(stage: Stage) -> str:
     _await_sharing(stage, {"training": 3, "rendering": 1})
     stage.kubectl("get", "sdg", "-o", "wide")
     _show_sights(stage)
-    return f"The pod that waited got its node and its GPUs {took:.1f} s after the group was deleted."
+    return f"The waiting pod was scheduled and got its GPUs {took:.1f} s after the group was deleted."
 
 
 STEPS: tuple[tuple[str, Callable[[Stage], str]], ...] = (
@@ -131,7 +131,7 @@ STEPS: tuple[tuple[str, Callable[[Stage], str]], ...] = (
     (f"Five pods in two namespaces join them, by the annotation {GROUP}: NAME", _five_pods),
     ("A third group asks for three GPUs, and has to wait", _third_group),
     ("A group in use can't be deleted", _refused_deletion),
-    ("The group's pods end, the group is deleted, and who waited is served at once", _waiter_bound),
+    ("The group's pods end, the group is deleted, and the waiting pod is scheduled at once", _waiting_pod_bound),
 )
 
 

@@ -1,4 +1,4 @@
-"""Starts a machine inside this machine, for a real node: `python -m deviceshare.sandbox.host.boot DIR IP COMMAND…`.
+"""The first process of a real node's machine: `python -m deviceshare.sandbox.host.boot DIR IP COMMAND…`.
 
 The node's processes and containers get process ids, mounts and a network of their own. So nothing of the node can
 outlive its first process: when that ends, even by kill -9, the kernel ends all processes that it ever started, and with
@@ -34,7 +34,7 @@ def run(layout: Layout, ip: str, command: list[str]) -> int:
         os.close(unshared[0])
         os.close(ready[1])
         _first_process(layout, ip, command, unshared[1], ready[0])
-    syscalls.setns(ours, syscalls.CLONE_NEWPID)  # Children to come shall be this machine's again.
+    syscalls.setns(ours, syscalls.CLONE_NEWPID)  # Later children shall be this machine's again.
     os.close(ours)
     os.close(unshared[1])
     os.close(ready[0])
@@ -42,12 +42,12 @@ def run(layout: Layout, ip: str, command: list[str]) -> int:
     try:
         _await(unshared[0])
         network.join(ip, pid)
-        _tell(ready[1])
+        _notify(ready[1])
         _await(unshared[0])
         network.route(ip)
         running = machine.Machine(pid, Path(f"/proc/{pid}/ns/net").stat().st_ino)
         machine.record(layout).write_bytes(msgspec.json.encode(running))
-        _tell(ready[1])
+        _notify(ready[1])
     except BaseException:
         os.kill(pid, signal.SIGKILL)
         raise
@@ -61,20 +61,20 @@ def run(layout: Layout, ip: str, command: list[str]) -> int:
 
 
 def _first_process(layout: Layout, ip: str, command: list[str], unshared: int, ready: int) -> NoReturn:
-    """Process 1: makes the machine its own, starts COMMAND, and buries whoever dies here."""
+    """Process 1: makes the machine its own, starts COMMAND, and reaps every process that ends here."""
     try:
         syscalls.die_with_parent(signal.SIGKILL)
         syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
         mount_points.mount(layout)
-        _tell(unshared)
+        _notify(unshared)
         _await(ready)
         network.configure_node(ip)
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-        _tell(unshared)
+        _notify(unshared)
         _await(ready)
         os.close(unshared)
         os.close(ready)
-        os._exit(_bury_until_end(os.posix_spawnp(command[0], command, os.environ)))
+        os._exit(_reap_until_end(os.posix_spawnp(command[0], command, os.environ)))
     except (SandboxError, OSError, EOFError) as error:
         sys.stderr.write(f"{error}\n")
     finally:  # Nothing may return into the parent's code.
@@ -82,7 +82,7 @@ def _first_process(layout: Layout, ip: str, command: list[str], unshared: int, r
         os._exit(1)
 
 
-def _bury_until_end(child: int) -> int:
+def _reap_until_end(child: int) -> int:
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
     while True:
         pid, status = os.wait()
@@ -90,7 +90,7 @@ def _bury_until_end(child: int) -> int:
             return os.waitstatus_to_exitcode(status) % 256
 
 
-def _tell(descriptor: int) -> None:
+def _notify(descriptor: int) -> None:
     os.write(descriptor, b".")
 
 

@@ -1,7 +1,7 @@
 """The control group under which all containers of a real node run, in every hierarchy of this machine.
 
 Killed processes leave their groups behind, and empty directories under /sys/fs/cgroup are all that a real node could
-leave: so they are taken away before a start and after an end.
+leave: so they are removed before a start and after an end.
 https://docs.kernel.org/admin-guide/cgroup-v1/cgroups.html, https://docs.kernel.org/admin-guide/cgroup-v2.html
 """
 

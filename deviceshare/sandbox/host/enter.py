@@ -1,4 +1,4 @@
-"""Runs a command on a sandbox's real node: `python -m deviceshare.sandbox.host.enter DIR COMMAND…`.
+"""Commands on a sandbox's real node: `python -m deviceshare.sandbox.host.enter DIR COMMAND…`.
 
 What nsenter does, but a signal to end reaches COMMAND, and COMMAND ends when this process has died.
 """

@@ -19,7 +19,7 @@ class Machine(msgspec.Struct):
     pid: int
     """Its first process, by the id that this machine knows it by."""
     network: int
-    """The inode of its network: tells it from a process that was later given the same id."""
+    """The inode of its network: distinguishes it from a process that has the same id later."""
 
 
 def record(layout: Layout) -> Path:
@@ -28,9 +28,9 @@ def record(layout: Layout) -> Path:
 
 
 def clean(layout: Layout) -> None:
-    """Takes away what a machine that was killed left on this one: empty directories, and empty control groups.
+    """Removes what a machine that was killed left on this one: empty directories, and empty control groups.
 
-    While another sandbox's runs, nothing: the control groups are one set, as the addresses are.
+    Does nothing while another sandbox's runs: there is one set of control groups, as of addresses.
     """
     if not network.taken():
         cgroups.remove()
@@ -38,10 +38,10 @@ def clean(layout: Layout) -> None:
 
 
 def booting(layout: Layout, ip: str) -> list[str]:
-    """The words to put before the command that the machine is for; `ip` is iproute2's program."""
+    """The prefix of the command that the machine is for; `ip` is iproute2's program."""
     return [sys.executable, "-m", "deviceshare.sandbox.host.boot", str(layout.directory), ip]
 
 
 def entering(layout: Layout) -> list[str]:
-    """The words to put before a command that shall run on the machine."""
+    """The prefix of a command that is to run on the machine."""
     return [sys.executable, "-m", "deviceshare.sandbox.host.enter", str(layout.directory)]

@@ -1,7 +1,7 @@
-"""Directories of the node's own, mounted over those whose paths its programs have built in.
+"""Mounts of a real node: directories of its own over those whose paths are built into its programs.
 
 The mounts are seen on the node only. The directories under them must exist on this machine, so those that don't are
-made, and taken away again.
+created, and removed again.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Addresses of a real node, and the wire between it and this machine.
+"""Addresses of a real node, and the link between it and this machine.
 
 The node has a network of its own, so its iptables rules, routes and pods' interfaces are none of this machine's, and
 end with it. One pair of virtual interfaces joins the two. All addresses are those that RFC 2544 sets aside for
@@ -32,8 +32,8 @@ link set eth0 up
 """
 # No default route: what the node tries to reach elsewhere (the kubelet asks for a cloud's metadata) is refused at once;
 # with a route it would wait for an answer.
-# The API server calls webhooks by the address of their Service, which only the node's kube-proxy can lead further, and
-# passes requests on to pods.
+# The API server calls webhooks by the address of their Service, which only the node's kube-proxy can forward, and
+# proxies requests to pods.
 _ROUTES = f"""
 route add {SERVICES} via {NODE} dev {INTERFACE}
 route add {PODS} via {NODE} dev {INTERFACE}
@@ -55,24 +55,24 @@ def require_free() -> None:
 
 
 def join(ip: str, pid: int) -> None:
-    """Lays the wire to the network of process `pid`; `ip` is iproute2's program. Raises SandboxError."""
+    """Creates the link to the network of process `pid`; `ip` is iproute2's program. Raises SandboxError."""
     _batch(ip, _HOST_SIDE.format(pid=pid))
 
 
 def route(ip: str) -> None:
-    """Leads to the node's services and pods, once the node's end of the wire is up. Raises SandboxError."""
+    """Adds the routes to the node's services and pods, once the node's end of the link is up. Raises SandboxError."""
     _batch(ip, _ROUTES)
 
 
 def cut(ip: str) -> None:
-    """Takes the wire away if it is still there: the kernel does so too, but some time after the node's end."""
+    """Deletes the link if it is still there: the kernel does so too, but some time after the node's end."""
     if taken():
         with contextlib.suppress(SandboxError):  # The kernel was faster.
             _batch(ip, f"link delete {INTERFACE}")
 
 
 def configure_node(ip: str) -> None:
-    """Called in the node's network once the wire is laid; raises SandboxError."""
+    """Called in the node's network once the link is there; raises SandboxError."""
     _batch(ip, _NODE_SIDE)
 
 

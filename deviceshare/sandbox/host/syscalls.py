@@ -1,4 +1,4 @@
-"""Linux system calls that Python 3.11 doesn't offer: namespaces, mounts, and the death of a parent.
+"""Linux system calls that Python 3.11 doesn't offer: namespaces, mounts, and a signal at the parent's death.
 
 Loaded before any fork: what runs between fork and exec must not import or allocate much.
 """
@@ -23,7 +23,7 @@ def die_with_parent(signal_number: int) -> None:
     """Has the kernel send this process `signal_number` when the thread that started it ends (prctl(2)).
 
     It lasts over an exec. Without it a `kill -9` of the supervisor, or of a test run, would leave a control plane
-    behind that nobody knows of. On other systems than Linux this does nothing.
+    running unnoticed. On other systems than Linux this does nothing.
     """
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal_number)

@@ -1,4 +1,4 @@
-"""Asks Debian's archive for packages without touching how the machine itself is set up.
+"""Packages from Debian's archive, by apt with a configuration and lists of its own.
 
 The source list is derived from the machine's own entries; package lists and caches are private too. So third-party
 entries can't get in the way, and everything but installing works without root.

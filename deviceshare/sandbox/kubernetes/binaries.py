@@ -1,4 +1,4 @@
-"""Finds one set of Kubernetes binaries to run, or makes one.
+"""Kubernetes binaries of one release: found on this machine, downloaded or built.
 
 The pieces of a control plane must come from one release, so a *place* is one directory that holds all of them. A lone
 kubectl on PATH, as every laptop has, is therefore not a place; neither is envtest's usual KUBEBUILDER_ASSETS, which has

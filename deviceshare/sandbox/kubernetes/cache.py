@@ -1,4 +1,4 @@
-"""Where binaries are kept between runs, outside any checkout: a build takes minutes, and one machine needs it once.
+"""The cache of binaries, outside of any checkout: a build takes minutes, and a machine needs it once.
 
 Follows the XDG base directory specification (https://specifications.freedesktop.org/basedir-spec/latest/).
 """
@@ -45,7 +45,7 @@ def architecture() -> str:
 
 
 def add(made: Path, target: Path) -> None:
-    """Moves the finished files of `made` to `target`, each in one step: nobody ever finds half a file there."""
+    """Moves the finished files of `made` to `target`, each in one step: no reader finds half a file there."""
     target.mkdir(parents=True, exist_ok=True)
     for file in made.iterdir():
         file.rename(target / file.name)

@@ -1,4 +1,4 @@
-"""Builds Kubernetes from Debian's source package, where no release can be downloaded.
+"""Builds of Kubernetes from Debian's source package, where no release can be downloaded.
 
 Debian 12's source package `kubernetes` (1.20.2) carries all its Go modules, so the machine's own Debian mirror is all
 the build needs.

@@ -49,7 +49,7 @@ def require_root() -> None:
     """Raises SandboxError where no real node can be had, before minutes were spent on fetching its parts."""
     if sys.platform != "linux" or os.geteuid() != 0:
         raise SandboxError(
-            "A real node needs Linux and root: it makes namespaces, mounts and network interfaces.",
+            "A real node needs Linux and root: it creates namespaces, mounts and network interfaces.",
             "As root: deviceshare sandbox up --real-node",
         )
 

@@ -1,4 +1,4 @@
-"""Downloads the official release binaries and checks them against their published checksums.
+"""Downloads of the official release binaries, verified by their published checksums.
 
 Kubernetes publishes each binary with a `.sha256` beside it (https://kubernetes.io/releases/download/#binaries), etcd a
 SHA256SUMS per release. Behind a mirror or a proxy the addresses can be changed; without a network this must fail within

@@ -1,4 +1,4 @@
-"""Container images that are made here, as no registry can be asked: one layer around a few static programs.
+"""Container images that are built here, as no registry can be asked: one layer with a few static programs.
 
 The format is what `docker save` writes and containerd imports, an archive of layers with a manifest.json.
 https://github.com/moby/docker-image-spec/blob/main/spec.md

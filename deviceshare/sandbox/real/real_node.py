@@ -33,7 +33,7 @@ _ENVIRONMENT = ["env", f"PATH={programs.PATH}"]
 
 
 class RealNode:
-    """The components of the node; reading one writes its configuration."""
+    """The components of the node."""
 
     def __init__(self, layout: Layout, plan: SandboxPlan) -> None:
         if plan.programs is None:
@@ -46,23 +46,26 @@ class RealNode:
     def containerd(self) -> Component:
         """The container runtime and, around it, the machine that the others enter."""
         network, config = self._layout.config / "cni", self._layout.config / "containerd.toml"
-        network.mkdir()
-        (network / "10-ptp.conflist").write_text(json.dumps(_network()))
-        config.write_text(_runtime(self._layout.data / "containerd", network, self._programs))
+        files = {
+            network / "10-ptp.conflist": json.dumps(_network()),
+            config: _runtime(self._layout.data / "containerd", network, self._programs),
+        }
         command = [*booting(self._layout, self._programs.ip), *_ENVIRONMENT]
         command += [self._programs.containerd, f"--config={config}"]
-        return Component("containerd", command, f"http://{NODE}:{_METRICS_PORT}/v1/metrics")
+        return Component("containerd", command, f"http://{NODE}:{_METRICS_PORT}/v1/metrics", files)
 
     @property
     def kubelet(self) -> Component:
         """The real one."""
-        config = self._write("kubelet", self._kubelet_config())
-        command = [self._binaries.kubelet, f"--config={config}", f"--kubeconfig={self._kubeconfig(NAME)}"]
+        resolver = self._layout.config / "resolv.conf"
+        command = [self._binaries.kubelet, f"--kubeconfig={self._kubeconfig(NAME)}"]
         command += [f"--hostname-override={NAME}", f"--node-ip={NODE}", f"--node-labels={MODE_LABEL}={MODE_SHARED}"]
         command += [f"--container-runtime-endpoint=unix://{RUNTIME_SOCKET}"]
         if self._binaries.minor < 24:
             command.append("--container-runtime=remote")
-        return self._component("kubelet", command, _KUBELET_HEALTH_PORT)
+        # Nobody listens there: a look-up fails at once instead of after seconds.
+        files = {resolver: "nameserver 127.0.0.1\n"}
+        return self._component("kubelet", command, _KUBELET_HEALTH_PORT, self._kubelet_config(resolver), files)
 
     @property
     def proxy(self) -> Component:
@@ -78,8 +81,7 @@ class RealNode:
             # 0 leaves these as they are: they belong to the whole kernel.
             "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         }
-        command = [self._binaries.kube_proxy, f"--config={self._write('kube-proxy', config)}"]
-        return self._component("kube-proxy", command, _PROXY_HEALTH_PORT)
+        return self._component("kube-proxy", [self._binaries.kube_proxy], _PROXY_HEALTH_PORT, config, {})
 
     def import_own_images(self) -> None:
         """Gives the node the images that everything needs; raises SandboxError."""
@@ -89,22 +91,19 @@ class RealNode:
             import_image(self._layout, self._programs, archive)
         archive.unlink()
 
-    def _component(self, name: str, command: list[str], health_port: int) -> Component:
-        return Component(
-            name, [*entering(self._layout), *_ENVIRONMENT, *command], f"http://{NODE}:{health_port}/healthz"
-        )
+    def _component(
+        self, name: str, command: list[str], health_port: int, config: dict[str, Any], files: dict[Path, str]
+    ) -> Component:
+        file = self._layout.config / f"{name}.yaml"
+        files = {file: yaml.safe_dump(config, sort_keys=False), **files}
+        command = [*entering(self._layout), *_ENVIRONMENT, *command, f"--config={file}"]
+        return Component(name, command, f"http://{NODE}:{health_port}/healthz", files)
 
     def _kubeconfig(self, name: str) -> Path:
         return self._layout.kubeconfigs / f"{name}.yaml"
 
-    def _write(self, name: str, config: dict[str, Any]) -> Path:
-        file = self._layout.config / f"{name}.yaml"
-        file.write_text(yaml.safe_dump(config, sort_keys=False))
-        return file
-
-    def _kubelet_config(self) -> dict[str, Any]:
-        pki, resolver = self._layout.pki, self._layout.config / "resolv.conf"
-        resolver.write_text("nameserver 127.0.0.1\n")  # Nobody there: a look-up fails at once instead of after seconds.
+    def _kubelet_config(self, resolver: Path) -> dict[str, Any]:
+        pki = self._layout.pki
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",

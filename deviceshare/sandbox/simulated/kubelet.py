@@ -3,7 +3,7 @@
 `python -m deviceshare.sandbox.simulated.kubelet KUBECONFIG PORT` runs them.
 
 Like the real one it has one worker per pod, which looks at the pod, does one step and looks again; and like the real
-one it renews a Lease per node, without which the node lifecycle controller would give the node up
+one it renews a Lease per node, without which the node lifecycle controller would report the node unreachable
 (https://kubernetes.io/docs/concepts/architecture/leases/#node-heart-beats).
 """
 
@@ -122,11 +122,11 @@ class Kubelet:
             return
         if old is None:
             group.create_task(self._heartbeat(name), name=f"heartbeat {name}")
-            for pod in self._pods.values():  # They may have been told before their node was.
+            for pod in self._pods.values():  # Their events may come before their node's.
                 if pod.spec.node_name == name:
                     self._pod_changed(group, pod)
         if any(each.type == "Ready" and each.status == "Unknown" for each in node.status.conditions):
-            # The controller gave the node up, as after a laptop's sleep. "False" was somebody's wish and stays.
+            # Its heartbeats were missed, as after a laptop's sleep. "False" is somebody's choice and stays.
             group.create_task(self._report_ready(name), name=f"status {name}")
 
     async def _heartbeats(self) -> None:

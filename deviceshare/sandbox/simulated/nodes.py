@@ -1,4 +1,4 @@
-"""The simulated nodes: real Node objects with nothing behind them but the simulated kubelet.
+"""Simulated nodes: real Node objects with nothing behind them but the simulated kubelet.
 
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/
 """
@@ -42,7 +42,7 @@ async def create_nodes(api: Api, options: Options, version: str) -> None:
 
 
 async def equip(api: Api, name: str, options: Options) -> None:
-    """Waits until a real kubelet has reported its node ready, and says which devices deviceshare shall see there.
+    """Waits until a real kubelet has reported its node ready, and annotates it with the devices that it is to have.
 
     Raises SandboxError when that takes more than a minute.
     """
@@ -89,7 +89,7 @@ def node(name: str, options: Options, version: str) -> dict[str, Any]:
             | dict.fromkeys(
                 ("machineID", "systemUUID", "kernelVersion", "osImage", "containerRuntimeVersion"), "simulated"
             )
-            # It was started when this machine was, and so says an agent that is run for it.
+            # It booted when this machine did, and an agent that is run for it reports the same.
             | {"kubeProxyVersion": version, "bootID": _BOOT_ID.read_text().strip()},
         },
     }

@@ -1,4 +1,4 @@
-"""Pods and nodes as a kubelet reads them: what shall run, with which environment, and how far it is."""
+"""Pods as a kubelet reads them: what runs, with which environment, and in which phase."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What a kubelet does next for a pod: a pure function of the pod and the time, so that a restart needs no memory.
+"""A kubelet's next step for a pod: a pure function of the pod and the time, so that a restart needs no memory.
 
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 """

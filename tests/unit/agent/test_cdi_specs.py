@@ -12,7 +12,7 @@ PLUGINS, HOSTS, OPERATORS = "k8s.device-plugin.nvidia.com/gpu", "nvidia.com/gpu"
 UUIDS = ("GPU-a", "GPU-b")
 
 
-class Node:
+class CdiDirectories:
     """Its two directories."""
 
     def __init__(self, root: Path) -> None:
@@ -29,11 +29,11 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def node(tmp_path: Path) -> CdiDirectories:
+    return CdiDirectories(tmp_path)
 
 
-def test_kinds_that_name_every_device_are_told(node: Node) -> None:
+def test_kinds_that_name_every_device_are_told(node: CdiDirectories) -> None:
     """From both directories, in JSON and in YAML."""
     node.write(node.dynamic, PLUGINS, *UUIDS, "all")
     node.write(node.static, OPERATORS, "all")
@@ -43,7 +43,7 @@ def test_kinds_that_name_every_device_are_told(node: Node) -> None:
     assert node.specs.kinds((*UUIDS, "GPU-c")) == []
 
 
-def test_a_name_written_twice_in_one_directory_is_unknown(node: Node) -> None:
+def test_a_name_written_twice_in_one_directory_is_unknown(node: CdiDirectories) -> None:
     """Runtimes refuse it; but one in the last directory hides those of the first."""
     node.write(node.static, HOSTS, *UUIDS, name="one.json")
     node.write(node.static, HOSTS, "GPU-b", name="two.json")
@@ -52,7 +52,7 @@ def test_a_name_written_twice_in_one_directory_is_unknown(node: Node) -> None:
     assert node.specs.kinds(UUIDS) == [HOSTS]
 
 
-def test_what_is_written_or_removed_later_counts(node: Node) -> None:
+def test_what_is_written_or_removed_later_counts(node: CdiDirectories) -> None:
     """A device plugin writes its specification when it starts."""
     assert node.specs.kinds(UUIDS) == []
     path = node.write(node.dynamic, PLUGINS, *UUIDS)
@@ -61,7 +61,7 @@ def test_what_is_written_or_removed_later_counts(node: Node) -> None:
     assert node.specs.kinds(UUIDS) == []
 
 
-def test_nothing_is_read_twice(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_twice(node: CdiDirectories, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent looks every few seconds."""
     node.write(node.dynamic, PLUGINS, *UUIDS)
     assert node.specs.kinds(UUIDS) == [PLUGINS]
@@ -89,14 +89,14 @@ def test_nothing_is_read_twice(node: Node, monkeypatch: pytest.MonkeyPatch) -> N
     ids=range(13),
 )
 @pytest.mark.parametrize("suffix", ["json", "yaml"])
-def test_a_broken_file_hides_no_other(node: Node, text: str, suffix: str) -> None:
+def test_a_broken_file_hides_no_other(node: CdiDirectories, text: str, suffix: str) -> None:
     """Whoever is root on the node may write any."""
     (node.static / f"broken.{suffix}").write_bytes(text.encode("latin-1"))
     node.write(node.dynamic, PLUGINS, *UUIDS)
     assert node.specs.kinds(UUIDS) == [PLUGINS]
 
 
-def test_what_is_no_file_is_left_alone(node: Node) -> None:
+def test_what_is_no_file_is_left_alone(node: CdiDirectories) -> None:
     """To open a pipe would wait for whoever writes into it."""
     os.mkfifo(node.static / "pipe.json")
     (node.static / "directory.json").mkdir()
@@ -111,7 +111,7 @@ def test_without_directories_nothing_is_known(tmp_path: Path) -> None:
     assert CdiSpecs([tmp_path / "missing"]).kinds(UUIDS) is None
 
 
-def test_the_agents_own_variable_tells_how_devices_are_injected(node: Node) -> None:
+def test_the_agents_own_variable_tells_how_devices_are_injected(node: CdiDirectories) -> None:
     """A runtime by CDI leaves `void` there; without any specification of NVIDIA's it made up its own."""
     assert node.specs.injected(None) == ""
     assert node.specs.injected("all") == "variable"

@@ -7,108 +7,80 @@ from deviceshare.cli.rebind import ANSWER_SECONDS, ask, new_token
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import GROUPS
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.live import World, soon
+from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.test_rebinder import a_bound_group, claim, numbers, report
-from tests.unit.loops.virtual_time import now, run
+from tests.unit.loops.virtual_time import in_virtual_time, now
 
 
-def test_it_says_what_the_group_holds_and_who_sees_it_when() -> None:
+@in_virtual_time
+async def test_it_says_what_the_group_holds_and_who_sees_it_when() -> None:
     """The pods are named, since somebody has to restart them."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            await soon(lambda: world.read_group("team").status.allocated_pods)
-            report(world, 1)
-            said = await ask(world.cluster, "team")
-            assert said.splitlines()[0] == f"Group team now holds {GPU} 0,2 on node n1, and no longer {GPU} 1."
-            assert said.splitlines()[-1] == "  ns/a"
-            assert numbers(claim(world).devices) == [0, 2]
-
-    run(story())
+    async with led_world() as world:
+        await a_bound_group(world)
+        await soon(lambda: world.read_group("team").status.allocated_pods)
+        report(world, 1)
+        said = await ask(world.cluster, "team")
+        assert said.splitlines()[0] == f"Group team now holds {GPU} 0,2 on node n1, and no longer {GPU} 1."
+        assert said.splitlines()[-1] == "  ns/a"
+        assert numbers(claim(world).devices) == [0, 2]
 
 
-def test_a_group_that_is_well_is_left_alone() -> None:
+@in_virtual_time
+async def test_a_group_that_is_well_is_left_alone() -> None:
     """Nothing is written."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            said = await ask(world.cluster, "team")
-            assert said == f"All devices of group team are healthy: it keeps {GPU} 0,1 on node n1."
-            assert contract.REBIND not in world.read_group("team").metadata.annotations
-
-    run(story())
+    async with led_world() as world:
+        await a_bound_group(world)
+        said = await ask(world.cluster, "team")
+        assert said == f"All devices of group team are healthy: it keeps {GPU} 0,1 on node n1."
+        assert contract.REBIND not in world.read_group("team").metadata.annotations
 
 
-def test_it_fails_with_the_reason_where_no_healthy_device_is_free() -> None:
+@in_virtual_time
+async def test_it_fails_with_the_reason_where_no_healthy_device_is_free() -> None:
     """And names both ways out."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1", 2)
-        async with world.leading():
-            await a_bound_group(world)
-            report(world, 1, devices=2)
-            with pytest.raises(click.ClickException, match="to replace 1, but node n1 has 0 free") as caught:
-                await ask(world.cluster, "team")
-            assert caught.value.message.endswith("deviceshare recover n1 GPU-1")
-
-    run(story())
-
-
-def test_it_fails_where_only_the_leader_knows_why_not() -> None:
-    """What a plugin gave away can't be seen in the ledger without an agent's word."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.fleet.set_plugin_pods("n1", {"uid-of-plain": frozenset([GPU])})
-            report(world, 1)
-            with pytest.raises(click.ClickException, match=f"Group team keeps {GPU} 1, .*kubectl describe sdg team"):
-                await ask(world.cluster, "team")
-
-    run(story())
-
-
-def test_it_gives_up_when_nobody_answers() -> None:
-    """It never hangs, and says where to look."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            report(world, 1)
-        began = now()
-        with pytest.raises(click.ClickException, match="has not answered within 30 s"):
+    async with led_world(2) as world:
+        await a_bound_group(world)
+        report(world, 1, devices=2)
+        with pytest.raises(click.ClickException, match="to replace 1, but node n1 has 0 free") as caught:
             await ask(world.cluster, "team")
-        assert now() - began < ANSWER_SECONDS + 1
-
-    run(story())
+        assert caught.value.message.endswith("deviceshare recover n1 GPU-1")
 
 
-def test_groups_that_hold_nothing_or_are_not_there_are_told_apart() -> None:
+@in_virtual_time
+async def test_it_fails_where_only_the_leader_knows_why_not() -> None:
+    """What a plugin gave away can't be seen in the ledger without an agent's word."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.fleet.set_plugin_pods("n1", {"uid-of-plain": frozenset([GPU])})
+        report(world, 1)
+        with pytest.raises(click.ClickException, match=f"Group team keeps {GPU} 1, .*kubectl describe sdg team"):
+            await ask(world.cluster, "team")
+
+
+@in_virtual_time
+async def test_it_gives_up_when_nobody_answers() -> None:
+    """It never hangs, and says where to look."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        report(world, 1)
+    began = now()
+    with pytest.raises(click.ClickException, match="has not answered within 30 s"):
+        await ask(world.cluster, "team")
+    assert now() - began < ANSWER_SECONDS + 1
+
+
+@in_virtual_time
+async def test_groups_that_hold_nothing_or_are_not_there_are_told_apart() -> None:
     """Each with the command that goes on from there."""
-
-    async def story() -> None:
-        world = World()
-        world.group("idle")
-        with pytest.raises(click.ClickException, match="deviceshare explain group idle"):
-            await ask(world.cluster, "idle")
-        with pytest.raises(click.ClickException, match="There is no group nobody"):
-            await ask(world.cluster, "nobody")
-        world.cluster.edit(GROUPS, "idle", {"status": {"nodeName": "n1"}})
-        with pytest.raises(click.ClickException, match="kubectl get ndev n1"):
-            await ask(world.cluster, "idle")
-
-    run(story())
+    world = World()
+    world.group("idle")
+    with pytest.raises(click.ClickException, match="deviceshare explain group idle"):
+        await ask(world.cluster, "idle")
+    with pytest.raises(click.ClickException, match="There is no group nobody"):
+        await ask(world.cluster, "nobody")
+    world.cluster.edit(GROUPS, "idle", {"status": {"nodeName": "n1"}})
+    with pytest.raises(click.ClickException, match="kubectl get ndev n1"):
+        await ask(world.cluster, "idle")
 
 
 def test_two_requests_never_have_one_name() -> None:

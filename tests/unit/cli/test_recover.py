@@ -15,7 +15,7 @@ from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Conflict
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import LiveCluster, soon
-from tests.unit.loops.virtual_time import run
+from tests.unit.loops.virtual_time import in_virtual_time
 
 SINCE = "2026-11-21T03:00:00Z"
 
@@ -59,97 +59,76 @@ async def agent(cluster: LiveCluster) -> None:
     cluster.edit(NODE_DEVICES, "n1", {"status": {"hardware": {"devices": devices}}})
 
 
-def test_the_agent_is_told_of_the_findings_and_waited_for() -> None:
+@in_virtual_time
+async def test_the_agent_is_told_of_the_findings_and_waited_for() -> None:
     """By number or UUID."""
-
-    async def story() -> None:
-        cluster = a_cluster(0, 2)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(agent(cluster))
-            lines = await lift(cluster, "n1", ["0", "GPU-2"])
-        assert said(cluster) == f"GPU-0@{SINCE},GPU-2@{SINCE}"
-        assert lines[0] == f"{GPU} 0 of node n1 can be allocated again (it was: Xid 79)."
-        assert len(lines) == 2
-
-    run(story())
+    cluster = a_cluster(0, 2)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(agent(cluster))
+        lines = await lift(cluster, "n1", ["0", "GPU-2"])
+    assert said(cluster) == f"GPU-0@{SINCE},GPU-2@{SINCE}"
+    assert lines[0] == f"{GPU} 0 of node n1 can be allocated again (it was: Xid 79)."
+    assert len(lines) == 2
 
 
-def test_what_others_said_stays_while_it_means_something() -> None:
+@in_virtual_time
+async def test_what_others_said_stays_while_it_means_something() -> None:
     """An old finding that is dealt with is left out, so that the annotation doesn't grow for ever."""
-
-    async def story() -> None:
-        cluster = a_cluster(0, 2, recovered=f"GPU-2@{SINCE},GPU-1@2020-01-01T00:00:00Z")
-        async with asyncio.TaskGroup() as tasks:
-            waiting = tasks.create_task(lift(cluster, "n1", ["0"]))
-            await soon(lambda: "GPU-0" in said(cluster))
-            tasks.create_task(agent(cluster))
-        assert said(cluster) == f"GPU-0@{SINCE},GPU-2@{SINCE}"
-        assert len(waiting.result()) == 1
-
-    run(story())
+    cluster = a_cluster(0, 2, recovered=f"GPU-2@{SINCE},GPU-1@2020-01-01T00:00:00Z")
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(lift(cluster, "n1", ["0"]))
+        await soon(lambda: "GPU-0" in said(cluster))
+        tasks.create_task(agent(cluster))
+    assert said(cluster) == f"GPU-0@{SINCE},GPU-2@{SINCE}"
+    assert len(waiting.result()) == 1
 
 
-def test_a_write_that_lost_to_another_begins_again() -> None:
+@in_virtual_time
+async def test_a_write_that_lost_to_another_begins_again() -> None:
     """Binds write the same object."""
-
-    async def story() -> None:
-        cluster = a_cluster(0)
-        conflicts = [Conflict("somebody wrote"), Conflict("somebody wrote")]
-        cluster.fail = lambda verb, plural, name: conflicts.pop() if verb == "patch" and conflicts else None
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(agent(cluster))
-            await lift(cluster, "n1", ["0"])
-        assert not conflicts
-
-    run(story())
+    cluster = a_cluster(0)
+    conflicts = [Conflict("somebody wrote"), Conflict("somebody wrote")]
+    cluster.fail = lambda verb, plural, name: conflicts.pop() if verb == "patch" and conflicts else None
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(agent(cluster))
+        await lift(cluster, "n1", ["0"])
+    assert not conflicts
 
 
-def test_an_agent_that_does_not_answer_is_named_with_the_command_that_shows_it() -> None:
+@in_virtual_time
+async def test_an_agent_that_does_not_answer_is_named_with_the_command_that_shows_it() -> None:
     """The annotation stays and is heeded when it runs."""
-
-    async def story() -> None:
-        cluster = a_cluster(0)
-        with pytest.raises(click.ClickException, match=r"deviceshare-agent --field-selector spec.nodeName=n1"):
-            await lift(cluster, "n1", ["0"])
-        assert said(cluster) == f"GPU-0@{SINCE}"
-
-    run(story())
+    cluster = a_cluster(0)
+    with pytest.raises(click.ClickException, match=r"deviceshare-agent --field-selector spec.nodeName=n1"):
+        await lift(cluster, "n1", ["0"])
+    assert said(cluster) == f"GPU-0@{SINCE}"
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [("1", "nvidia.com/gpu 1 of node n1 is healthy"), ("7", "Node n1 has no device 7"), ("GPU", "has no device GPU")],
 )
-def test_a_device_that_is_not_marked_is_refused(name: str, text: str) -> None:
+@in_virtual_time
+async def test_a_device_that_is_not_marked_is_refused(name: str, text: str) -> None:
     """Nothing is written, for none of those named."""
-
-    async def story() -> None:
-        cluster = a_cluster(0)
-        with pytest.raises(click.ClickException, match=text):
-            await lift(cluster, "n1", ["0", name])
-        assert said(cluster) == ""
-
-    run(story())
+    cluster = a_cluster(0)
+    with pytest.raises(click.ClickException, match=text):
+        await lift(cluster, "n1", ["0", name])
+    assert said(cluster) == ""
 
 
-def test_two_broken_devices_of_one_number_are_told_apart() -> None:
+@in_virtual_time
+async def test_two_broken_devices_of_one_number_are_told_apart() -> None:
     """One was lost, and another has its number since."""
-
-    async def story() -> None:
-        cluster = with_parts(broken(0, "GPU-old", lost=True), broken(0, "GPU-new"))
-        with pytest.raises(click.ClickException, match="name one by UUID: GPU-old or GPU-new"):
-            await lift(cluster, "n1", ["0"])
-
-    run(story())
+    cluster = with_parts(broken(0, "GPU-old", lost=True), broken(0, "GPU-new"))
+    with pytest.raises(click.ClickException, match="name one by UUID: GPU-old or GPU-new"):
+        await lift(cluster, "n1", ["0"])
 
 
-def test_nodes_without_ledger_or_agent_are_told_apart() -> None:
+@in_virtual_time
+async def test_nodes_without_ledger_or_agent_are_told_apart() -> None:
     """Each with the command that goes on from there."""
-
-    async def story() -> None:
-        with pytest.raises(click.ClickException, match="n2 is not a shared node"):
-            await lift(a_cluster(), "n2", ["0"])
-        with pytest.raises(click.ClickException, match="No agent reports on node n1"):
-            await lift(with_parts(), "n1", ["0"])
-
-    run(story())
+    with pytest.raises(click.ClickException, match="n2 is not a shared node"):
+        await lift(a_cluster(), "n2", ["0"])
+    with pytest.raises(click.ClickException, match="No agent reports on node n1"):
+        await lift(with_parts(), "n1", ["0"])

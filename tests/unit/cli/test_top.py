@@ -24,7 +24,7 @@ GPU = "nvidia.com/gpu"
 UNREACHABLE = "error trying to reach service: dial tcp 10.0.0.9:9410: connect: connection refused"
 
 
-class Cluster:
+class MonitoredCluster:
     """The API server: ledgers, agents' pods, and what each agent answers."""
 
     def __init__(self) -> None:
@@ -64,9 +64,9 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[MonitoredCluster]:
     """Its server runs in a thread: the command has an event loop of its own."""
-    cluster, loop, ready = Cluster(), asyncio.new_event_loop(), threading.Event()
+    cluster, loop, ready = MonitoredCluster(), asyncio.new_event_loop(), threading.Event()
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", cluster.handle)
     runner = web.AppRunner(application, shutdown_timeout=0.01)
@@ -114,7 +114,7 @@ def rows(result: Result) -> list[list[str]]:
     return [line.split() for line in result.output.splitlines()[1:]]
 
 
-def test_devices_and_processes_of_every_node_are_shown(cluster: Cluster, tmp_path: Path) -> None:
+def test_devices_and_processes_of_every_node_are_shown(cluster: MonitoredCluster, tmp_path: Path) -> None:
     """Each device with who holds it, and its processes with whose they are, the greatest first."""
     small, great = process(4711, 100), process(4712, 29000)
     cluster.node("node-2", usage={"devices": [device(0, utilization=None, memoryUsedMib=0)]})
@@ -132,7 +132,7 @@ def test_devices_and_processes_of_every_node_are_shown(cluster: Cluster, tmp_pat
     ]
 
 
-def test_a_trespass_and_a_broken_device_are_marked(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_trespass_and_a_broken_device_are_marked(cluster: MonitoredCluster, tmp_path: Path) -> None:
     """And a process outside of any pod is named as such."""
     stranger = process(9, 50, name="[odd]\x1b[2J", pod="", container="", trespass=True)
     cluster.node("node-1", claim("training", 0), usage={"devices": [device(0, stranger)]})
@@ -145,7 +145,7 @@ def test_a_trespass_and_a_broken_device_are_marked(cluster: Cluster, tmp_path: P
     assert second == ["50", "no", "pod", "[odd]\\x1b[2J", "9", "trespass"]
 
 
-def test_nodes_that_can_not_be_asked_are_named_with_the_reason(cluster: Cluster, tmp_path: Path) -> None:
+def test_nodes_that_can_not_be_asked_are_named_with_the_reason(cluster: MonitoredCluster, tmp_path: Path) -> None:
     """What others do is shown all the same."""
     cluster.node("node-1", usage={"devices": [device(0)]})
     cluster.node("node-2")
@@ -161,7 +161,9 @@ def test_nodes_that_can_not_be_asked_are_named_with_the_reason(cluster: Cluster,
     assert "node-4: no agent runs there" in shown.output
 
 
-def test_an_agent_that_is_being_replaced_is_not_the_one_that_is_asked(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_agent_that_is_being_replaced_is_not_the_one_that_is_asked(
+    cluster: MonitoredCluster, tmp_path: Path
+) -> None:
     """Both are listed while one ends."""
     cluster.node("node-1", usage={"devices": [device(0)]})
     old: Json = {"name": "old", "namespace": contract.NAMESPACE, "deletionTimestamp": "2026-11-21T00:00:00Z"}
@@ -170,7 +172,7 @@ def test_an_agent_that_is_being_replaced_is_not_the_one_that_is_asked(cluster: C
     assert top(tmp_path).exit_code == 0
 
 
-def test_where_no_agent_answers_the_command_fails(cluster: Cluster, tmp_path: Path) -> None:
+def test_where_no_agent_answers_the_command_fails(cluster: MonitoredCluster, tmp_path: Path) -> None:
     """And says where to read on."""
     cluster.node("node-1", agent="")
 
@@ -180,7 +182,7 @@ def test_where_no_agent_answers_the_command_fails(cluster: Cluster, tmp_path: Pa
     assert "docs/agent.md" in shown.output
 
 
-def test_one_node_can_be_asked_alone(cluster: Cluster, tmp_path: Path) -> None:
+def test_one_node_can_be_asked_alone(cluster: MonitoredCluster, tmp_path: Path) -> None:
     """Others don't keep it waiting."""
     cluster.node("node-1", usage={"devices": [device(0)]})
     cluster.node("node-2")
@@ -191,7 +193,7 @@ def test_one_node_can_be_asked_alone(cluster: Cluster, tmp_path: Path) -> None:
     assert "node-3 is not a shared node" in unknown.output
 
 
-def test_programs_get_json(cluster: Cluster, tmp_path: Path) -> None:
+def test_programs_get_json(cluster: MonitoredCluster, tmp_path: Path) -> None:
     """With the holders and the reasons in it."""
     cluster.node("node-1", claim("training", 0), usage={"time": "now", "devices": [device(0, process(1, 2))]})
     cluster.node("node-2", agent="")
@@ -203,7 +205,7 @@ def test_programs_get_json(cluster: Cluster, tmp_path: Path) -> None:
     assert second == {"node": "node-2", "silent": "no agent runs there"}
 
 
-def test_a_watch_shows_it_again_and_ends_well(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_watch_shows_it_again_and_ends_well(cluster: MonitoredCluster, tmp_path: Path) -> None:
     """Until Ctrl-C; where there is no terminal, one below the other."""
     cluster.node("node-1", usage={"devices": [device(0)]})
     command = [sys.executable, "-m", "deviceshare", "top", "--watch", "--kubeconfig", str(tmp_path / "kubeconfig")]
@@ -219,7 +221,7 @@ def test_a_watch_shows_it_again_and_ends_well(cluster: Cluster, tmp_path: Path) 
     assert lines[1].startswith("node-1  0 ")
 
 
-def test_who_may_not_reach_pods_is_told_so(cluster: Cluster, tmp_path: Path) -> None:
+def test_who_may_not_reach_pods_is_told_so(cluster: MonitoredCluster, tmp_path: Path) -> None:
     """Once, not for each node."""
     cluster.node("node-1")
     cluster.forbidden = True
@@ -230,7 +232,7 @@ def test_who_may_not_reach_pods_is_told_so(cluster: Cluster, tmp_path: Path) -> 
     assert refused.output.count("pods/proxy is forbidden") == 1
 
 
-def test_a_cluster_without_shared_nodes_is_told_how_to_share_one(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_cluster_without_shared_nodes_is_told_how_to_share_one(cluster: MonitoredCluster, tmp_path: Path) -> None:
     """The first thing that a newcomer sees."""
     empty = top(tmp_path)
 

@@ -10,7 +10,7 @@ from deviceshare.loops.kinds import EVENTS, GROUPS, PODS, Event
 from deviceshare.loops.ports import AlreadyExists, ApiError, Cluster, Forbidden, Kind, Subject, Unavailable
 from tests.unit.kube.scripted import until
 from tests.unit.loops.model import ModelCluster
-from tests.unit.loops.virtual_time import run
+from tests.unit.loops.virtual_time import in_virtual_time
 
 T = TypeVar("T")
 
@@ -71,85 +71,70 @@ def counts(server: EventServer, *wanted: int) -> Callable[[], bool]:
     return lambda: sorted(event.count for event in server.events) == sorted(wanted)
 
 
-def test_an_event_is_about_an_object() -> None:
+@in_virtual_time
+async def test_an_event_is_about_an_object() -> None:
     """`kubectl describe` finds it by kind, name and UID; those of cluster-scoped objects live in `default`."""
-
-    async def story() -> None:
-        server = EventServer()
-        async with recording(server) as recorder:
-            tell(recorder)
-            recorder.warn(Subject(PODS, "p", "ns", "uid-2"), "Odd", "é" * 2000)
-            await until(counts(server, 1, 1))
-        first, second = server.bodies
-        assert first["involvedObject"] == {
-            "apiVersion": "deviceshare.io/v1alpha1",
-            "kind": "SharedDeviceGroup",
-            "name": "team-a",
-            "namespace": "",
-            "uid": "uid-1",
-        }
-        assert (first["type"], first["reason"], first["message"]) == ("Normal", "Bound", "devices 0,1")
-        assert [event.metadata.namespace for event in server.events] == ["default", "ns"]
-        assert len(second["message"].encode()) == LONGEST_MESSAGE
-
-    run(story())
+    server = EventServer()
+    async with recording(server) as recorder:
+        tell(recorder)
+        recorder.warn(Subject(PODS, "p", "ns", "uid-2"), "Odd", "é" * 2000)
+        await until(counts(server, 1, 1))
+    first, second = server.bodies
+    assert first["involvedObject"] == {
+        "apiVersion": "deviceshare.io/v1alpha1",
+        "kind": "SharedDeviceGroup",
+        "name": "team-a",
+        "namespace": "",
+        "uid": "uid-1",
+    }
+    assert (first["type"], first["reason"], first["message"]) == ("Normal", "Bound", "devices 0,1")
+    assert [event.metadata.namespace for event in server.events] == ["default", "ns"]
+    assert len(second["message"].encode()) == LONGEST_MESSAGE
 
 
-def test_equal_events_are_counted() -> None:
+@in_virtual_time
+async def test_equal_events_are_counted() -> None:
     """In what waits, in the API server, and after a restart of ours or with another replica."""
-
-    async def story() -> None:
-        server = EventServer()
-        for expected in (3, 6):
-            async with recording(server) as recorder:
-                for _ in range(3):
-                    tell(recorder)
-                tell(recorder, "something else")
-                await until(counts(server, expected, expected // 3))
-
-    run(story())
+    server = EventServer()
+    for expected in (3, 6):
+        async with recording(server) as recorder:
+            for _ in range(3):
+                tell(recorder)
+            tell(recorder, "something else")
+            await until(counts(server, expected, expected // 3))
 
 
-def test_an_event_outlives_a_short_outage() -> None:
+@in_virtual_time
+async def test_an_event_outlives_a_short_outage() -> None:
     """And what is told meanwhile is counted with it."""
-
-    async def story() -> None:
-        server = EventServer(*[Unavailable("no", retry_after=2.0)] * (TRIES - 1))
-        async with recording(server) as recorder:
-            tell(recorder)
-            await asyncio.sleep(1)
-            tell(recorder)
-            await until(counts(server, 2))
-        assert server.dropped == 0
-
-    run(story())
+    server = EventServer(*[Unavailable("no", retry_after=2.0)] * (TRIES - 1))
+    async with recording(server) as recorder:
+        tell(recorder)
+        await asyncio.sleep(1)
+        tell(recorder)
+        await until(counts(server, 2))
+    assert server.dropped == 0
 
 
-def test_an_event_that_nobody_takes_is_dropped_and_counted() -> None:
+@in_virtual_time
+async def test_an_event_that_nobody_takes_is_dropped_and_counted() -> None:
     """A namespace that is going away refuses it; a long outage loses it; the next one is posted."""
-
-    async def story() -> None:
-        server = EventServer(Forbidden("namespace is terminating"), *[Unavailable("no")] * TRIES)
-        async with recording(server) as recorder:
-            tell(recorder, name="a")
-            await until(lambda: server.dropped == 1)
-            tell(recorder, name="b")
-            await until(lambda: server.dropped == 2)
-            tell(recorder, name="c")
-            await until(counts(server, 1))
-
-    run(story())
+    server = EventServer(Forbidden("namespace is terminating"), *[Unavailable("no")] * TRIES)
+    async with recording(server) as recorder:
+        tell(recorder, name="a")
+        await until(lambda: server.dropped == 1)
+        tell(recorder, name="b")
+        await until(lambda: server.dropped == 2)
+        tell(recorder, name="c")
+        await until(counts(server, 1))
 
 
-def test_a_full_queue_drops_instead_of_growing() -> None:
+@in_virtual_time
+async def test_a_full_queue_drops_instead_of_growing() -> None:
     """Whoever tells is never held up."""
-
-    async def story() -> None:
-        server = EventServer()
-        async with recording(server, capacity=2) as recorder:
-            for number in range(5):
-                tell(recorder, f"message {number}")
-            assert server.dropped == 3
-            await until(counts(server, 1, 1))
-
-    run(story())
+    server = EventServer()
+    async with recording(server, capacity=2) as recorder:
+        for number in range(5):
+            tell(recorder, f"message {number}")
+        assert server.dropped == 3
+        await until(counts(server, 1, 1))

@@ -23,7 +23,7 @@ Op = tuple[str, str]
 Breaker = Callable[[web.Request, web.StreamResponse], Any]
 
 
-class World:
+class MirroredServer:
     """A model of the API server: a history that is compacted, lists in pages of a snapshot, watches that break."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ def test_a_mirror_ends_up_with_what_the_server_holds(before: list[Op], during: l
 
 
 async def _live(before: list[Op], during: list[Op], history: list[Op], directory: Path) -> None:
-    world = World()
+    world = MirroredServer()
     followed: dict[str, Node] = {}
     wrong: list[tuple[Node, str]] = []
 
@@ -159,7 +159,7 @@ async def _live(before: list[Op], during: list[Op], history: list[Op], directory
     assert wrong == []
 
 
-async def _play(world: World, mirror: ApiMirror[Node], history: list[Op]) -> None:
+async def _play(world: MirroredServer, mirror: ApiMirror[Node], history: list[Op]) -> None:
     answers: list[dict[str, Any] | None] = []
     for op, argument in history:
         if op == "trouble":
@@ -180,7 +180,7 @@ async def _play(world: World, mirror: ApiMirror[Node], history: list[Op]) -> Non
             world.do(op, argument)
 
 
-def _nodes(world: World) -> list[Node]:
+def _nodes(world: MirroredServer) -> list[Node]:
     return [msgspec.convert(raw, Node) for raw in world.objects.values()]
 
 

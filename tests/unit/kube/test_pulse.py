@@ -1,8 +1,8 @@
 """Whether the API server answers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from deviceshare.kube.api import Api
 from deviceshare.kube.pulse import LOST_SECONDS, PERIOD_SECONDS, Pulse
 from deviceshare.loops.ports import Forbidden, Unavailable
-from tests.unit.loops.virtual_time import run
+from tests.unit.loops.virtual_time import in_virtual_time, now
 
 Version = Callable[[], Awaitable[tuple[int, int]]]
 
@@ -39,28 +39,25 @@ async def forbidden() -> tuple[int, int]:
     raise Forbidden("not yours to know")
 
 
-def story(tell: Callable[[Asked, Pulse], Awaitable[None]]) -> None:
-    """Runs a pulse in virtual time for as long as it is told."""
-
-    async def told() -> None:
-        api = Asked()
-        pulse = Pulse(cast("Api", api), clock=asyncio.get_running_loop().time)
-        task = asyncio.create_task(pulse.run())
-        try:
-            await tell(api, pulse)
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-    run(told())
+@asynccontextmanager
+async def pulsing() -> AsyncIterator[tuple[Asked, Pulse]]:
+    """A pulse, and the API server that it asks."""
+    api = Asked()
+    pulse = Pulse(cast("Api", api), clock=now)
+    task = asyncio.create_task(pulse.run())
+    try:
+        yield api, pulse
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 @pytest.mark.parametrize("silence", [hang, away])
-def test_a_server_that_is_away_or_hangs_is_noticed_and_so_is_its_return(silence: Version) -> None:
+@in_virtual_time
+async def test_a_server_that_is_away_or_hangs_is_noticed_and_so_is_its_return(silence: Version) -> None:
     """A watch would be silent for another minute."""
-
-    async def tell(api: Asked, pulse: Pulse) -> None:
+    async with pulsing() as (api, pulse):
         await asyncio.sleep(100)
         assert pulse.fault() == ""
         api.server_version = silence
@@ -70,28 +67,22 @@ def test_a_server_that_is_away_or_hangs_is_noticed_and_so_is_its_return(silence:
         await asyncio.sleep(2 * PERIOD_SECONDS)
         assert pulse.fault() == ""
 
-    story(tell)
 
-
-def test_a_hiccup_is_no_fault() -> None:
+@in_virtual_time
+async def test_a_hiccup_is_no_fault() -> None:
     """An API server that is restarted is back within seconds."""
-
-    async def tell(api: Asked, pulse: Pulse) -> None:
+    async with pulsing() as (api, pulse):
         await asyncio.sleep(100)
         api.server_version = away
         for _ in range(int(LOST_SECONDS - PERIOD_SECONDS)):
             await asyncio.sleep(1)
             assert pulse.fault() == ""
 
-    story(tell)
 
-
-def test_a_refusal_is_an_answer() -> None:
+@in_virtual_time
+async def test_a_refusal_is_an_answer() -> None:
     """Whether we may know the version is the cluster's business."""
-
-    async def tell(api: Asked, pulse: Pulse) -> None:
+    async with pulsing() as (api, pulse):
         api.server_version = forbidden
         await asyncio.sleep(100)
         assert pulse.fault() == ""
-
-    story(tell)

@@ -35,7 +35,7 @@ STATUSES: tuple[dict[str, Any], ...] = ({}, {"containerStatuses": [{"name": "mai
 """What a kubelet may say of the containers of a pod that it reports as failed before it kills them."""
 
 
-class World:
+class HistoryWorld:
     """Two nodes of two devices, two groups that want two each, three pods; whatever deviceshare does about them.
 
     The first byte says whether the API server compares what a Binding carries (Kubernetes 1.23 and later). Where it
@@ -362,25 +362,25 @@ Wait = Callable[[float], Coroutine[Any, Any, None]]
 Move = Callable[[Any], None]
 
 USUAL: list[Move] = [
-    *[World.something_goes_on] * 14,
-    *[World.bind_begins] * 4,
-    *[World.mirrors_catch_up] * 3,
-    *[World.collection_begins] * 3,
-    *[World.group_comes_or_goes] * 2,
-    *[World.pod_comes_or_goes] * 2,
-    World.pod_is_written,
-    *[World.pod_ends] * 2,
-    *[World.time_passes] * 2,
-    World.replica_sleeps_or_wakes,
-    World.something_stops_for_ever,
+    *[HistoryWorld.something_goes_on] * 14,
+    *[HistoryWorld.bind_begins] * 4,
+    *[HistoryWorld.mirrors_catch_up] * 3,
+    *[HistoryWorld.collection_begins] * 3,
+    *[HistoryWorld.group_comes_or_goes] * 2,
+    *[HistoryWorld.pod_comes_or_goes] * 2,
+    HistoryWorld.pod_is_written,
+    *[HistoryWorld.pod_ends] * 2,
+    *[HistoryWorld.time_passes] * 2,
+    HistoryWorld.replica_sleeps_or_wakes,
+    HistoryWorld.something_stops_for_ever,
 ]
 CARELESS: list[Move] = [
-    World.status_is_wiped,
-    World.status_is_repaired,
-    World.status_is_repaired,
-    World.ledger_is_deleted,
-    World.ledger_is_recreated,
-    World.ledger_is_recreated,
+    HistoryWorld.status_is_wiped,
+    HistoryWorld.status_is_repaired,
+    HistoryWorld.status_is_repaired,
+    HistoryWorld.ledger_is_deleted,
+    HistoryWorld.ledger_is_recreated,
+    HistoryWorld.ledger_is_recreated,
 ]
 schedules = given(st.binary(min_size=60, max_size=160))
 many = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))

@@ -1,7 +1,7 @@
 """The model API server with everything around it that a reconciler lives on, in virtual time.
 
-Requests take a moment, mirrors lag behind by another, and the test may have a request fail. `story` runs a test's
-coroutine; what it awaits takes no real time.
+Requests take a moment, mirrors lag behind by another, and the test may have a request fail. A test is
+`@in_virtual_time`: what it awaits takes no real time.
 """
 
 import asyncio
@@ -327,6 +327,24 @@ class World:
             task.cancel()
             await asyncio.wait({task})
             assert task.cancelled(), task.exception()
+
+
+@asynccontextmanager
+async def led_world(devices: int = 4, **changes: Any) -> AsyncIterator[World]:
+    """A world with the node n1, in which a controller leads."""
+    world = World()
+    world.node("n1", devices, **changes)
+    async with world.leading():
+        yield world
+
+
+async def a_bound_group(world: World) -> None:
+    """The group team on the node n1, with the pod a."""
+    await soon(lambda: world.open("n1"))
+    world.group("team")
+    world.pod("a", "team")
+    await world.bind("a", "n1")
+    await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
 
 
 async def soon(true: Callable[[], object], seconds: float = 2.0) -> None:

@@ -13,12 +13,12 @@ from deviceshare.loops.protocol.bind import BINDING_SECONDS, QUEUE_SECONDS, bind
 from deviceshare.loops.protocol.collect import Outcome
 from deviceshare.loops.replica import binder
 from deviceshare.loops.replica.binder import Binder
-from tests.unit.loops.histories import World
+from tests.unit.loops.histories import HistoryWorld
 from tests.unit.loops.model import Actor
 from tests.unit.loops.replicas import SteppedReplica
 
 
-class Races(World):
+class Races(HistoryWorld):
     """Pod p1 of group a has both devices of n1; p2 of a waits, and so does p3 of group b, which wants both, too."""
 
     def __init__(self, *, compares: bool = True) -> None:

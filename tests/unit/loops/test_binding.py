@@ -1,7 +1,8 @@
 """The Binder: many binds at once, each with the outcome that the claim protocol allows and none in the other's way."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -16,9 +17,7 @@ from deviceshare.loops.protocol import bind
 from deviceshare.loops.protocol.bind import Refused
 from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.live import World, soon
-from tests.unit.loops.virtual_time import now, run
-
-Story = Callable[["Scheduler"], Coroutine[Any, Any, None]]
+from tests.unit.loops.virtual_time import in_virtual_time, now
 
 
 class Scheduler:
@@ -51,22 +50,19 @@ class Scheduler:
         self.conflicts += 1
 
 
-def told(story: Story) -> None:
-    """Runs a story once the mirrors have heard of the world's beginning."""
-
-    async def begin() -> None:
-        scheduler = Scheduler()
-        await asyncio.sleep(1)
-        await story(scheduler)
-        await scheduler.binder.close()
-
-    run(begin())
+@asynccontextmanager
+async def scheduling() -> AsyncIterator[Scheduler]:
+    """The mirrors have seen the world's beginning."""
+    scheduler = Scheduler()
+    await asyncio.sleep(1)
+    yield scheduler
+    await scheduler.binder.close()
 
 
-def test_pods_of_a_new_group_that_are_bound_together_share_one_claim() -> None:
+@in_virtual_time
+async def test_pods_of_a_new_group_that_are_bound_together_share_one_claim() -> None:
     """Two writes and a Binding for the first, one shared read and a Binding for the others; nobody collides."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         world.group("a")
         pods = [f"p{number}" for number in range(8)]
@@ -83,13 +79,11 @@ def test_pods_of_a_new_group_that_are_bound_together_share_one_claim() -> None:
         assert verbs.count(("bind", "pods")) == 8
         assert scheduler.conflicts == 0
 
-    told(story)
 
-
-def test_no_devices_are_taken_while_a_plugin_pod_may_have_any_of_them() -> None:
+@in_virtual_time
+async def test_no_devices_are_taken_while_a_plugin_pod_may_have_any_of_them() -> None:
     """It was bound after filter said yes; which devices it has is not known yet."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         world.group("a")
         world.pod("p", "a")
@@ -99,13 +93,11 @@ def test_no_devices_are_taken_while_a_plugin_pod_may_have_any_of_them() -> None:
         world.fleet.set_plugin_pods("n1", {})
         assert await scheduler.bind("p", "n1") == ""
 
-    told(story)
 
-
-def test_what_a_bind_takes_is_gone_for_the_next_filter_at_once() -> None:
+@in_virtual_time
+async def test_what_a_bind_takes_is_gone_for_the_next_filter_at_once() -> None:
     """The fleet shows the devices as taken while the claim is still being written."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         group, other = world.group("a", 3), world.group("b", 3)
         world.pod("p", "a")
@@ -117,13 +109,11 @@ def test_what_a_bind_takes_is_gone_for_the_next_filter_at_once() -> None:
         assert await binding == ""
         assert world.fleet.filter(other.request, ["n1", "n2"]).fits == ["n2"]
 
-    told(story)
 
-
-def test_a_bind_that_fails_gives_back_what_it_assumed() -> None:
+@in_virtual_time
+async def test_a_bind_that_fails_gives_back_what_it_assumed() -> None:
     """The API server is away while the claim is written."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         world.group("a", 4)
         world.pod("p", "a")
@@ -134,13 +124,11 @@ def test_a_bind_that_fails_gives_back_what_it_assumed() -> None:
         scheduler.cluster.fail = lambda verb, what, name: None
         assert await scheduler.bind("p", "n2") == ""
 
-    told(story)
 
-
-def test_two_groups_that_race_for_a_node_both_get_devices_of_their_own() -> None:
+@in_virtual_time
+async def test_two_groups_that_race_for_a_node_both_get_devices_of_their_own() -> None:
     """The loser of the compare-and-swap chooses again by itself."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         for name in ("a", "b"):
             world.group(name)
@@ -151,13 +139,11 @@ def test_two_groups_that_race_for_a_node_both_get_devices_of_their_own() -> None
         assert sorted(world.holders("n1").values()) == ["0,1", "2,3"]
         assert scheduler.conflicts > 0
 
-    told(story)
 
-
-def test_a_bind_repeated_after_a_lost_answer_is_a_success() -> None:
+@in_virtual_time
+async def test_a_bind_repeated_after_a_lost_answer_is_a_success() -> None:
     """kube-scheduler asks again after a time-out; the pod is where it asks for."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         world.group("a")
         world.pod("p", "a")
@@ -168,8 +154,6 @@ def test_a_bind_repeated_after_a_lost_answer_is_a_success() -> None:
         assert world.read_pod("p").node == "n1"
         assert await scheduler.bind("p", "n1") == ""
         assert await scheduler.bind("p", "n2") == "group a lives on node n1"
-
-    told(story)
 
 
 @pytest.mark.parametrize(
@@ -183,21 +167,19 @@ def test_a_bind_repeated_after_a_lost_answer_is_a_success() -> None:
         ),
     ],
 )
-def test_a_bind_that_cannot_be_done_says_why(prepare: Callable[[World], object], reason: str) -> None:
+@in_virtual_time
+async def test_a_bind_that_cannot_be_done_says_why(prepare: Callable[[World], object], reason: str) -> None:
     """Each reason is for the person who reads the pod's events."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         prepare(scheduler.world)
         await asyncio.sleep(1)
         assert reason in await scheduler.bind("p", "n1")
 
-    told(story)
 
-
-def test_a_pod_of_a_bound_group_is_refused_elsewhere() -> None:
+@in_virtual_time
+async def test_a_pod_of_a_bound_group_is_refused_elsewhere() -> None:
     """The scheduler asked before it knew."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         world.group("a")
         world.pod("p1", "a")
@@ -206,13 +188,11 @@ def test_a_pod_of_a_bound_group_is_refused_elsewhere() -> None:
         assert await scheduler.bind("p1", "n1") == ""
         assert await scheduler.bind("p2", "n2") == "group a lives on node n1"
 
-    told(story)
 
-
-def test_a_pod_that_is_gone_or_was_made_again_is_refused() -> None:
+@in_virtual_time
+async def test_a_pod_that_is_gone_or_was_made_again_is_refused() -> None:
     """Neither is bound in the name of the one that filter saw."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         world.group("a")
         old = world.pod("p", "a")
@@ -226,13 +206,11 @@ def test_a_pod_that_is_gone_or_was_made_again_is_refused() -> None:
             await scheduler.binder.bind("ns", "p", old.metadata.uid, "n1")
         assert world.read_pod("p").node == ""
 
-    told(story)
 
-
-def test_a_pod_without_the_injected_environment_is_never_bound() -> None:
+@in_virtual_time
+async def test_a_pod_without_the_injected_environment_is_never_bound() -> None:
     """The variables of other vendors are no substitute."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         world.group("a")
         world.pod("p", "a")
@@ -242,26 +220,22 @@ def test_a_pod_without_the_injected_environment_is_never_bound() -> None:
         assert await scheduler.bind("p", "n1") == str(not_injected(["the env NVIDIA_VISIBLE_DEVICES"]))
         assert world.holders("n1") == {}
 
-    told(story)
 
-
-def test_a_pod_without_a_group_is_bound_as_it_is() -> None:
+@in_virtual_time
+async def test_a_pod_without_a_group_is_bound_as_it_is() -> None:
     """Our scheduler serves such pods too; they get no annotation."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         scheduler.cluster.put(PODS, {"metadata": {"name": "plain"}, "spec": {"containers": [{"name": "c"}]}}, "ns")
         uid = scheduler.world.read_pod("plain").metadata.uid
         await scheduler.binder.bind("ns", "plain", uid, "n1")  # never seen by filter: read first
         bound = scheduler.world.read_pod("plain")
         assert (bound.node, bound.metadata.annotations) == ("n1", {})
 
-    told(story)
 
-
-def test_a_bind_ends_in_time_when_the_api_server_hangs() -> None:
+@in_virtual_time
+async def test_a_bind_ends_in_time_when_the_api_server_hangs() -> None:
     """The scheduler gets an answer before its own patience ends."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         world.group("a")
         world.pod("p", "a")
@@ -277,13 +251,11 @@ def test_a_bind_ends_in_time_when_the_api_server_hangs() -> None:
         assert now() - began <= bind.BIND_SECONDS
         assert len(world.fleet.free("n1")) == 4
 
-    told(story)
 
-
-def test_a_group_that_changed_its_mind_does_not_get_its_old_claim() -> None:
+@in_virtual_time
+async def test_a_group_that_changed_its_mind_does_not_get_its_old_claim() -> None:
     """A bind died after its claim, then the user asked for fewer devices: the claim is left to the collector."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         group = world.group("a", 2)
         world.pod("p", "a")
@@ -293,13 +265,11 @@ def test_a_group_that_changed_its_mind_does_not_get_its_old_claim() -> None:
         assert "is being released" in await scheduler.bind("p", "n1")
         assert world.read_group("a").node == ""
 
-    told(story)
 
-
-def test_conflicts_that_do_not_end_are_reported_as_such() -> None:
+@in_virtual_time
+async def test_conflicts_that_do_not_end_are_reported_as_such() -> None:
     """Bounded retries: the scheduler's backoff takes over."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         world.group("a")
         world.pod("p", "a")
@@ -310,8 +280,6 @@ def test_conflicts_that_do_not_end_are_reported_as_such() -> None:
         assert contract.GROUP_UID not in world.read_pod("p").metadata.annotations
         await soon(lambda: len(world.fleet.free("n1")) == 4)
 
-    told(story)
-
 
 @pytest.mark.parametrize("remembered", [True, False], ids=["known from filter", "read again"])
 @pytest.mark.parametrize(
@@ -319,12 +287,12 @@ def test_conflicts_that_do_not_end_are_reported_as_such() -> None:
     [("ns", "q", None), ("other", "p", None), ("ns", "p", ""), ("ns", "p", "another")],
     ids=["another name", "another namespace", "no UID", "another UID"],
 )
-def test_name_namespace_and_uid_of_a_bind_belong_together(
+@in_virtual_time
+async def test_name_namespace_and_uid_of_a_bind_belong_together(
     remembered: bool, namespace: str, name: str, uid: str | None
 ) -> None:
     """Else a pod would be given what was decided for another: no Binding is posted."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         scheduler.world.group("a")
         scheduler.world.pod("p", "a")
         scheduler.world.pod("q", "a")
@@ -335,5 +303,3 @@ def test_name_namespace_and_uid_of_a_bind_belong_together(
         with pytest.raises(Refused):
             await scheduler.binder.bind(namespace, name, pod.metadata.uid if uid is None else uid, "n1")
         assert [scheduler.world.read_pod(each).spec.node_name for each in "pq"] == ["", ""]
-
-    told(story)

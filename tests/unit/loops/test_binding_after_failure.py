@@ -5,13 +5,14 @@ import asyncio
 from deviceshare.domain.objects.devices import devices_of
 from deviceshare.loops.ports import Unavailable
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.test_binding import Scheduler, told
+from tests.unit.loops.test_binding import scheduling
+from tests.unit.loops.virtual_time import in_virtual_time
 
 
-def test_those_who_waited_for_a_bind_that_failed_follow_one_another() -> None:
+@in_virtual_time
+async def test_those_who_waited_for_a_bind_that_failed_follow_one_another() -> None:
     """The first of them claims for all, and the rest join it; seen under load, where both claimed and one broke."""
-
-    async def story(scheduler: Scheduler) -> None:
+    async with scheduling() as scheduler:
         world = scheduler.world
         world.group("a")
         pods = [f"p{number}" for number in range(4)]
@@ -24,5 +25,3 @@ def test_those_who_waited_for_a_bind_that_failed_follow_one_another() -> None:
         assert outcomes == ["away", "", "", ""]
         assert {world.read_pod(pod).devices for pod in pods[1:]} == {devices_of({GPU: 2})}
         assert scheduler.conflicts == 0
-
-    told(story)

@@ -12,10 +12,10 @@ from deviceshare.loops.leader.controller import STUCK_SECONDS
 from deviceshare.loops.ports import ApiError, Conflict, Unavailable
 from deviceshare.loops.protocol.bind import Refused
 from tests.unit.loops.live import World, soon
-from tests.unit.loops.virtual_time import run
+from tests.unit.loops.virtual_time import in_virtual_time
 
 
-class Scheduler:
+class OneTryScheduler:
     """Tries each pod once, and again only when the pod changes, as kube-scheduler does at its worst."""
 
     def __init__(self, world: World) -> None:
@@ -76,102 +76,90 @@ async def everything_settled(world: World) -> None:
     await soon(settled, 300)
 
 
-def test_groups_that_wait_get_their_turn_one_after_the_other() -> None:
+@in_virtual_time
+async def test_groups_that_wait_get_their_turn_one_after_the_other() -> None:
     """Six groups for two places; whoever is served ends after a second."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        for number in range(6):
-            world.group(f"g{number}")
-            world.pod(f"p{number}", f"g{number}")
-        scheduler = asyncio.create_task(Scheduler(world).run())
-        async with world.leading():
-            for _ in range(6):
-                await soon(lambda: any(pod.lives for pod in world.cluster.all(PODS)), 3)
-                await asyncio.sleep(1)
-                check(world)
-                for pod in world.cluster.all(PODS):
-                    if pod.lives:
-                        world.cluster.remove(PODS, pod.metadata.name, "ns")
-                        world.cluster.remove(GROUPS, pod.group)
-                if not world.cluster.all(PODS):
-                    break
-            assert world.cluster.all(PODS) == []
-        scheduler.cancel()
-
-    run(story())
+    world = World()
+    world.node("n1")
+    for number in range(6):
+        world.group(f"g{number}")
+        world.pod(f"p{number}", f"g{number}")
+    scheduler = asyncio.create_task(OneTryScheduler(world).run())
+    async with world.leading():
+        for _ in range(6):
+            await soon(lambda: any(pod.lives for pod in world.cluster.all(PODS)), 3)
+            await asyncio.sleep(1)
+            check(world)
+            for pod in world.cluster.all(PODS):
+                if pod.lives:
+                    world.cluster.remove(PODS, pod.metadata.name, "ns")
+                    world.cluster.remove(GROUPS, pod.group)
+            if not world.cluster.all(PODS):
+                break
+        assert world.cluster.all(PODS) == []
+    scheduler.cancel()
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_everything_settles_whatever_the_api_server_does(seed: int) -> None:
+@in_virtual_time
+async def test_everything_settles_whatever_the_api_server_does(seed: int) -> None:
     """It fails a tenth of all requests and loses the answers to others; somebody wipes what can be wiped."""
-
-    async def story() -> None:
-        random.seed(seed)  # the jitter of retries, too
-        world = World()
-        world.cluster.fail = lambda verb, plural, name: random.choice(
-            [None] * 18 + [Conflict("moved on"), Unavailable("away")]
-        )
-        world.cluster.lose = lambda: random.random() < 0.05
-        for name in ("n1", "n2"):
-            world.node(name)
-        for number in range(4):
-            world.group(f"g{number}")
-            for pod in range(3):
-                world.pod(f"g{number}-p{pod}", f"g{number}")
-        scheduler = asyncio.create_task(Scheduler(world).run())
-        async with world.leading():
-            for _ in range(12):
-                await asyncio.sleep(random.uniform(0, 4))
-                group = random.choice(world.cluster.all(GROUPS))
-                if random.random() < 0.5 or not group.node:
-                    world.cluster.edit(GROUPS, group.name, {"status": None})
-                else:
-                    world.cluster.remove(NODE_DEVICES, group.node)
-            await everything_settled(world)
-            check(world)
-        scheduler.cancel()
-
-    run(story())
+    random.seed(seed)  # the jitter of retries, too
+    world = World()
+    world.cluster.fail = lambda verb, plural, name: random.choice(
+        [None] * 18 + [Conflict("moved on"), Unavailable("away")]
+    )
+    world.cluster.lose = lambda: random.random() < 0.05
+    for name in ("n1", "n2"):
+        world.node(name)
+    for number in range(4):
+        world.group(f"g{number}")
+        for pod in range(3):
+            world.pod(f"g{number}-p{pod}", f"g{number}")
+    scheduler = asyncio.create_task(OneTryScheduler(world).run())
+    async with world.leading():
+        for _ in range(12):
+            await asyncio.sleep(random.uniform(0, 4))
+            group = random.choice(world.cluster.all(GROUPS))
+            if random.random() < 0.5 or not group.node:
+                world.cluster.edit(GROUPS, group.name, {"status": None})
+            else:
+                world.cluster.remove(NODE_DEVICES, group.node)
+        await everything_settled(world)
+        check(world)
+    scheduler.cancel()
 
 
-def test_a_new_leader_goes_on_where_the_old_one_was_killed() -> None:
+@in_virtual_time
+async def test_a_new_leader_goes_on_where_the_old_one_was_killed() -> None:
     """At any moment: here at many, one after the other."""
-
-    async def story() -> None:
-        world = World()
-        for name in ("n1", "n2"):
-            world.node(name)
-        for number in range(4):
-            world.group(f"g{number}")
-            for pod in range(3):
-                world.pod(f"g{number}-p{pod}", f"g{number}")
-        for moment in range(40):
-            scheduler = asyncio.create_task(Scheduler(world).run())
-            async with world.leading():
-                await asyncio.sleep(0.003 * moment)
-            scheduler.cancel()
-            world = world.successor()
-        scheduler = asyncio.create_task(Scheduler(world).run())
+    world = World()
+    for name in ("n1", "n2"):
+        world.node(name)
+    for number in range(4):
+        world.group(f"g{number}")
+        for pod in range(3):
+            world.pod(f"g{number}-p{pod}", f"g{number}")
+    for moment in range(40):
+        scheduler = asyncio.create_task(OneTryScheduler(world).run())
         async with world.leading():
-            await everything_settled(world)
-            check(world)
+            await asyncio.sleep(0.003 * moment)
         scheduler.cancel()
+        world = world.successor()
+    scheduler = asyncio.create_task(OneTryScheduler(world).run())
+    async with world.leading():
+        await everything_settled(world)
+        check(world)
+    scheduler.cancel()
 
-    run(story())
 
-
-def test_a_leader_that_looks_for_no_work_is_stuck() -> None:
+@in_virtual_time
+async def test_a_leader_that_looks_for_no_work_is_stuck() -> None:
     """Its queues look each second, whether there is work or not."""
-
-    async def story() -> None:
-        world = World()
+    world = World()
+    assert world.controller.stuck() == ""
+    async with world.leading():
+        await asyncio.sleep(100)
         assert world.controller.stuck() == ""
-        async with world.leading():
-            await asyncio.sleep(100)
-            assert world.controller.stuck() == ""
-            world.clock_jumps(STUCK_SECONDS + 5)
-            assert "groups" in world.controller.stuck()
-
-    run(story())
+        world.clock_jumps(STUCK_SECONDS + 5)
+        assert "groups" in world.controller.stuck()

@@ -3,9 +3,9 @@
 import asyncio
 
 from deviceshare.loops.kinds import PODS
-from tests.unit.loops.live import World, soon
+from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.test_waking import a_full_node, free_it, woken
-from tests.unit.loops.virtual_time import run
+from tests.unit.loops.virtual_time import in_virtual_time
 
 
 def gate(world: World, name: str) -> None:
@@ -15,54 +15,39 @@ def gate(world: World, name: str) -> None:
     world.cluster.edit(PODS, name, {"spec": spec, "status": {"conditions": [condition]}}, "ns")
 
 
-def test_a_gated_pod_is_never_touched() -> None:
+@in_virtual_time
+async def test_a_gated_pod_is_never_touched() -> None:
     """Nobody would try it; when its gates go, the scheduler does without us."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1", 2)
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            world.group("team")
-            world.pod("a", "team")
-            gate(world, "a")
-            await asyncio.sleep(200)
-            assert woken(world) == []
-
-    run(story())
+    async with led_world(2) as world:
+        await soon(lambda: world.open("n1"))
+        world.group("team")
+        world.pod("a", "team")
+        gate(world, "a")
+        await asyncio.sleep(200)
+        assert woken(world) == []
 
 
-def test_a_gated_pod_does_not_stand_in_front_of_those_that_wait() -> None:
+@in_virtual_time
+async def test_a_gated_pod_does_not_stand_in_front_of_those_that_wait() -> None:
     """It is the oldest of its group; the one that goes ahead is the oldest that can."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1", 2)
-        async with world.leading():
-            await a_full_node(world)
-            world.group("team")
-            world.pod("a", "team")
-            gate(world, "a")
-            world.pod("b", "team", refused=True)
-            free_it(world)
-            await soon(lambda: woken(world) == ["b"], 0.5)
-
-    run(story())
+    async with led_world(2) as world:
+        await a_full_node(world)
+        world.group("team")
+        world.pod("a", "team")
+        gate(world, "a")
+        world.pod("b", "team", refused=True)
+        free_it(world)
+        await soon(lambda: woken(world) == ["b"], 0.5)
 
 
-def test_a_group_of_gated_pods_says_so_without_an_event() -> None:
+@in_virtual_time
+async def test_a_group_of_gated_pods_says_so_without_an_event() -> None:
     """Kueue may hold a job back for days, and that is as it should be."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1", 2)
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            world.group("team")
-            world.pod("a", "team")
-            gate(world, "a")
-            await soon(lambda: world.condition("team", "Bound") == ("False", "SchedulingGated"), 3)
-            assert "kueue.x-k8s.io/admission" in world.message("team")
-            assert world.recorder.reasons("team") == []
-
-    run(story())
+    async with led_world(2) as world:
+        await soon(lambda: world.open("n1"))
+        world.group("team")
+        world.pod("a", "team")
+        gate(world, "a")
+        await soon(lambda: world.condition("team", "Bound") == ("False", "SchedulingGated"), 3)
+        assert "kueue.x-k8s.io/admission" in world.message("team")
+        assert world.recorder.reasons("team") == []

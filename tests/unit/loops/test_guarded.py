@@ -21,7 +21,7 @@ from deviceshare.loops.replica.feed import Feed
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.live import LiveCluster, MemoryMirror, World, soon
-from tests.unit.loops.virtual_time import run
+from tests.unit.loops.virtual_time import in_virtual_time
 
 WHERE = "kube-system"
 
@@ -52,46 +52,40 @@ class GuardedCase(World):
         self.controller = Controller(replace(self.term, cluster=guarded, clock=asyncio.get_running_loop().time))
 
 
-def test_no_devices_are_claimed_for_a_group_that_only_a_forged_pod_names() -> None:
+@in_virtual_time
+async def test_no_devices_are_claimed_for_a_group_that_only_a_forged_pod_names() -> None:
     """Not when the pod comes, and not when the ledger is recreated."""
-
-    async def story() -> None:
-        world = GuardedCase()
-        world.node("n1")
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            world.cluster.put(PODS, forged(), WHERE)
-            await asyncio.sleep(5)
-            assert world.holders("n1") == {}
-            world.cluster.remove(NODE_DEVICES, "n1")
-            await soon(lambda: world.open("n1"), 30)
-            await asyncio.sleep(5)
-            assert world.holders("n1") == {}
-            assert len(world.fleet.free("n1")) == 4
-
-    run(story())
+    world = GuardedCase()
+    world.node("n1")
+    async with world.leading():
+        await soon(lambda: world.open("n1"))
+        world.cluster.put(PODS, forged(), WHERE)
+        await asyncio.sleep(5)
+        assert world.holders("n1") == {}
+        world.cluster.remove(NODE_DEVICES, "n1")
+        await soon(lambda: world.open("n1"), 30)
+        await asyncio.sleep(5)
+        assert world.holders("n1") == {}
+        assert len(world.fleet.free("n1")) == 4
 
 
-def test_a_forged_pod_keeps_no_claim_and_moves_no_group() -> None:
+@in_virtual_time
+async def test_a_forged_pod_keeps_no_claim_and_moves_no_group() -> None:
     """The group's real pod has ended and the group is deleted; one in kube-system says that it uses its devices."""
-
-    async def story() -> None:
-        world = GuardedCase()
-        world.node("n1")
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            group = world.group("team")
-            world.pod("a", "team")
-            await world.bind("a", "n1")
-            lie = forged(group="team")
-            lie["metadata"]["annotations"][contract.GROUP_UID] = group.uid
-            world.cluster.put(PODS, lie, WHERE)
-            await soon(lambda: world.read_group("team").status.allocated_pods == ["ns/a"], 5)
-            world.cluster.remove(PODS, "a", "ns")
-            world.cluster.remove(GROUPS, "team")
-            await soon(lambda: world.holders("n1") == {}, 5)
-
-    run(story())
+    world = GuardedCase()
+    world.node("n1")
+    async with world.leading():
+        await soon(lambda: world.open("n1"))
+        group = world.group("team")
+        world.pod("a", "team")
+        await world.bind("a", "n1")
+        lie = forged(group="team")
+        lie["metadata"]["annotations"][contract.GROUP_UID] = group.uid
+        world.cluster.put(PODS, lie, WHERE)
+        await soon(lambda: world.read_group("team").status.allocated_pods == ["ns/a"], 5)
+        world.cluster.remove(PODS, "a", "ns")
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: world.holders("n1") == {}, 5)
 
 
 @pytest.mark.parametrize("plural", [[], ["nvidia.com/gpu"]])
@@ -115,22 +109,19 @@ def test_what_a_forged_pod_has_from_the_device_plugin_still_counts(plural: list[
     assert fleet.opaque("n1") == frozenset()
 
 
-def test_every_read_goes_through_the_guard() -> None:
+@in_virtual_time
+async def test_every_read_goes_through_the_guard() -> None:
     """Whichever verb a pod is the answer of; other objects are passed on."""
-
-    async def story() -> None:
-        cluster = LiveCluster()
-        guarded = GuardedCluster(cluster, PodGuard())
-        answers = [await guarded.create(PODS, forged(), WHERE), await guarded.get(PODS, "forged", WHERE)]
-        answers += await guarded.list(PODS, label_selector=contract.GROUP)
-        version = {"metadata": {"resourceVersion": answers[-1].metadata.resource_version}}
-        answers.append(await guarded.patch(PODS, "forged", version, namespace=WHERE))
-        assert [pod.left_out for pod in answers] == ["never"] * 4
-        assert [pod.holder_uid for pod in answers] == [""] * 4
-        cluster.put(GROUPS, {"metadata": {"name": "g"}, "spec": {}})
-        assert [group.name for group in await guarded.list(GROUPS)] == ["g"]
-
-    run(story())
+    cluster = LiveCluster()
+    guarded = GuardedCluster(cluster, PodGuard())
+    answers = [await guarded.create(PODS, forged(), WHERE), await guarded.get(PODS, "forged", WHERE)]
+    answers += await guarded.list(PODS, label_selector=contract.GROUP)
+    version = {"metadata": {"resourceVersion": answers[-1].metadata.resource_version}}
+    answers.append(await guarded.patch(PODS, "forged", version, namespace=WHERE))
+    assert [pod.left_out for pod in answers] == ["never"] * 4
+    assert [pod.holder_uid for pod in answers] == [""] * 4
+    cluster.put(GROUPS, {"metadata": {"name": "g"}, "spec": {}})
+    assert [group.name for group in await guarded.list(GROUPS)] == ["g"]
 
 
 def test_a_mirror_holds_what_is_seen() -> None:
@@ -145,22 +136,19 @@ def test_a_mirror_holds_what_is_seen() -> None:
         assert (seen.left_out, seen.group, seen.metadata.resource_version) == ("never", "", str(number))
 
 
-def test_the_binder_refuses_a_pod_that_it_was_never_asked_about() -> None:
+@in_virtual_time
+async def test_the_binder_refuses_a_pod_that_it_was_never_asked_about() -> None:
     """The extender restarted between filter and bind, so the pod is read."""
-
-    async def story() -> None:
-        world = World()
-        mirrors = world.cluster.mirrors
-        binder = Binder(
-            GuardedCluster(world.cluster, PodGuard()),
-            world.fleet,
-            groups=mirrors["shareddevicegroups"],
-            ledgers=mirrors["nodedevices"],
-            on_conflict=lambda: None,
-        )
-        raw = world.cluster.put(PODS, forged(nodeName=""), WHERE)
-        with pytest.raises(Refused, match="excludedNamespaces"):
-            await binder.bind(WHERE, "forged", raw["metadata"]["uid"], "n1")
-        assert world.cluster.read(PODS, "forged", WHERE).node == ""  # type: ignore[union-attr]
-
-    run(story())
+    world = World()
+    mirrors = world.cluster.mirrors
+    binder = Binder(
+        GuardedCluster(world.cluster, PodGuard()),
+        world.fleet,
+        groups=mirrors["shareddevicegroups"],
+        ledgers=mirrors["nodedevices"],
+        on_conflict=lambda: None,
+    )
+    raw = world.cluster.put(PODS, forged(nodeName=""), WHERE)
+    with pytest.raises(Refused, match="excludedNamespaces"):
+        await binder.bind(WHERE, "forged", raw["metadata"]["uid"], "n1")
+    assert world.cluster.read(PODS, "forged", WHERE).node == ""  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.replica.impostor_watch import ImpostorWatch
 from tests.unit.loops.live import World, soon
-from tests.unit.loops.virtual_time import now, run
+from tests.unit.loops.virtual_time import in_virtual_time, now
 
 
 @asynccontextmanager
@@ -27,97 +27,79 @@ def take_devices_of(world: World, name: str, uid: str) -> None:
     world.cluster.edit(PODS, name, {"spec": {"nodeName": "n1"}, "metadata": {"annotations": annotations}}, "ns")
 
 
-def test_an_impostor_is_reported_and_deleted() -> None:
+@in_virtual_time
+async def test_an_impostor_is_reported_and_deleted() -> None:
     """At once, and once."""
-
-    async def story() -> None:
-        world = World()
-        world.pod("a", "team")
-        async with watching(world):
-            take_devices_of(world, "a", "the-earlier-uid")
-            await soon(lambda: world.cluster.read(PODS, "a", "ns") is None, 0.2)
-            await asyncio.sleep(10)
-        assert world.recorder.reasons("a") == ["WrongDevices"]
-        assert world.cluster.writes("pods", "delete") == ["a"]
-
-    run(story())
-
-
-def test_one_that_was_there_before_we_started_is_found() -> None:
-    """Whoever bound it crashed before looking."""
-
-    async def story() -> None:
-        world = World()
-        world.pod("a", "team")
+    world = World()
+    world.pod("a", "team")
+    async with watching(world):
         take_devices_of(world, "a", "the-earlier-uid")
-        await asyncio.sleep(1)
-        async with watching(world):
-            await soon(lambda: world.cluster.read(PODS, "a", "ns") is None, 0.2)
+        await soon(lambda: world.cluster.read(PODS, "a", "ns") is None, 0.2)
+        await asyncio.sleep(10)
+    assert world.recorder.reasons("a") == ["WrongDevices"]
+    assert world.cluster.writes("pods", "delete") == ["a"]
 
-    run(story())
+
+@in_virtual_time
+async def test_one_that_was_there_before_we_started_is_found() -> None:
+    """Whoever bound it crashed before looking."""
+    world = World()
+    world.pod("a", "team")
+    take_devices_of(world, "a", "the-earlier-uid")
+    await asyncio.sleep(1)
+    async with watching(world):
+        await soon(lambda: world.cluster.read(PODS, "a", "ns") is None, 0.2)
 
 
-def test_a_pod_with_its_own_devices_is_left_alone() -> None:
+@in_virtual_time
+async def test_a_pod_with_its_own_devices_is_left_alone() -> None:
     """And one that has none yet."""
-
-    async def story() -> None:
-        world = World()
-        mine = world.pod("a", "team")
-        world.pod("b", "team")
-        async with watching(world):
-            take_devices_of(world, "a", mine.metadata.uid)
-            await asyncio.sleep(10)
-        assert world.cluster.requests == []
-
-    run(story())
+    world = World()
+    mine = world.pod("a", "team")
+    world.pod("b", "team")
+    async with watching(world):
+        take_devices_of(world, "a", mine.metadata.uid)
+        await asyncio.sleep(10)
+    assert world.cluster.requests == []
 
 
-def test_the_pod_that_has_the_name_by_then_is_spared() -> None:
+@in_virtual_time
+async def test_the_pod_that_has_the_name_by_then_is_spared() -> None:
     """The deletion names the UID."""
+    world = World()
+    world.pod("a", "team")
+    async with watching(world):
+        take_devices_of(world, "a", "the-earlier-uid")
 
-    async def story() -> None:
-        world = World()
-        world.pod("a", "team")
-        async with watching(world):
-            take_devices_of(world, "a", "the-earlier-uid")
+        def made_again(verb: str, plural: str, name: str) -> None:
+            world.cluster.fail = lambda *_: None
+            world.cluster.remove(PODS, "a", "ns")
+            world.pod("a", "team")
 
-            def made_again(verb: str, plural: str, name: str) -> None:
-                world.cluster.fail = lambda *_: None
-                world.cluster.remove(PODS, "a", "ns")
-                world.pod("a", "team")
-
-            world.cluster.fail = made_again
-            await asyncio.sleep(10)
-        assert world.read_pod("a").node == ""
-
-    run(story())
+        world.cluster.fail = made_again
+        await asyncio.sleep(10)
+    assert world.read_pod("a").node == ""
 
 
-def test_a_deletion_that_fails_is_tried_again() -> None:
+@in_virtual_time
+async def test_a_deletion_that_fails_is_tried_again() -> None:
     """It holds devices that others may be given."""
-
-    async def story() -> None:
-        world = World()
-        world.pod("a", "team")
-        async with watching(world):
-            errors = [Unavailable("away")] * 3
-            world.cluster.fail = lambda verb, plural, name: errors.pop() if errors else None
-            take_devices_of(world, "a", "the-earlier-uid")
-            await soon(lambda: world.cluster.read(PODS, "a", "ns") is None, 5)
-
-    run(story())
+    world = World()
+    world.pod("a", "team")
+    async with watching(world):
+        errors = [Unavailable("away")] * 3
+        world.cluster.fail = lambda verb, plural, name: errors.pop() if errors else None
+        take_devices_of(world, "a", "the-earlier-uid")
+        await soon(lambda: world.cluster.read(PODS, "a", "ns") is None, 5)
 
 
-def test_one_that_is_on_its_way_out_is_not_deleted_again() -> None:
+@in_virtual_time
+async def test_one_that_is_on_its_way_out_is_not_deleted_again() -> None:
     """Its node needs a moment to end it."""
-
-    async def story() -> None:
-        world = World()
-        world.pod("a", "team")
-        world.cluster.edit(PODS, "a", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "ns")
-        async with watching(world):
-            take_devices_of(world, "a", "the-earlier-uid")
-            await asyncio.sleep(10)
-        assert world.cluster.writes("pods", "delete") == []
-
-    run(story())
+    world = World()
+    world.pod("a", "team")
+    world.cluster.edit(PODS, "a", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, "ns")
+    async with watching(world):
+        take_devices_of(world, "a", "the-earlier-uid")
+        await asyncio.sleep(10)
+    assert world.cluster.writes("pods", "delete") == []

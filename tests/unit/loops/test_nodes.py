@@ -7,322 +7,238 @@ from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU, free_on
-from tests.unit.loops.live import World, soon
-from tests.unit.loops.virtual_time import now, run
+from tests.unit.loops.live import World, a_bound_group, led_world, soon
+from tests.unit.loops.virtual_time import in_virtual_time, now
 
 
-async def a_bound_group(world: World) -> None:
-    """One node, one group, one pod."""
-    await soon(lambda: world.open("n1"))
-    world.group("team")
-    world.pod("a", "team")
-    await world.bind("a", "n1")
-    await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
-
-
-def test_a_shared_node_gets_a_ledger_of_its_own() -> None:
+@in_virtual_time
+async def test_a_shared_node_gets_a_ledger_of_its_own() -> None:
     """Owned by the node, with its devices and summaries."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+    ledger = world.ledger("n1")
+    node = world.cluster.read(NODES, "n1")
+    assert node is not None
+    (owner,) = ledger.metadata.owner_references
+    assert (owner.kind, owner.name, owner.uid) == ("Node", "n1", node.metadata.uid)
+    assert (ledger.status.total, ledger.status.free, ledger.status.held) == ("nvidia.com/gpu=4",) * 2 + ("",)
+    assert len(ledger.devices) == 4
 
-    async def story() -> None:
-        world = World()
+
+@in_virtual_time
+async def test_the_summaries_follow_the_claims() -> None:
+    """Within seconds, and not with every claim: each write disturbs binds."""
+    async with led_world(8) as world:
+        await soon(lambda: world.open("n1"))
+        before = len(world.cluster.writes("nodedevices"))
+        for number in range(8):
+            world.group(f"g{number}", 1)
+            world.pod(f"p{number}", f"g{number}")
+            await world.bind(f"p{number}", "n1")
+        await soon(lambda: world.ledger("n1").status.free == "nvidia.com/gpu=0", 5)
+        assert len(world.cluster.writes("nodedevices")) - before <= 8 + 3
+    assert world.ledger("n1").status.held.startswith("g0: nvidia.com/gpu=0; g1: nvidia.com/gpu=1")
+
+
+@in_virtual_time
+async def test_a_node_without_devices_gets_a_closed_ledger_and_an_event() -> None:
+    """In which its agent may write what it sees, or until its device plugin says how many there are."""
+    async with led_world(0) as world:
+        await asyncio.sleep(5)
+        assert world.ledger("n1").devices == ()
+        assert world.recorder.reasons("n1") == ["DevicesUnknown"]
+        world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: "2"}}})
+        await soon(lambda: world.open("n1"))
+    assert world.recorder.reasons("n1") == ["DevicesUnknown"]
+
+
+@in_virtual_time
+async def test_a_wrong_inventory_annotation_is_told_once() -> None:
+    """The rest of it counts."""
+    async with led_world(0, annotations={contract.INVENTORY_ANNOTATION: "nvidia.com/gpu=2,example.org/gpu=1"}) as world:
+        await soon(lambda: world.open("n1"))
+        for _ in range(5):
+            world.cluster.edit(NODES, "n1", {"metadata": {"labels": {"beat": str(now())}}})
+            await asyncio.sleep(1)
+    assert len(world.ledger("n1").devices) == 2
+    ((_, _, reason, message),) = world.recorder.events
+    assert reason == "DevicesUnknown"
+    assert "unknown resource 'example.org/gpu'" in message
+
+
+@in_virtual_time
+async def test_devices_that_do_not_exist_are_not_in_the_ledger() -> None:
+    """Four GPUs, on each of which four pods take turns; without a word of how many take turns, none."""
+    world = World()
+    labels = {contract.MODE_LABEL: contract.MODE_SHARED, "nvidia.com/gpu.count": "4"}
+    world.node("n1", 16, labels=labels)
+    async with world.leading():
+        await asyncio.sleep(5)
+        assert "contradict 16 allocatable" in world.ledger("n1").status.reasons
+        assert world.ledger("n1").devices == ()
+        ((_, _, reason, message),) = world.recorder.events
+        assert (reason, "contradict 16 allocatable" in message) == ("DevicesUnknown", True)
+        world.cluster.edit(NODES, "n1", {"metadata": {"labels": {"nvidia.com/gpu.replicas": "4"}}})
+        await soon(lambda: world.open("n1"))
+        assert len(world.ledger("n1").devices) == 4
+        await soon(lambda: not world.ledger("n1").status.reasons)
+
+
+@in_virtual_time
+async def test_a_device_that_is_kept_out_stays_with_the_group_that_holds_it() -> None:
+    """It is given to nobody else; another pod joins; and when the group is gone it stays out."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        listed = {contract.INVENTORY_ANNOTATION: f"{GPU}=1-3"}
+        world.cluster.edit(NODES, "n1", {"metadata": {"annotations": listed}})
+        await soon(lambda: world.ledger("n1").status.reasons == f"{GPU} 0: kept out by the node's annotation")
+        await asyncio.sleep(5)
+        assert world.holders("n1") == {"team": "0,1"}
+        assert world.condition("team", "Healthy") == ("True", "AsClaimed")
+        world.pod("b", "team")
+        await world.bind("b", "n1")
+        for name in "ab":
+            world.cluster.remove(PODS, name, "ns")
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: [device.index for device in free_on(world.ledger("n1"))] == [1, 2, 3])
+
+
+@in_virtual_time
+async def test_the_devices_of_a_pod_without_a_claim_are_claimed_though_kept_out() -> None:
+    """It runs with them."""
+    async with led_world(annotations={contract.INVENTORY_ANNOTATION: f"{GPU}=0-3"}) as world:
+        await a_bound_group(world)
+        world.cluster.edit(NODES, "n1", {"metadata": {"annotations": {contract.INVENTORY_ANNOTATION: f"{GPU}=1-3"}}})
+        await soon(lambda: len(world.ledger("n1").devices) == 3)
+        world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {world.read_group("team").uid: None}}})
+        await soon(lambda: world.holders("n1") == {"team": "0,1"})
+
+
+@in_virtual_time
+async def test_a_node_no_longer_shared_loses_its_ledger_once_nobody_holds_anything() -> None:
+    """Not before."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.cluster.edit(NODES, "n1", {"metadata": {"labels": {contract.MODE_LABEL: None}}})
+        await asyncio.sleep(5)
+        assert world.holders("n1") == {"team": "0,1"}
+        world.cluster.remove(PODS, "a", "ns")
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: world.cluster.all(NODE_DEVICES) == [])
+
+
+@in_virtual_time
+async def test_a_ledger_that_somebody_else_just_wrote_is_not_deleted() -> None:
+    """The deletion carries the version that was looked at."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+
+        def claim_first(verb: str, plural: str, name: str) -> None:
+            if verb == "delete":
+                device = {"resource": GPU, "index": 0}
+                claims = {"uid-of-a-group-bound-just-now": {"group": "late", "devices": [device]}}
+                world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": claims}})
+                world.cluster.fail = lambda *_: None
+
+        world.cluster.fail = claim_first
+        world.cluster.edit(NODES, "n1", {"metadata": {"labels": None}})
+        await soon(lambda: world.holders("n1") == {"late": "0"})
+
+
+@in_virtual_time
+async def test_a_deleted_ledger_comes_back_with_its_claims() -> None:
+    """From the groups bound there and the pods' annotations; nothing is free meanwhile that isn't."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.cluster.remove(NODE_DEVICES, "n1")
+        await soon(lambda: world.open("n1"))
+        assert world.holders("n1") == {"team": "0,1"}
+        await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
+        assert "Repaired" in world.recorder.reasons("n1")
+
+
+@in_virtual_time
+async def test_a_ledger_comes_back_although_its_group_is_gone_and_pods_live() -> None:
+    """The group was deleted while the webhook was away. Who may just be telling its pods of others is waited out."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.cluster.remove(GROUPS, "team")
+        await asyncio.sleep(1)
+        world.cluster.remove(NODE_DEVICES, "n1")
+        await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 2)
+        await asyncio.sleep(30)
+        assert world.holders("n1") == {"team": "0,1*"}
+        world.end("a")
+        await soon(lambda: world.holders("n1") == {})
+
+
+@in_virtual_time
+async def test_a_lost_ledger_stays_away_until_binds_that_used_it_are_over() -> None:
+    """Pods of a group that is gone may just be getting devices. A create that fails does not make it wait again."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        world.pod("orphan", "gone")
+        await asyncio.sleep(1)
+        world.cluster.remove(NODE_DEVICES, "n1")
+        lost = now()
+        tried = []
+
+        def fail(verb: str, plural: str, name: str) -> Unavailable | None:
+            if verb == "create":
+                tried.append(now())
+            return Unavailable("hiccup") if verb == "create" and now() < lost + BINDS_OVER_SECONDS + 1 else None
+
+        world.cluster.fail = fail
+        await soon(lambda: world.open("n1"), 20)
+        assert tried[0] >= lost + BINDS_OVER_SECONDS
+        assert lost + BINDS_OVER_SECONDS <= now() <= lost + BINDS_OVER_SECONDS + 4
+
+
+@in_virtual_time
+async def test_a_node_made_again_under_its_name_keeps_its_ledger() -> None:
+    """The ledger follows the new node, so the garbage collector leaves it alone."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.cluster.remove(NODES, "n1")
+        await asyncio.sleep(1)
         world.node("n1")
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-        ledger = world.ledger("n1")
         node = world.cluster.read(NODES, "n1")
         assert node is not None
-        (owner,) = ledger.metadata.owner_references
-        assert (owner.kind, owner.name, owner.uid) == ("Node", "n1", node.metadata.uid)
-        assert (ledger.status.total, ledger.status.free, ledger.status.held) == ("nvidia.com/gpu=4",) * 2 + ("",)
-        assert len(ledger.devices) == 4
-
-    run(story())
+        await soon(lambda: [o.uid for o in world.ledger("n1").metadata.owner_references] == [node.metadata.uid])
+    assert world.holders("n1") == {"team": "0,1"}
 
 
-def test_the_summaries_follow_the_claims() -> None:
-    """Within seconds, and not with every claim: each write disturbs binds."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1", 8)
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            before = len(world.cluster.writes("nodedevices"))
-            for number in range(8):
-                world.group(f"g{number}", 1)
-                world.pod(f"p{number}", f"g{number}")
-                await world.bind(f"p{number}", "n1")
-            await soon(lambda: world.ledger("n1").status.free == "nvidia.com/gpu=0", 5)
-            assert len(world.cluster.writes("nodedevices")) - before <= 8 + 3
-        assert world.ledger("n1").status.held.startswith("g0: nvidia.com/gpu=0; g1: nvidia.com/gpu=1")
-
-    run(story())
-
-
-def test_a_node_without_devices_gets_a_closed_ledger_and_an_event() -> None:
-    """In which its agent may write what it sees, or until its device plugin says how many there are."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1", 0)
-        async with world.leading():
-            await asyncio.sleep(5)
-            assert world.ledger("n1").devices == ()
-            assert world.recorder.reasons("n1") == ["DevicesUnknown"]
-            world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: "2"}}})
-            await soon(lambda: world.open("n1"))
-        assert world.recorder.reasons("n1") == ["DevicesUnknown"]
-
-    run(story())
-
-
-def test_a_wrong_inventory_annotation_is_told_once() -> None:
-    """The rest of it counts."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1", 0, annotations={contract.INVENTORY_ANNOTATION: "nvidia.com/gpu=2,example.org/gpu=1"})
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            for _ in range(5):
-                world.cluster.edit(NODES, "n1", {"metadata": {"labels": {"beat": str(now())}}})
-                await asyncio.sleep(1)
-        assert len(world.ledger("n1").devices) == 2
-        ((_, _, reason, message),) = world.recorder.events
-        assert reason == "DevicesUnknown"
-        assert "unknown resource 'example.org/gpu'" in message
-
-    run(story())
-
-
-def test_devices_that_do_not_exist_are_not_in_the_ledger() -> None:
-    """Four GPUs, on each of which four pods take turns; without a word of how many take turns, none."""
-
-    async def story() -> None:
-        world = World()
-        labels = {contract.MODE_LABEL: contract.MODE_SHARED, "nvidia.com/gpu.count": "4"}
-        world.node("n1", 16, labels=labels)
-        async with world.leading():
-            await asyncio.sleep(5)
-            assert "contradict 16 allocatable" in world.ledger("n1").status.reasons
-            assert world.ledger("n1").devices == ()
-            ((_, _, reason, message),) = world.recorder.events
-            assert (reason, "contradict 16 allocatable" in message) == ("DevicesUnknown", True)
-            world.cluster.edit(NODES, "n1", {"metadata": {"labels": {"nvidia.com/gpu.replicas": "4"}}})
-            await soon(lambda: world.open("n1"))
-            assert len(world.ledger("n1").devices) == 4
-            await soon(lambda: not world.ledger("n1").status.reasons)
-
-    run(story())
-
-
-def test_a_device_that_is_kept_out_stays_with_the_group_that_holds_it() -> None:
-    """It is given to nobody else; another pod joins; and when the group is gone it stays out."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            listed = {contract.INVENTORY_ANNOTATION: f"{GPU}=1-3"}
-            world.cluster.edit(NODES, "n1", {"metadata": {"annotations": listed}})
-            await soon(lambda: world.ledger("n1").status.reasons == f"{GPU} 0: kept out by the node's annotation")
-            await asyncio.sleep(5)
-            assert world.holders("n1") == {"team": "0,1"}
-            assert world.condition("team", "Healthy") == ("True", "AsClaimed")
-            world.pod("b", "team")
-            await world.bind("b", "n1")
-            for name in "ab":
-                world.cluster.remove(PODS, name, "ns")
-            world.cluster.remove(GROUPS, "team")
-            await soon(lambda: [device.index for device in free_on(world.ledger("n1"))] == [1, 2, 3])
-
-    run(story())
-
-
-def test_the_devices_of_a_pod_without_a_claim_are_claimed_though_kept_out() -> None:
-    """It runs with them."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1", annotations={contract.INVENTORY_ANNOTATION: f"{GPU}=0-3"})
-        async with world.leading():
-            await a_bound_group(world)
-            world.cluster.edit(
-                NODES, "n1", {"metadata": {"annotations": {contract.INVENTORY_ANNOTATION: f"{GPU}=1-3"}}}
-            )
-            await soon(lambda: len(world.ledger("n1").devices) == 3)
-            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {world.read_group("team").uid: None}}})
-            await soon(lambda: world.holders("n1") == {"team": "0,1"})
-
-    run(story())
-
-
-def test_a_node_no_longer_shared_loses_its_ledger_once_nobody_holds_anything() -> None:
-    """Not before."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.cluster.edit(NODES, "n1", {"metadata": {"labels": {contract.MODE_LABEL: None}}})
-            await asyncio.sleep(5)
-            assert world.holders("n1") == {"team": "0,1"}
-            world.cluster.remove(PODS, "a", "ns")
-            world.cluster.remove(GROUPS, "team")
-            await soon(lambda: world.cluster.all(NODE_DEVICES) == [])
-
-    run(story())
-
-
-def test_a_ledger_that_somebody_else_just_wrote_is_not_deleted() -> None:
-    """The deletion carries the version that was looked at."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-
-            def claim_first(verb: str, plural: str, name: str) -> None:
-                if verb == "delete":
-                    device = {"resource": GPU, "index": 0}
-                    claims = {"uid-of-a-group-bound-just-now": {"group": "late", "devices": [device]}}
-                    world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": claims}})
-                    world.cluster.fail = lambda *_: None
-
-            world.cluster.fail = claim_first
-            world.cluster.edit(NODES, "n1", {"metadata": {"labels": None}})
-            await soon(lambda: world.holders("n1") == {"late": "0"})
-
-    run(story())
-
-
-def test_a_deleted_ledger_comes_back_with_its_claims() -> None:
-    """From the groups bound there and the pods' annotations; nothing is free meanwhile that isn't."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.cluster.remove(NODE_DEVICES, "n1")
-            await soon(lambda: world.open("n1"))
-            assert world.holders("n1") == {"team": "0,1"}
-            await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
-            assert "Repaired" in world.recorder.reasons("n1")
-
-    run(story())
-
-
-def test_a_ledger_comes_back_although_its_group_is_gone_and_pods_live() -> None:
-    """The group was deleted while the webhook was away. Who may just be telling its pods of others is waited out."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.cluster.remove(GROUPS, "team")
-            await asyncio.sleep(1)
-            world.cluster.remove(NODE_DEVICES, "n1")
-            await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 2)
-            await asyncio.sleep(30)
-            assert world.holders("n1") == {"team": "0,1*"}
-            world.end("a")
-            await soon(lambda: world.holders("n1") == {})
-
-    run(story())
-
-
-def test_a_lost_ledger_stays_away_until_binds_that_used_it_are_over() -> None:
-    """Pods of a group that is gone may just be getting devices. A create that fails does not make it wait again."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            world.pod("orphan", "gone")
-            await asyncio.sleep(1)
-            world.cluster.remove(NODE_DEVICES, "n1")
-            lost = now()
-            tried = []
-
-            def fail(verb: str, plural: str, name: str) -> Unavailable | None:
-                if verb == "create":
-                    tried.append(now())
-                return Unavailable("hiccup") if verb == "create" and now() < lost + BINDS_OVER_SECONDS + 1 else None
-
-            world.cluster.fail = fail
-            await soon(lambda: world.open("n1"), 20)
-            assert tried[0] >= lost + BINDS_OVER_SECONDS
-            assert lost + BINDS_OVER_SECONDS <= now() <= lost + BINDS_OVER_SECONDS + 4
-
-    run(story())
-
-
-def test_a_node_made_again_under_its_name_keeps_its_ledger() -> None:
-    """The ledger follows the new node, so the garbage collector leaves it alone."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.cluster.remove(NODES, "n1")
-            await asyncio.sleep(1)
-            world.node("n1")
-            node = world.cluster.read(NODES, "n1")
-            assert node is not None
-            await soon(lambda: [o.uid for o in world.ledger("n1").metadata.owner_references] == [node.metadata.uid])
-        assert world.holders("n1") == {"team": "0,1"}
-
-    run(story())
-
-
-def test_devices_held_without_a_claim_are_claimed_again() -> None:
+@in_virtual_time
+async def test_devices_held_without_a_claim_are_claimed_again() -> None:
     """Somebody deleted the claim by hand while its pod runs."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": None}})
-            await soon(lambda: world.holders("n1") == {"team": "0,1"})
-            assert world.uncovered == []
-
-    run(story())
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": None}})
+        await soon(lambda: world.holders("n1") == {"team": "0,1"})
+        assert world.uncovered == []
 
 
-def test_a_pod_with_devices_that_somebody_else_holds_is_reported_once() -> None:
+@in_virtual_time
+async def test_a_pod_with_devices_that_somebody_else_holds_is_reported_once() -> None:
     """In an event on the pod and a number; a person must decide."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            uid = world.read_group("team").uid
-            theirs = {"group": "thief", "devices": [{"resource": GPU, "index": 0}]}
-            thief = world.group("thief", 1)
-            world.cluster.edit(GROUPS, "thief", {"status": {"nodeName": "n1"}})
-            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: None, thief.uid: theirs}}})
-            await soon(lambda: world.uncovered == [1])
-            await asyncio.sleep(30)
-            assert world.uncovered == [1]
-            assert world.recorder.reasons("a") == ["DevicesNotHeld"]
-            assert world.holders("n1") == {"thief": "0"}
-            world.pod("b", "team")
-            annotations = world.cluster.objects["pods"]["ns/a"]["metadata"]["annotations"]
-            mine = {**annotations, contract.POD_UID: world.read_pod("b").metadata.uid}
-            world.cluster.edit(PODS, "b", {"spec": {"nodeName": "n1"}, "metadata": {"annotations": mine}}, "ns")
-            await soon(lambda: world.uncovered == [1, 2])
-            assert (world.recorder.reasons("a"), world.recorder.reasons("b")) == (["DevicesNotHeld"],) * 2
-            world.cluster.remove(PODS, "a", "ns")
-            world.cluster.remove(PODS, "b", "ns")
-            await soon(lambda: world.uncovered[-1] == 0)
-
-    run(story())
+    async with led_world() as world:
+        await a_bound_group(world)
+        uid = world.read_group("team").uid
+        theirs = {"group": "thief", "devices": [{"resource": GPU, "index": 0}]}
+        thief = world.group("thief", 1)
+        world.cluster.edit(GROUPS, "thief", {"status": {"nodeName": "n1"}})
+        world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: None, thief.uid: theirs}}})
+        await soon(lambda: world.uncovered == [1])
+        await asyncio.sleep(30)
+        assert world.uncovered == [1]
+        assert world.recorder.reasons("a") == ["DevicesNotHeld"]
+        assert world.holders("n1") == {"thief": "0"}
+        world.pod("b", "team")
+        annotations = world.cluster.objects["pods"]["ns/a"]["metadata"]["annotations"]
+        mine = {**annotations, contract.POD_UID: world.read_pod("b").metadata.uid}
+        world.cluster.edit(PODS, "b", {"spec": {"nodeName": "n1"}, "metadata": {"annotations": mine}}, "ns")
+        await soon(lambda: world.uncovered == [1, 2])
+        assert (world.recorder.reasons("a"), world.recorder.reasons("b")) == (["DevicesNotHeld"],) * 2
+        world.cluster.remove(PODS, "a", "ns")
+        world.cluster.remove(PODS, "b", "ns")
+        await soon(lambda: world.uncovered[-1] == 0)

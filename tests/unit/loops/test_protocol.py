@@ -5,10 +5,10 @@ further; docs/decisions/0003-claim-protocol-tests.md tells which rule of claims.
 test notices.
 """
 
-from tests.unit.loops.histories import CARELESS, USUAL, World, many, schedules
+from tests.unit.loops.histories import CARELESS, USUAL, HistoryWorld, many, schedules
 
 
-class CarelessWorld(World):
+class CarelessWorld(HistoryWorld):
     """Where a status was wiped, only the pods and the claims tell where its group lives: mirrors must know those."""
 
     everywhere_at_once = True
@@ -18,7 +18,7 @@ class CarelessWorld(World):
 @schedules
 def test_a_device_keeps_one_owner_in_any_order_of_events(schedule: bytes) -> None:
     """Binds, collections, crashes, pauses, deletions and stale mirrors."""
-    World(schedule, USUAL).run()
+    HistoryWorld(schedule, USUAL).run()
 
 
 @many

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from deviceshare.loops.ports import ApiError, Conflict, Unavailable
 from deviceshare.loops.queue import FIRST_CONFLICT, FIRST_RETRY, LAST_RETRY, PERSISTENT, Later, Queue
-from tests.unit.loops.virtual_time import now, run
+from tests.unit.loops.virtual_time import in_virtual_time, now
 
 
 class Work:
@@ -58,217 +58,175 @@ def failing(*errors: Exception | None) -> Callable[[str], Awaitable[None]]:
     return work
 
 
-def test_a_key_added_often_is_looked_at_once() -> None:
+@in_virtual_time
+async def test_a_key_added_often_is_looked_at_once() -> None:
     """It says what to look at, not what happened."""
+    work = Work()
+    async with working(work) as queue:
+        for _ in range(100):
+            queue.add("a")
+        queue.add("b")
+        await asyncio.sleep(1)
+    assert [key for key, _ in work.calls] == ["a", "b"]
 
-    async def story() -> None:
-        work = Work()
-        async with working(work) as queue:
-            for _ in range(100):
+
+@in_virtual_time
+async def test_a_key_that_changes_while_it_is_looked_at_is_looked_at_again() -> None:
+    """Afterwards, never by two workers at once."""
+    work = Work(lambda key: asyncio.sleep(3))
+    async with working(work) as queue:
+        queue.add("a")
+        await asyncio.sleep(1)
+        queue.add("a")
+        queue.add("a", after=1.5)
+        await asyncio.sleep(10)
+    assert work.times("a") == [0, 3]
+
+
+@in_virtual_time
+async def test_no_more_keys_are_worked_on_than_there_are_workers() -> None:
+    """The API server is spared."""
+    work = Work(lambda key: asyncio.sleep(1))
+    async with working(work, workers=3) as queue:
+        for number in range(9):
+            queue.add(str(number))
+        await asyncio.sleep(3.5)
+    assert (work.most, len(work.calls)) == (3, 9)
+
+
+@in_virtual_time
+async def test_a_slow_key_does_not_hold_up_another() -> None:
+    """As long as a worker is free."""
+    work = Work(lambda key: asyncio.sleep(100 if key == "slow" else 0))
+    async with working(work) as queue:
+        queue.add("slow")
+        await asyncio.sleep(1)
+        queue.add("quick")
+        await asyncio.sleep(1)
+    assert work.times("quick") == [1]
+
+
+@in_virtual_time
+async def test_of_two_times_the_earlier_counts() -> None:
+    """Whichever was asked for first; and only that one."""
+    work = Work()
+    async with working(work) as queue:
+        queue.add("a", after=5)
+        queue.add("a", after=2)
+        queue.add("b", after=2)
+        queue.add("b", after=5)
+        await asyncio.sleep(10)
+    assert work.calls == [("a", 2), ("b", 2)]
+
+
+@in_virtual_time
+async def test_a_failing_key_comes_back_later_and_later() -> None:
+    """Its backoff doubles, with jitter, up to a bound; news don't shorten it."""
+    work = Work(failing(*[Unavailable("away")] * 12))
+    async with working(work) as queue:
+        queue.add("a")
+        for _ in range(200):
+            await asyncio.sleep(0.5)
+            if len(work.calls) < 13:
                 queue.add("a")
+    times = work.times("a")
+    assert len(times) == 13
+    for number, (before, after) in enumerate(pairwise(times)):
+        longest = min(FIRST_RETRY * 2**number, LAST_RETRY)
+        assert longest / 2 <= after - before <= longest + 0.001
+
+
+@in_virtual_time
+async def test_success_ends_the_backoff() -> None:
+    """The next failure is a first one."""
+    error = Unavailable("away")
+    work = Work(failing(error, error, error, None, error))
+    async with working(work) as queue:
+        queue.add("a")
+        await asyncio.sleep(10)
+        queue.add("a")
+        await asyncio.sleep(10)
+    times = work.times("a")
+    assert len(times) == 6
+    assert times[5] - times[4] <= FIRST_RETRY
+
+
+@in_virtual_time
+async def test_a_conflict_is_retried_soon() -> None:
+    """Somebody else wrote; there is nothing to wait for."""
+    work = Work(failing(Conflict("moved on")))
+    async with working(work) as queue:
+        queue.add("a")
+        await asyncio.sleep(1)
+    first, second = work.times("a")
+    assert second - first <= FIRST_CONFLICT
+
+
+@in_virtual_time
+async def test_the_server_says_how_long_to_wait() -> None:
+    """429 with Retry-After."""
+    work = Work(failing(Unavailable("busy", retry_after=7)))
+    async with working(work) as queue:
+        queue.add("a")
+        await asyncio.sleep(20)
+    assert work.times("a") == [0, 7]
+
+
+@in_virtual_time
+async def test_later_is_no_failure() -> None:
+    """The key comes back exactly then, or at its next change."""
+    work = Work(failing(Later(5), Later(5)))
+    with capture_logs() as logs:
+        async with working(work) as queue:
+            queue.add("a")
+            await asyncio.sleep(2)
+            queue.add("a")
+            await asyncio.sleep(10)
+    assert work.times("a") == [0, 2, 7]
+    assert logs == []
+
+
+@in_virtual_time
+async def test_a_mistake_about_one_key_does_not_stop_the_others() -> None:
+    """It is logged with its traceback and tried again."""
+    work = Work(failing(KeyError("a bug")))
+    with capture_logs() as logs:
+        async with working(work) as queue:
+            queue.add("a")
             queue.add("b")
             await asyncio.sleep(1)
-        assert [key for key, _ in work.calls] == ["a", "b"]
-
-    run(story())
-
-
-def test_a_key_that_changes_while_it_is_looked_at_is_looked_at_again() -> None:
-    """Afterwards, never by two workers at once."""
-
-    async def story() -> None:
-        work = Work(lambda key: asyncio.sleep(3))
-        async with working(work) as queue:
-            queue.add("a")
-            await asyncio.sleep(1)
-            queue.add("a")
-            queue.add("a", after=1.5)
-            await asyncio.sleep(10)
-        assert work.times("a") == [0, 3]
-
-    run(story())
+    assert [key for key, _ in work.calls] == ["a", "b", "a"]
+    assert (logs[0]["event"], logs[0]["log_level"]) == ("Reconciler raised an exception", "error")
 
 
-def test_no_more_keys_are_worked_on_than_there_are_workers() -> None:
-    """The API server is spared."""
-
-    async def story() -> None:
-        work = Work(lambda key: asyncio.sleep(1))
-        async with working(work, workers=3) as queue:
-            for number in range(9):
-                queue.add(str(number))
-            await asyncio.sleep(3.5)
-        assert (work.most, len(work.calls)) == (3, 9)
-
-    run(story())
-
-
-def test_a_slow_key_does_not_hold_up_another() -> None:
-    """As long as a worker is free."""
-
-    async def story() -> None:
-        work = Work(lambda key: asyncio.sleep(100 if key == "slow" else 0))
-        async with working(work) as queue:
-            queue.add("slow")
-            await asyncio.sleep(1)
-            queue.add("quick")
-            await asyncio.sleep(1)
-        assert work.times("quick") == [1]
-
-    run(story())
-
-
-def test_of_two_times_the_earlier_counts() -> None:
-    """Whichever was asked for first; and only that one."""
-
-    async def story() -> None:
-        work = Work()
-        async with working(work) as queue:
-            queue.add("a", after=5)
-            queue.add("a", after=2)
-            queue.add("b", after=2)
-            queue.add("b", after=5)
-            await asyncio.sleep(10)
-        assert work.calls == [("a", 2), ("b", 2)]
-
-    run(story())
-
-
-def test_a_failing_key_comes_back_later_and_later() -> None:
-    """Its backoff doubles, with jitter, up to a bound; news don't shorten it."""
-
-    async def story() -> None:
-        work = Work(failing(*[Unavailable("away")] * 12))
-        async with working(work) as queue:
-            queue.add("a")
-            for _ in range(200):
-                await asyncio.sleep(0.5)
-                if len(work.calls) < 13:
-                    queue.add("a")
-        times = work.times("a")
-        assert len(times) == 13
-        for number, (before, after) in enumerate(pairwise(times)):
-            longest = min(FIRST_RETRY * 2**number, LAST_RETRY)
-            assert longest / 2 <= after - before <= longest + 0.001
-
-    run(story())
-
-
-def test_success_ends_the_backoff() -> None:
-    """The next failure is a first one."""
-
-    async def story() -> None:
-        error = Unavailable("away")
-        work = Work(failing(error, error, error, None, error))
-        async with working(work) as queue:
-            queue.add("a")
-            await asyncio.sleep(10)
-            queue.add("a")
-            await asyncio.sleep(10)
-        times = work.times("a")
-        assert len(times) == 6
-        assert times[5] - times[4] <= FIRST_RETRY
-
-    run(story())
-
-
-def test_a_conflict_is_retried_soon() -> None:
-    """Somebody else wrote; there is nothing to wait for."""
-
-    async def story() -> None:
-        work = Work(failing(Conflict("moved on")))
-        async with working(work) as queue:
-            queue.add("a")
-            await asyncio.sleep(1)
-        first, second = work.times("a")
-        assert second - first <= FIRST_CONFLICT
-
-    run(story())
-
-
-def test_the_server_says_how_long_to_wait() -> None:
-    """429 with Retry-After."""
-
-    async def story() -> None:
-        work = Work(failing(Unavailable("busy", retry_after=7)))
-        async with working(work) as queue:
-            queue.add("a")
-            await asyncio.sleep(20)
-        assert work.times("a") == [0, 7]
-
-    run(story())
-
-
-def test_later_is_no_failure() -> None:
-    """The key comes back exactly then, or at its next change."""
-
-    async def story() -> None:
-        work = Work(failing(Later(5), Later(5)))
-        with capture_logs() as logs:
-            async with working(work) as queue:
-                queue.add("a")
-                await asyncio.sleep(2)
-                queue.add("a")
-                await asyncio.sleep(10)
-        assert work.times("a") == [0, 2, 7]
-        assert logs == []
-
-    run(story())
-
-
-def test_a_mistake_about_one_key_does_not_stop_the_others() -> None:
-    """It is logged with its traceback and tried again."""
-
-    async def story() -> None:
-        work = Work(failing(KeyError("a bug")))
-        with capture_logs() as logs:
-            async with working(work) as queue:
-                queue.add("a")
-                queue.add("b")
-                await asyncio.sleep(1)
-        assert [key for key, _ in work.calls] == ["a", "b", "a"]
-        assert (logs[0]["event"], logs[0]["log_level"]) == ("Reconciler raised an exception", "error")
-
-    run(story())
-
-
-def test_what_keeps_failing_is_logged_once_for_each_level() -> None:
+@in_virtual_time
+async def test_what_keeps_failing_is_logged_once_for_each_level() -> None:
     """A line for the first failure, one when it persists, one when it is over."""
-
-    async def story() -> None:
-        errors: list[ApiError] = [Unavailable("away")] * (PERSISTENT + 3)
-        with capture_logs() as logs:
-            async with working(Work(failing(*errors))) as queue:
-                queue.add("a")
-                await asyncio.sleep(200)
-        assert [each["log_level"] for each in logs] == ["warning", "error", "info"]
-        assert {each["key"] for each in logs} == {"a"}
-
-    run(story())
-
-
-def test_cancelling_ends_what_is_being_worked_on() -> None:
-    """Nothing stays behind."""
-
-    async def story() -> None:
-        work = Work(lambda key: asyncio.sleep(1000))
-        async with working(work) as queue:
+    errors: list[ApiError] = [Unavailable("away")] * (PERSISTENT + 3)
+    with capture_logs() as logs:
+        async with working(Work(failing(*errors))) as queue:
             queue.add("a")
-            queue.add("b", after=500)
-            await asyncio.sleep(1)
-        assert work.now_at == []
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    run(story())
+            await asyncio.sleep(200)
+    assert [each["log_level"] for each in logs] == ["warning", "error", "info"]
+    assert {each["key"] for each in logs} == {"a"}
 
 
-def test_an_idle_queue_ticks() -> None:
+@in_virtual_time
+async def test_cancelling_ends_what_is_being_worked_on() -> None:
+    """Nothing stays behind."""
+    work = Work(lambda key: asyncio.sleep(1000))
+    async with working(work) as queue:
+        queue.add("a")
+        queue.add("b", after=500)
+        await asyncio.sleep(1)
+    assert work.now_at == []
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@in_virtual_time
+async def test_an_idle_queue_ticks() -> None:
     """So that a stuck one can be told from an idle one."""
-
-    async def story() -> None:
-        async with working(Work()) as queue:
-            for _ in range(5):
-                await asyncio.sleep(10)
-                assert now() - queue.ticked <= 1
-
-    run(story())
+    async with working(Work()) as queue:
+        for _ in range(5):
+            await asyncio.sleep(10)
+            assert now() - queue.ticked <= 1

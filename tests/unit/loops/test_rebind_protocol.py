@@ -25,7 +25,7 @@ from tests.unit.loops.histories import (
     GROUP_NAMES,
     NODE_NAMES,
     USUAL,
-    World,
+    HistoryWorld,
     many,
     schedules,
 )
@@ -34,7 +34,7 @@ from tests.unit.loops.model import Actor, Pause
 KIND = vendors.NVIDIA.kinds[0]
 
 
-class RebindWorld(World):
+class RebindWorld(HistoryWorld):
     """Two nodes of three devices, which break; two groups that want one each."""
 
     everywhere_at_once = True

@@ -8,244 +8,179 @@ from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol import bind
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.live import World, soon
-from tests.unit.loops.virtual_time import now, run
+from tests.unit.loops.live import World, a_bound_group, led_world, soon
+from tests.unit.loops.virtual_time import in_virtual_time, now
 
 
-async def a_bound_group(world: World) -> None:
-    """One node, one group, one pod."""
-    await soon(lambda: world.open("n1"))
-    world.group("team")
-    world.pod("a", "team")
-    await world.bind("a", "n1")
-    await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
+async def a_group_deleted_before_its_next_pod(world: World) -> None:
+    """Its first pod has ended, and the second is pending."""
+    await a_bound_group(world)
+    world.end("a")
+    world.pod("b", "team")
+    await asyncio.sleep(5)
+    world.cluster.remove(GROUPS, "team")
 
 
-def test_a_deleted_group_frees_its_devices_at_once() -> None:
+@in_virtual_time
+async def test_a_deleted_group_frees_its_devices_at_once() -> None:
     """Nobody uses them, nobody is about to."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.cluster.remove(PODS, "a", "ns")
-            await asyncio.sleep(5)
-            world.cluster.remove(GROUPS, "team")
-            await soon(lambda: world.holders("n1") == {}, 0.2)
-            await asyncio.sleep(1)
-        assert "Released" in world.recorder.reasons("n1")
-
-    run(story())
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.cluster.remove(PODS, "a", "ns")
+        await asyncio.sleep(5)
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: world.holders("n1") == {}, 0.2)
+        await asyncio.sleep(1)
+    assert "Released" in world.recorder.reasons("n1")
 
 
-def test_devices_of_a_group_deleted_under_its_pods_stay_reserved_until_they_end() -> None:
+@in_virtual_time
+async def test_devices_of_a_group_deleted_under_its_pods_stay_reserved_until_they_end() -> None:
     """The webhook was away. The pods say so."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.pod("b", "team")
-            await world.bind("b", "n1")
-            world.cluster.remove(GROUPS, "team")
-            await asyncio.sleep(5)
-            before = len(world.cluster.requests)
-            world.end("a")
-            await asyncio.sleep(120)
-            assert world.holders("n1") == {"team": "0,1*"}
-            assert {verb for verb, *_ in world.cluster.requests[before:]} <= {"get"}  # no collection in vain
-            assert world.recorder.reasons("b") == ["GroupDeleted"]
-            world.end("b")
-            await soon(lambda: world.holders("n1") == {}, 0.5)
-
-    run(story())
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.pod("b", "team")
+        await world.bind("b", "n1")
+        world.cluster.remove(GROUPS, "team")
+        await asyncio.sleep(5)
+        before = len(world.cluster.requests)
+        world.end("a")
+        await asyncio.sleep(120)
+        assert world.holders("n1") == {"team": "0,1*"}
+        assert {verb for verb, *_ in world.cluster.requests[before:]} <= {"get"}  # no collection in vain
+        assert world.recorder.reasons("b") == ["GroupDeleted"]
+        world.end("b")
+        await soon(lambda: world.holders("n1") == {}, 0.5)
 
 
-def test_a_claim_is_kept_while_a_bind_may_still_use_it() -> None:
+@in_virtual_time
+async def test_a_claim_is_kept_while_a_bind_may_still_use_it() -> None:
     """A pod of the deleted group is pending: every bind that began before is waited out."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.end("a")
-            world.pod("b", "team")
-            await asyncio.sleep(5)
-            world.cluster.remove(GROUPS, "team")
-            deleted = now()
-            await soon(lambda: world.holders("n1") == {"team": "0,1*"})
-            await soon(lambda: world.holders("n1") == {}, 20)
-            assert BINDS_OVER_SECONDS <= now() - deleted <= BINDS_OVER_SECONDS + 1
-
-    run(story())
+    async with led_world() as world:
+        await a_group_deleted_before_its_next_pod(world)
+        deleted = now()
+        await soon(lambda: world.holders("n1") == {"team": "0,1*"})
+        await soon(lambda: world.holders("n1") == {}, 20)
+        assert BINDS_OVER_SECONDS <= now() - deleted <= BINDS_OVER_SECONDS + 1
 
 
-def test_a_collection_that_starts_again_does_not_wait_again() -> None:
+@in_virtual_time
+async def test_a_collection_that_starts_again_does_not_wait_again() -> None:
     """Others claim on the node all the time, so that the last write may well fail."""
+    async with led_world(8) as world:
+        await a_group_deleted_before_its_next_pod(world)
+        deleted = now()
+        failures = [Unavailable("hiccup")] * 3
 
-    async def story() -> None:
-        world = World()
-        world.node("n1", 8)
-        async with world.leading():
-            await a_bound_group(world)
-            world.end("a")
-            world.pod("b", "team")
-            await asyncio.sleep(5)
-            world.cluster.remove(GROUPS, "team")
-            deleted = now()
-            failures = [Unavailable("hiccup")] * 3
+        def fail(verb: str, plural: str, name: str) -> Unavailable | None:
+            late = now() >= deleted + BINDS_OVER_SECONDS
+            return failures.pop() if failures and late and (verb, plural) == ("patch", "nodedevices") else None
 
-            def fail(verb: str, plural: str, name: str) -> Unavailable | None:
-                late = now() >= deleted + BINDS_OVER_SECONDS
-                return failures.pop() if failures and late and (verb, plural) == ("patch", "nodedevices") else None
-
-            world.cluster.fail = fail
-            await soon(lambda: world.holders("n1") == {}, 20)
-            assert not failures
-            assert now() - deleted <= BINDS_OVER_SECONDS + 3
-
-    run(story())
+        world.cluster.fail = fail
+        await soon(lambda: world.holders("n1") == {}, 20)
+        assert not failures
+        assert now() - deleted <= BINDS_OVER_SECONDS + 3
 
 
-def test_the_wait_ends_when_the_last_pending_pod_goes() -> None:
+@in_virtual_time
+async def test_the_wait_ends_when_the_last_pending_pod_goes() -> None:
     """Who waits for the devices gets them without delay."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.end("a")
-            world.pod("b", "team")
-            await asyncio.sleep(5)
-            world.cluster.remove(GROUPS, "team")
-            await asyncio.sleep(3)
-            assert world.holders("n1") == {"team": "0,1*"}
-            world.cluster.remove(PODS, "b", "ns")
-            await soon(lambda: world.holders("n1") == {}, 0.5)
-
-    run(story())
+    async with led_world() as world:
+        await a_group_deleted_before_its_next_pod(world)
+        await asyncio.sleep(3)
+        assert world.holders("n1") == {"team": "0,1*"}
+        world.cluster.remove(PODS, "b", "ns")
+        await soon(lambda: world.holders("n1") == {}, 0.5)
 
 
-def test_a_claim_whose_bind_died_is_released_within_30_seconds() -> None:
+@in_virtual_time
+async def test_a_claim_whose_bind_died_is_released_within_30_seconds() -> None:
     """Although the group's pods still wait; in between it is left for the next bind to use."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            group = world.group("team")
-            world.pod("a", "team", refused=True)
-            await bind.claim(world.cluster, group.request, "n1")
-            claimed = now()
-            await asyncio.sleep(BIND_SECONDS - 1)
-            assert world.holders("n1") == {"team": "0,1"}
-            await soon(lambda: world.holders("n1") == {}, 30)
-            assert now() - claimed <= 30
-
-    run(story())
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        group = world.group("team")
+        world.pod("a", "team", refused=True)
+        await bind.claim(world.cluster, group.request, "n1")
+        claimed = now()
+        await asyncio.sleep(BIND_SECONDS - 1)
+        assert world.holders("n1") == {"team": "0,1"}
+        await soon(lambda: world.holders("n1") == {}, 30)
+        assert now() - claimed <= 30
 
 
-def test_a_claim_that_lost_the_race_is_released() -> None:
+@in_virtual_time
+async def test_a_claim_that_lost_the_race_is_released() -> None:
     """The group was bound elsewhere by another replica."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        world.node("n2")
-        async with world.leading():
-            await soon(lambda: world.open("n1") and world.open("n2"))
-            group = world.group("team")
-            world.pod("a", "team")
-            await bind.claim(world.cluster, group.request, "n2")
-            await world.bind("a", "n1")
-            await soon(lambda: world.holders("n2") == {}, 0.5)
-            assert world.holders("n1") == {"team": "0,1"}
-
-    run(story())
+    world = World()
+    world.node("n1")
+    world.node("n2")
+    async with world.leading():
+        await soon(lambda: world.open("n1") and world.open("n2"))
+        group = world.group("team")
+        world.pod("a", "team")
+        await bind.claim(world.cluster, group.request, "n2")
+        await world.bind("a", "n1")
+        await soon(lambda: world.holders("n2") == {}, 0.5)
+        assert world.holders("n1") == {"team": "0,1"}
 
 
-def test_a_mark_on_the_claim_of_a_bound_group_is_taken_away() -> None:
+@in_virtual_time
+async def test_a_mark_on_the_claim_of_a_bound_group_is_taken_away() -> None:
     """An old leader marked it and died."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            uid = world.read_group("team").uid
-            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: {"releasing": new_mark()}}}})
-            await soon(lambda: world.holders("n1") == {"team": "0,1"}, 0.5)
-            await asyncio.sleep(30)
-            assert world.condition("team", "Healthy") == ("True", "AsClaimed")
-
-    run(story())
+    async with led_world() as world:
+        await a_bound_group(world)
+        uid = world.read_group("team").uid
+        world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: {"releasing": new_mark()}}}})
+        await soon(lambda: world.holders("n1") == {"team": "0,1"}, 0.5)
+        await asyncio.sleep(30)
+        assert world.condition("team", "Healthy") == ("True", "AsClaimed")
 
 
-def test_a_marked_claim_of_an_unbound_group_is_collected_at_once() -> None:
+@in_virtual_time
+async def test_a_marked_claim_of_an_unbound_group_is_collected_at_once() -> None:
     """What an old leader began is ended."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            uid = world.group("team").uid
-            claim = {"group": "team", "devices": [{"resource": GPU, "index": 0}], "releasing": new_mark()}
-            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: claim}}})
-            await soon(lambda: world.holders("n1") == {}, 0.5)
-
-    run(story())
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        uid = world.group("team").uid
+        claim = {"group": "team", "devices": [{"resource": GPU, "index": 0}], "releasing": new_mark()}
+        world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: claim}}})
+        await soon(lambda: world.holders("n1") == {}, 0.5)
 
 
-def test_a_group_that_the_mirror_does_not_know_yet_is_not_taken_for_gone() -> None:
+@in_virtual_time
+async def test_a_group_that_the_mirror_does_not_know_yet_is_not_taken_for_gone() -> None:
     """Mirrors don't move together: a claim may be seen before its group."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            mirror = world.cluster.mirrors["shareddevicegroups"]
-            mirror.deaf = True
-            world.group("team")
-            world.pod("a", "team")
-            await world.bind("a", "n1")
-            await asyncio.sleep(2)
-            assert world.holders("n1") == {"team": "0,1"}
-            mirror.set("team", world.read_group("team"))
-            await soon(lambda: world.read_group("team").status.pod_count == 1)
-            assert not any("releasing" in str(body) for body in world.cluster.bodies)
-
-    run(story())
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        mirror = world.cluster.mirrors["shareddevicegroups"]
+        mirror.deaf = True
+        world.group("team")
+        world.pod("a", "team")
+        await world.bind("a", "n1")
+        await asyncio.sleep(2)
+        assert world.holders("n1") == {"team": "0,1"}
+        mirror.set("team", world.read_group("team"))
+        await soon(lambda: world.read_group("team").status.pod_count == 1)
+        assert not any("releasing" in str(body) for body in world.cluster.bodies)
 
 
-def test_a_collection_under_way_does_not_hold_up_others() -> None:
+@in_virtual_time
+async def test_a_collection_under_way_does_not_hold_up_others() -> None:
     """Twenty that wait, and one that needn't."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1", 21)
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            for number in range(21):
-                world.group(f"g{number}", 1)
-                world.pod(f"p{number}", f"g{number}")
-                await world.bind(f"p{number}", "n1")
-                world.end(f"p{number}")
-            for number in range(20):
-                world.pod(f"q{number}", f"g{number}")
-                world.cluster.remove(GROUPS, f"g{number}")
-            await asyncio.sleep(4)
-            world.cluster.remove(GROUPS, "g20")
-            await soon(lambda: "g20" not in world.holders("n1"), 0.5)
-            assert len(world.holders("n1")) == 20
-
-    run(story())
+    async with led_world(21) as world:
+        await soon(lambda: world.open("n1"))
+        for number in range(21):
+            world.group(f"g{number}", 1)
+            world.pod(f"p{number}", f"g{number}")
+            await world.bind(f"p{number}", "n1")
+            world.end(f"p{number}")
+        for number in range(20):
+            world.pod(f"q{number}", f"g{number}")
+            world.cluster.remove(GROUPS, f"g{number}")
+        await asyncio.sleep(4)
+        world.cluster.remove(GROUPS, "g20")
+        await soon(lambda: "g20" not in world.holders("n1"), 0.5)
+        assert len(world.holders("n1")) == 20
 
 
 def test_no_two_marks_are_equal() -> None:
@@ -253,40 +188,26 @@ def test_no_two_marks_are_equal() -> None:
     assert len({new_mark() for _ in range(500)}) == 500
 
 
-def test_a_mark_that_was_replaced_is_waited_for_anew() -> None:
+@in_virtual_time
+async def test_a_mark_that_was_replaced_is_waited_for_anew() -> None:
     """Another leader took it away and marked the claim again: between the two somebody may have joined."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.end("a")
-            world.pod("b", "team")
-            await asyncio.sleep(5)
-            world.cluster.remove(GROUPS, "team")
-            await asyncio.sleep(10)
-            (uid,) = world.ledger("n1").claims
-            again = {"spec": {"claims": {uid: {"releasing": "another"}}}}
-            world.cluster.edit(NODE_DEVICES, "n1", again)
-            await asyncio.sleep(BINDS_OVER_SECONDS - 1)
-            assert world.holders("n1") == {"team": "0,1*"}
-            await soon(lambda: world.holders("n1") == {}, 3)
-
-    run(story())
+    async with led_world() as world:
+        await a_group_deleted_before_its_next_pod(world)
+        await asyncio.sleep(10)
+        (uid,) = world.ledger("n1").claims
+        again = {"spec": {"claims": {uid: {"releasing": "another"}}}}
+        world.cluster.edit(NODE_DEVICES, "n1", again)
+        await asyncio.sleep(BINDS_OVER_SECONDS - 1)
+        assert world.holders("n1") == {"team": "0,1*"}
+        await soon(lambda: world.holders("n1") == {}, 3)
 
 
-def test_a_fresh_claim_of_an_unbound_group_is_left_alone() -> None:
+@in_virtual_time
+async def test_a_fresh_claim_of_an_unbound_group_is_left_alone() -> None:
     """A bind wrote it and is about to write the group."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            group = world.group("team")
-            await bind.claim(world.cluster, group.request, "n1")
-            await asyncio.sleep(BIND_SECONDS - 1)
-            assert world.holders("n1") == {"team": "0,1"}
-
-    run(story())
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        group = world.group("team")
+        await bind.claim(world.cluster, group.request, "n1")
+        await asyncio.sleep(BIND_SECONDS - 1)
+        assert world.holders("n1") == {"team": "0,1"}

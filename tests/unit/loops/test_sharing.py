@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deviceshare.loops.shared_read import SharedRead
-from tests.unit.loops.virtual_time import run
+from tests.unit.loops.virtual_time import in_virtual_time
 
 
 class Source:
@@ -25,91 +25,73 @@ class Source:
         return number
 
 
-def test_a_caller_never_joins_a_read_that_is_under_way() -> None:
+@in_virtual_time
+async def test_a_caller_never_joins_a_read_that_is_under_way() -> None:
     """Those who come during the first read share the second."""
-
-    async def story() -> None:
-        source = Source()
-        shared = SharedRead(source.read)
-        first = asyncio.create_task(shared("n1"))
-        await asyncio.sleep(0.5)
-        later = [asyncio.create_task(shared("n1")) for _ in range(3)]
-        assert await first == 1
-        assert await asyncio.gather(*later) == [2, 2, 2]
-        assert await shared("n1") == 3
-
-    run(story())
+    source = Source()
+    shared = SharedRead(source.read)
+    first = asyncio.create_task(shared("n1"))
+    await asyncio.sleep(0.5)
+    later = [asyncio.create_task(shared("n1")) for _ in range(3)]
+    assert await first == 1
+    assert await asyncio.gather(*later) == [2, 2, 2]
+    assert await shared("n1") == 3
 
 
-def test_reads_of_different_keys_do_not_wait_for_each_other() -> None:
+@in_virtual_time
+async def test_reads_of_different_keys_do_not_wait_for_each_other() -> None:
     """Two nodes are read at the same time."""
-
-    async def story() -> None:
-        source = Source()
-        shared = SharedRead(source.read)
-        await asyncio.gather(shared("n1"), shared("n2"))
-        assert asyncio.get_running_loop().time() == 1
-
-    run(story())
+    source = Source()
+    shared = SharedRead(source.read)
+    await asyncio.gather(shared("n1"), shared("n2"))
+    assert asyncio.get_running_loop().time() == 1
 
 
-def test_a_failed_read_fails_its_callers_and_nobody_after_them() -> None:
+@in_virtual_time
+async def test_a_failed_read_fails_its_callers_and_nobody_after_them() -> None:
     """Whoever shares the read gets its exception; the key is free again."""
-
-    async def story() -> None:
-        shared = SharedRead(Source().read)
-        first = asyncio.create_task(shared("broken"))
-        await asyncio.sleep(0)
-        outcomes = await asyncio.gather(first, shared("broken"), shared("broken"), return_exceptions=True)
-        assert [str(outcome) for outcome in outcomes] == ["broken"] * 3
-        with pytest.raises(ValueError, match="broken"):
-            await shared("broken")
-
-    run(story())
+    shared = SharedRead(Source().read)
+    first = asyncio.create_task(shared("broken"))
+    await asyncio.sleep(0)
+    outcomes = await asyncio.gather(first, shared("broken"), shared("broken"), return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["broken"] * 3
+    with pytest.raises(ValueError, match="broken"):
+        await shared("broken")
 
 
-def test_a_caller_that_gives_up_does_not_take_the_read_from_others() -> None:
+@in_virtual_time
+async def test_a_caller_that_gives_up_does_not_take_the_read_from_others() -> None:
     """A cancelled bind leaves the shared read to the rest."""
-
-    async def story() -> None:
-        shared = SharedRead(Source().read)
-        impatient, patient = asyncio.create_task(shared("n1")), None
-        await asyncio.sleep(0.1)
-        impatient.cancel()
-        patient = asyncio.create_task(shared("n1"))
-        assert await patient == 2
-
-    run(story())
+    shared = SharedRead(Source().read)
+    impatient, patient = asyncio.create_task(shared("n1")), None
+    await asyncio.sleep(0.1)
+    impatient.cancel()
+    patient = asyncio.create_task(shared("n1"))
+    assert await patient == 2
 
 
-def test_closing_ends_what_is_being_read() -> None:
+@in_virtual_time
+async def test_closing_ends_what_is_being_read() -> None:
     """Running and queued reads are cancelled, and close waits for that."""
-
-    async def story() -> None:
-        shared = SharedRead(Source().read)
-        tasks = [asyncio.create_task(shared("n1")) for _ in range(2)]
-        await asyncio.sleep(0.1)
-        await shared.close()
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
-        assert asyncio.get_running_loop().time() < 1
-
-    run(story())
+    shared = SharedRead(Source().read)
+    tasks = [asyncio.create_task(shared("n1")) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    await shared.close()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+    assert asyncio.get_running_loop().time() < 1
 
 
-def test_an_exception_that_nobody_waits_for_any_more_is_not_reported_as_lost() -> None:
+@in_virtual_time
+async def test_an_exception_that_nobody_waits_for_any_more_is_not_reported_as_lost() -> None:
     """Every caller gave up before the read failed: asyncio would print a traceback to the log."""
-
-    async def story() -> list[dict[str, Any]]:
-        complaints: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        shared = SharedRead(Source().read)
-        callers = [asyncio.create_task(shared("broken")) for _ in range(2)]
-        await asyncio.sleep(0.1)
-        for caller in callers:
-            caller.cancel()
-        await asyncio.sleep(5)
-        gc.collect()
-        return complaints
-
-    assert run(story()) == []
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    shared = SharedRead(Source().read)
+    callers = [asyncio.create_task(shared("broken")) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    for caller in callers:
+        caller.cancel()
+    await asyncio.sleep(5)
+    gc.collect()
+    assert complaints == []

@@ -38,7 +38,7 @@ CLOCKS = (-SKEW / 2, 0.0, SKEW / 2)
 WEBHOOK = {"name": "a.deviceshare.io", "clientConfig": {"url": "https://x"}}
 
 
-class World:
+class TrustWorld:
     """Three replicas, a Secret, two configurations, and everything that the API servers were told."""
 
     def __init__(self, schedule: bytes) -> None:
@@ -171,16 +171,16 @@ class World:
                 assert all(served.issuer in bundle for bundle in self.in_force())
 
 
-MOVES: Sequence[Callable[[World], None]] = (
-    *[World.step] * 12,
-    *[World.look] * 3,
-    *[World.wait] * 3,
-    World.give_up,
-    World.restart,
-    World.ask,
-    World.delete,
-    World.spoil,
-    World.apply_again,
+MOVES: Sequence[Callable[[TrustWorld], None]] = (
+    *[TrustWorld.step] * 12,
+    *[TrustWorld.look] * 3,
+    *[TrustWorld.wait] * 3,
+    TrustWorld.give_up,
+    TrustWorld.restart,
+    TrustWorld.ask,
+    TrustWorld.delete,
+    TrustWorld.spoil,
+    TrustWorld.apply_again,
 )
 
 
@@ -188,4 +188,4 @@ MOVES: Sequence[Callable[[World], None]] = (
 @given(st.binary(min_size=200, max_size=240))
 def test_whatever_happens_every_api_server_believes_every_replica(schedule: bytes) -> None:
     """While it shows a certificate that is valid at all."""
-    World(schedule).run()
+    TrustWorld(schedule).run()

@@ -12,9 +12,9 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.replica.feed import Feed
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.live import MemoryMirror, World, soon
+from tests.unit.loops.live import MemoryMirror, World, a_bound_group, led_world, soon
 from tests.unit.loops.model import decoded
-from tests.unit.loops.virtual_time import run
+from tests.unit.loops.virtual_time import in_virtual_time
 
 NO_NODE: dict[str, Any] = {"spec": {"nodeName": 3}}
 NO_ANNOTATIONS: dict[str, Any] = {"metadata": {"annotations": {contract.GROUP_UID: 3}}}
@@ -22,52 +22,33 @@ LONG = 60.0
 """Longer than whatever is waited out."""
 
 
-async def a_bound_group(world: World) -> None:
-    """One node, one group, one pod."""
-    await soon(lambda: world.open("n1"))
-    world.group("team")
-    world.pod("a", "team")
-    await world.bind("a", "n1")
-    await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
-
-
 @pytest.mark.parametrize("spoilt", [NO_NODE, NO_ANNOTATIONS])
-def test_a_claim_is_kept_while_a_pod_that_cannot_be_read_may_use_it(spoilt: dict[str, Any]) -> None:
+@in_virtual_time
+async def test_a_claim_is_kept_while_a_pod_that_cannot_be_read_may_use_it(spoilt: dict[str, Any]) -> None:
     """Its group is gone; where it lives or whose devices it has can't be read. When it goes, they are free."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.cluster.edit(PODS, "a", spoilt, "ns")
-            await asyncio.sleep(1)
-            world.cluster.remove(GROUPS, "team")
-            await asyncio.sleep(LONG)
-            assert world.holders("n1") == {"team": "0,1*"}
-            world.cluster.remove(PODS, "a", "ns")
-            await soon(lambda: world.holders("n1") == {}, LONG)
-
-    run(story())
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.cluster.edit(PODS, "a", spoilt, "ns")
+        await asyncio.sleep(1)
+        world.cluster.remove(GROUPS, "team")
+        await asyncio.sleep(LONG)
+        assert world.holders("n1") == {"team": "0,1*"}
+        world.cluster.remove(PODS, "a", "ns")
+        await soon(lambda: world.holders("n1") == {}, LONG)
 
 
-def test_a_claim_is_given_back_when_a_pod_turns_out_not_to_use_it() -> None:
+@in_virtual_time
+async def test_a_claim_is_given_back_when_a_pod_turns_out_not_to_use_it() -> None:
     """Somebody corrects the pod: it is on another node."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.cluster.edit(PODS, "a", NO_NODE, "ns")
-            await asyncio.sleep(1)
-            world.cluster.remove(GROUPS, "team")
-            await asyncio.sleep(LONG)
-            assert world.holders("n1") == {"team": "0,1*"}
-            world.cluster.edit(PODS, "a", {"spec": {"nodeName": "n2"}}, "ns")
-            await soon(lambda: world.holders("n1") == {}, LONG)
-
-    run(story())
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.cluster.edit(PODS, "a", NO_NODE, "ns")
+        await asyncio.sleep(1)
+        world.cluster.remove(GROUPS, "team")
+        await asyncio.sleep(LONG)
+        assert world.holders("n1") == {"team": "0,1*"}
+        world.cluster.edit(PODS, "a", {"spec": {"nodeName": "n2"}}, "ns")
+        await soon(lambda: world.holders("n1") == {}, LONG)
 
 
 @pytest.mark.parametrize(
@@ -78,132 +59,104 @@ def test_a_claim_is_given_back_when_a_pod_turns_out_not_to_use_it() -> None:
         ("groups", {"status": {"selectedDevices": {GPU: 0}}}, {"status": {"selectedDevices": {GPU: "0,1"}}}),
     ],
 )
-def test_a_lost_ledger_is_not_recreated_over_what_cannot_be_read(
+@in_virtual_time
+async def test_a_lost_ledger_is_not_recreated_over_what_cannot_be_read(
     plural: str, spoilt: dict[str, Any], right: dict[str, Any]
 ) -> None:
     """It would look free, and be given to others. Once the object is corrected, the ledger is there with its claim."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            kind, name, namespace = (PODS, "a", "ns") if plural == "pods" else (GROUPS, "team", "")
-            world.cluster.edit(kind, name, spoilt, namespace)
-            await asyncio.sleep(1)
-            world.cluster.remove(NODE_DEVICES, "n1")
-            await asyncio.sleep(LONG)
-            assert world.cluster.read(NODE_DEVICES, "n1") is None
-            world.cluster.edit(kind, name, right, namespace)
-            await soon(lambda: world.open("n1"), 2 * LONG)
-            assert world.holders("n1") == {"team": "0,1"}
-
-    run(story())
+    async with led_world() as world:
+        await a_bound_group(world)
+        kind, name, namespace = (PODS, "a", "ns") if plural == "pods" else (GROUPS, "team", "")
+        world.cluster.edit(kind, name, spoilt, namespace)
+        await asyncio.sleep(1)
+        world.cluster.remove(NODE_DEVICES, "n1")
+        await asyncio.sleep(LONG)
+        assert world.cluster.read(NODE_DEVICES, "n1") is None
+        world.cluster.edit(kind, name, right, namespace)
+        await soon(lambda: world.open("n1"), 2 * LONG)
+        assert world.holders("n1") == {"team": "0,1"}
 
 
-def test_a_group_that_wants_nonsense_keeps_no_node_from_being_used() -> None:
+@in_virtual_time
+async def test_a_group_that_wants_nonsense_keeps_no_node_from_being_used() -> None:
     """It is bound nowhere, and that can be read: what else is wrong with it concerns nobody else."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.cluster.put(GROUPS, {"metadata": {"name": "odd"}, "spec": {"resources": {GPU: "2"}}})
-            world.pod("b", "odd", refused=True)
-            await asyncio.sleep(1)
-            world.node("n2")
-            await soon(lambda: world.open("n2"), LONG)
-            await asyncio.sleep(LONG)
-            assert "odd" not in world.cluster.writes("shareddevicegroups"), "nothing is concluded from half a group"
-            assert "b" not in world.cluster.writes("pods"), "it fits nowhere, so nobody wakes its pod"
-
-    run(story())
-
-
-def test_a_claim_is_not_collected_while_its_group_cannot_be_read() -> None:
-    """A loosened schema let somebody write a number where the node's name belongs: the group may live here."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            world.end("a")
-            await asyncio.sleep(1)
-            world.cluster.edit(GROUPS, "team", {"status": {"nodeName": 1}})
-            await asyncio.sleep(LONG)
-            assert world.holders("n1") == {"team": "0,1"}, "not even marked"
-
-    run(story())
-
-
-def test_nothing_is_written_into_a_ledger_that_cannot_be_read() -> None:
-    """Who holds what stands in it; the group says what is wrong, and waits for somebody to correct it."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await a_bound_group(world)
-            (uid,) = world.ledger("n1").claims
-            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: 3}}})
-            await soon(lambda: world.condition("team", "Healthy") == ("Unknown", "Unreadable"), 10)
-            said = f"spec.claims[{uid}]: Expected `object`, got `int`"
-            assert said in world.message("team", "Healthy")
-            before = len(world.cluster.writes("nodedevices"))
-            world.cluster.remove(GROUPS, "team")
-            await asyncio.sleep(LONG)
-            assert len(world.cluster.writes("nodedevices")) == before
-            other = world.group("other", 1)
-            await asyncio.sleep(1)
-            reason = world.fleet.filter(other.request, ["n1"]).reasons["n1"]
-            assert (reason.kind, reason.cure) == (ReasonKind.UNREADABLE, "kubectl edit ndev n1")
-            assert said in reason.text
-            assert world.fleet.free("n1") == ()
-
-    run(story())
-
-
-def test_a_node_that_cannot_be_read_gets_no_group_until_it_can() -> None:
-    """And its ledger stays as it is; another node is placed on all the while."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.cluster.put(GROUPS, {"metadata": {"name": "odd"}, "spec": {"resources": {GPU: "2"}}})
+        world.pod("b", "odd", refused=True)
+        await asyncio.sleep(1)
         world.node("n2")
-        async with world.leading():
-            await soon(lambda: world.open("n1") and world.open("n2"))
-            team = world.group("team")
-            world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: [0]}}})
-            await soon(lambda: world.fleet.filter(team.request, ["n1", "n2"]).fits == ["n2"])
-            assert f"status.allocatable[{GPU}]" in world.fleet.filter(team.request, ["n1"]).reasons["n1"].text
-            await asyncio.sleep(LONG)
-            assert len(world.ledger("n1").devices) == 4
-            world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: "2"}}})
-            await soon(lambda: len(world.ledger("n1").devices) == 2, 10)
-            assert world.fleet.filter(team.request, ["n1"]).fits == ["n1"]
-
-    run(story())
+        await soon(lambda: world.open("n2"), LONG)
+        await asyncio.sleep(LONG)
+        assert "odd" not in world.cluster.writes("shareddevicegroups"), "nothing is concluded from half a group"
+        assert "b" not in world.cluster.writes("pods"), "it fits nowhere, so nobody wakes its pod"
 
 
-def test_a_node_that_can_be_read_again_is_looked_at_again() -> None:
+@in_virtual_time
+async def test_a_claim_is_not_collected_while_its_group_cannot_be_read() -> None:
+    """A loosened schema let somebody write a number where the node's name belongs: the group may live here."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.end("a")
+        await asyncio.sleep(1)
+        world.cluster.edit(GROUPS, "team", {"status": {"nodeName": 1}})
+        await asyncio.sleep(LONG)
+        assert world.holders("n1") == {"team": "0,1"}, "not even marked"
+
+
+@in_virtual_time
+async def test_nothing_is_written_into_a_ledger_that_cannot_be_read() -> None:
+    """Who holds what stands in it; the group says what is wrong, and waits for somebody to correct it."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        (uid,) = world.ledger("n1").claims
+        world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: 3}}})
+        await soon(lambda: world.condition("team", "Healthy") == ("Unknown", "Unreadable"), 10)
+        said = f"spec.claims[{uid}]: Expected `object`, got `int`"
+        assert said in world.message("team", "Healthy")
+        before = len(world.cluster.writes("nodedevices"))
+        world.cluster.remove(GROUPS, "team")
+        await asyncio.sleep(LONG)
+        assert len(world.cluster.writes("nodedevices")) == before
+        other = world.group("other", 1)
+        await asyncio.sleep(1)
+        reason = world.fleet.filter(other.request, ["n1"]).reasons["n1"]
+        assert (reason.kind, reason.cure) == (ReasonKind.UNREADABLE, "kubectl edit ndev n1")
+        assert said in reason.text
+        assert world.fleet.free("n1") == ()
+
+
+@in_virtual_time
+async def test_a_node_that_cannot_be_read_gets_no_group_until_it_can() -> None:
+    """And its ledger stays as it is; another node is placed on all the while."""
+    world = World()
+    world.node("n1")
+    world.node("n2")
+    async with world.leading():
+        await soon(lambda: world.open("n1") and world.open("n2"))
+        team = world.group("team")
+        world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: [0]}}})
+        await soon(lambda: world.fleet.filter(team.request, ["n1", "n2"]).fits == ["n2"])
+        assert f"status.allocatable[{GPU}]" in world.fleet.filter(team.request, ["n1"]).reasons["n1"].text
+        await asyncio.sleep(LONG)
+        assert len(world.ledger("n1").devices) == 4
+        world.cluster.edit(NODES, "n1", {"status": {"allocatable": {GPU: "2"}}})
+        await soon(lambda: len(world.ledger("n1").devices) == 2, 10)
+        assert world.fleet.filter(team.request, ["n1"]).fits == ["n1"]
+
+
+@in_virtual_time
+async def test_a_node_that_can_be_read_again_is_looked_at_again() -> None:
     """Its ledger was lost meanwhile, and nothing else of the node has changed."""
-
-    async def story() -> None:
-        world = World()
-        world.node("n1")
-        async with world.leading():
-            await soon(lambda: world.open("n1"))
-            world.cluster.edit(NODES, "n1", {"spec": {"unschedulable": "no"}})
-            await asyncio.sleep(1)
-            world.cluster.remove(NODE_DEVICES, "n1")
-            await asyncio.sleep(LONG)
-            assert world.cluster.read(NODE_DEVICES, "n1") is None
-            world.cluster.edit(NODES, "n1", {"spec": {"unschedulable": False}})
-            await soon(lambda: world.open("n1"), LONG)
-
-    run(story())
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        world.cluster.edit(NODES, "n1", {"spec": {"unschedulable": "no"}})
+        await asyncio.sleep(1)
+        world.cluster.remove(NODE_DEVICES, "n1")
+        await asyncio.sleep(LONG)
+        assert world.cluster.read(NODE_DEVICES, "n1") is None
+        world.cluster.edit(NODES, "n1", {"spec": {"unschedulable": False}})
+        await soon(lambda: world.open("n1"), LONG)
 
 
 def other(name: str, node: Any, containers: Any, phase: str = "Running") -> Pod:
@@ -213,35 +166,32 @@ def other(name: str, node: Any, containers: Any, phase: str = "Running") -> Pod:
     return decoded(body, PODS)
 
 
-def test_a_plain_pod_that_cannot_be_read_closes_its_node_and_no_other() -> None:
+@in_virtual_time
+async def test_a_plain_pod_that_cannot_be_read_closes_its_node_and_no_other() -> None:
     """What it asks the device plugin for is hidden; the reason names it. When it has ended, the node is open again."""
-
-    async def story() -> None:
-        world = World()
-        fleet, others = Fleet(), MemoryMirror()
-        mirrors = (world.cluster.mirrors[kind.plural] for kind in (NODES, NODE_DEVICES, PODS))
-        nodes, ledgers, pods = mirrors
-        Feed(fleet, nodes=nodes, ledgers=ledgers, pods=pods, others=others)
-        world.node("n1")
-        world.node("n2")
-        async with world.leading():
-            await soon(lambda: world.open("n1") and world.open("n2"))
-            await asyncio.sleep(1)
-            team = world.group("team")
-            odd = other("odd", "n1", "none")
-            assert odd.past_us, "so no mirror leaves it out"
-            others.set("ns/odd", odd)
-            answer = fleet.filter(team.request, ["n1", "n2"])
-            assert answer.fits == ["n2"]
-            text = answer.reasons["n1"].text
-            assert text.startswith("pod ns/odd on the node can't be read (spec.containers: Expected `array`")
-            assert fleet.opaque("n1") == {GPU}
-            assert [each.name for each in fleet.unreadable()] == ["ns/odd"]
-            others.set("ns/odd", other("odd", "n1", "none", phase="Succeeded"))
-            assert fleet.filter(team.request, ["n1", "n2"]).fits == ["n1", "n2"]
-            others.set("ns/lost", other("lost", 3, 4))
-            assert fleet.filter(team.request, ["n1", "n2"]).fits == [], "it may be anywhere"
-            others.set("ns/lost", None)
-            assert fleet.filter(team.request, ["n1", "n2"]).fits == ["n1", "n2"]
-
-    run(story())
+    world = World()
+    fleet, others = Fleet(), MemoryMirror()
+    mirrors = (world.cluster.mirrors[kind.plural] for kind in (NODES, NODE_DEVICES, PODS))
+    nodes, ledgers, pods = mirrors
+    Feed(fleet, nodes=nodes, ledgers=ledgers, pods=pods, others=others)
+    world.node("n1")
+    world.node("n2")
+    async with world.leading():
+        await soon(lambda: world.open("n1") and world.open("n2"))
+        await asyncio.sleep(1)
+        team = world.group("team")
+        odd = other("odd", "n1", "none")
+        assert odd.past_us, "so no mirror leaves it out"
+        others.set("ns/odd", odd)
+        answer = fleet.filter(team.request, ["n1", "n2"])
+        assert answer.fits == ["n2"]
+        text = answer.reasons["n1"].text
+        assert text.startswith("pod ns/odd on the node can't be read (spec.containers: Expected `array`")
+        assert fleet.opaque("n1") == {GPU}
+        assert [each.name for each in fleet.unreadable()] == ["ns/odd"]
+        others.set("ns/odd", other("odd", "n1", "none", phase="Succeeded"))
+        assert fleet.filter(team.request, ["n1", "n2"]).fits == ["n1", "n2"]
+        others.set("ns/lost", other("lost", 3, 4))
+        assert fleet.filter(team.request, ["n1", "n2"]).fits == [], "it may be anywhere"
+        others.set("ns/lost", None)
+        assert fleet.filter(team.request, ["n1", "n2"]).fits == ["n1", "n2"]

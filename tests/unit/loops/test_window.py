@@ -1,7 +1,8 @@
 """A thousand waiting pods of one namespace don't hold up others: of each a few are touched at a time, in turns."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -13,9 +14,9 @@ from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.touch_window import PLACES, TRIED_SECONDS
 from deviceshare.loops.ports import ApiError, Invalid, ObjectChange
 from tests.unit.domain.objects import INJECTED
-from tests.unit.loops.live import World, soon
+from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.test_waking import woken
-from tests.unit.loops.virtual_time import run
+from tests.unit.loops.virtual_time import in_virtual_time
 
 CROWD = 200
 REFUSED = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
@@ -44,25 +45,18 @@ async def bound(world: World, *groups: str) -> None:
     await asyncio.sleep(1)
 
 
-def story_of(groups: tuple[str, ...], story: Callable[[World], object]) -> None:
-    """Runs the coroutine function in a world where these groups are bound."""
-
-    async def whole() -> None:
-        world = World()
-        world.node("n1", 16)
-        async with world.leading():
-            await bound(world, *groups)
-            told = story(world)
-            assert asyncio.iscoroutine(told)
-            await told
-
-    run(whole())
+@asynccontextmanager
+async def world_of(*groups: str) -> AsyncIterator[World]:
+    """A world in which these groups are bound."""
+    async with led_world(16) as world:
+        await bound(world, *groups)
+        yield world
 
 
-def test_of_a_namespace_only_a_few_are_touched_at_a_time() -> None:
+@in_virtual_time
+async def test_of_a_namespace_only_a_few_are_touched_at_a_time() -> None:
     """A second refusal in the same words is written nowhere: the next follow once these must have been tried."""
-
-    async def story(world: World) -> None:
+    async with world_of("a") as world:
         crowd(world, "a", "crowd")
         await asyncio.sleep(TRIED_SECONDS * 0.9)
         assert len(woken(world)) == PLACES
@@ -70,13 +64,11 @@ def test_of_a_namespace_only_a_few_are_touched_at_a_time() -> None:
         assert PLACES < len(woken(world)) <= 2 * PLACES
         await soon(lambda: len(set(woken(world))) == CROWD, CROWD)
 
-    story_of(("a",), story)
 
-
-def test_who_is_bound_makes_room_at_once() -> None:
+@in_virtual_time
+async def test_who_is_bound_makes_room_at_once() -> None:
     """So a group's pods come as fast as they can be bound."""
-
-    async def story(world: World) -> None:
+    async with world_of("a") as world:
         bind = world.cluster.mirrors["pods"]
 
         def bound_when_touched(change: ObjectChange[Pod]) -> None:
@@ -88,13 +80,11 @@ def test_who_is_bound_makes_room_at_once() -> None:
         crowd(world, "a", "crowd")
         await soon(lambda: len(woken(world)) == CROWD, TRIED_SECONDS * 2)
 
-    story_of(("a",), story)
 
-
-def test_a_crowd_does_not_hold_up_another_namespaces_pod() -> None:
+@in_virtual_time
+async def test_a_crowd_does_not_hold_up_another_namespaces_pod() -> None:
     """It is touched at once, whatever others have under way and whatever group it is of."""
-
-    async def story(world: World) -> None:
+    async with world_of("a", "b") as world:
         crowd(world, "a", "crowd")
         await asyncio.sleep(0.3)
         before = len(woken(world))
@@ -104,13 +94,11 @@ def test_a_crowd_does_not_hold_up_another_namespaces_pod() -> None:
         assert before >= PLACES
         assert len(woken(world)) == before + 2
 
-    story_of(("a", "b"), story)
 
-
-def test_the_groups_of_a_namespace_take_turns() -> None:
+@in_virtual_time
+async def test_the_groups_of_a_namespace_take_turns() -> None:
     """A group that comes late gets the next place but as many as there are groups."""
-
-    async def story(world: World) -> None:
+    async with world_of("a", "b", "c", "d") as world:
         for group in ("a", "b", "c"):
             crowd(world, group, "crowd")
         await asyncio.sleep(TRIED_SECONDS * 3)
@@ -121,13 +109,11 @@ def test_the_groups_of_a_namespace_take_turns() -> None:
         shares = [sum(name.startswith(group) for name in woken(world)) for group in ("a-", "b-", "c-")]
         assert max(shares) - min(shares) <= PLACES
 
-    story_of(("a", "b", "c", "d"), story)
 
-
-def test_a_group_without_pods_left_in_a_namespace_keeps_nobody_waiting_there() -> None:
+@in_virtual_time
+async def test_a_group_without_pods_left_in_a_namespace_keeps_nobody_waiting_there() -> None:
     """Its last pod there is gone before its turn came, while those in another namespace still take theirs."""
-
-    async def story(world: World) -> None:
+    async with world_of("a", "b", "c") as world:
         crowd(world, "a", "small")
         await asyncio.sleep(0.3)
         refused(world, "early", "b", "small")
@@ -141,13 +127,12 @@ def test_a_group_without_pods_left_in_a_namespace_keeps_nobody_waiting_there() -
         await soon(lambda: "late" in woken(world), 0.5)
         assert "early" not in woken(world)
 
-    story_of(("a", "b", "c"), story)
 
-
-def test_a_group_that_can_not_be_touched_keeps_nobody_waiting() -> None:
+@in_virtual_time
+async def test_a_group_that_can_not_be_touched_keeps_nobody_waiting() -> None:
     """Another webhook refuses all changes of its pods, for ever."""
+    async with world_of("a", "b") as world:
 
-    async def story(world: World) -> None:
         def fail(verb: str, plural: str, name: str) -> ApiError | None:
             return Invalid("policy") if verb == "patch" and plural == "pods" and name.startswith("a-") else None
 
@@ -159,13 +144,11 @@ def test_a_group_that_can_not_be_touched_keeps_nobody_waiting() -> None:
             lambda: len({name for name in woken(world) if name.startswith("b-")}) == PLACES * 2, TRIED_SECONDS * 3
         )
 
-    story_of(("a", "b"), story)
 
-
-def test_a_thousand_refusals_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_a_thousand_refusals_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look goes over all pods of the group, on the loop that also answers the scheduler."""
-
-    async def story(world: World) -> None:
+    async with world_of("a") as world:
         world.group("large", 16)
         looks: list[str] = []
         filtered = world.fleet.filter
@@ -179,5 +162,3 @@ def test_a_thousand_refusals_are_looked_at_together(monkeypatch: pytest.MonkeyPa
             refused(world, f"large-{each}", "large", "crowd")
             await asyncio.sleep(0.001)
         assert looks.count("large") <= 60
-
-    story_of(("a",), story)

@@ -10,13 +10,15 @@ time that there is.
 import asyncio
 import math
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 MANY = 10_000
-"""Turns of the loop at one moment; no story has as many to do at once."""
+"""Turns of the loop at one moment; no test has as many to do at once."""
 
 
 class _Jumping(selectors.SelectSelector):
@@ -45,10 +47,20 @@ class VirtualTime(asyncio.SelectorEventLoop):
         return self._jumping.now
 
 
-def run(story: Coroutine[Any, Any, T]) -> T:
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs the coroutine to its end, from second 0."""
     with asyncio.Runner(loop_factory=VirtualTime) as runner:
-        return runner.run(story)
+        return runner.run(coroutine)
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Makes a coroutine a test that begins at second 0 of a loop of its own."""
+
+    @wraps(test)
+    def started(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return started
 
 
 def now() -> float:

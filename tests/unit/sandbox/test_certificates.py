@@ -5,6 +5,8 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from deviceshare.sandbox.control_plane.certificates import SandboxAuthority
 from deviceshare.sandbox.control_plane.probes import Prober
@@ -56,3 +58,16 @@ def test_keys_are_readable_by_their_owner_only(
 ) -> None:
     """Other users of the machine could pass for the API server."""
     assert (tmp_path / "ours/loopback.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_client_is_a_user_of_a_group_and_no_server(
+    authorities: tuple[SandboxAuthority, SandboxAuthority], tmp_path: Path
+) -> None:
+    """The kubelet takes the API server for `system:masters`; with this certificate nobody passes for a server."""
+    authorities[0].issue_client("client", "kube-apiserver", "system:masters")
+    certificate = x509.load_pem_x509_certificate((tmp_path / "ours/client.crt").read_bytes())
+    authority = x509.load_pem_x509_certificate(authorities[0].certificate.read_bytes())
+    certificate.verify_directly_issued_by(authority)
+    assert certificate.subject.rfc4514_string() == "CN=kube-apiserver,O=system:masters"
+    [purpose] = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert purpose == ExtendedKeyUsageOID.CLIENT_AUTH

@@ -64,6 +64,18 @@ async def test_a_killed_process_is_started_again(tmp_path: Path) -> None:
     assert gone(sleeper.pid)
 
 
+async def test_a_process_finds_its_configuration(tmp_path: Path) -> None:
+    """Written before it starts, also into a directory that isn't there yet; what is changed there, at its restart."""
+    config = tmp_path / "config" / "file.yaml"
+    reader = Child(Component("reader", ["cat", str(config)], "", {config: "key: value\n"}), tmp_path)
+    await reader.start()
+    await until(lambda: not reader.alive)
+    config.write_text("key: another\n")
+    await reader.start()
+    await until(lambda: not reader.alive)
+    assert (tmp_path / "reader.log").read_text() == "key: value\nkey: another\n"
+
+
 async def test_a_process_that_ends_before_it_is_ready_is_quoted(tmp_path: Path) -> None:
     """The reason stands in its log, which nobody should have to look for."""
     broken = child(tmp_path, "sh", "-c", "echo no such flag >&2; exit 3")

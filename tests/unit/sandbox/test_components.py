@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from deviceshare.sandbox.control_plane.components import (
+    Component,
     Components,
     asks_before_evicting,
     choose_ports,
@@ -25,9 +26,11 @@ def components(directory: Path, version: str = "v1.20.2", **options: Any) -> Com
     return Components(layout, plan, choose_ports())
 
 
-def scheduler_config(directory: Path, name: str = "deviceshare-scheduler") -> Any:
-    """The configuration file as kube-scheduler reads it."""
-    return yaml.safe_load((directory / "config" / f"{name}.yaml").read_text())
+def config_of(component: Component) -> Any:
+    """The configuration file that the command line names, as kube-scheduler reads it."""
+    [(path, text)] = component.files.items()
+    assert f"--config={path}" in component.command
+    return yaml.safe_load(text)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +45,7 @@ def test_the_scheduler_is_configured_in_a_version_that_it_reads(minor: int, vers
 def test_our_scheduler_shows_every_node_to_the_extender_on_loopback(tmp_path: Path) -> None:
     """Sampling could hide a group's only node; the address must be where deviceshare listens."""
     parts = components(tmp_path)
-    command = parts.deviceshare_scheduler.command
-    config = scheduler_config(tmp_path)
-    assert command[1] == f"--config={tmp_path}/config/deviceshare-scheduler.yaml"
+    config = config_of(parts.deviceshare_scheduler)
     assert config["percentageOfNodesToScore"] == 100
     assert [profile["schedulerName"] for profile in config["profiles"]] == ["deviceshare-scheduler"]
     (extender,) = config["extenders"]
@@ -68,23 +69,20 @@ def test_our_scheduler_shows_every_node_to_the_extender_on_loopback(tmp_path: Pa
 def test_a_scheduler_that_does_not_ask_before_it_evicts_evicts_nobody(tmp_path: Path, version: str, asks: bool) -> None:
     """kubernetes#103019: pods would die for devices that aren't free. The chart does the same."""
     assert asks_before_evicting(version) is asks
-    assert components(tmp_path, version).deviceshare_scheduler.name == "deviceshare-scheduler"
-    config = scheduler_config(tmp_path)
+    config = config_of(components(tmp_path, version).deviceshare_scheduler)
     assert config["extenders"][0]["preemptVerb"] == "preempt"
     assert ("plugins" in config["profiles"][0]) is not asks
 
 
 def test_the_plain_scheduler_has_no_extender(tmp_path: Path) -> None:
     """It is the one that every cluster has."""
-    assert components(tmp_path).scheduler.name == "kube-scheduler"
-    assert "extenders" not in scheduler_config(tmp_path, "kube-scheduler")
+    assert "extenders" not in config_of(components(tmp_path).scheduler)
 
 
 def test_another_extender_takes_the_place_of_deviceshares(tmp_path: Path) -> None:
     """Benchmarks compare with one that says yes to everything."""
     other = {"urlPrefix": "http://127.0.0.1:1", "filterVerb": "filter"}
-    assert components(tmp_path, extender=other).deviceshare_scheduler.name == "deviceshare-scheduler"
-    assert scheduler_config(tmp_path)["extenders"] == [other]
+    assert config_of(components(tmp_path, extender=other).deviceshare_scheduler)["extenders"] == [other]
 
 
 def test_flags_that_new_releases_dropped_are_not_given_to_them(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_columns_are_aligned_as_kubectl_does() -> None:
     assert story.columns([("NAME", "NODE"), ("a-long-name", "n")]) == "NAME          NODE\na-long-name   n"
 
 
-class Scripted:
+class ScriptedKubectl:
     """Answers kubectl with an exit status and a text."""
 
     def __init__(self, status: int = 0, said: str = "done") -> None:
@@ -97,7 +97,7 @@ class Scripted:
         return subprocess.CompletedProcess(arguments, self.status, self.said, "")
 
 
-def stage(cluster: Scripted) -> tuple[Stage, io.StringIO]:
+def stage(cluster: ScriptedKubectl) -> tuple[Stage, io.StringIO]:
     """A stage, and what is seen on it."""
     shown = io.StringIO()
     return Stage(cluster, Console(file=shown, width=WIDTH)), shown
@@ -105,7 +105,7 @@ def stage(cluster: Scripted) -> tuple[Stage, io.StringIO]:
 
 def test_a_manifest_is_applied_and_shown_as_a_file() -> None:
     """What a person would type."""
-    sandbox = Scripted(said="pod/p created\n")
+    sandbox = ScriptedKubectl(said="pod/p created\n")
     on, shown = stage(sandbox)
     on.kubectl("apply", manifest="kind: Pod", file="pods.yaml")
     assert sandbox.typed == [(("apply", "-f", "-"), "kind: Pod")]
@@ -114,14 +114,14 @@ def test_a_manifest_is_applied_and_shown_as_a_file() -> None:
 
 def test_of_a_long_answer_the_last_line_that_matters_is_shown() -> None:
     """As `| grep | tail -1` would."""
-    on, shown = stage(Scripted(said="Name: p\n  Warning old\n  Warning new\nEvents: 2"))
+    on, shown = stage(ScriptedKubectl(said="Name: p\n  Warning old\n  Warning new\nEvents: 2"))
     assert on.kubectl("describe", "pod", "p", grep="Warning") == "Warning new"
     assert shown.getvalue() == "   $ kubectl describe pod p | grep Warning | tail -1\n   Warning new\n"
 
 
 def test_long_lines_are_broken_at_words_and_tables_are_left_alone() -> None:
     """The README quotes it."""
-    on, shown = stage(Scripted())
+    on, shown = stage(ScriptedKubectl())
     on.say("a " * WIDTH)
     on.say("NAME      NODE")
     lines = shown.getvalue().splitlines()
@@ -140,7 +140,7 @@ def test_long_lines_are_broken_at_words_and_tables_are_left_alone() -> None:
 )
 def test_a_command_that_ends_otherwise_is_a_surprise(status: int, fails: bool, expected: str) -> None:
     """The step and what was said instead reach the user."""
-    on, _ = stage(Scripted(status, "the answer"))
+    on, _ = stage(ScriptedKubectl(status, "the answer"))
     with pytest.raises(Surprise) as surprise:
         on.kubectl("get", "sdg", fails=fails)
     assert surprise.value.expected == expected
@@ -150,7 +150,7 @@ def test_a_command_that_ends_otherwise_is_a_surprise(status: int, fails: bool, e
 def test_what_never_becomes_true_is_a_surprise(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what was wrong last."""
     monkeypatch.setattr(demo_stage, "PATIENCE", 0.0)
-    on, _ = stage(Scripted())
+    on, _ = stage(ScriptedKubectl())
     with pytest.raises(Surprise, match="expected peace, saw war"):
         on.eventually("peace", lambda: "war", lambda seen: seen)
 
@@ -162,7 +162,7 @@ def test_a_step_that_does_not_hold_ends_the_story(monkeypatch: pytest.MonkeyPatc
         raise Surprise("rain", "sun")
 
     monkeypatch.setattr(tour, "STEPS", (("First", lambda _: "Well."), ("Second", breaks), ("Third", breaks)))
-    on, shown = stage(Scripted())
+    on, shown = stage(ScriptedKubectl())
     surprise = tour.play(on)
     assert surprise is not None
     assert surprise.seen == "sun"

@@ -242,26 +242,30 @@ async def test_a_client_that_leaves_before_its_answer_is_no_fault() -> None:
 async def test_what_was_sent_of_an_unfinished_body_is_forgotten_with_it(ending: str) -> None:
     """At once, not when garbage is collected next: memory is bounded only if what ended is gone."""
     size, number = 1 << 20, 20
-    async with attacked(max_body=2 * size, timeout=0.5 if ending == "cut off by us" else 20) as under:
+
+    async def half_a_body() -> None:
+        reader, writer = await under.connect(HEAD + b"Content-Length: %d\r\n\r\n" % (2 * size) + bytes(size))
+        await writer.drain()
+        if ending == "cut off by us":
+            await all_of(reader)
+        else:
+            await asyncio.sleep(0.05)
+            writer.transport.abort()
+
+    timeout, room = 0.5 if ending == "cut off by us" else 20, 3 * number * size
+    async with attacked(max_body=2 * size, timeout=timeout, at_once=room) as under:
         await asyncio.sleep(0)
         gc.collect()
         gc.disable()
         tracemalloc.start()
         try:
-            for _ in range(number):
-                reader, writer = await under.connect(HEAD + b"Content-Length: %d\r\n\r\n" % (2 * size) + bytes(size))
-                await writer.drain()
-                if ending == "cut off by us":
-                    await all_of(reader)
-                else:
-                    await asyncio.sleep(0.05)
-                    writer.transport.abort()
+            await asyncio.gather(*(half_a_body() for _ in range(number)))
             await asyncio.sleep(0.1)
-            left, _ = tracemalloc.get_traced_memory()
+            # On a busy machine the server learns of it later; meanwhile nothing collects garbage.
+            await until(lambda: tracemalloc.get_traced_memory()[0] < 4 * size)
         finally:
             tracemalloc.stop()
             gc.enable()
-        assert left < 4 * size
 
 
 async def test_a_large_body_that_is_refused_is_taken_until_its_sender_reads() -> None:

@@ -21,7 +21,7 @@ class Given(Struct, frozen=True):
     namespace: str = "ns"
 
 
-class Kubelet(Node):
+class NodeWithKubelet(Node):
     """A node with two GPUs and a kubelet that says what the test has it say."""
 
     def __init__(self, placeholders: str = "") -> None:
@@ -46,7 +46,7 @@ class Kubelet(Node):
 
 async def test_devices_are_named_by_their_numbers_and_pods_by_their_uids() -> None:
     """Whatever the plugin calls them: the UUID, a turn on it, the index."""
-    kubelet = Kubelet()
+    kubelet = NodeWithKubelet()
     kubelet.add_pod("a")
     kubelet.add_pod("b")
 
@@ -59,7 +59,7 @@ async def test_devices_are_named_by_their_numbers_and_pods_by_their_uids() -> No
 
 async def test_turns_under_another_name_are_turns_on_the_same_devices() -> None:
     """NVIDIA's plugin renames what it shares, if it is told to. Parts by MIG are on devices that are split."""
-    kubelet = Kubelet()
+    kubelet = NodeWithKubelet()
     kubelet.add_pod("a")
     kubelet.add_pod("b")
     turn = Given("a", (f"{uuid(1)}::0",), vendors.NVIDIA.in_turns)
@@ -77,7 +77,7 @@ KEEPER = {contract.PLACEHOLDER: "all"}
 async def test_a_placeholder_is_told_from_other_pods() -> None:
     """By its label, and in the one namespace where not everybody may make one."""
     for namespace, expected in (("ns", True), ("other", False), ("", False)):
-        kubelet = Kubelet(placeholders=namespace)
+        kubelet = NodeWithKubelet(placeholders=namespace)
         kubelet.add_pod("keeper", labels=KEEPER)
         kubelet.add_pod("plain")
         told = await kubelet.look(Given("keeper", (uuid(0),)), Given("plain", (uuid(1),)))
@@ -87,14 +87,14 @@ async def test_a_placeholder_is_told_from_other_pods() -> None:
 
 async def test_a_placeholder_that_goes_keeps_nothing() -> None:
     """Its devices may be anybody's in a moment. Without a word of it, the leader sees a pod with unknown devices."""
-    kubelet = Kubelet(placeholders="ns")
+    kubelet = NodeWithKubelet(placeholders="ns")
     kubelet.add_pod("keeper", labels=KEEPER, deletionTimestamp="2026-11-21T03:00:00Z")
     assert await kubelet.look(Given("keeper", (uuid(0),))) == []
 
 
 async def test_who_has_ended_has_nothing_and_other_resources_are_nobodys_business() -> None:
     """The kubelet lists a pod until it is deleted."""
-    kubelet = Kubelet()
+    kubelet = NodeWithKubelet()
     kubelet.add_pod("over", phase="Succeeded")
     kubelet.add_pod("net")
 
@@ -103,7 +103,7 @@ async def test_who_has_ended_has_nothing_and_other_resources_are_nobodys_busines
 
 async def test_a_pod_that_is_not_known_yet_is_left_for_the_next_look() -> None:
     """What was said before stands meanwhile, and nothing new is said."""
-    kubelet = Kubelet()
+    kubelet = NodeWithKubelet()
     kubelet.add_pod("a")
     before = await kubelet.look(Given("a", (uuid(0),)))
 
@@ -117,7 +117,7 @@ async def test_a_pod_that_is_not_known_yet_is_left_for_the_next_look() -> None:
 @pytest.mark.parametrize("given", [Given("unknown", (uuid(0),)), Given("a", ("GPU-9",)), Given("a", ("card0",), AMD)])
 async def test_what_stays_unknown_makes_all_of_it_unknown(given: Given) -> None:
     """A device that we can't name may be any."""
-    kubelet = Kubelet()
+    kubelet = NodeWithKubelet()
     kubelet.add_pod("a")
     await kubelet.look(Given("a", (uuid(0),)))
     known = [await kubelet.look(given) for _ in range(PATIENCE)]
@@ -128,7 +128,7 @@ async def test_what_stays_unknown_makes_all_of_it_unknown(given: Given) -> None:
 
 async def test_a_pod_that_was_deleted_by_force_keeps_what_it_has() -> None:
     """Its containers may run on; its UID is remembered from before, by the next agent too."""
-    kubelet = Kubelet()
+    kubelet = NodeWithKubelet()
     kubelet.allocations.remember([Allocation("ns/a", "uid-of-a", GPU, [0])])
 
     assert await kubelet.look(Given("a", (uuid(0),))) == [Allocation("ns/a", "uid-of-a", GPU, [0])]
@@ -136,7 +136,7 @@ async def test_a_pod_that_was_deleted_by_force_keeps_what_it_has() -> None:
 
 async def test_a_kubelet_that_says_nothing_leaves_all_unknown() -> None:
     """Until it speaks again."""
-    kubelet = Kubelet()
+    kubelet = NodeWithKubelet()
     assert not kubelet.allocations.asked
     kubelet.answer = AllocationsUnknown("there is no socket")
     await kubelet.allocations.look()

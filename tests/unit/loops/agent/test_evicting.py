@@ -6,9 +6,8 @@ from contextlib import asynccontextmanager
 
 from deviceshare.loops.agent.evictions import Evictions, Intruder
 from deviceshare.loops.ports import NotFound, Unavailable
-from tests.unit.loops import virtual_time
 from tests.unit.loops.agent.node import Node
-from tests.unit.loops.virtual_time import now
+from tests.unit.loops.virtual_time import in_virtual_time, now
 
 STRANGER = Intruder("ns", "stranger", "uid-of-stranger")
 
@@ -33,47 +32,38 @@ async def insist(evictions: Evictions, seconds: float) -> None:
         await asyncio.sleep(5)
 
 
-def test_a_pod_is_given_its_time_to_go() -> None:
+@in_virtual_time
+async def test_a_pod_is_given_its_time_to_go() -> None:
     """Before it is asked again."""
-
-    async def story() -> None:
-        node = Node()
-        async with evicting(node) as (evictions, done):
-            await insist(evictions, 55)
-            assert node.evicted == ["ns/stranger"]
-            await insist(evictions, 30)
-            assert node.evicted == ["ns/stranger"] * 2
-            assert len(done) == 2
-
-    virtual_time.run(story())
+    node = Node()
+    async with evicting(node) as (evictions, done):
+        await insist(evictions, 55)
+        assert node.evicted == ["ns/stranger"]
+        await insist(evictions, 30)
+        assert node.evicted == ["ns/stranger"] * 2
+        assert len(done) == 2
 
 
-def test_a_budget_that_forbids_is_asked_again_while_it_is_meant() -> None:
+@in_virtual_time
+async def test_a_budget_that_forbids_is_asked_again_while_it_is_meant() -> None:
     """And a pod that has stopped meanwhile is spared."""
-
-    async def story() -> None:
-        node = Node()
-        node.fail = lambda: Unavailable("the budget forbids")
-        async with evicting(node) as (evictions, done):
-            await insist(evictions, 60)
-            await asyncio.sleep(30)
-            node.fail = lambda: None
-            await asyncio.sleep(60)
-            assert node.evicted == done == []
-            await insist(evictions, 30)
-            assert node.evicted == ["ns/stranger"]
-
-    virtual_time.run(story())
+    node = Node()
+    node.fail = lambda: Unavailable("the budget forbids")
+    async with evicting(node) as (evictions, done):
+        await insist(evictions, 60)
+        await asyncio.sleep(30)
+        node.fail = lambda: None
+        await asyncio.sleep(60)
+        assert node.evicted == done == []
+        await insist(evictions, 30)
+        assert node.evicted == ["ns/stranger"]
 
 
-def test_a_pod_that_is_gone_is_no_failure() -> None:
+@in_virtual_time
+async def test_a_pod_that_is_gone_is_no_failure() -> None:
     """Nor counted."""
-
-    async def story() -> None:
-        node = Node()
-        node.fail = lambda: NotFound("gone")
-        async with evicting(node) as (evictions, done):
-            await insist(evictions, 20)
-            assert done == []
-
-    virtual_time.run(story())
+    node = Node()
+    node.fail = lambda: NotFound("gone")
+    async with evicting(node) as (evictions, done):
+        await insist(evictions, 20)
+        assert done == []
