@@ -17,7 +17,7 @@ import structlog
 from deviceshare import nvidia
 from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.domain.device_health.process_owners import owner_of
-from deviceshare.loops.agent.ports import Running, Sight, Use, Xid
+from deviceshare.loops.agent.ports import ReadUse, Running, Sight, Xid
 
 log = structlog.get_logger(__name__)
 
@@ -131,8 +131,8 @@ class DeviceReader:
             boot_id=self._boot_id,
         )
 
-    def _use(self, use: nvidia.DeviceUse) -> Use:
-        return Use(
+    def _use(self, use: nvidia.DeviceUse) -> ReadUse:
+        return ReadUse(
             use.uuid,
             use.memory_used_mib,
             use.memory_total_mib,

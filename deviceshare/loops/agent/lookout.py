@@ -13,7 +13,7 @@ from deviceshare.loops.agent.allocations import Allocations
 from deviceshare.loops.agent.guard import Finding, IntruderGuard
 from deviceshare.loops.agent.judge import Judge
 from deviceshare.loops.agent.own_node import OwnNode
-from deviceshare.loops.agent.ports import Running, Sight, Use
+from deviceshare.loops.agent.ports import ReadUse, Running, Sight
 from deviceshare.loops.agent.reporter import Reporter
 from deviceshare.loops.agent.tenants import Tenant, Tenants
 
@@ -122,7 +122,7 @@ def _occupant(ledger: NodeDevices, part: Part, process: Running, tenant: Tenant)
     )
 
 
-def _device(part: Part, use: Use, processes: list[DeviceProcess]) -> DeviceUsage:
+def _device(part: Part, use: ReadUse, processes: list[DeviceProcess]) -> DeviceUsage:
     return DeviceUsage(
         part.resource,
         part.index,

@@ -25,7 +25,7 @@ class Running(Struct, frozen=True):
     """In clock ticks since the node booted: PIDs are reused."""
 
 
-class Use(Struct, frozen=True):
+class ReadUse(Struct, frozen=True):
     """The use of one device; None where the driver doesn't say."""
 
     uuid: str
@@ -49,7 +49,7 @@ class Sight(Struct, frozen=True):
     parts: list[Part] | None = None
     """What the driver shows, without marks; None while it doesn't answer: `trouble` then says why."""
     links: list[Link] = field(default_factory=list)
-    uses: list[Use] = field(default_factory=list)
+    uses: list[ReadUse] = field(default_factory=list)
     xids: list[Xid] = field(default_factory=list)
     """Since the last look."""
     absent: Mapping[int, str] = field(default_factory=dict)

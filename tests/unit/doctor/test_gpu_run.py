@@ -98,7 +98,7 @@ def test_no_canary_is_sent_where_it_would_be_refused_or_could_open_nothing(tmp_p
     for cluster, flags, image, mark, text in (
         (BindingCluster({}), ("--runtime-class=nvidia",), IMAGE, PROBLEM, "'nvidia', which doesn't exist"),
         (BindingCluster({}), (), "", UNTESTED, "no Deployment deviceshare was found, whose image"),
-        (BindingCluster({}, {AMD: 1}), (), IMAGE, UNTESTED, "only NVIDIA's GPUs can be opened"),
+        (BindingCluster({}, {AMD: 1}), (), IMAGE, UNTESTED, "can open NVIDIA GPUs only"),
         (BindingCluster({}, {}), (), IMAGE, UNTESTED, "no device is free"),
     ):
         [found] = examined(cluster, tmp_path, *flags, image=image).findings

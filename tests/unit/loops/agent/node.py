@@ -9,7 +9,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.loops.agent.own_node import OwnNode
-from deviceshare.loops.agent.ports import NodePod, Sight, Use
+from deviceshare.loops.agent.ports import NodePod, ReadUse, Sight
 from deviceshare.loops.ports import ApiError, Kind, NotFound
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import MemoryMirror, MemoryRecorder
@@ -30,7 +30,7 @@ def part(index: int, **changes: Any) -> Part:
 def sight(*indices: int, **changes: Any) -> Sight:
     """A look at the GPUs with these indices."""
     parts = [part(index) for index in indices]
-    uses = [Use(each.uuid, 0, each.memory_mib, 0) for each in parts]
+    uses = [ReadUse(each.uuid, 0, each.memory_mib, 0) for each in parts]
     return msgspec.structs.replace(Sight(parts, uses=uses, driver="550", boot_id="boot-1"), **changes)
 
 

@@ -12,7 +12,7 @@ from deviceshare.loops.agent.allocations import Allocations
 from deviceshare.loops.agent.guard import IntruderGuard
 from deviceshare.loops.agent.judge import Judge
 from deviceshare.loops.agent.lookout import BLIND_SECONDS, Lookout
-from deviceshare.loops.agent.ports import Running, Sight, Use
+from deviceshare.loops.agent.ports import ReadUse, Running, Sight
 from deviceshare.loops.agent.reporter import Reporter
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.agent.node import TEAM, Node, part, sight, uuid
@@ -50,7 +50,7 @@ class _Wishes(Reporter):
 
 
 def used(index: int, *processes: Running) -> Sight:
-    return sight(0, 1, uses=[Use(uuid(index), 4096, 81559, 37, list(processes))])
+    return sight(0, 1, uses=[ReadUse(uuid(index), 4096, 81559, 37, list(processes))])
 
 
 def running(pid: int, name: str, pod: str = "") -> Running:
