@@ -1,23 +1,31 @@
 """`deviceshare explain`: why a pod or a group waits, or why it is where it is."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from deviceshare.cli import cluster
-from deviceshare.cli.explain_view import view
-from deviceshare.cli.output import JSON, TABLE, YAML, print_answer, show
+from deviceshare.cli.folding import folded
+from deviceshare.cli.output import JSON, TABLE, YAML, Cell, Part, Row, answer_with, joined, styled, table
 from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, look
 from deviceshare.domain.answers.explanation import Explanation, explain_group, explain_pod
+from deviceshare.domain.answers.verdicts import NodeVerdict
+from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.loops.kinds import NODES, PODS
 from deviceshare.loops.ports import NotFound
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
+
+
+SHOWN: Final = 5
+"""Nodes, each with all its devices, before the rest is counted; as many as a condition names."""
 
 
 class Case(NamedTuple):
@@ -72,7 +80,8 @@ def group(target: cluster.Target, name: str, output: str, *, details: bool) -> N
     case = target.ask(ask)
     if case.group is None:
         raise click.ClickException(f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg")
-    _print(explain_group(case.seen.fleet, case.group, case.pods, case.home), output, details=details)
+    explanation = explain_group(case.seen.fleet, case.group, case.pods, case.home)
+    answer_with(explanation, output, lambda: view(explanation, details=details))
 
 
 @explain.command(short_help="What a pod waits for, or what it has.")
@@ -97,7 +106,8 @@ def pod(target: cluster.Target, name: str, namespace: str, output: str, *, detai
     case = target.ask(ask)
     if case is None or case.pod is None:
         raise click.ClickException(f"There is no pod {namespace}/{name}; see them with kubectl get pods -n {namespace}")
-    _print(explain_pod(case.seen.fleet, case.pod, case.group, case.pods, case.home), output, details=details)
+    explanation = explain_pod(case.seen.fleet, case.pod, case.group, case.pods, case.home)
+    answer_with(explanation, output, lambda: view(explanation, details=details))
 
 
 async def _case(api: "Api", name: str) -> Case:
@@ -114,8 +124,45 @@ async def _case(api: "Api", name: str) -> Case:
     return Case(seen, found, home)
 
 
-def _print(explanation: Explanation, output: str, *, details: bool) -> None:
-    if output == TABLE:
-        show(*view(explanation, details=details))
-    else:
-        print_answer(explanation, output)
+def view(explanation: Explanation, *, details: bool) -> list[Part]:
+    """The message, the facts, the nodes; `details` folds nothing."""
+    parts: list[Part] = [explanation.message]
+    if explanation.facts:
+        facts = table("", "")
+        facts.show_header = False
+        for name, fact in explanation.facts.items():
+            facts.add_row(styled(name, "bold"), fact)
+        parts += ["", facts]
+    if explanation.nodes:
+        columns = ("NODE", "DEVICE", "VERDICT", "WHAT WOULD FREE IT")
+        shown = None if details else SHOWN
+        parts += [
+            "",
+            *folded(columns, explanation.nodes, partial(_rows, details=details), shown, "node", summary=_summary),
+        ]
+    return parts
+
+
+def _rows(node: NodeVerdict, *, details: bool) -> Iterator[Row]:
+    yield node.node, "", _verdict(node), ""
+    if not details and not (node.why and node.why.kind is ReasonKind.TOO_FULL):
+        return  # devices are listed only where a lack of them is the obstacle
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for device in node.devices:
+        alike.setdefault((device.resource, device.reason, device.cure), []).append(device.index)
+    for (resource, reason, cure), indices in alike.items():
+        yield "", f"{resource} {','.join(map(str, indices))}", reason or styled("free", "green"), cure
+
+
+def _verdict(node: NodeVerdict) -> Cell:
+    if not node.fits:
+        return styled(node.reason, "yellow")
+    held = described(node.would_get)
+    why = f", {node.why_these}" if node.why_these else ""
+    fits = styled(f"fits, scores {node.score} of 10", "green")
+    return joined(fits, f"; would get {held}{why}" if held else "")
+
+
+def _summary(rest: list[NodeVerdict]) -> str:
+    fits = sum(node.fits for node in rest)
+    return f"{fits} of them fit" if fits else "none of them fits"

@@ -1,33 +1,47 @@
-"""Folding of long lists: natural order, the urgent entries first where not all are shown, the rest counted."""
+"""Folded tables: the urgent entries first where not all are shown, the rest counted."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from deviceshare.cli.output import Cell, styled
+from deviceshare.cli.output import Part, Row, styled, table
 
 T = TypeVar("T")
 
 SHOWN: Final = 20
-"""Lines of one list before it is folded, so that all lists together stay near one screen."""
+"""Entries of one table before it is folded, so that all tables together stay near one screen."""
 
 
-def fold(
-    items: Iterable[T], shown: int | None, *, urgency: Callable[[T], Any] = lambda _: 0
-) -> tuple[list[T], list[T]]:
-    """The items to show and the rest; all of them where `shown` is None. The lowest urgency is the most urgent."""
+def folded(
+    columns: Sequence[str],
+    items: Iterable[T],
+    rows: Callable[[T], Iterable[Row]],
+    shown: int | None,
+    noun: str,
+    *,
+    urgency: Callable[[T], Any] = lambda _: 0,
+    summary: Callable[[list[T]], str] = lambda _: "",
+) -> list[Part]:
+    """A table with the rows of each item, and a line that counts the items not shown; nothing where there is no item.
+
+    All are shown where `shown` is None. The lowest urgency is the most urgent.
+    """
     every = list(items)
-    if shown is None or len(every) <= shown:
-        return every, []
-    by_urgency = sorted(every, key=urgency)
-    return by_urgency[:shown], by_urgency[shown:]
-
-
-def more(rest: Sequence[Any], noun: str, detail: str = "") -> list[Cell]:
-    """The line that counts the entries that are not shown."""
-    if not rest:
+    if not every:
         return []
-    return [styled(f"and {counted(len(rest), f'more {noun}')}{f' ({detail})' if detail else ''}; all: -d", "dim")]
+    rest: list[T] = []
+    if shown is not None and len(every) > shown:
+        every.sort(key=urgency)
+        every, rest = every[:shown], every[shown:]
+    made = table(*columns)
+    for item in every:
+        for row in rows(item):
+            made.add_row(*row)
+    if not rest:
+        return [made]
+    detail = summary(rest)
+    count = counted(len(rest), f"more {noun}")
+    return [made, styled(f"and {count}{f' ({detail})' if detail else ''}; all: -d", "dim")]
 
 
 def counted(number: int, noun: str) -> str:

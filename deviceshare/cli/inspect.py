@@ -7,7 +7,7 @@ import click
 
 from deviceshare.cli import cluster
 from deviceshare.cli.inspect_view import view
-from deviceshare.cli.output import FORMATS, TABLE, WIDE, Part, print_answer, show
+from deviceshare.cli.output import FORMATS, TABLE, WIDE, Part, answer_with
 from deviceshare.cli.snapshot import ClusterSnapshot, look
 from deviceshare.domain import contract
 from deviceshare.domain.answers.drawing import draw
@@ -47,10 +47,9 @@ def inspect(target: cluster.Target, node: str | None, output: str, *, details: b
 
         with suppress(KeyboardInterrupt):
             target.ask(lambda api: follow(api, picture, parts), seconds=None)
-    elif output in (TABLE, WIDE):
-        show(*parts(picture(target.ask(look))))
     else:
-        print_answer(picture(target.ask(look)), output)
+        answer = picture(target.ask(look))
+        answer_with(answer, output, lambda: parts(answer))
 
 
 def _picture(seen: ClusterSnapshot, node: str | None) -> Picture:

@@ -1,14 +1,14 @@
 """The picture of the cluster as tables that fit on a screen, for 3 nodes and for 300."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
-from deviceshare.cli.folding import SHOWN, counted, fold, more, natural
-from deviceshare.cli.output import Cell, Part, group_name, joined, spaced, styled, table
-from deviceshare.cli.troubles import troubles
-from deviceshare.domain.answers.picture import Count, DeviceView, NodeView, Picture, WaitingPod
+from deviceshare.cli.folding import SHOWN, counted, folded, natural
+from deviceshare.cli.output import Cell, Part, Row, group_name, joined, spaced, styled
+from deviceshare.cli.troubles import Trouble, troubles
+from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, WaitingPod
 from deviceshare.domain.placement.device_state import Use
 from deviceshare.domain.wording import listed
 
@@ -33,12 +33,8 @@ def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[
 
 def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
     """A line for each node and resource: who has which devices."""
-    if not picture.nodes:
-        return []
-    every = sorted(picture.nodes, key=lambda node: natural(node.name))
-    lines, rest = fold(every, shown, urgency=lambda node: _URGENCY.index(_state(node)))
-    made = table("NODE", "RESOURCE", "USED", *(("MODEL", "MEMORY", "DRIVER") if wide else ()), "DEVICES")
-    for node in lines:
+
+    def rows(node: NodeView) -> Iterator[Row]:
         name = node.name
         for count in node.counts or [Count("")]:
             mine = [device for device in node.devices if device.resource == count.resource]
@@ -46,10 +42,18 @@ def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
                 (_distinct(each.model for each in mine), _distinct(map(_memory, mine)), node.driver) if wide else ()
             )
             used = f"{count.allocated}/{count.total}" if count.resource else ""
-            made.add_row(name, count.resource, used, *hardware, _who(node, count.resource, mine))
+            yield name, count.resource, used, *hardware, _who(node, count.resource, mine)
             name = ""
-    states = Counter(_state(node) for node in rest)
-    return [made, *more(rest, "node", ", ".join(f"{states[state]} {state}" for state in _URGENCY if states[state]))]
+
+    def states(rest: list[NodeView]) -> str:
+        counts = Counter(map(_state, rest))
+        return ", ".join(f"{counts[state]} {state}" for state in _URGENCY if counts[state])
+
+    columns = ("NODE", "RESOURCE", "USED", *(("MODEL", "MEMORY", "DRIVER") if wide else ()), "DEVICES")
+    by_name = sorted(picture.nodes, key=lambda node: natural(node.name))
+    return folded(
+        columns, by_name, rows, shown, "node", urgency=lambda node: _URGENCY.index(_state(node)), summary=states
+    )
 
 
 def _state(node: NodeView) -> str:
@@ -102,21 +106,19 @@ _NOBODYS: Final = {
 
 
 def _devices(picture: Picture, *, wide: bool) -> Section:
-    if not picture.nodes:
-        return []
-    made = table("NODE", "DEVICE", "USE", "BY", "HEALTH", *(("MODEL", "MEMORY", "UUID") if wide else ()))
-    for node in sorted(picture.nodes, key=lambda node: natural(node.name)):
+    def rows(node: NodeView) -> Iterator[Row]:
         name = node.name
         for device in node.devices:
             hardware = (device.model, _memory(device), device.uuid) if wide else ()
             by = group_name(device.group) if device.group else device.pod
             use = f"{device.use}: {device.withheld}" if device.use is Use.WITHHELD else device.use
-            made.add_row(name, f"{device.resource} {device.index}", use, by, _health(device), *hardware)
+            yield name, f"{device.resource} {device.index}", use, by, _health(device), *hardware
             name = ""
         if node.obstacle or node.withheld or not node.devices:
-            why = node.obstacle or "; ".join(node.withheld) or "no devices"
-            made.add_row(name, "", "", "", styled(why, "yellow"))
-    return [made]
+            yield name, "", "", "", styled(node.obstacle or "; ".join(node.withheld) or "no devices", "yellow")
+
+    columns = ("NODE", "DEVICE", "USE", "BY", "HEALTH", *(("MODEL", "MEMORY", "UUID") if wide else ()))
+    return folded(columns, sorted(picture.nodes, key=lambda node: natural(node.name)), rows, None, "node")
 
 
 def _health(device: DeviceView) -> Cell:
@@ -134,50 +136,48 @@ def _memory(device: DeviceView) -> str:
 
 
 def _groups(picture: Picture, shown: int | None, *, names: bool) -> Section:
-    if not picture.groups:
-        return []
-    lines, rest = fold(picture.groups, shown, urgency=lambda group: (not group.ailment, not group.waiting))
-    made = table("GROUP", "PHASE", "NODE", "DEVICES", "PODS")
-    for group in lines:
+    def rows(group: GroupView) -> Iterator[Row]:
         held = " ".join(f"{resource} {indices}" for resource, indices in sorted(group.devices.items()))
         wants = " ".join(f"{count} {resource}" for resource, count in sorted(group.wants.items()))
-        pods = ", ".join(group.pods) if names and group.pods else str(len(group.pods))
-        made.add_row(
+        yield (
             group_name(group.name),
             styled(group.phase, _PHASES.get(group.phase, "")),
             group.node or styled("-", "dim"),
             held or styled(f"wants {wants}", "dim"),
             joined(
-                pods,
+                ", ".join(group.pods) if names and group.pods else str(len(group.pods)),
                 styled(f" + {group.waiting} waiting" if group.waiting else "", "yellow"),
                 styled(f" + {group.gated} gated" if group.gated else "", "dim"),
             ),
         )
-    return [made, *more(rest, "group")]
+
+    columns = ("GROUP", "PHASE", "NODE", "DEVICES", "PODS")
+    return folded(
+        columns, picture.groups, rows, shown, "group", urgency=lambda group: (not group.ailment, not group.waiting)
+    )
 
 
 def _troubles(picture: Picture, shown: int | None) -> Section:
-    lines, rest = fold(troubles(picture), shown)
-    if not lines:
-        return []
-    made = table("TROUBLE", "WHAT", "WHAT TO DO")
-    for line in lines:
-        made.add_row(styled(line.where, "red"), line.what, line.cure)
-    return [made, *more(rest, "trouble")]
+    def rows(line: Trouble) -> Iterator[Row]:
+        yield styled(line.where, "red"), line.what, line.cure
+
+    return folded(("TROUBLE", "WHAT", "WHAT TO DO"), troubles(picture), rows, shown, "trouble")
 
 
 def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
     alike: dict[tuple[str, str], list[WaitingPod]] = {}
     for pod in picture.waiting:
         alike.setdefault((pod.group, pod.reason), []).append(pod)
-    lines, rest = fold(alike.items(), shown)
-    if not lines:
-        return []
-    made = table("WAITING", "GROUP", "FOR", "REASON")
-    for (group, reason), pods in lines:
+
+    def rows(line: tuple[tuple[str, str], list[WaitingPod]]) -> Iterator[Row]:
+        (group, reason), pods = line
         first = styled(listed((pod.pod for pod in pods), most=1), "yellow")
-        made.add_row(first, group_name(group), _age(pods[0].since, now), reason)
-    return [made, *more(rest, "line", counted(sum(len(pods) for _, pods in rest), "pod"))]
+        yield first, group_name(group), _age(pods[0].since, now), reason
+
+    columns = ("WAITING", "GROUP", "FOR", "REASON")
+    return folded(
+        columns, alike.items(), rows, shown, "line", summary=lambda rest: counted(sum(len(p) for _, p in rest), "pod")
+    )
 
 
 def total(picture: Picture) -> list[Cell]:

@@ -32,6 +32,8 @@ Cell = str | Text
 Grid = Table
 Part = Cell | Grid
 """What is printed one below the other."""
+Row = tuple[Cell, ...]
+"""The cells of one line of a table."""
 
 _GROUP_COLOURS: Final = ("cyan", "magenta", "blue", "bright_cyan", "bright_magenta", "bright_blue")
 """Red, yellow and green have a meaning already."""
@@ -105,6 +107,14 @@ def say(text: str = "", *, err: bool = False) -> None:
 def print_answer(answer: Any, format: str) -> None:
     """Prints a Struct, or a list of them, for programs."""
     click.echo(encoded(answer, format))
+
+
+def answer_with(answer: Any, output: str, parts: Callable[[], Iterable[Part]]) -> None:
+    """Prints an answer in the format that `--output` chose; `parts` draws it for people."""
+    if output in (TABLE, WIDE):
+        show(*parts())
+    else:
+        click.echo(encoded(answer, output))
 
 
 def encoded(answer: Any, format: str) -> str:

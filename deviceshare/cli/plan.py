@@ -1,18 +1,22 @@
 """`deviceshare plan`: where manifests would land, without applying them."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 from msgspec.structs import replace
 
 from deviceshare.cli import cluster
+from deviceshare.cli.folding import SHOWN, counted, folded
+from deviceshare.cli.inspect_view import nodes as nodes_table
+from deviceshare.cli.inspect_view import total
 from deviceshare.cli.manifests import Manifests, Wanted, given, wanted
-from deviceshare.cli.output import JSON, TABLE, YAML, print_answer, show
-from deviceshare.cli.plan_view import view
+from deviceshare.cli.output import JSON, TABLE, YAML, Part, Row, answer_with, group_name, spaced, styled
 from deviceshare.cli.snapshot import ClusterSnapshot, look, snapshot
-from deviceshare.domain.answers.plan import Plan, Planner
+from deviceshare.domain.answers.plan import Placement, Plan, Planner
 from deviceshare.domain.objects.workloads import admitted
+from deviceshare.domain.wording import listed
 
 WAITS = 3
 """The exit status when something would wait; 1 and 2 are failures in every command."""
@@ -50,10 +54,7 @@ def plan(target: cluster.Target, files: tuple[Path, ...], nodes: Path | None, ou
         raise click.UsageError("The files hold no SharedDeviceGroup and no pod that names one.")
     seen = _from(given(nodes)) if nodes else target.ask(look)
     answer = _plan(seen, new)
-    if output == TABLE:
-        show(*view(answer, details=details))
-    else:
-        print_answer(answer, output)
+    answer_with(answer, output, lambda: view(answer, details=details))
     sys.exit(0 if answer.complete else WAITS)
 
 
@@ -73,3 +74,48 @@ def _plan(seen: ClusterSnapshot, new: Wanted) -> Plan:
         [*(group.name for group in new.groups), *(pod.group for pod in new.pods if pod.group in groups)]
     )
     return Planner(seen.fleet, groups).plan(list(named), [admitted(pod) for pod in new.pods])
+
+
+def view(plan: Plan, *, details: bool) -> list[Part]:
+    """The sections, with an empty line between; `details` adds the nodes and folds nothing."""
+    shown = None if details else SHOWN
+    sections = [
+        _placed(plan, shown),
+        _waiting(plan, shown),
+        nodes_table(plan.after, None, wide=False) if details else [],
+    ]
+    return [*spaced(sections), styled("Then", "bold"), *total(plan.after)]
+
+
+def _placed(plan: Plan, shown: int | None) -> list[Part]:
+    def rows(placement: Placement) -> Iterator[Row]:
+        held = " ".join(f"{resource} {indices}" for resource, indices in placement.devices.items())
+        pods = str(len(placement.pods))
+        yield group_name(placement.group), styled(placement.node, "green"), held, pods, _why(placement)
+
+    placed = [placement for placement in plan.groups if placement.node]
+    return folded(("GROUP", "NODE", "DEVICES", "PODS", "WHY"), placed, rows, shown, "group")
+
+
+def _why(placement: Placement) -> str:
+    equals = counted(placement.equals, "other node")
+    where = (
+        "lives there already" if placement.already else f"as good as {equals}" if placement.equals else "the best node"
+    )
+    return f"{where}; {placement.why_these}" if placement.why_these else where
+
+
+def _waiting(plan: Plan, shown: int | None) -> list[Part]:
+    alike: dict[tuple[str, str], list[str]] = {}
+    for waits in plan.waiting:
+        alike.setdefault((waits.group, waits.reason), []).append(waits.pod)
+    waiting = {group for group, _ in alike}
+    for placement in plan.groups:
+        if not placement.node and placement.group not in waiting:
+            alike[placement.group, placement.message] = []
+
+    def rows(line: tuple[tuple[str, str], list[str]]) -> Iterator[Row]:
+        (group, reason), pods = line
+        yield group_name(group), listed(pods, most=1) or "-", styled(reason, "yellow")
+
+    return folded(("WAITING", "PODS", "REASON"), alike.items(), rows, shown, "group")

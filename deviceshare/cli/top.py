@@ -9,7 +9,7 @@ import click
 
 from deviceshare.cli import agents, cluster
 from deviceshare.cli.agents import NodeNow
-from deviceshare.cli.output import JSON, TABLE, Part, print_answer, screen, show, styled
+from deviceshare.cli.output import JSON, TABLE, Part, answer_with, screen, styled
 from deviceshare.cli.usage_table import cluster_table
 from deviceshare.domain import contract
 from deviceshare.loops.ports import Unavailable
@@ -47,10 +47,7 @@ def top(node: str, output: str, namespace: str, *, watch: bool, target: cluster.
             target.ask(lambda api: _watch(api, namespace, node), seconds=None)
         return
     nodes = target.ask(lambda api: _look(api, namespace, node))
-    if output == JSON:
-        print_answer({"nodes": nodes}, JSON)
-    else:
-        show(*_drawn(nodes))
+    answer_with({"nodes": nodes}, output, lambda: _drawn(nodes))
     sys.exit(1 if all(each.silent for each in nodes) else 0)
 
 

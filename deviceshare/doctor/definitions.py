@@ -37,7 +37,8 @@ def judge(shipped: Crd, found: Crd | None) -> list[Finding]:
     name = shipped.metadata.name
     cure = f"helm upgrade the release with crds.enabled=true, or kubectl apply -f {assets.manifests() / 'crds'}"
     if found is None:
-        return [Finding(PROBLEM, f"the CRD {name} is missing, so the cluster has no {shipped.spec.names.kind}", cure)]
+        kind = shipped.spec.names["kind"]
+        return [Finding(PROBLEM, f"the CRD {name} is missing, so the cluster has no {kind}", cure)]
     ours = next((each for each in found.spec.versions if each.name == API_VERSION and each.served), None)
     if ours is None:
         served = listed([each.name for each in found.spec.versions if each.served]) or "none"

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
+from deviceshare import assets
 from deviceshare.doctor import canary
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, Finding
 from deviceshare.domain import vendors
@@ -119,7 +120,7 @@ def judge(seen: CanaryPod, given: Devices, events: Sequence[Event] = ()) -> list
         or (_text(waiting) if waiting else "")
         or "its kubelet reports nothing"
     )
-    cure = "kubectl apply -f examples/nvidia-smi.yaml; kubectl describe pod nvidia-smi"
+    cure = f"kubectl apply -f {assets.examples() / 'nvidia-smi.yaml'}; kubectl describe pod nvidia-smi"
     return [Finding(UNTESTED, f"the canary's container didn't start and end in time: {why}", cure)]
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from deviceshare import assets
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
 from deviceshare.doctor.kinds import (
     CLUSTER_POLICIES,
@@ -173,7 +174,7 @@ def _by_plugin(stack: Stack) -> Iterable[Finding]:
         yield Finding(PROBLEM, what, "update containerd to 1.7.30, or to 2.1.0 or later; 2.0 drops them")
     if unknown:
         what = f"it isn't known whether the runtime there injects CDI devices for an NRI plugin: {listed(unknown)}"
-        yield Finding(UNTESTED, what, "kubectl apply -f examples/nvidia-smi.yaml and see its log")
+        yield Finding(UNTESTED, what, f"kubectl apply -f {assets.examples() / 'nvidia-smi.yaml'} and see its log")
 
 
 def _runtime_class(stack: Stack) -> Iterable[Finding]:

@@ -1,5 +1,6 @@
 """The API objects that only the doctor reads, with the fields that it judges."""
 
+from itertools import pairwise
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -10,11 +11,6 @@ from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.loops.ports import Kind
 
 
-class CrdNames(Struct, frozen=True):
-    plural: str = ""
-    kind: str = ""
-
-
 class CrdVersion(Struct, frozen=True):
     name: str
     served: bool = False
@@ -22,7 +18,7 @@ class CrdVersion(Struct, frozen=True):
 
 
 class CrdSpec(Struct, frozen=True):
-    names: CrdNames = CrdNames()
+    names: dict[str, Any] = field(default_factory=dict)
     versions: list[CrdVersion] = field(default_factory=list)
 
 
@@ -53,25 +49,42 @@ class Attributes(Struct, frozen=True, omit_defaults=True):
     name: str = ""
 
 
-class AccessStatus(Struct, frozen=True):
-    allowed: bool = False
-    reason: str = ""
-
-
 class AccessReview(Struct, frozen=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/authorization-resources/subject-access-review-v1/"""
 
-    status: AccessStatus = AccessStatus()
+    status: dict[str, Any] = field(default_factory=dict)
 
 
-class WorkContainer(Struct, frozen=True):
+class Mount(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    mount_path: str = ""
+
+
+class Volume(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    config_map: dict[str, Any] | None = None
+
+
+class WorkContainer(Struct, frozen=True, rename="camel"):
     name: str = ""
     image: str = ""
+    command: list[str] = field(default_factory=list)
     args: list[str] = field(default_factory=list)
+    volume_mounts: list[Mount] = field(default_factory=list)
+
+    def flag(self, name: str) -> str | None:
+        """The value of `--NAME=VALUE`, or of `--NAME VALUE`."""
+        for word, following in pairwise([*self.command, *self.args, ""]):
+            flag, equals, value = word.partition("=")
+            if flag == f"--{name}":
+                return value if equals else following
+        return None
 
 
-class WorkPodSpec(Struct, frozen=True):
+class WorkPodSpec(Struct, frozen=True, rename="camel"):
+    node_name: str = ""
     containers: list[WorkContainer] = field(default_factory=list)
+    volumes: list[Volume] = field(default_factory=list)
 
 
 class WorkTemplate(Struct, frozen=True):
@@ -103,75 +116,37 @@ class Rollout(Struct, frozen=True):
         return next((each for each in self.spec.template.spec.containers if each.name == name), None)
 
     def flag(self, name: str) -> str | None:
-        """The value of `--NAME=VALUE` in the arguments of the container deviceshare."""
-        own = self.container("deviceshare")
-        start = f"--{name}="
-        return next((each.removeprefix(start) for each in own.args if each.startswith(start)), None) if own else None
+        """The value of a flag of the container deviceshare."""
+        own = self.container(contract.NAME)
+        return own.flag(name) if own else None
 
 
 class ConfigMap(Struct, frozen=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/config-map-v1/"""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
-    data: dict[str, str] | None = None
-
-
-class Mount(Struct, frozen=True, rename="camel"):
-    name: str = ""
-    mount_path: str = ""
-
-
-class Volume(Struct, frozen=True, rename="camel"):
-    class Source(Struct, frozen=True):
-        name: str = ""
-
-    name: str = ""
-    config_map: Source | None = None
-
-
-class SchedulerContainer(Struct, frozen=True, rename="camel"):
-    command: list[str] | None = None
-    args: list[str] | None = None
-    volume_mounts: list[Mount] | None = None
-
-    @property
-    def config(self) -> str:
-        """The file of its flag `--config`, or ""."""
-        words: list[str] = [*(self.command or ()), *(self.args or ())]
-        for word, following in zip(words, [*words[1:], ""], strict=True):
-            flag, equals, value = word.partition("=")
-            if flag == "--config":
-                return value if equals else following
-        return ""
-
-
-class SchedulerPodSpec(Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-    containers: list[SchedulerContainer] | None = None
-    volumes: list[Volume] | None = None
+    data: dict[str, str] = field(default_factory=dict)
 
 
 class SchedulerPod(Struct, frozen=True):
     """A pod that runs a kube-scheduler."""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
-    spec: SchedulerPodSpec = SchedulerPodSpec()
+    spec: WorkPodSpec = WorkPodSpec()
 
     @property
     def config(self) -> str:
         """The file with its configuration, as the container names it, or ""."""
-        return next((each.config for each in self.spec.containers or () if each.config), "")
+        return next(filter(None, (each.flag("config") for each in self.spec.containers)), "") or ""
 
     @property
     def config_map(self) -> tuple[str, str] | None:
         """The ConfigMap that the file comes from, and the key in it; None where it comes from elsewhere."""
         directory, _, file = self.config.rpartition("/")
-        maps = {each.name: each.config_map.name for each in self.spec.volumes or () if each.config_map}
-        for container in self.spec.containers or ():
-            for mount in container.volume_mounts or ():
-                if mount.name in maps and mount.mount_path.rstrip("/") == directory:
-                    return maps[mount.name], file
-        return None
+        maps = {each.name: str(each.config_map.get("name", "")) for each in self.spec.volumes if each.config_map}
+        mounts = (mount for container in self.spec.containers for mount in container.volume_mounts)
+        names = (maps[each.name] for each in mounts if each.name in maps and each.mount_path.rstrip("/") == directory)
+        return next(((name, file) for name in names), None)
 
 
 class RuntimeClass(Struct, frozen=True):
@@ -179,10 +154,6 @@ class RuntimeClass(Struct, frozen=True):
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     handler: str = ""
-
-
-class Handler(Struct, frozen=True):
-    name: str = ""
 
 
 class MachineInfo(Struct, frozen=True, rename="camel"):
@@ -194,7 +165,7 @@ class MachineInfo(Struct, frozen=True, rename="camel"):
 class MachineStatus(Struct, frozen=True, rename="camel"):
     allocatable: dict[str, Quantity] = field(default_factory=dict)
     node_info: MachineInfo = MachineInfo()
-    runtime_handlers: list[Handler] = field(default_factory=list)
+    runtime_handlers: list[dict[str, Any]] = field(default_factory=list)
     """The node's runtimes; reported from Kubernetes 1.30 on."""
 
 
@@ -206,7 +177,7 @@ class NodeSoftware(Struct, frozen=True):
 
     @property
     def handlers(self) -> set[str]:
-        return {each.name for each in self.status.runtime_handlers}
+        return {each.get("name", "") for each in self.status.runtime_handlers}
 
     @property
     def has_nvidia(self) -> bool:

@@ -117,7 +117,7 @@ async def _ask(api: Cluster, right: Attributes, user: str) -> bool:
         namespace = user.split(":")[2] if user.startswith("system:serviceaccount:") else ""
         groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
         spec |= {"user": user, "groups": groups if namespace else groups[:1]}
-    return (await api.create(ACCESS if user else OWN_ACCESS, {"spec": spec})).status.allowed
+    return (await api.create(ACCESS if user else OWN_ACCESS, {"spec": spec})).status.get("allowed") is True
 
 
 def _said(right: Attributes) -> str:

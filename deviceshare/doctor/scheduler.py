@@ -82,7 +82,7 @@ async def _read(api: Cluster, name: str, namespace: str, file: str) -> list[Find
         found = await api.get(CONFIG_MAPS, name, namespace)
     except NotFound:
         return [Finding(PROBLEM, f"kube-scheduler's configuration, {where}, is missing", "helm upgrade the release")]
-    return judge(where, (found.data or {}).get(file, ""))
+    return judge(where, found.data.get(file, ""))
 
 
 def judge(where: str, text: str) -> list[Finding]:

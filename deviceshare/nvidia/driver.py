@@ -36,6 +36,8 @@ class Gpu(Struct, frozen=True):
     handle: Any
 
 
+MIB: Final = 1024 * 1024
+
 _LOST: Final = {
     pynvml.NVML_ERROR_GPU_IS_LOST: "the driver has lost the GPU",
     pynvml.NVML_ERROR_RESET_REQUIRED: "the GPU needs a reset",
@@ -128,6 +130,15 @@ def find_gpus() -> tuple[list[Gpu], dict[int, str]]:
             # Unknown errors too: without a UUID the GPU can't be identified.
             silent[index] = str(error)
     return answering, silent
+
+
+def read_memory(gpu: Gpu) -> Any:
+    """NVML's `total` and `used`, in bytes; None where the GPU has no memory of its own. Raises NoDriver and Lost.
+
+    Drivers before R510 count as used what they reserve. Later ones report that separately, in version 2 of the call.
+    """
+    memory = ask_if_known(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle, pynvml.nvmlMemory_v2)
+    return memory if memory is not None else ask_if_known(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle)
 
 
 def pci_address(bus_id: str) -> str:

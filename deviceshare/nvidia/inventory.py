@@ -7,9 +7,8 @@ from msgspec import Struct
 
 from deviceshare.domain.objects.hardware import Link, Part
 from deviceshare.domain.vendors import NVIDIA
-from deviceshare.nvidia.driver import Gpu, NvmlRefused, ask, ask_if_known, find_gpus, pci_address
+from deviceshare.nvidia.driver import MIB, Gpu, NvmlRefused, ask, ask_if_known, find_gpus, pci_address, read_memory
 from deviceshare.nvidia.links import read_links
-from deviceshare.nvidia.memory import MIB, read_memory
 
 
 class Inventory(Struct, frozen=True):

@@ -7,8 +7,7 @@ from typing import Any, Final
 import pynvml
 from msgspec import Struct
 
-from deviceshare.nvidia.driver import Gpu, NvmlRefused, ask_if_known, find_gpus
-from deviceshare.nvidia.memory import MIB, read_memory
+from deviceshare.nvidia.driver import MIB, Gpu, NvmlRefused, ask_if_known, find_gpus, read_memory
 
 _LISTS: Final = (
     (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2),

@@ -17,11 +17,11 @@ from click.testing import CliRunner
 import deviceshare.cli
 from deviceshare.cli import doctor, top
 from deviceshare.cli.agents import NodeNow
-from deviceshare.cli.explain_view import view as explanation
+from deviceshare.cli.explain import view as explanation
 from deviceshare.cli.inspect_view import view as inspection
 from deviceshare.cli.main import main
 from deviceshare.cli.output import JSON, YAML, FilteringConsole, Part, encoded, say, screen, show
-from deviceshare.cli.plan_view import view as planned
+from deviceshare.cli.plan import view as planned
 from deviceshare.cli.sandbox import _print
 from deviceshare.cli.usage_table import pod_table
 from deviceshare.doctor.findings import Check

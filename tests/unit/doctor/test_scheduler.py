@@ -10,6 +10,7 @@ from deviceshare.doctor import scheduler, waiting
 from deviceshare.doctor.findings import UNTESTED, WARNING
 from deviceshare.doctor.kinds import SchedulerPod
 from deviceshare.domain import contract
+from deviceshare.domain.objects.object_decoder import decoder_of
 from tests.unit.doctor.test_judging import only
 from tests.unit.domain.objects import a_group, a_ledger, a_node, a_pod, gpus
 
@@ -67,7 +68,8 @@ def scheduler_pod(*flags: str, in_args: bool = False, mounted: str = "", config_
     if mounted:
         container["volumeMounts"] = [{"name": "config", "mountPath": mounted}]
         volumes.append({"name": "config", "configMap": {"name": config_map}})
-    return msgspec.convert({"spec": {"nodeName": "cp-1", "containers": [container], "volumes": volumes}}, SchedulerPod)
+    pod = {"metadata": {"name": "s"}, "spec": {"nodeName": "cp-1", "containers": [container], "volumes": volumes}}
+    return decoder_of(SchedulerPod).decode(msgspec.json.encode(pod))
 
 
 def test_where_a_foreign_schedulers_configuration_lies_is_told() -> None:
