@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from deviceshare.sandbox.control_plane.probes import Prober
-from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.errors import SandboxError, tail
 from deviceshare.sandbox.host import machine, network
 from deviceshare.sandbox.kubernetes import binaries, programs
 from deviceshare.sandbox.progress import Progress
@@ -56,11 +56,11 @@ class Sandbox:
         self.plan = layout.plan()
         self.server = state.server
         """The API server's URL."""
-        self.extender_url = f"http://127.0.0.1:{state.extender_port}"
-        self.webhook_url = f"https://127.0.0.1:{state.webhook_port}"
-        self.probe_url = f"http://127.0.0.1:{state.probe_port}"
+        self.extender_url = f"http://127.0.0.1:{state.ports.extender}"
+        self.webhook_url = f"https://127.0.0.1:{state.ports.webhook}"
+        self.probe_url = f"http://127.0.0.1:{state.ports.probe}"
         """deviceshare's `/livez`, `/readyz` and `/metrics`."""
-        self.ui_url = f"http://127.0.0.1:{state.ui_port}/ui"
+        self.ui_url = f"http://127.0.0.1:{state.ports.ui}/ui"
         self.deviceshare_command = state.deviceshare_command
         """How this sandbox runs deviceshare, or would."""
 
@@ -71,7 +71,7 @@ class Sandbox:
 
     def kubeconfig_of(self, identity: str) -> Path:
         """Of `alice`, who has the rights of `edit`, or of `deviceshare`, `kube-scheduler`, `kubelet` and the like."""
-        return self.layout.kubeconfigs / f"{identity}.yaml"
+        return self.layout.kubeconfig_of(identity)
 
     def status(self) -> SandboxStatus:
         """The health of every process, probed now."""
@@ -189,7 +189,7 @@ def _left(layout: Layout, stage: str) -> bool:
 
 def _why(layout: Layout) -> str:
     state = layout.state()
-    return state.error if state is not None and state.error else "\n" + layout.log_tail("sandbox")
+    return state.error if state is not None and state.error else "\n" + tail(layout.logs / "sandbox.log")
 
 
 def stop(directory: Path) -> bool:

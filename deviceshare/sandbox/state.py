@@ -48,6 +48,24 @@ class SandboxPlan(msgspec.Struct, frozen=True):
     """Those of the real node, where there is one."""
 
 
+class Ports(msgspec.Struct, frozen=True):
+    """One loopback port per listener."""
+
+    etcd: int = 0
+    etcd_peer: int = 0
+    apiserver: int = 0
+    controller_manager: int = 0
+    scheduler: int = 0
+    deviceshare_scheduler: int = 0
+    scheduler_plain: int = 0
+    deviceshare_scheduler_plain: int = 0
+    extender: int = 0
+    webhook: int = 0
+    probe: int = 0
+    ui: int = 0
+    kubelet: int = 0
+
+
 class ProcessState(msgspec.Struct, kw_only=True):
     """One process as `sandbox status` shows it."""
 
@@ -72,10 +90,7 @@ class SandboxState(msgspec.Struct, kw_only=True):
     server: str = ""
     version: str = ""
     processes: list[ProcessState] = []
-    extender_port: int = 0
-    webhook_port: int = 0
-    probe_port: int = 0
-    ui_port: int = 0
+    ports: Ports = Ports()
     deviceshare_command: list[str] = []
 
 
@@ -95,6 +110,10 @@ class Layout:
         self._plan = self.directory / "plan.json"
         self._state = self.directory / "state.json"
         self._lock = self.directory / "lock"
+
+    def kubeconfig_of(self, identity: str) -> Path:
+        """Of `deviceshare`, `kube-scheduler` and the like (identities.py)."""
+        return self.kubeconfigs / f"{identity}.yaml"
 
     def prepare(self, plan: SandboxPlan) -> None:
         """Empties the locked directory of what an earlier sandbox left, and writes the plan."""
@@ -147,12 +166,6 @@ class Layout:
         except SandboxError:
             return True
         return False
-
-    def log_tail(self, name: str, lines: int = 15) -> str:
-        """The end of a process's log, indented."""
-        log = self.logs / f"{name}.log"
-        text = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
-        return "\n".join(f"    {line}" for line in text)
 
 
 def default_directory() -> Path:

@@ -49,10 +49,7 @@ class Supervisor:
             pid=os.getpid(),
             server=self._components.server,
             version=self._plan.binaries.version,
-            extender_port=self._ports.extender,
-            webhook_port=self._ports.webhook,
-            probe_port=self._ports.probe,
-            ui_port=self._ports.ui,
+            ports=self._ports,
             deviceshare_command=self._components.deviceshare.command,
         )
 

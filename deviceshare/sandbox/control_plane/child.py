@@ -16,7 +16,7 @@ import structlog
 
 from deviceshare.sandbox.control_plane.components import Component
 from deviceshare.sandbox.control_plane.probes import Prober
-from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.errors import SandboxError, tail
 from deviceshare.sandbox.host.syscalls import die_with_parent
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,6 @@ _STEADY_SECONDS = 10.0
 """A process that ran this long didn't fail at its start; the delay of its restart begins at the shortest again."""
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.1
-_LAST_LINES = 15
 
 
 class Child:
@@ -125,5 +124,4 @@ class Child:
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 
     def _log_end(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
-        return "\n".join([f"the end of {self._log}:", *(f"    {line}" for line in lines)])
+        return f"the end of {self._log}:\n{tail(self._log)}"

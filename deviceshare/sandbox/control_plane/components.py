@@ -15,7 +15,7 @@ import yaml
 from deviceshare.domain.contract import DEFAULT_SCHEDULER_NAME, IDENTITY, SCHEDULER_NAME
 from deviceshare.sandbox.host.network import HOST, SERVICES
 from deviceshare.sandbox.host.ports import free_ports
-from deviceshare.sandbox.state import Layout, SandboxPlan
+from deviceshare.sandbox.state import Layout, Ports, SandboxPlan
 
 _SIMULATED_PODS = [
     # Pods that are simulated need no credentials; with this plugin a pod is refused until its namespace's
@@ -35,24 +35,6 @@ class Component(msgspec.Struct, frozen=True):
     probe: str
     files: dict[Path, str] = {}
     """Its configuration, written before it is started."""
-
-
-class Ports(msgspec.Struct, frozen=True):
-    """One loopback port per listener."""
-
-    etcd: int
-    etcd_peer: int
-    apiserver: int
-    controller_manager: int
-    scheduler: int
-    deviceshare_scheduler: int
-    scheduler_plain: int
-    deviceshare_scheduler_plain: int
-    extender: int
-    webhook: int
-    probe: int
-    ui: int
-    kubelet: int
 
 
 def choose_ports() -> Ports:
@@ -98,8 +80,7 @@ class Components:
             f"--etcd-servers=http://127.0.0.1:{self._ports.etcd}",
             f"--bind-address={self._host}",
             f"--secure-port={self._ports.apiserver}",
-            f"--tls-cert-file={pki / 'kube-apiserver.crt'}",
-            f"--tls-private-key-file={pki / 'kube-apiserver.key'}",
+            *self._tls("kube-apiserver"),
             f"--service-cluster-ip-range={SERVICES}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-signing-key-file={pki / 'service-accounts.key'}",
@@ -119,11 +100,10 @@ class Components:
         pki, port = self._layout.pki, self._ports.controller_manager
         command = [
             self._binaries.kube_controller_manager,
-            f"--kubeconfig={self._kubeconfig('kube-controller-manager')}",
+            f"--kubeconfig={self._layout.kubeconfig_of('kube-controller-manager')}",
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
-            f"--tls-cert-file={pki / 'loopback.crt'}",
-            f"--tls-private-key-file={pki / 'loopback.key'}",
+            *self._tls("loopback"),
             f"--root-ca-file={pki / 'ca.crt'}",
             f"--service-account-private-key-file={pki / 'service-accounts.key'}",
             "--use-service-account-credentials=true",
@@ -164,7 +144,7 @@ class Components:
         pki, probe = self._layout.pki, f"127.0.0.1:{self._ports.probe}"
         command = [sys.executable, "-m", "deviceshare", "run"]
         command += ["--roles", "controller,extender,webhook", "--identity", IDENTITY]
-        command += ["--kubeconfig", str(self._kubeconfig("deviceshare"))]
+        command += ["--kubeconfig", str(self._layout.kubeconfig_of("deviceshare"))]
         command += ["--extender-bind", f"127.0.0.1:{self._ports.extender}"]
         command += ["--webhook-bind", f"127.0.0.1:{self._ports.webhook}", "--probe-bind", probe]
         command += ["--ui-bind", f"127.0.0.1:{self._ports.ui}"]
@@ -175,7 +155,7 @@ class Components:
     def kubelet(self) -> Component:
         """One process for the kubelets of all simulated nodes."""
         command = [sys.executable, "-m", "deviceshare.sandbox.simulated.kubelet"]
-        command += [str(self._kubeconfig("kubelet")), str(self._ports.kubelet)]
+        command += [str(self._layout.kubeconfig_of("kubelet")), str(self._ports.kubelet)]
         return Component("kubelet", command, f"http://127.0.0.1:{self._ports.kubelet}/healthz")
 
     def _real_pods(self) -> list[str]:
@@ -190,18 +170,19 @@ class Components:
             f"--kubelet-client-key={pki / 'kubelet-client.key'}",
         ]
 
-    def _kubeconfig(self, name: str) -> Path:
-        return self._layout.kubeconfigs / f"{name}.yaml"
+    def _tls(self, name: str) -> list[str]:
+        """The flags for a serving certificate."""
+        pair = self._layout.pki / name
+        return [f"--tls-cert-file={pair}.crt", f"--tls-private-key-file={pair}.key"]
 
     def _scheduler(self, name: str, config: dict[str, Any], port: int) -> Component:
-        pki, file = self._layout.pki, self._layout.config / f"{name}.yaml"
+        file = self._layout.config / f"{name}.yaml"
         command = [
             self._binaries.kube_scheduler,
             f"--config={file}",
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
-            f"--tls-cert-file={pki / 'loopback.crt'}",
-            f"--tls-private-key-file={pki / 'loopback.key'}",
+            *self._tls("loopback"),
         ]
         files = {file: yaml.safe_dump(config, sort_keys=False)}
         return Component(name, command, f"https://127.0.0.1:{port}/healthz", files)
@@ -210,7 +191,7 @@ class Components:
         config = {
             "apiVersion": f"kubescheduler.config.k8s.io/{scheduler_config_version(self._binaries.minor)}",
             "kind": "KubeSchedulerConfiguration",
-            "clientConnection": {"kubeconfig": str(self._kubeconfig(identity)), "qps": 1000, "burst": 1000},
+            "clientConnection": {"kubeconfig": str(self._layout.kubeconfig_of(identity)), "qps": 1000, "burst": 1000},
             "leaderElection": {"leaderElect": False},
             "profiles": [{"schedulerName": profile}],
         }

@@ -40,7 +40,7 @@ def write(layout: Layout, server: str, authority: Path) -> Path:
     for name, (user, groups) in _IDENTITIES.items():
         token = secrets.token_urlsafe(24)
         lines.append(f'{token},"{user}","{name}","{",".join(groups)}"')
-        target = layout.kubeconfig if name == "admin" else layout.kubeconfigs / f"{name}.yaml"
+        target = layout.kubeconfig if name == "admin" else layout.kubeconfig_of(name)
         target.touch(mode=0o600)
         target.write_text(_kubeconfig(server, authority.read_bytes(), name, token))
     tokens = layout.pki / "tokens.csv"

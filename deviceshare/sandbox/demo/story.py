@@ -6,7 +6,7 @@ stay free: not enough for `rendering`, which wants three on one node.
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,68 +21,47 @@ RESOURCE = vendors.NVIDIA.resource
 VISIBLE = vendors.NVIDIA.env
 
 
-def group_manifest(name: str, count: int) -> str:
-    """A group of `count` GPUs."""
-    return f"""
-apiVersion: deviceshare.io/v1alpha1
-kind: SharedDeviceGroup
-metadata: {{name: {name}}}
-spec: {{resources: {{{RESOURCE}: {count}}}}}
----"""
+def _list(*items: dict[str, Any]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
 
 
-def _namespace(name: str) -> str:
-    return f"""
-apiVersion: v1
-kind: Namespace
-metadata: {{name: {name}}}
----"""
+def _group(name: str, count: int) -> dict[str, Any]:
+    kind = {"apiVersion": f"{contract.API_GROUP}/{contract.API_VERSION}", "kind": contract.GROUP_KIND}
+    return {**kind, "metadata": {"name": name}, "spec": {"resources": {RESOURCE: count}}}
 
 
-def pod_manifest(namespace: str, name: str, group: str) -> str:
+def _namespace(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def _pod(namespace: str, name: str, group: str) -> dict[str, Any]:
     """A pod that joins the group by the annotation alone."""
-    return f"""
-apiVersion: v1
-kind: Pod
-metadata:
-  namespace: {namespace}
-  name: {name}
-  annotations: {{{contract.GROUP}: {group}}}
-spec:
-  containers: [{{name: main, image: busybox}}]
----"""
+    metadata = {"namespace": namespace, "name": name, "annotations": {contract.GROUP: group}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": _SPEC}
 
 
-def deployment_manifest(namespace: str, name: str, group: str, replicas: int) -> str:
+def _deployment(namespace: str, name: str, group: str, replicas: int) -> dict[str, Any]:
     """A Deployment whose pods join the group by the annotation in their template."""
-    return f"""
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{namespace: {namespace}, name: {name}}}
-spec:
-  replicas: {replicas}
-  selector: {{matchLabels: {{app: {name}}}}}
-  template:
-    metadata:
-      labels: {{app: {name}}}
-      annotations: {{{contract.GROUP}: {group}}}
-    spec:
-      containers: [{{name: main, image: busybox}}]
----"""
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels, "annotations": {contract.GROUP: group}}, "spec": _SPEC}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    metadata = {"namespace": namespace, "name": name}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
 
 
-TWO_GROUPS = group_manifest("training", 3) + group_manifest("notebooks", 2)
-FIVE_PODS = (
-    _namespace("research")
-    + _namespace("serving")
-    + deployment_manifest("research", "trainer", "training", 2)
-    + pod_manifest("serving", "preview", "training")
-    + pod_manifest("research", "ada", "notebooks")
-    + pod_manifest("serving", "bob", "notebooks")
+_SPEC = {"containers": [{"name": "main", "image": "busybox"}]}
+TWO_GROUPS = _list(_group("training", 3), _group("notebooks", 2))
+FIVE_PODS = _list(
+    _namespace("research"),
+    _namespace("serving"),
+    _deployment("research", "trainer", "training", 2),
+    _pod("serving", "preview", "training"),
+    _pod("research", "ada", "notebooks"),
+    _pod("serving", "bob", "notebooks"),
 )
 MEMBERS = {"training": 3, "notebooks": 2}
 """How many pods join each group."""
-THIRD_GROUP = group_manifest("rendering", 3) + pod_manifest("serving", "render", "rendering")
+THIRD_GROUP = _list(_group("rendering", 3), _pod("serving", "render", "rendering"))
 
 
 class ContainerView(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NoReturn
 import msgspec
 
 from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.host import cgroups, machine, mount_points, network, syscalls
+from deviceshare.sandbox.host import directories, machine, network, syscalls
 from deviceshare.sandbox.state import Layout
 
 
@@ -24,8 +24,8 @@ def run(layout: Layout, ip: str, command: list[str]) -> int:
     """Runs the machine until COMMAND ends; returns its exit status. Raises SandboxError and OSError."""
     network.require_free()
     machine.clean(layout)
-    cgroups.create()
-    mount_points.make(layout)
+    directories.create_groups()
+    directories.create_mount_points(layout)
     unshared, ready = os.pipe(), os.pipe()
     ours = os.open("/proc/self/ns/pid", os.O_RDONLY)
     syscalls.unshare(syscalls.CLONE_NEWPID)
@@ -65,7 +65,7 @@ def _first_process(layout: Layout, ip: str, command: list[str], unshared: int, r
     try:
         syscalls.die_with_parent(signal.SIGKILL)
         syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
-        mount_points.mount(layout)
+        directories.mount(layout)
         _notify(unshared)
         _await(ready)
         network.configure_node(ip)

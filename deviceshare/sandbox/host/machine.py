@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from deviceshare.sandbox.host import cgroups, mount_points, network
+from deviceshare.sandbox.host import directories, network
 from deviceshare.sandbox.state import Layout
 
 RUNTIME_SOCKET: Final = "/run/containerd/containerd.sock"
@@ -33,8 +33,8 @@ def clean(layout: Layout) -> None:
     Does nothing while another sandbox's runs: there is one set of control groups, as of addresses.
     """
     if not network.taken():
-        cgroups.remove()
-        mount_points.remove(layout)
+        directories.remove_groups()
+        directories.remove_mount_points(layout)
 
 
 def booting(layout: Layout, ip: str) -> list[str]:

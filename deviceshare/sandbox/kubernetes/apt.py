@@ -12,11 +12,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from deviceshare.sandbox.errors import SandboxError
+from deviceshare.sandbox.errors import SandboxError, tail
 
 _ETC = Path("/etc/apt")
 _OS_RELEASE = Path("/etc/os-release")
-_TAIL_LINES = 15
 _DPKG_LOCK_SECONDS = 120
 """A fresh machine often upgrades itself first."""
 
@@ -106,10 +105,8 @@ class Apt:
                 command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
             )
         if done.returncode != 0:
-            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
-            raise SandboxError(
-                f"{command[0]} failed with exit status {done.returncode} (all of it in {self.log}):\n{tail}"
-            )
+            status = f"{command[0]} failed with exit status {done.returncode}"
+            raise SandboxError(f"{status} (all of it in {self.log}):\n{tail(self.log)}")
 
 
 def derive_sources(entries: Iterable[str], codename: str) -> str:

@@ -15,7 +15,7 @@ import yaml
 from deviceshare.domain.contract import MODE_LABEL, MODE_SHARED
 from deviceshare.sandbox.control_plane.components import Component
 from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.host import cgroups
+from deviceshare.sandbox.host.directories import CONTROL_GROUP
 from deviceshare.sandbox.host.machine import RUNTIME_SOCKET, booting, entering
 from deviceshare.sandbox.host.network import NODE, PODS
 from deviceshare.sandbox.kubernetes import programs
@@ -58,7 +58,7 @@ class RealNode:
     def kubelet(self) -> Component:
         """The real one."""
         resolver = self._layout.config / "resolv.conf"
-        command = [self._binaries.kubelet, f"--kubeconfig={self._kubeconfig(NAME)}"]
+        command = [self._binaries.kubelet, f"--kubeconfig={self._layout.kubeconfig_of(NAME)}"]
         command += [f"--hostname-override={NAME}", f"--node-ip={NODE}", f"--node-labels={MODE_LABEL}={MODE_SHARED}"]
         command += [f"--container-runtime-endpoint=unix://{RUNTIME_SOCKET}"]
         if self._binaries.minor < 24:
@@ -73,7 +73,7 @@ class RealNode:
         config = {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
-            "clientConnection": {"kubeconfig": str(self._kubeconfig("kube-proxy"))},
+            "clientConnection": {"kubeconfig": str(self._layout.kubeconfig_of("kube-proxy"))},
             "hostnameOverride": NAME,
             "mode": "iptables",
             "clusterCIDR": PODS,
@@ -99,9 +99,6 @@ class RealNode:
         command = [*entering(self._layout), *_ENVIRONMENT, *command, f"--config={file}"]
         return Component(name, command, f"http://{NODE}:{health_port}/healthz", files)
 
-    def _kubeconfig(self, name: str) -> Path:
-        return self._layout.kubeconfigs / f"{name}.yaml"
-
     def _kubelet_config(self, resolver: Path) -> dict[str, Any]:
         pki = self._layout.pki
         return {
@@ -121,7 +118,7 @@ class RealNode:
             "resolvConf": str(resolver),
             "volumePluginDir": str(self._layout.data / "volume-plugins"),
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{cgroups.ROOT}",
+            "cgroupRoot": f"/{CONTROL_GROUP}",
             "enforceNodeAllocatable": [],
             "failSwapOn": False,
             "oomScoreAdj": 0,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.sandbox.host import mount_points
+from deviceshare.sandbox.host import directories
 from deviceshare.sandbox.kubernetes.binaries import Binaries
 from deviceshare.sandbox.state import Layout, Options, SandboxPlan
 
@@ -13,8 +13,8 @@ from deviceshare.sandbox.state import Layout, Options, SandboxPlan
 def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     """A prepared sandbox; what a node's programs have built in lies under `tmp_path/machine`."""
     machine = tmp_path / "machine"
-    monkeypatch.setattr(mount_points, "_VOLATILE", (f"{machine}/run/runtime",))
-    monkeypatch.setattr(mount_points, "_KEPT", {f"{machine}/lib/kubelet": "data/kubelet"})
+    monkeypatch.setattr(directories, "_VOLATILE", (f"{machine}/run/runtime",))
+    monkeypatch.setattr(directories, "_KEPT", {f"{machine}/lib/kubelet": "data/kubelet"})
     (machine / "lib").mkdir(parents=True)
     layout = Layout(tmp_path / "sandbox")
     with layout.lock():
@@ -24,18 +24,18 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
 
 def test_only_what_was_made_is_removed(layout: Layout, tmp_path: Path) -> None:
     """`lib` was there before."""
-    mount_points.make(layout)
+    directories.create_mount_points(layout)
     assert (tmp_path / "machine/run/runtime").is_dir()
     assert (tmp_path / "machine/lib/kubelet").is_dir()
-    mount_points.remove(layout)
+    directories.remove_mount_points(layout)
     assert list((tmp_path / "machine").rglob("*")) == [tmp_path / "machine/lib"]
 
 
 def test_what_somebody_put_there_stays(layout: Layout, tmp_path: Path) -> None:
     """Another runtime may have started meanwhile."""
-    mount_points.make(layout)
+    directories.create_mount_points(layout)
     (tmp_path / "machine/run/runtime/socket").touch()
-    mount_points.remove(layout)
-    mount_points.remove(layout)
+    directories.remove_mount_points(layout)
+    directories.remove_mount_points(layout)
     assert (tmp_path / "machine/run/runtime/socket").exists()
     assert not (tmp_path / "machine/lib/kubelet").exists()
