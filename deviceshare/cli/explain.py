@@ -1,6 +1,7 @@
 """`deviceshare explain`: why a pod or a group waits, or why it is where it is."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -73,11 +74,7 @@ def explain() -> None:
 @_how
 def group(target: cluster.Target, name: str, output: str, *, details: bool) -> None:
     """Explain the SharedDeviceGroup NAME."""
-
-    async def ask(api: "Api") -> Case:
-        return await _case(api, name)
-
-    case = target.ask(ask)
+    case = target.ask(lambda api: _case(api, name))
     if case.group is None:
         raise click.ClickException(f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg")
     explanation = explain_group(case.seen.fleet, case.group, case.pods, case.home)
@@ -113,14 +110,10 @@ def pod(target: cluster.Target, name: str, namespace: str, output: str, *, detai
 async def _case(api: "Api", name: str) -> Case:
     seen = await look(api)
     found = seen.groups.get(name)
-    home = None
-    if found and found.node:
-        home = seen.fleet.node(found.node)
-        if home is None:  # only shared nodes were listed: is it deleted, or no longer shared?
-            try:
-                home = await api.get(NODES, found.node)
-            except NotFound:
-                home = None
+    home = seen.fleet.node(found.node) if found else None
+    if found and found.node and home is None:  # only shared nodes were listed: is it deleted, or no longer shared?
+        with suppress(NotFound):
+            home = await api.get(NODES, found.node)
     return Case(seen, found, home)
 
 

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 
 import click
 
@@ -36,8 +37,7 @@ def inspect(target: cluster.Target, node: str | None, output: str, *, details: b
     if watch and output not in (TABLE, WIDE):
         raise click.UsageError(f"--watch shows tables: leave out -o {output}, or run the command repeatedly.")
 
-    def picture(seen: ClusterSnapshot) -> Picture:
-        return _picture(seen, node)
+    picture = partial(_picture, node=node)
 
     def parts(shown: Picture) -> list[Part]:
         return view(shown, now=datetime.now(UTC), details=details or node is not None, wide=output == WIDE)

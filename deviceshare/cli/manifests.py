@@ -3,9 +3,9 @@
 An error names the file, the document and the field: nobody finds `Expected int` in 40 documents.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -24,7 +24,6 @@ from deviceshare.domain.objects.workloads import WORKLOADS, Workload, pods_of
 from deviceshare.domain.placement.inventory import take
 
 T = TypeVar("T")
-Named = TypeVar("Named", Group, Node, NodeDevices, Pod, Workload)
 
 
 class UnreadableManifest(click.ClickException):
@@ -91,6 +90,17 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
+_WANTED: Final = {contract.GROUP_KIND: Group, "Pod": Pod, **dict.fromkeys(WORKLOADS, Workload)}
+_GIVEN: Final = {
+    "": PlainNode,
+    "Node": Node,
+    contract.NODE_DEVICES_KIND: NodeDevices,
+    contract.GROUP_KIND: Group,
+    "Pod": Pod,
+}
+"""Kind → what it is read as; a document without a kind is a node in short form."""
+
+
 def wanted(files: Iterable[Path]) -> Wanted:
     """The groups, and the pods of all workloads that name one; other kinds are ignored.
 
@@ -99,14 +109,13 @@ def wanted(files: Iterable[Path]) -> Wanted:
     """
     groups: dict[str, Group] = {}
     pods: list[Pod] = []
-    for document in _documents(files):
-        if document.kind == contract.GROUP_KIND:
-            group = _named(document, document.read(Group))
-            groups[group.name] = replace(group, metadata=replace(group.metadata, uid=f"planned:{group.name}"))
-        elif document.kind == "Pod":
-            pods.append(_named(document, document.read(Pod)))
-        elif document.kind in WORKLOADS:
-            pods += pods_of(document.kind, _named(document, document.read(Workload)))
+    for kind, found in _objects(files, _WANTED):
+        if isinstance(found, Group):
+            groups[found.name] = replace(found, metadata=replace(found.metadata, uid=f"planned:{found.name}"))
+        elif isinstance(found, Pod):
+            pods.append(found)
+        elif isinstance(found, Workload):
+            pods += pods_of(kind, found)
     return Wanted(list(groups.values()), [_in_namespace(pod) for pod in pods if pod.group])
 
 
@@ -116,22 +125,25 @@ def given(file: Path) -> Manifests:
     Raises:
         UnreadableManifest: likewise, or there is no node in the file.
     """
-    found = Manifests([], [], [], [])
-    for document in _documents([file]):
-        if not document.kind:
-            found.nodes.append(_node(document.read(PlainNode)))
-        elif document.kind == "Node":
-            found.nodes.append(_named(document, document.read(Node)))
-        elif document.kind == contract.NODE_DEVICES_KIND:
-            found.ledgers.append(_named(document, document.read(NodeDevices)))
-        elif document.kind == contract.GROUP_KIND:
-            found.groups.append(_named(document, document.read(Group)))
-        elif document.kind == "Pod":
-            found.pods.append(_named(document, document.read(Pod)))
-    if not found.nodes:
+    objects = [_node(each) if isinstance(each, PlainNode) else each for _, each in _objects([file], _GIVEN)]
+    nodes = [each for each in objects if isinstance(each, Node)]
+    if not nodes:
         raise UnreadableManifest(f"{file}: it holds no node; fill it with kubectl get nodes,nodedevices -o yaml")
-    known = {ledger.node for ledger in found.ledgers}
-    return found._replace(ledgers=[*found.ledgers, *(_ledger(n) for n in found.nodes if n.metadata.name not in known)])
+    ledgers = [each for each in objects if isinstance(each, NodeDevices)]
+    known = {ledger.node for ledger in ledgers}
+    ledgers += [_ledger(node) for node in nodes if node.metadata.name not in known]
+    groups = [each for each in objects if isinstance(each, Group)]
+    return Manifests(nodes, ledgers, groups, [each for each in objects if isinstance(each, Pod)])
+
+
+def _objects(files: Iterable[Path], types: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Kind and object of the documents whose kind is one of `types`."""
+    for document in _documents(files):
+        if type_ := types.get(document.kind):
+            found = document.read(type_)
+            if document.kind and not found.metadata.name:
+                raise UnreadableManifest(f"{document}, metadata.name: it is missing")
+            yield document.kind, found
 
 
 def _node(plain: PlainNode) -> Node:
@@ -174,12 +186,6 @@ def _unpacked(where: str, body: Any) -> Iterable[_Document]:
             f"{where}: an object with apiVersion, kind and metadata was expected, not {body!r:.40}"
         )
     yield _Document(where, body)
-
-
-def _named(document: _Document, obj: Named) -> Named:
-    if not obj.metadata.name:
-        raise UnreadableManifest(f"{document}, metadata.name: it is missing")
-    return obj
 
 
 def _in_namespace(pod: Pod) -> Pod:

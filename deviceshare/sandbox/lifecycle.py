@@ -54,6 +54,8 @@ class Sandbox:
         if state is None:
             raise SandboxError(f"No sandbox has run in {layout.directory}.")
         self.plan = layout.plan()
+        self.kubeconfig = layout.kubeconfig
+        """The admin's."""
         self.server = state.server
         """The API server's URL."""
         self.extender_url = f"http://127.0.0.1:{state.ports.extender}"
@@ -63,11 +65,6 @@ class Sandbox:
         self.ui_url = f"http://127.0.0.1:{state.ports.ui}/ui"
         self.deviceshare_command = state.deviceshare_command
         """How this sandbox runs deviceshare, or would."""
-
-    @property
-    def kubeconfig(self) -> Path:
-        """The admin's."""
-        return self.layout.kubeconfig
 
     def kubeconfig_of(self, identity: str) -> Path:
         """Of `alice`, who has the rights of `edit`, or of `deviceshare`, `kube-scheduler`, `kubelet` and the like."""

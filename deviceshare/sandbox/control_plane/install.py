@@ -56,11 +56,11 @@ def local_webhooks(document: Mapping[str, Any], url: str, authority: bytes, mino
 
     `url` has no path; each webhook keeps its own.
     """
-    changed: dict[str, Any] = copy.deepcopy(dict(document))
+    changed = narrow(document, minor)
     for webhook in changed["webhooks"]:
         path = webhook["clientConfig"]["service"]["path"]
         webhook["clientConfig"] = {"url": url + path, "caBundle": base64.b64encode(authority).decode()}
-    return narrow(changed, minor)
+    return changed
 
 
 def narrow(document: Mapping[str, Any], minor: int) -> dict[str, Any]:

@@ -31,12 +31,7 @@ def etcd_cache() -> Path:
 
 def missing(directory: Path, names: Iterable[str]) -> list[str]:
     """Those of these executables that the directory lacks."""
-    return [name for name in names if not executable(directory / name)]
-
-
-def executable(path: Path) -> bool:
-    """Whether it is a file that can be run."""
-    return path.is_file() and os.access(path, os.X_OK)
+    return [name for name in names if not ((path := directory / name).is_file() and os.access(path, os.X_OK))]
 
 
 def architecture() -> str:

@@ -6,7 +6,6 @@ Those of the machine are taken; what it lacks comes from Debian's packages.
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -57,12 +56,10 @@ def require_root() -> None:
 def find(progress: Progress) -> Programs:
     """Finds them, and installs what is missing; raises SandboxError when that can't be done."""
     packages = {package for program, package in _PACKAGES.items() if shutil.which(program, path=PATH) is None}
-    if _plugins() is None:
-        packages.add(_PLUGINS_PACKAGE)
+    packages |= set() if _plugins() else {_PLUGINS_PACKAGE}
     if packages:
         debian.install(sorted(packages), progress)
-    plugins = _plugins()
-    if plugins is None:
+    if not (plugins := _plugins()):
         directories = ", ".join(map(str, _PLUGIN_DIRECTORIES))
         raise SandboxError(f"None of {directories} holds the CNI plugins {', '.join(_PLUGINS)}.")
     return Programs(
@@ -74,8 +71,8 @@ def find(progress: Progress) -> Programs:
     )
 
 
-def _plugins(directories: Sequence[Path] = _PLUGIN_DIRECTORIES) -> Path | None:
-    return next((each for each in directories if not missing(each, _PLUGINS)), None)
+def _plugins() -> Path | None:
+    return next((each for each in _PLUGIN_DIRECTORIES if not missing(each, _PLUGINS)), None)
 
 
 def _path(program: str) -> str:

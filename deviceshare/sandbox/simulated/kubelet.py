@@ -93,7 +93,9 @@ class Kubelet:
         try:
             async with self._slots:
                 if isinstance(step, Patch):
-                    self._pods.put(await self._patch(pod, step))
+                    name, namespace = pod.metadata.name, pod.metadata.namespace
+                    patched = self._api.patch(PODS, name, step.body, namespace=namespace, subresource=step.subresource)
+                    self._pods.put(await patched)
                     return 0
                 if isinstance(step, Remove):
                     await self._remove(pod)
@@ -104,10 +106,6 @@ class Kubelet:
         except ApiError as error:
             log.warning("Failed to take a step", pod=pod.metadata.key, step=type(step).__name__, error=str(error))
             return _RETRY_SECONDS
-
-    async def _patch(self, pod: KubeletPod, step: Patch) -> KubeletPod:
-        name, namespace = pod.metadata.name, pod.metadata.namespace
-        return await self._api.patch(PODS, name, step.body, namespace=namespace, subresource=step.subresource)
 
     async def _remove(self, pod: KubeletPod) -> None:
         """Ends the deletion that somebody began: only a kubelet may set the grace period to 0."""
