@@ -82,7 +82,7 @@ class Target(NamedTuple):
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a click command `--kubeconfig` and `--context`, and hands both to it as `target`."""
+    """Gives a click command `--kubeconfig` and `--context`, and passes both to it as `target`."""
 
     @functools.wraps(command)
     def with_target(*args: Any, kubeconfig: str | None, context: str | None, **kwargs: Any) -> Any:

@@ -22,7 +22,7 @@ Examples:
   deviceshare inspect                  the whole cluster
   deviceshare inspect node-1           one node, device by device
   deviceshare inspect -d -o wide       every device, with model, memory and UUID
-  deviceshare inspect --watch          draw it again at each change, until Ctrl-C
+  deviceshare inspect --watch          redraw at each change, until Ctrl-C
   deviceshare inspect -o json | jq '.waiting[].reason'
 \b
 Exit codes: 0 shown, 1 failed or no such node, 2 wrong flags.""",

@@ -24,7 +24,7 @@ from deviceshare.sandbox import (
     status,
     stop,
 )
-from deviceshare.sandbox.demo.tour import tell
+from deviceshare.sandbox.demo.tour import run_demo
 from deviceshare.sandbox.progress import Progress
 
 _RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -120,7 +120,7 @@ def demo() -> None:
     The exit status is 0 only if every step went as described.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Exit as at Ctrl-C, which stops the sandbox.
-    sys.exit(0 if tell(FilteringConsole(), Progress()) else 1)
+    sys.exit(0 if run_demo(FilteringConsole(), Progress()) else 1)
 
 
 @sandbox.command(short_help="Import an image into the real node.")

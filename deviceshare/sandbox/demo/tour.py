@@ -19,7 +19,7 @@ from deviceshare.sandbox.progress import Progress
 from deviceshare.sandbox.state import Options
 
 
-def tell(console: Console, progress: Progress) -> bool:
+def run_demo(console: Console, progress: Progress) -> bool:
     """Runs the demo; True if every step held. Nothing is left but, after a failure, the logs.
 
     Raises SandboxError when there can't be a sandbox.

@@ -14,16 +14,16 @@ RUNTIME_SOCKET: Final = "/run/containerd/containerd.sock"
 
 
 class Machine(msgspec.Struct):
-    """The running one, as it is written down for those who want in."""
+    """The running machine, as it is recorded for the commands that enter it."""
 
     pid: int
-    """Its first process, by the id that this machine knows it by."""
+    """The id that its first process has on this host."""
     network: int
     """The inode of its network: distinguishes it from a process that has the same id later."""
 
 
 def record(layout: Layout) -> Path:
-    """Where the running machine is written down."""
+    """Where the running machine is recorded."""
     return layout.data / "machine.json"
 
 

@@ -35,7 +35,7 @@ class Apt:
         if not text:
             raise SandboxError(
                 f"No entry under {_ETC} names the distribution {_codename()!r}, so apt can't fetch its sources.",
-                "Add the distribution's own entry to /etc/apt/sources.list.d/ and try again.",
+                "Add the distribution's own entry to /etc/apt/sources.list.d/ and retry.",
             )
         sources.write_text(text)
         settings = {
@@ -84,7 +84,7 @@ class Apt:
     def install(self, packages: Sequence[str]) -> None:
         """Installs packages on the machine, with sudo where this isn't root; raises SandboxError with the command."""
         install = ["apt-get", *self._options, "install", "--yes", "--no-install-recommends", *packages]
-        by_hand = f"Run this and try again: sudo apt-get install --no-install-recommends {' '.join(packages)}"
+        by_hand = f"Run this and retry: sudo apt-get install --no-install-recommends {' '.join(packages)}"
         if os.geteuid() != 0:
             if shutil.which("sudo") is None:
                 raise SandboxError(f"{', '.join(packages)} are missing, and installing them needs root.", by_hand)

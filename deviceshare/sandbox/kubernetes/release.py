@@ -114,8 +114,8 @@ def _fetch(url: str, target: Path, checksum: str) -> None:
         raise _unreachable(url, error) from error
     if digest.hexdigest() != checksum:
         raise SandboxError(
-            f"{url} has the SHA-256 {digest.hexdigest()}, but {checksum} was published for it; it was thrown away.",
-            "Try again, or set another address (DEVICESHARE_RELEASE_URL, DEVICESHARE_ETCD_RELEASE_URL).",
+            f"{url} has the SHA-256 {digest.hexdigest()}, but {checksum} was published for it; it was deleted.",
+            "Retry, or set another address (DEVICESHARE_RELEASE_URL, DEVICESHARE_ETCD_RELEASE_URL).",
         )
 
 

@@ -122,7 +122,7 @@ class RealNode:
             "enforceNodeAllocatable": [],
             "failSwapOn": False,
             "oomScoreAdj": 0,
-            # Tell of a change within a second; of no change as rarely as by default.
+            # Report a change within a second, and no change as rarely as by default.
             "nodeStatusUpdateFrequency": "1s",
             "nodeStatusReportFrequency": "5m",
             # The disk is somebody's, and may be nearly full: no reason to evict pods or to drop images, which nobody
