@@ -1,4 +1,4 @@
-"""The page's scripts, as far as they can be judged without a browser: tests/controlplane/test_ui.py runs them in one."""
+"""The page's scripts, as far as they can be judged without a browser (tests/controlplane/test_ui.py has one)."""
 
 import re
 from pathlib import Path
