@@ -64,6 +64,7 @@ def a_state(*nodes: Json, groups: tuple[Json, ...] = (), waiting: tuple[Json, ..
     replica = {"instance": "replica", "version": "1", "leading": True, "faults": {}}
     return {
         "replica": replica,
+        "labels": {GPU: "NVIDIA GPU"},
         "cluster": {"nodes": nodes, "groups": groups, "waiting": waiting, "total": []},
     }
 
@@ -207,7 +208,9 @@ def test_a_screen_reader_finds_its_way(open_page: Open) -> None:
 def test_no_name_can_turn_into_markup(open_page: Open) -> None:
     """Whoever may name a thing in the cluster would else act in the name of whoever looks."""
     evil = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
-    node = a_node(evil, held(evil, unhealthy=evil, model=evil), {"use": "plugin", "pod": f"ns/{evil}"})
+    node = a_node(
+        evil, held(evil, health="unhealthy", unhealthy=evil, model=evil), {"use": "plugin", "pod": f"ns/{evil}"}
+    )
     why = {"kind": evil, "text": evil, "cure": evil, "details": [evil]}
     node |= {"obstacle": evil, "reasons": [why]}
     waiting = {"pod": evil, "group": evil, "since": evil, "reason": evil, "why": why}
@@ -228,8 +231,8 @@ def test_every_trouble_is_marked_by_more_than_colour(open_page: Open) -> None:
     """With a sign on the tile, and in words."""
     trespass = [{"resource": GPU, "index": 2, "process": "miner"}]
     tiles = [
-        held("a", unhealthy="Xid 79", since="2026-01-01T00:00:00Z"),
-        {"use": "free", "lost": True},
+        held("a", health="unhealthy", unhealthy="Xid 79", since="2026-01-01T00:00:00Z"),
+        {"use": "unusable", "health": "lost", "lost": True},
         held("a", trespasses=trespass),
         {"use": "former", "group": "a"},
         {"use": "plugin", "pod": "ns/jupyter"},
@@ -307,7 +310,7 @@ def test_three_hundred_nodes_stay_usable(open_page: Open) -> None:
     """Found by name, by group and by state; what is shown again in large is what is left."""
     groups = [f"group-{number}" for number in range(300)]
     nodes = [a_node(f"node-{number}", *[held(groups[number])] * 4, *[FREE] * 4) for number in range(300)]
-    nodes[41]["devices"][7]["unhealthy"] = "Xid 48"
+    nodes[41]["devices"][7] |= {"health": "unhealthy", "unhealthy": "Xid 48"}
     page = open_page(json.loads(json.dumps(a_state(*nodes, groups=tuple(map(a_group, groups))))))
     shown, picture, filters = page.locator("#nodes > li h3"), page.locator("#nodes"), page.get_by_role("searchbox")
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from charts import generate as charts
-from deviceshare.domain import vendors
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.bypasses import bypasses
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import inject
@@ -138,6 +138,24 @@ def test_an_ephemeral_container_needs_the_variables_of_its_group_only() -> None:
         ephemeralContainers=[{"name": "debug", "env": [*env, {"name": env[0]["name"], "value": "all"}]}]
     )
     assert "NVIDIA_VISIBLE_DEVICES" in review_ephemeral_containers(overridden, (), a_group())
+
+
+def test_a_group_that_is_another_or_unreadable_narrows_no_check() -> None:
+    """The devices of a pod's own group, recreated under its name since or unreadable, need their variables, too."""
+    env = [{"name": v.env, "valueFrom": {"fieldRef": {"fieldPath": v.field_path}}} for v in (vendors.AMD,)]
+    containers = [{"name": "debug", "env": env}]
+    asks_amd = a_group(resources={"amd.com/gpu": 1})
+    hidden = msgspec.structs.replace(asks_amd.metadata, unreadable={"spec.resources": "Expected object"})
+    unreadable = msgspec.structs.replace(asks_amd, metadata=hidden)
+
+    def bound_by(uid: str) -> Draft:
+        annotations = {contract.GROUP: asks_amd.name, contract.GROUP_UID: uid}
+        body = {"metadata": {"annotations": annotations}, "spec": {"ephemeralContainers": containers}}
+        return msgspec.convert(body, Draft)
+
+    assert review_ephemeral_containers(bound_by(asks_amd.uid), (), asks_amd) == ""
+    assert vendors.NVIDIA.env in review_ephemeral_containers(bound_by("an earlier group's"), (), asks_amd)
+    assert vendors.NVIDIA.env in review_ephemeral_containers(bound_by(asks_amd.uid), (), unreadable)
 
 
 @pytest.mark.parametrize("vendor", vendors.VENDORS, ids=lambda vendor: vendor.name)

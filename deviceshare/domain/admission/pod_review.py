@@ -52,8 +52,11 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
 
 def review_ephemeral_containers(pod: Draft, existing: Collection[str], group: Group | None) -> str:
     """Why ephemeral containers may not be added in this way, or ""; `existing` names those that the pod already has."""
-    if contract.GROUP not in (pod.metadata.annotations or {}):
+    annotations = pod.metadata.annotations or {}
+    if contract.GROUP not in annotations:
         return ""
+    if group and annotations.get(contract.GROUP_UID, group.uid) != group.uid:
+        group = None  # The pod has devices of an earlier group of this name.
     added = [each for each in pod.spec.ephemeral_containers or () if each.name not in existing]
     lacking = [vendor.env for vendor in _vendors(group) if not all(reads(each.env or [], vendor) for each in added)]
     return f"spec.ephemeralContainers: {_NOT_INJECTED.format(f'the env {listed(lacking)}')}" if lacking else ""
@@ -92,5 +95,6 @@ def _spec_fault(pod: Pod, group: Group | None) -> str:
 
 
 def _vendors(group: Group | None) -> Sequence[Vendor]:
-    """Those whose variables a pod of the group needs: all where nobody knows what the group will ask for."""
-    return vendors.vendors_of(group.spec.resources) if group else vendors.VENDORS
+    """Those whose variables a pod of the group needs: all where it isn't known what the group requests."""
+    known = group is not None and not group.metadata.unreadable
+    return vendors.vendors_of(group.spec.resources) if group and known else vendors.VENDORS

@@ -50,7 +50,7 @@ def summary(ledger: NodeDevices) -> dict[str, str]:
         "total": ", ".join(f"{resource}={_total(mine)}" for resource, mine in there.items()),
         "free": ", ".join(f"{resource}={sum(each.free for each in mine)}" for resource, mine in there.items()),
         "held": "; ".join(
-            f"{claim.group}{' (releasing)' if claim.releasing else ''}: {_claimed(s for s in states if s.uid == uid)}"
+            f"{claim.group}{' (releasing)' if claim.releasing else ''}: {_claimed(states, uid)}"
             for uid, claim in claims
         ),
         "reasons": "; ".join(map(str, ledger.status.withheld)),
@@ -63,14 +63,15 @@ def _total(states: list[DeviceState]) -> str:
     return f"{sum(each.offered for each in states)}{f' ({ill})' if ill else ''}"
 
 
-def _claimed(states: Iterable[DeviceState]) -> str:
-    return " ".join(f"{resource}={_indices(mine)}" for resource, mine in by_resource(states).items())
+def _claimed(states: Iterable[DeviceState], uid: str) -> str:
+    mine = (state for state in states if uid in state.holders or state.uid == uid)
+    return " ".join(f"{resource}{_indices(each)}" for resource, each in by_resource(mine).items())
 
 
 def _indices(states: list[DeviceState]) -> str:
-    """The devices of one claim: `0,1 (unhealthy 0; former 3)`."""
+    """The devices of one claim: `=0,1 (unhealthy 0; former 3)`."""
     held = [each for each in states if each.use is not Use.FORMER]
     marked = {str(health): [each for each in held if each.health is health] for health in _ILL}
     marked[Use.FORMER] = [each for each in states if each.use is Use.FORMER]
     marks = "; ".join(f"{word} {numbers(mine)}" for word, mine in marked.items() if mine)
-    return f"{numbers(held)}{f' ({marks})' if marks else ''}"
+    return f"{f'={numbers(held)}' if held else ''}{f' ({marks})' if marks else ''}"

@@ -66,6 +66,8 @@ class DeviceState(Struct, frozen=True):
     uid: str = ""
     """Whose claim it is in, be it as a former device; "" in none."""
     claim: Claim | None = None
+    holders: frozenset[str] = frozenset()
+    """The UIDs of the claims that hold it. Two of them contradict each other; each is judged by all that it names."""
     part: Part | None = None
     """What the node's agent reports of it."""
     pod: str = ""

@@ -25,7 +25,7 @@ def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
     there = {device: device.identity for device in (*ledger.devices, *kept_out)}
     present = set(there.values())
     named = _Names(ledger, there, {part.device: key for key, part in lost.items() if key not in present})
-    held = _held(ledger, named)
+    held, holders = _held(ledger, named), _holders(ledger, named)
     pods, placeholders = _allocated(hardware, named)
     states = []
     for device, identity in named.devices.items():
@@ -37,8 +37,8 @@ def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
         if use is None:
             barred = not health.sound or bool(ledger.metadata.unreadable)
             use = _unclaimed(part, pod, withheld=identity in withheld, left=left, barred=barred)
-        state = DeviceState(device, use, health, uid, claim, part, pod, kept, withheld.get(identity, ""), left)
-        states.append(state)
+        mine, why = holders.get(identity, frozenset()), withheld.get(identity, "")
+        states.append(DeviceState(device, use, health, uid, claim, mine, part, pod, kept, why, left))
     return tuple(sorted(states, key=attrgetter("device")))
 
 
@@ -54,7 +54,7 @@ def ailing(states: Iterable[DeviceState]) -> str:
 
 def held_by(states: Iterable[DeviceState], uid: str) -> list[DeviceState]:
     """Those that the claim of this UID holds; former ones are not among them."""
-    return [state for state in states if state.uid == uid and state.use is not Use.FORMER]
+    return [state for state in states if uid in state.holders]
 
 
 def by_resource(states: Iterable[DeviceState]) -> dict[str, list[DeviceState]]:
@@ -103,10 +103,10 @@ class _Names:
         """The device's identity. A lost one may be known by its number only, from before the node had an agent."""
         if device in self._there:
             return self._there[device]
-        identity = self._present(device).identity
-        if identity in self._known or device.uuid:
-            return identity
-        return self._numbers.get((device.resource, device.index), identity)
+        present = self._present(device)
+        if present.identity in self._known or present.uuid:
+            return present.identity
+        return self._numbers.get((device.resource, device.index), present.identity)
 
     def add(self, device: Device) -> Identity:
         """The device's identity; it is listed from then on, also where the node doesn't have it."""
@@ -127,6 +127,15 @@ def _held(ledger: NodeDevices, named: _Names) -> dict[Identity, tuple[Use, str, 
         for device in claim.former:
             held.setdefault(named.add(device), (Use.FORMER, uid, claim))
     return held
+
+
+def _holders(ledger: NodeDevices, named: _Names) -> dict[Identity, frozenset[str]]:
+    """The UIDs of the claims that hold each device, former ones not among them."""
+    holders: dict[Identity, frozenset[str]] = {}
+    for uid, claim in ledger.claims.items():
+        for identity in map(named.find, claim.devices):
+            holders[identity] = holders.get(identity, frozenset()) | {uid}
+    return holders
 
 
 def _allocated(hardware: Hardware, named: _Names) -> tuple[dict[Identity, str], dict[Identity, str]]:

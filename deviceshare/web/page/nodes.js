@@ -2,14 +2,14 @@
 
 import { paint } from "./colour.js";
 import { element, reconcile } from "./dom.js";
-import { byName, inTrouble, label, lines, sentence, shortName } from "./words.js";
+import { byName, isUnhealthy, label, lines, sentence, shortName } from "./words.js";
 
 // When more nodes than this are shown, the tiles shrink and the names stand below them.
 const LARGE_TILES = 24;
 
-const isUsed = (device) => !["free", "left", "split", "withheld"].includes(device.use);
-const used = (node) => (node.devices ?? []).filter(isUsed).length;
-const size = (node) => (node.devices ?? []).length;
+const sum = (node, name) => (node.counts ?? []).reduce((all, count) => all + count[name], 0);
+const fullness = (node) => sum(node, "allocated") / sum(node, "total");
+const inTrouble = (device) => isUnhealthy(device) || device.trespasses?.length;
 const trouble = (node) => (node.reasons ? 1 : 0) + (node.devices ?? []).filter(inTrouble).length;
 const ORDERS = {
   name: () => 0,

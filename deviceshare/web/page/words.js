@@ -4,7 +4,7 @@ let labels = {};
 
 // What devices are called, by resource, as the server says.
 export function setLabels(named) {
-  labels = named;
+  labels = named ?? {}; // a replica of an older version sends none
 }
 
 // node-2 before node-10.

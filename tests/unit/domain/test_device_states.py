@@ -25,10 +25,11 @@ from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, N
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState, Health, Use
-from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import KEPT_OUT, take
 from deviceshare.domain.placement.replacement import judge
+from deviceshare.loops.protocol.bind import Refused, joinable
 from tests.unit.cli.test_inspect_view import NOW
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_node, free_on
 
@@ -294,3 +295,37 @@ def test_a_withheld_device_is_not_free_although_it_is_offered_too() -> None:
     ledger = a_ledger(Case("", "", Health.HEALTHY, split=False, withheld=True, watched=True))
     offered = replace(ledger, status=replace(ledger.status, devices=[Device(GPU, n) for n in range(3)]))
     assert [device.index for device in free_on(offered)] == [1, 2]
+
+
+def test_a_device_in_two_claims_is_judged_for_either_holder() -> None:
+    """As after an edit by hand: the group that comes first must not join on a broken device, nor be called healthy."""
+    hardware = Hardware(devices=[Part(GPU, 0, uuid="GPU-0", unhealthy=XID)])
+    spec = LedgerSpec({"uid-of-a": Claim("a", [Device(GPU, 0)]), "uid-of-b": Claim("b", [Device(GPU, 0, "GPU-0")])})
+    status = LedgerStatus([Device(GPU, 0)], hardware=hardware)
+    ledger = NodeDevices(ObjectMeta(name="n1"), spec, status)
+    for name in ("a", "b"):
+        assert [state.device.index for state in held_by(device_states(ledger), f"uid-of-{name}")] == [0]
+        with pytest.raises(Refused, match="unhealthy"):
+            joinable(ledger, a_group(name).holder)
+    assert summary(ledger)["held"] == "a: nvidia.com/gpu=0 (unhealthy 0); b: nvidia.com/gpu=0 (unhealthy 0)"
+
+
+def test_a_lost_device_is_not_found_by_the_number_that_another_has_now() -> None:
+    """Also where the other is not offered yet: what is claimed or allocated by that number is the one that is there."""
+    hardware = Hardware(
+        devices=[Part(GPU, 0, uuid="GPU-old", lost=True), Part(GPU, 0, uuid="GPU-new", unhealthy=XID)],
+        allocations=[Allocation(POD, "u", GPU, [0])],
+    )
+    spec = LedgerSpec({"uid-of-a": Claim("a", [Device(GPU, 0)])})
+    ledger = NodeDevices(ObjectMeta(name="n1"), spec, LedgerStatus(hardware=hardware))
+    [state] = held_by(device_states(ledger), "uid-of-a")
+    assert (state.device.uuid, state.unhealthy, state.pod) == ("GPU-new", XID, POD)
+    with pytest.raises(Refused, match="Xid 79"):
+        joinable(ledger, a_group("a").holder)
+
+
+def test_a_claim_of_former_devices_alone_names_no_number_as_held() -> None:
+    """Of a resource of which a group only has what a rebind replaced."""
+    spec = LedgerSpec({"uid-of-a": Claim("a", former=[Device(GPU, 0)])})
+    ledger = NodeDevices(ObjectMeta(name="n1"), spec, LedgerStatus([Device(GPU, 0)]))
+    assert summary(ledger)["held"] == "a: nvidia.com/gpu (former 0)"
