@@ -134,7 +134,7 @@ class Rebinder:
         try:
             # Within the time of a bind: who recreates a lost ledger waits that long for both.
             async with asyncio.timeout(BIND_SECONDS):
-                changed = await protocol.tell(self._term.cluster, key.node, key.uid, pods)
+                changed = await protocol.update_pods(self._term.cluster, key.node, key.uid, pods)
         except TimeoutError:
             raise Unavailable(f"updating pods on node {key.node} took longer than {BIND_SECONDS:g} s") from None
         for pod in changed:
