@@ -1,6 +1,6 @@
 """Structured logs on stderr and Prometheus metrics at /metrics, configured once for the process.
 
-The rest of the program uses `structlog.get_logger(__name__)` for logs and one `Metrics` handed down from the
+The rest of the program uses `structlog.get_logger(__name__)` for logs and one `Metrics` passed on by the
 composition root. The metrics live on a registry of their own, not on the library's global one, so that several can
 exist side by side, as in tests.
 """

@@ -1,4 +1,4 @@
-"""The reconciler of groups: keeps their status true, and records Events for what changed.
+"""The reconciler of groups: writes their statuses, and records Events for what changed.
 
 A status is written only when something in it is wrong. A transition is written at once; everything else (which pods,
 what is in the way) waits a little, so that 500 pods don't make 500 writes. A write to an unbound group makes a bind of
@@ -31,7 +31,7 @@ PODS_SECONDS = 1.0
 PODS_WRITES_A_SECOND = 20
 """Such writes over all groups: each costs the API server as much as a third of a pod."""
 WORDS_SECONDS = 5.0
-"""Between two writes that only change the words in which an unbound group's obstacle is given."""
+"""Between two writes that only change the text of an unbound group's obstacle."""
 GATHER_SECONDS = 0.05
 """Between a change of an unbound group's pods and the work on all of them: a thousand may change at once."""
 UNSETTLED_SECONDS = 2.0

@@ -1,6 +1,6 @@
 """Holders in the API server: the node that one lives on, its pods, and its fence.
 
-The pages of the protocol are given claims and their `Holder`s; what object stands behind a holder is known here.
+The rest of the protocol knows claims and their `Holder`s only; which object a holder is, is known here.
 """
 
 from typing import Any

@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 
 
 async def rebind(cluster: Cluster, name: str, *, opaque: Callable[[str], Collection[str]]) -> Answer | None:
-    """Answers the group's request for other devices, whatever the answer is; None when there is none to be given.
+    """Answers the group's request for other devices; None when there is no request that can be answered now.
 
     `opaque` gives, for a node, the resources of which a device plugin allocated devices, unknown which.
 
@@ -53,7 +53,7 @@ async def update_pods(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]
     """Writes the devices of the holder's claim into the annotations of its pods; returns those that were changed.
 
     `pods` were read before this call, be it from a mirror. The ledger is read after them, and each pod is changed only
-    if nobody wrote it since: so an old leader can't write devices into a pod that a newer one has given up.
+    if nobody wrote it since: so an old leader can't write devices into a pod that a newer one has released.
 
     Raises:
         Conflict: somebody else wrote a pod; retry.
