@@ -89,9 +89,5 @@ class Coverage:
 
 
 def _uncovered(pods: Iterable[Pod], ledger: NodeDevices) -> list[Pod]:
-    return [pod for pod in pods if pod.received and not _covered(pod, ledger)]
-
-
-def _covered(pod: Pod, ledger: NodeDevices) -> bool:
-    claim = ledger.claims.get(pod.holder_uid)
-    return claim is not None and covers(ledger, claim, pod.received)
+    held = ((pod, ledger.claims.get(pod.holder_uid)) for pod in pods if pod.received)
+    return [pod for pod, claim in held if claim is None or not covers(ledger, claim, pod.received)]

@@ -139,7 +139,7 @@ class Ledgers:
         log.info("Deleted ledger", node=name)
 
     def _offer(self, node: Node, hardware: Hardware) -> tuple[Offer, dict[str, str]]:
-        """What the node has for groups, and the words in which each vendor's devices are handed over."""
+        """The node's devices for groups, and how each vendor's are named to its runtime."""
         return handover.apply(take(node, hardware), node.metadata.labels, hardware, self._term.handover)
 
     def _report_faults(self, node: Node, hardware: Hardware) -> None:
