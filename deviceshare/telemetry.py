@@ -1,6 +1,6 @@
 """Structured logs on stderr and Prometheus metrics at /metrics, configured once for the process.
 
-The rest of the program uses `structlog.get_logger(__name__)` for logs and one `Metrics` handed down from the
+The rest of the program uses `structlog.get_logger(__name__)` for logs and one `Metrics` passed on by the
 composition root. The metrics live on a registry of their own, not on the library's global one, so that several can
 exist side by side, as in tests.
 """
@@ -11,6 +11,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from time import perf_counter
 from typing import Literal, Self, TextIO
@@ -104,38 +105,28 @@ class ServerMetrics:
     def __init__(self) -> None:
         # The library's `…_created` series for every counter would double the scrape; nothing reads them.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "deviceshare_requests_total", "Requests answered.", ["verb", "result"], registry=self.registry
-        )
+        self.registry = registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self._requests = counter("deviceshare_requests_total", "Requests answered.", ["verb", "result"])
         self._duration = Histogram(
             "deviceshare_request_duration_seconds",
             "Time taken to answer a request.",
             ["verb"],
             buckets=REQUEST_BUCKETS,
-            registry=self.registry,
+            registry=registry,
         )
-        self._inflight = Gauge(
-            "deviceshare_requests_inflight", "Requests being answered now.", ["verb"], registry=self.registry
-        )
-        self.malformed = Counter(
-            "deviceshare_malformed_requests_total",
-            "Requests that weren't HTTP, by the server that was sent them.",
-            ["server"],
-            registry=self.registry,
-        )
-        self.dropped = Counter(
+        self._inflight = gauge("deviceshare_requests_inflight", "Requests being answered now.", ["verb"])
+        text = "Requests that weren't HTTP, by the server that was sent them."
+        self.malformed = counter("deviceshare_malformed_requests_total", text, ["server"])
+        self.dropped = counter(
             "deviceshare_connections_dropped_total",
             "Connections closed by the server: crowded (the limit of connections was reached), overdue (a request"
             " didn't end in time), handshake (TLS failed).",
             ["server", "reason"],
-            registry=self.registry,
         )
-        build = Gauge(
-            "deviceshare_build_info", "Always 1; the labels say.", ["version", "python"], registry=self.registry
-        )
+        build = gauge("deviceshare_build_info", "Always 1; the labels say.", ["version", "python"])
         build.labels(version=__version__, python=platform.python_version()).set(1)
-        ProcessCollector(registry=self.registry)
+        ProcessCollector(registry=registry)
 
     def request(self, verb: str) -> "MeasuredRequest":
         """Measures the `with` block that answers a request; see `MeasuredRequest`."""

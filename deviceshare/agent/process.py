@@ -67,7 +67,7 @@ class Agent:
             partial(pod_resources.allocations, Path(settings.pod_resources)) if settings.pod_resources else None,
             self._pods,
             lambda: self._judge.known.devices if self._judge.known else (),
-            self._report,
+            lambda: self._lookout.report(),  # noqa: PLW0108 the lookout is built below
             settings.placeholders,
         )
         self._lookout = Lookout(
@@ -114,9 +114,6 @@ class Agent:
         self._lookout.take(sight)
         known = self._judge.known
         self._reader.missing = known is not None and any(part.lost for part in known.devices)
-
-    def _report(self) -> None:
-        self._lookout.report()
 
     def _build_server(self, settings: AgentSettings) -> Server:
         async def usage(_: web.Request) -> web.Response:

@@ -12,8 +12,9 @@ import structlog
 from msgspec import Struct
 
 from deviceshare.certificates import issuance
+from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
-from deviceshare.loops.ports import Cluster, Kind, NotFound
+from deviceshare.loops.ports import Cluster, Kind
 
 log = structlog.get_logger(__name__)
 
@@ -45,13 +46,8 @@ def encode(authorities: Sequence[str]) -> str:
 
 async def read(cluster: Cluster, name: str) -> list[Configuration]:
     """The mutating and the validating configuration of this name, as far as they exist."""
-    found = []
-    for kind in WEBHOOK_CONFIGURATIONS:
-        try:
-            found.append(Configuration(kind, await cluster.get(kind, name)))
-        except NotFound:
-            continue  # not installed, or not yet: no API server calls this webhook
-    return found
+    # One that is missing is not installed, or not yet: no API server calls its webhooks.
+    return [Configuration(kind, each) for kind in WEBHOOK_CONFIGURATIONS if (each := await find(cluster, kind, name))]
 
 
 async def write(cluster: Cluster, configuration: Configuration, bundle: str) -> None:

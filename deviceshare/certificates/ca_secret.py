@@ -46,12 +46,12 @@ def decode(secret: Secret) -> Trust:
 def create_body(name: str, trust: Trust) -> dict[str, Any]:
     """A new Secret with this content."""
     patch = patch_body("", trust)
-    metadata = {"name": name, "labels": {OURS: ""}, "annotations": _given(patch["metadata"]["annotations"])}
-    return {"metadata": metadata, "type": "Opaque", "data": _given(patch["data"])}
+    metadata = {"name": name, "labels": {OURS: ""}, "annotations": _present(patch["metadata"]["annotations"])}
+    return {"metadata": metadata, "type": "Opaque", "data": _present(patch["data"])}
 
 
 def patch_body(version: str, trust: Trust) -> dict[str, Any]:
-    """The merge patch that gives the Secret of this resourceVersion this content."""
+    """The merge patch that writes this content into the Secret of this resourceVersion."""
     until = trust.previous_until.isoformat(timespec="seconds") if trust.previous_until else None
     annotations: dict[str, str | None] = {PREVIOUS_UNTIL: until}
     if not trust.requested:
@@ -90,5 +90,5 @@ def _time(text: str) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _given(values: Mapping[str, str | None]) -> dict[str, str]:
+def _present(values: Mapping[str, str | None]) -> dict[str, str]:
     return {key: value for key, value in values.items() if value is not None}

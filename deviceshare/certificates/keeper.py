@@ -1,4 +1,4 @@
-"""The Keeper reconciles the CAs in their Secret, the bundles in the configurations, and this replica's certificate.
+"""The reconciler of the CAs in their Secret, the bundles in the configurations, and this replica's certificate.
 
 Every replica that serves webhooks reads them every few seconds and writes what is missing. The leader acts at once, the
 others only on what has been missing for a while: the work is done once, and is done even where the leader can't do it
@@ -19,8 +19,9 @@ from msgspec import Struct
 from deviceshare.certificates import ca_bundles, ca_secret, issuance
 from deviceshare.certificates.ca_bundles import Configuration
 from deviceshare.certificates.rotation import Authority, Lifetimes, Served, Trust, advance, signer
+from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import SECRETS, Secret
-from deviceshare.loops.ports import Cluster, NotFound
+from deviceshare.loops.ports import Cluster
 from deviceshare.loops.queue import Later, Queue
 
 log = structlog.get_logger(__name__)
@@ -82,10 +83,7 @@ class Keeper:
         self._why = "the certificate authority has not been read yet"
         self._queue: Queue[str] = Queue("trust", self._reconcile, clock=clock)
         self._queue.add(names.secret)
-
-    async def run(self) -> None:
-        """Reconciles until cancelled."""
-        await self._queue.run()
+        self.run = self._queue.run
 
     def fault(self) -> str:
         """Why no API server could trust this replica now, or ""."""
@@ -103,7 +101,7 @@ class Keeper:
     async def look(self) -> float:
         """One round, with at most one write to each object; returns after how many seconds the next is due."""
         configurations = await ca_bundles.read(self._cluster, self._names.configuration)
-        secret = await self._read_secret()
+        secret = await find(self._cluster, SECRETS, self._names.secret, self._names.namespace)
         if secret is not None and not ca_secret.ours(secret):
             self._report_foreign(secret)
             return self._pace.look
@@ -173,12 +171,6 @@ class Keeper:
         return issuance.new_authority(
             "deviceshare-ca", now=self._now(), lifetime=lifetimes.authority, skew=lifetimes.skew
         )
-
-    async def _read_secret(self) -> Secret | None:
-        try:
-            return await self._cluster.get(SECRETS, self._names.secret, self._names.namespace)
-        except NotFound:
-            return None
 
     async def _write_secret(self, secret: Secret | None, trust: Trust) -> None:
         name, namespace = self._names.secret, self._names.namespace

@@ -9,11 +9,16 @@ needed, handshakes under way end as they began, and clients of a CA that was rem
 import asyncio
 import os
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 log = structlog.get_logger(__name__)
+
+
+_Files = tuple[Path | None, ...]
+_State = tuple[tuple[int, int, int], ...]
 
 
 class UnusableCertificate(Exception):
@@ -69,15 +74,7 @@ class Certificate:
 
     async def watch(self, interval: float = 10.0) -> None:
         """Loads changed files, every `interval` seconds, until cancelled. Unusable files are logged and skipped."""
-        while True:
-            await asyncio.sleep(interval)
-            try:
-                if (state := _state(*self._files)) != self._loaded:
-                    self._handshakes.use(*self._files)
-                    self._loaded = state
-                    log.info("Loaded a new certificate", file=str(self._files[0]))
-            except OSError as error:
-                log.warning("Failed to load a new certificate", file=str(self._files[0]), error=str(error))
+        await _watch(self._files, self._loaded, lambda: self._handshakes.use(*self._files), interval)
 
 
 class MemoryCertificate:
@@ -110,19 +107,27 @@ class MemoryCertificate:
 
     async def watch(self, interval: float = 10.0) -> None:
         """Loads changed client CAs until cancelled. Unusable files are logged and skipped."""
-        while True:
-            await asyncio.sleep(interval)
-            try:
-                if (state := _state(self._clients)) != self._loaded:
-                    if all(self._shown):
-                        self.use(*self._shown)
-                    self._loaded = state
-                    log.info("Loaded new client CAs", file=str(self._clients))
-            except OSError as error:
-                log.warning("Failed to load new client CAs", file=str(self._clients), error=str(error))
+        await _watch((self._clients,), self._loaded, self._use_again, interval)
+
+    def _use_again(self) -> None:
+        if all(self._shown):
+            self.use(*self._shown)
 
 
-def _state(*files: Path | None) -> tuple[tuple[int, int, int], ...]:
+async def _watch(files: _Files, loaded: _State, load: Callable[[], object], interval: float) -> None:
+    """Calls `load` when a file has changed since its state was `loaded`."""
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            if (state := _state(*files)) != loaded:
+                load()
+                loaded = state
+                log.info("Loaded new certificates", file=str(files[0]))
+        except OSError as error:
+            log.warning("Failed to load new certificates", file=str(files[0]), error=str(error))
+
+
+def _state(*files: Path | None) -> _State:
     # The inode distinguishes a replaced file from an old one even where clocks are coarse.
     stats = [file.stat() for file in files if file]
     return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)

@@ -61,7 +61,7 @@ class Cache(Generic[T]):
         self._watchers = [each for each in self._watchers if each != watcher]
 
     def replace(self, objects: Iterable[T], version: str) -> None:
-        """Takes in a list; what is not in it is removed."""
+        """Applies a list; what is not in it is removed."""
         now, before = _revision(version), _revision(self.version)
         if now is None or (before is not None and now < before):
             self._ahead.clear()  # the history went back, by a restored backup: nothing of ours is ahead of it
@@ -77,19 +77,19 @@ class Cache(Generic[T]):
                 self._set(key, obj)
 
     def apply(self, obj: T) -> None:
-        """Takes in an addition or a change from the watch."""
-        self._told(obj.metadata.key, obj.metadata.resource_version, obj)
+        """Applies an addition or a change from the watch."""
+        self._apply(obj.metadata.key, obj.metadata.resource_version, obj)
 
     def remove(self, key: str, version: str) -> None:
-        """Takes in a deletion from the watch."""
-        self._told(key, version, None)
+        """Applies a deletion from the watch."""
+        self._apply(key, version, None)
 
     def advance(self, version: str) -> None:
-        """Takes in a bookmark: everything up to `version` has been sent."""
+        """Applies a bookmark: everything up to `version` has been sent."""
         self.version = version
 
     def put(self, obj: T) -> None:
-        """Takes in what the API server answered to a write of ours, unless the watch has come as far already.
+        """Applies what the API server answered to a write of ours, unless the watch has come as far already.
 
         Only for objects that the mirror's selectors match.
         """
@@ -99,7 +99,7 @@ class Cache(Generic[T]):
         self._ahead[key] = revision
         self._set(key, obj)
 
-    def _told(self, key: str, version: str, obj: T | None) -> None:
+    def _apply(self, key: str, version: str, obj: T | None) -> None:
         self.version = version
         if key in self._ahead:
             if (_revision(version) or 0) < self._ahead[key]:

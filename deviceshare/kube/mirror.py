@@ -90,7 +90,7 @@ class ApiMirror(Cache[T]):
         return self._lost_at is None or time.monotonic() - self._lost_at < self._pace.lost
 
     async def wait_listed(self) -> None:
-        """Returns once the first list has been taken in; the caller bounds the wait."""
+        """Returns once the first list has been applied; the caller bounds the wait."""
         await self._listed.wait()
 
     async def run(self) -> None:
@@ -124,7 +124,7 @@ class ApiMirror(Cache[T]):
         say("Mirror lost its watch", kind=self._kind.plural, relist=self._relist, error=str(error))
 
     async def list(self) -> None:
-        """Takes in everything as it is now; a watch goes on from there. Raises ApiError."""
+        """Lists everything as it is now; a watch goes on from there. Raises ApiError."""
         objects, version = await self._api.snapshot(self._kind, self._namespace, self._selectors, self._decode)
         self.replace(objects, version)
         self.lists += 1

@@ -42,7 +42,7 @@ class Mirrors:
         return all(mirror.synced for mirror in self.by_name.values())
 
     async def wait_listed(self) -> None:
-        """Returns once each has taken in its first list; the caller bounds the wait."""
+        """Returns once each has applied its first list; the caller bounds the wait."""
         for mirror in self.by_name.values():
             await mirror.wait_listed()
 

@@ -9,7 +9,7 @@ it says, so equal Events meet in one object, whichever replica saw them and howe
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import structlog
@@ -43,19 +43,11 @@ class _Note(Struct):
 class EventRecorder:
     """Implements `deviceshare.loops.ports.Recorder`. The owner runs a task with `run()`."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        instance: str,
-        *,
-        capacity: int = CAPACITY,
-        dropped: Callable[[], object] = lambda: None,
-    ) -> None:
-        """`instance` names this process; `dropped` is called for each Event that is dropped."""
+    def __init__(self, cluster: Cluster, instance: str, *, capacity: int = CAPACITY) -> None:
+        """`instance` names this process."""
         self._cluster = cluster
         self._source = {"component": "deviceshare", "host": instance}
         self._capacity = capacity
-        self._dropped = dropped
         self._notes: dict[str, _Note] = {}
         self._noted = asyncio.Event()
 
@@ -74,7 +66,7 @@ class EventRecorder:
             note.last = now
             return
         if len(self._notes) >= self._capacity:
-            self._dropped()
+            _log_dropped(reason, f"{self._capacity} Events are waiting to be posted")
             return
         body = {
             "involvedObject": {
@@ -114,8 +106,7 @@ class EventRecorder:
     def _put_back(self, key: str, note: _Note, error: ApiError) -> None:
         note.tries += 1
         if note.tries >= TRIES or not isinstance(error, Unavailable):
-            self._dropped()
-            log.warning("Recorder dropped an Event", reason=note.body["reason"], error=str(error))
+            _log_dropped(note.body["reason"], str(error))
             return
         if later := self._notes.pop(key, None):
             note.count += later.count
@@ -131,6 +122,10 @@ class EventRecorder:
             await self._cluster.patch(
                 EVENTS, key, {"count": count, "lastTimestamp": note.last}, namespace=note.namespace
             )
+
+
+def _log_dropped(reason: str, error: str) -> None:
+    log.warning("Recorder dropped an Event", reason=reason, error=error)
 
 
 def _pauses() -> Iterator[float]:

@@ -95,7 +95,7 @@ def _joined(answer: Any) -> list[Allocated]:
         for container in pod.containers:
             for devices in container.devices:
                 ids[pod.namespace, pod.name, devices.resource_name].update(devices.device_ids)
-    return [Allocated(*key, tuple(sorted(given))) for key, given in sorted(ids.items()) if given]
+    return [Allocated(*key, tuple(sorted(found))) for key, found in sorted(ids.items()) if found]
 
 
 def _unconnected(socket: Path, error: OSError) -> str:

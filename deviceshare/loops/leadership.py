@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from deviceshare import timestamps
 from deviceshare.domain import contract
+from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import LEASES, Lease
 from deviceshare.loops.ports import ApiError, Cluster, Conflict, NotFound
 
@@ -93,8 +94,7 @@ class Elector:
         except BaseException:
             await self._release()
             raise
-        else:
-            await self._release()
+        await self._release()
 
     async def _term(self, lead: Callable[[], Awaitable[None]]) -> bool:
         """Waits for the lease and leads; returns True when the lease was lost, False when `lead` ended unasked."""
@@ -164,9 +164,8 @@ class Elector:
                             raise _Lost(f"{self._lease.spec.holder_identity or 'no one'} holds the lease")
                     await self._take(self._lease)
             except (Conflict, NotFound):
-                self._lease = (
-                    None  # it was written meanwhile, perhaps by an earlier request of ours: read it before going on
-                )
+                # It was written meanwhile, perhaps by an earlier request of ours: read it before going on.
+                self._lease = None
             except (ApiError, TimeoutError) as error:
                 self._lease = None
                 log.warning("Failed to renew the lease", error=str(error) or "no answer in time")
@@ -175,10 +174,7 @@ class Elector:
         return self._renewed + self._timing.renew_within - self._clock()
 
     async def _read(self) -> Lease | None:
-        try:
-            return await self._cluster.get(LEASES, LEASE_NAME, self._namespace)
-        except NotFound:
-            return None
+        return await find(self._cluster, LEASES, LEASE_NAME, self._namespace)
 
     async def _take(self, lease: Lease | None) -> None:
         """Writes the lease as ours, if it is still as it was read. The time before the request counts, not after."""
@@ -203,7 +199,7 @@ class Elector:
         return await self._cluster.patch(LEASES, LEASE_NAME, body, namespace=self._namespace)
 
     async def _release(self) -> None:
-        """Gives the lease back if it is ours, so that the next leader need not wait for it to run out."""
+        """Releases the lease if it is ours, so that the next leader doesn't wait until it expires."""
         spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": timestamps.micro_now()}
         try:
             async with asyncio.timeout(RELEASE_SECONDS):

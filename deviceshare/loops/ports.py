@@ -160,7 +160,7 @@ class Mirror(Protocol[T_co]):
 
     @property
     def synced(self) -> bool:
-        """Whether the first list has been taken in and the watch has not been lost for long."""
+        """Whether the first list has been applied and the watch has not been lost for long."""
         ...
 
     def get(self, key: str) -> T_co | None:
@@ -170,7 +170,7 @@ class Mirror(Protocol[T_co]):
     def values(self) -> Iterable[T_co]: ...
 
     def put(self, obj: Any) -> None:
-        """Takes in an object as our own write returned it, unless a newer one is held already."""
+        """Applies an object as our own write returned it, unless a newer one is held already."""
         ...
 
     def subscribe(self, watcher: Watcher) -> None:

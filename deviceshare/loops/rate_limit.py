@@ -1,4 +1,4 @@
-"""A rate limit for work that may wait: so many a second over all keys, however many want it at once."""
+"""A rate limit over all keys of a queue."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -7,20 +7,20 @@ K = TypeVar("K", bound=Hashable)
 
 
 class RateLimit(Generic[K]):
-    """A key that asks is given a time and keeps it until its turn is over. No key waits while few ask."""
+    """A key that asks gets a time and keeps it until its turn is over. No key waits while few ask."""
 
     def __init__(self, a_second: float) -> None:
         self._apart = 1 / a_second
         self._next = 0.0
-        self._given: dict[K, float] = {}
+        self._times: dict[K, float] = {}
 
     def at(self, key: K, now: float) -> float:
         """When the key's turn comes, in seconds of the clock of `now`."""
-        if key not in self._given:
-            self._given[key] = max(self._next, now)
-            self._next = self._given[key] + self._apart
-        return self._given[key]
+        if key not in self._times:
+            self._times[key] = max(self._next, now)
+            self._next = self._times[key] + self._apart
+        return self._times[key]
 
     def over(self, key: K) -> None:
-        """The key had its turn, or wants none any more."""
-        self._given.pop(key, None)
+        """The key had its turn, or needs none any more."""
+        self._times.pop(key, None)

@@ -15,7 +15,7 @@ class AddressTurns:
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._taken = False
-        """Whether a turn was given in this round of the event loop, or a request is queued."""
+        """Whether this round of the event loop has had its request, or a request is queued."""
 
     async def turn(self, address: str) -> None:
         """Returns when it is this address's turn."""

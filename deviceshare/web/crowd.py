@@ -6,7 +6,8 @@ the API server, with its few connections and small reviews, is still accepted. A
 answered is spared: it is about to make room anyway.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 
@@ -35,35 +36,28 @@ class Member(Protocol):
         """Closes it at once; called after it has left the crowd."""
 
 
-class _Party:
-    """The connections of one address, in the order in which their last requests ended, and their bytes."""
-
-    __slots__ = ("held", "members")
-
-    def __init__(self) -> None:
-        self.members: dict[Member, int] = {}
-        self.held = 0
-
-
 class Crowd:
     """The connections of one server."""
 
     def __init__(self, bounds: CrowdBounds) -> None:
         self._bounds = bounds
-        self._parties: dict[str, _Party] = {}
-        self.size = 0
-        """Connections."""
+        self._members: dict[Member, int] = {}
+        """The bytes of each connection's request, in the order in which their last requests ended."""
         self.held = 0
         """Bytes of requests that haven't ended."""
 
+    @property
+    def size(self) -> int:
+        """The number of connections."""
+        return len(self._members)
+
     def enter(self, member: Member) -> bool:
         """Adds a new connection; another may be closed for it. False: it doesn't fit, close it."""
-        party = self._parties.setdefault(member.address, _Party())
-        party.members[member] = 0
-        self.size += 1
+        others = list(self._members)
+        self._members[member] = 0
         if self.size <= self._bounds.connections:
             return True
-        victim = self._victim(lambda party, _: len(party.members), but=member)
+        victim = _victim(Counter(each.address for each in self._members), others)
         self.leave(victim or member)
         if victim is not None:
             victim.drop("crowded")
@@ -71,27 +65,21 @@ class Crowd:
 
     def leave(self, member: Member) -> None:
         """Removes a connection that ended; one that left before is ignored."""
-        party = self._parties.get(member.address)
-        if party is None or member not in party.members:
-            return
-        self.settle(member)
-        del party.members[member]
-        self.size -= 1
-        if not party.members:
-            del self._parties[member.address]
+        self.held -= self._members.pop(member, 0)
 
     def take(self, member: Member, size: int) -> bool:
         """Counts bytes of a request that have arrived. False: they don't fit, close the connection."""
-        party = self._parties.get(member.address)
-        if party is None or member not in party.members:
+        if member not in self._members:
             return False
-        party.members[member] += size
-        party.held += size
+        self._members[member] += size
         self.held += size
-        if party.members[member] > self._bounds.request:
+        if self._members[member] > self._bounds.request:
             return False
         while self.held > self._bounds.at_once:
-            victim = self._victim(lambda party, held: party.held if held else 0)
+            weights = Counter[str]()
+            for each, held in self._members.items():
+                weights[each.address] += held
+            victim = _victim(weights, (each for each, held in self._members.items() if held))
             if victim is None or victim is member:
                 return False
             self.leave(victim)
@@ -99,22 +87,13 @@ class Crowd:
         return True
 
     def settle(self, member: Member) -> None:
-        """Forgets the bytes of a request that ended; the connection is now the newest of its address."""
-        party = self._parties.get(member.address)
-        if party is None or member not in party.members:
-            return
-        held = party.members.pop(member)
-        party.members[member] = 0
-        party.held -= held
-        self.held -= held
+        """Forgets the bytes of a request that ended; the connection is now the newest."""
+        if member in self._members:
+            self.leave(member)
+            self._members[member] = 0
 
-    def _victim(self, weigh: Callable[[_Party, int], int], but: Member | None = None) -> Member | None:
-        """The oldest connection of the address that weighs most, among those that can be closed."""
-        eldest: dict[str, tuple[int, Member]] = {}
-        for address, party in self._parties.items():
-            for member, held in party.members.items():
-                weight = weigh(party, held)
-                if weight and not member.answered and member is not but:
-                    eldest[address] = (weight, member)
-                    break
-        return max(eldest.values(), key=lambda each: each[0])[1] if eldest else None
+
+def _victim(weights: Mapping[str, int], candidates: Iterable[Member]) -> Member | None:
+    """The first connection of the address that weighs most, among those that can be closed."""
+    closable = (each for each in candidates if not each.answered)
+    return max(closable, key=lambda each: weights[each.address], default=None)

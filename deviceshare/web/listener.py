@@ -14,10 +14,8 @@ from typing import Any, Final
 
 import structlog
 
-from deviceshare.telemetry import ServerMetrics
-from deviceshare.web.crowd import Crowd
-from deviceshare.web.quoting import Repeats, quoted
-from deviceshare.web.visit import Visit
+from deviceshare.web.quoting import quoted
+from deviceshare.web.visit import ServerContext, Visit
 
 log = structlog.get_logger(__name__)
 
@@ -48,20 +46,14 @@ class Listener:
 
     def __init__(
         self,
-        name: str,
+        context: ServerContext,
         receive: Callable[[str], Visit],
-        crowd: Crowd,
-        metrics: ServerMetrics,
-        repeats: Repeats,
         *,
         tls: ssl.SSLContext | None,
         handshake_timeout: float,
     ) -> None:
-        self._name = name
+        self._context = context
         self._receive = receive
-        self._crowd = crowd
-        self._metrics = metrics
-        self._repeats = repeats
         self._tls: dict[str, object] = {}
         if tls is not None:
             self._tls = {"ssl": tls, "ssl_handshake_timeout": handshake_timeout, "ssl_shutdown_timeout": _TLS_SHUTDOWN}
@@ -93,7 +85,7 @@ class Listener:
             await self.close()
             raise
         for listening in self._sockets:
-            self._accepting.append(asyncio.create_task(self._accept(listening), name=f"accept {self._name}"))
+            self._accepting.append(asyncio.create_task(self._accept(listening), name=f"accept {self._context.name}"))
 
     async def close(self) -> None:
         """Stops accepting, and aborts the handshakes under way."""
@@ -113,8 +105,10 @@ class Listener:
                 accepted, peer = await loop.sock_accept(listening)
             except OSError as error:
                 if not isinstance(error, ConnectionError):  # that is a client that closed its connection early
-                    if (omitted := self._repeats.passes("accept")) is not None:
-                        log.warning("Failed to accept a connection", server=self._name, error=str(error), **omitted)
+                    if (omitted := self._context.repeats.passes("accept")) is not None:
+                        log.warning(
+                            "Failed to accept a connection", server=self._context.name, error=str(error), **omitted
+                        )
                     await asyncio.sleep(0.1)
                 continue
             task = loop.create_task(self._handshake(accepted, str(peer[0])))
@@ -126,18 +120,18 @@ class Listener:
 
     async def _handshake(self, accepted: socket.socket, address: str) -> None:
         visit = self._receive(address)
-        if not self._crowd.enter(visit):
-            self._metrics.dropped.labels(self._name, "crowded").inc()
+        if not self._context.crowd.enter(visit):
+            self._context.count_dropped("crowded")
             accepted.close()
             return
         try:
             accepted.setblocking(False)
             await asyncio.get_running_loop().connect_accepted_socket(lambda: visit, accepted, **self._tls)  # type: ignore[arg-type]
         except (OSError, asyncio.CancelledError) as error:  # ssl.SSLError and TimeoutError are OSErrors
-            self._crowd.leave(visit)
+            self._context.crowd.leave(visit)
             with suppress(OSError):
                 accepted.close()
-            self._metrics.dropped.labels(self._name, "handshake").inc()
-            log.debug("Failed a TLS handshake", server=self._name, peer=address, error=quoted(error))
+            self._context.count_dropped("handshake")
+            log.debug("Failed a TLS handshake", server=self._context.name, peer=address, error=quoted(error))
             if isinstance(error, asyncio.CancelledError):
                 raise

@@ -14,8 +14,8 @@ from deviceshare.telemetry import ServerMetrics
 from deviceshare.web.address_turns import AddressTurns
 from deviceshare.web.crowd import Crowd, CrowdBounds
 from deviceshare.web.listener import Listener
-from deviceshare.web.quoting import Repeats, quoted
-from deviceshare.web.visit import Visit
+from deviceshare.web.quoting import quoted
+from deviceshare.web.visit import ServerContext, Visit
 
 log = structlog.get_logger(__name__)
 
@@ -63,13 +63,11 @@ class Server:
         self._host = host
         self._port = port
         self._tls = tls is not None
-        self._metrics = metrics
-        self._timeout = timeout
         self._draining = False
-        self._repeats = Repeats()
         # Chunks cost a few bytes each: an eighth of the body is enough for any real client.
         request = max_body + max_body // 8 + _HEADERS
-        self._crowd = Crowd(CrowdBounds(connections, request, max(at_once or 8 * max_body, request)))
+        crowd = Crowd(CrowdBounds(connections, request, max(at_once or 8 * max_body, request)))
+        self._context = ServerContext(name, timeout, crowd, metrics)
         app = web.Application(
             middlewares=[_bounded(metrics, max_body, timeout, AddressTurns())], client_max_size=max_body
         )
@@ -77,9 +75,7 @@ class Server:
         app.on_response_prepare.append(self._close_when_draining)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=timeout, handle_signals=False)
         handshake = min(timeout, _HANDSHAKE)
-        self._listener = Listener(
-            name, self._receive, self._crowd, metrics, self._repeats, tls=tls, handshake_timeout=handshake
-        )
+        self._listener = Listener(self._context, self._receive, tls=tls, handshake_timeout=handshake)
 
     @property
     def port(self) -> int:
@@ -114,15 +110,7 @@ class Server:
 
     def _receive(self, address: str) -> Visit:
         assert self._runner.server is not None, "connections are accepted after start only"
-        return Visit(
-            self._runner.server,
-            self._crowd,
-            address,
-            server=self._name,
-            metrics=self._metrics,
-            repeats=self._repeats,
-            timeout=self._timeout,
-        )
+        return Visit(self._runner.server, self._context, address)
 
     async def _close_when_draining(self, _: web.Request, response: web.StreamResponse) -> None:
         if self._draining:

@@ -7,6 +7,7 @@ header, a body or an answer. Bodies are never decompressed.
 """
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
@@ -25,49 +26,36 @@ GRACE: Final = 0.5
 """Seconds, after a request's timeout, to send the answer 503."""
 
 
+@dataclass(frozen=True)
+class ServerContext:
+    """What the connections of one server share."""
+
+    name: str
+    timeout: float
+    """Seconds from the first byte of a request to its answer."""
+    crowd: Crowd
+    metrics: ServerMetrics
+    repeats: Repeats = field(default_factory=Repeats)
+
+    def count_dropped(self, reason: str) -> None:
+        self.metrics.dropped.labels(self.name, reason).inc()
+
+
 class Visit(web.RequestHandler):
     """The handler of one connection, created when it is accepted, before its handshake."""
 
-    __slots__ = (
-        "_closing",
-        "_crowd",
-        "_end",
-        "_metrics",
-        "_repeats",
-        "_server",
-        "_task",
-        "_timeout",
-        "address",
-        "answered",
-        "bound",
-        "deadline",
-    )
+    __slots__ = ("_closing", "_context", "_end", "_task", "address", "answered", "bound", "deadline")
 
-    def __init__(
-        self,
-        manager: web.Server,
-        crowd: Crowd,
-        address: str,
-        *,
-        server: str,
-        metrics: ServerMetrics,
-        repeats: Repeats,
-        timeout: float,
-    ) -> None:
-        loop = asyncio.get_running_loop()
+    def __init__(self, manager: web.Server, context: ServerContext, address: str) -> None:
         super().__init__(
             manager,
-            loop=loop,
+            loop=asyncio.get_running_loop(),
             keepalive_timeout=KEEP_ALIVE,
             access_log=None,  # type: ignore[arg-type] # None turns it off, as AppRunner's own argument of this name does
-            lingering_time=timeout,  # reads the rest of a refused body, or its client would miss the answer
+            lingering_time=context.timeout,  # reads the rest of a refused body, or its client would miss the answer
             auto_decompress=False,
         )
-        self._crowd = crowd
-        self._server = server
-        self._metrics = metrics
-        self._repeats = repeats
-        self._timeout = timeout
+        self._context = context
         self._task = asyncio.current_task()
         self._end: asyncio.TimerHandle | None = None
         self._closing = False
@@ -81,13 +69,13 @@ class Visit(web.RequestHandler):
     def begin(self) -> float:
         """Called at a request's first byte; returns its deadline."""
         if self.deadline is None:
-            self.deadline = self._loop.time() + self._timeout
+            self.deadline = self._loop.time() + self._context.timeout
             self._ends_at(self.deadline + GRACE)
         return self.deadline
 
     def drop(self, reason: str) -> None:
         """Closes the connection at once, whatever is under way."""
-        self._metrics.dropped.labels(self._server, reason).inc()
+        self._context.count_dropped(reason)
         if self.transport is not None:
             self.transport.abort()
         elif self._task is not None:
@@ -103,8 +91,8 @@ class Visit(web.RequestHandler):
         if data:
             if not self._closing:
                 self.begin()
-            if not self._crowd.take(self, len(data)):
-                self._crowd.leave(self)
+            if not self._context.crowd.take(self, len(data)):
+                self._context.crowd.leave(self)
                 self.drop("crowded")
                 return
         super().data_received(data)
@@ -115,14 +103,14 @@ class Visit(web.RequestHandler):
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
-            self._crowd.settle(self)
+            self._context.crowd.settle(self)
             self.deadline, self.bound, self.answered = None, None, False
             self._closing = not resp.keep_alive
             # aiohttp closes an idle connection itself; this timer is later.
             self._ends_at(self._loop.time() + (0 if self._closing else KEEP_ALIVE) + 2 * GRACE)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._crowd.leave(self)
+        self._context.crowd.leave(self)
         if self._end is not None:
             self._end.cancel()
         super().connection_lost(exc)
@@ -137,8 +125,8 @@ class Visit(web.RequestHandler):
         """The answer to a request that isn't HTTP, or whose handler raised."""
         if status >= 500:
             return super().handle_error(request, status, exc)
-        self._metrics.malformed.labels(self._server).inc()
-        log.debug("Received malformed HTTP", server=self._server, peer=self.address, error=quoted(message))
+        self._context.metrics.malformed.labels(self._context.name).inc()
+        log.debug("Received malformed HTTP", server=self._context.name, peer=self.address, error=quoted(message))
         response = web.Response(status=status, text=f"malformed HTTP: {quoted(message)}\n")
         response.force_close()
         return response
@@ -147,11 +135,11 @@ class Visit(web.RequestHandler):
         """Logs a handler's exception, at a limited rate: a client that can cause one must not fill the log."""
         error = kw.get("exc_info")
         if isinstance(error, ConnectionError):
-            log.debug("Lost the client before its answer", server=self._server, error=quoted(error))
+            log.debug("Lost the client before its answer", server=self._context.name, error=quoted(error))
             return
-        if (omitted := self._repeats.passes("exception")) is not None:
+        if (omitted := self._context.repeats.passes("exception")) is not None:
             text = quoted(args[0] if args else "")
-            log.error("Failed to answer a request", server=self._server, where=text, exc_info=error, **omitted)
+            log.error("Failed to answer a request", server=self._context.name, where=text, exc_info=error, **omitted)
 
     def _ends_at(self, when: float) -> None:
         if self._end is not None:
@@ -162,5 +150,5 @@ class Visit(web.RequestHandler):
         self._end = None
         if self.bound is not None and self.bound.when() is None:
             return  # a stream, which ends itself
-        self._crowd.leave(self)
+        self._context.crowd.leave(self)
         self.drop("overdue")

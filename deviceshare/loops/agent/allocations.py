@@ -53,7 +53,7 @@ class Allocations:
         self._trouble = ""
 
     def remember(self, reported: list[Allocation] | None) -> None:
-        """Takes over what an agent before this one reported, until the kubelet has been asked."""
+        """Resumes from the report of the agent before this one, until the kubelet has been asked."""
         if not self.asked:
             self.known = reported
 
@@ -70,27 +70,27 @@ class Allocations:
         try:
             self.known = self._join(await self._kubelet())
             self._incomplete = 0
-            self._say("")
+            self._log_trouble("")
         except Incomplete as error:
             self._incomplete += 1
             if self._incomplete >= PATIENCE:
                 self.known = None
-                self._say(str(error))
+                self._log_trouble(str(error))
         except AllocationsUnknown as error:
             self.known = None
-            self._say(str(error))
+            self._log_trouble(str(error))
         self.asked = True
         if (self.asked, self.known) != before:
             self._changed()
 
     def _join(self, answer: Iterable[PluginAllocation]) -> list[Allocation]:
-        numbers = _numbers(self._parts())
+        numbers = {(part.resource, part.uuid): part.index for part in self._parts() if part.uuid}
         earlier = {allocation.pod: allocation for allocation in self.known or ()}
         joined = []
-        for given in answer:
-            if vendors.vendor_of(vendors.counted_as(given.resource)) is None:
+        for allocated in answer:
+            if vendors.vendor_of(vendors.counted_as(allocated.resource)) is None:
                 continue
-            key = f"{given.namespace}/{given.name}"
+            key = f"{allocated.namespace}/{allocated.name}"
             pod = self._pods.get(key)
             if pod and pod.finished:
                 continue  # its containers are over, the kubelet lists it until it is deleted
@@ -101,25 +101,21 @@ class Allocations:
             uid = pod.metadata.uid if pod else earlier[key].uid if key in earlier else ""
             if not uid:
                 raise Incomplete(f"pod {key} is not known")
-            indices = sorted({_number(numbers, given.resource, device) for device in given.device_ids})
-            joined.append(Allocation(key, uid, given.resource, indices, placeholder=placeholder))
+            indices = sorted({_number(numbers, allocated.resource, device) for device in allocated.device_ids})
+            joined.append(Allocation(key, uid, allocated.resource, indices, placeholder=placeholder))
         return joined
 
     def _is_placeholder(self, pod: NodePod) -> bool:
         """In its own namespace only: else anybody could say which devices groups get."""
         return pod.metadata.namespace == self._namespace and contract.PLACEHOLDER in pod.metadata.labels
 
-    def _say(self, trouble: str) -> None:
+    def _log_trouble(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
             if trouble:
                 log.warning("Agent failed to learn the allocations of device plugins", trouble=trouble)
             else:
                 log.info("Agent learned the allocations of device plugins", allocations=len(self.known or ()))
-
-
-def _numbers(parts: Iterable[Part]) -> Mapping[tuple[str, str], int]:
-    return {(part.resource, part.uuid): part.index for part in parts if part.uuid}
 
 
 def _number(numbers: Mapping[tuple[str, str], int], resource: str, device: str) -> int:

@@ -43,6 +43,7 @@ class Evictions:
         self._wanted: dict[Intruder, float] = {}
         self._evicted: dict[Intruder, float] = {}
         self._queue: Queue[Intruder] = Queue("evictions", self._reconcile, workers=2, clock=clock)
+        self.run = self._queue.run
 
     def want(self, intruder: Intruder) -> None:
         """Has the pod evicted. To be repeated for as long as it is meant."""
@@ -52,10 +53,6 @@ class Evictions:
         if intruder not in self._evicted:
             self._wanted[intruder] = now
             self._queue.add(intruder)
-
-    async def run(self) -> None:
-        """Works until cancelled."""
-        await self._queue.run()
 
     async def _reconcile(self, intruder: Intruder) -> None:
         if intruder in self._evicted or self._clock() - self._wanted.get(intruder, -FRESH_SECONDS) >= FRESH_SECONDS:

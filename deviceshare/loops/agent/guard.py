@@ -49,7 +49,7 @@ class IntruderGuard:
         self._reported: list[Trespass] = []
 
     def remember(self, reported: Iterable[Trespass]) -> None:
-        """Takes over what an agent before this one reported, so that its successor doesn't take it back."""
+        """Resumes from the report of the agent before this one, so that nothing in it is withdrawn."""
         self._reported = list(reported)
 
     def look(self, ledger: NodeDevices, occupants: Iterable[Occupant]) -> Mapping[Finding, Trespass]:
@@ -96,18 +96,12 @@ class IntruderGuard:
     def _warn(self, ledger: NodeDevices, occupant: Occupant, process: str) -> None:
         holders = [claim.holder_name for claim in ledger.claims.values() if occupant.device in ledger.reserved(claim)]
         groups = listed(sorted(holders))
-        log.warning(
-            "Found a trespasser",
-            device=str(occupant.device),
-            groups=groups,
-            pod=occupant.pod,
-            process=process,
-            pid=occupant.pid,
-        )
+        device, pod, pid = str(occupant.device), occupant.pod, occupant.pid
+        log.warning("Found a trespasser", device=device, groups=groups, pod=pod, process=process, pid=pid)
         message = (
             f"process {quoted(process)} (PID {occupant.pid}) uses {occupant.device} of node {self._node.name}, which"
             f" SharedDeviceGroup {groups} holds, but belongs to no pod of it"
         )
-        namespace, _, name = occupant.pod.rpartition("/")
-        pod = Subject(PODS, name, namespace, occupant.pod_uid)
-        self._node.recorder.warn(pod if occupant.pod_uid else node_subject(self._node.name), "Trespass", message)
+        namespace, _, name = pod.rpartition("/")
+        intruder = Subject(PODS, name, namespace, occupant.pod_uid)
+        self._node.recorder.warn(intruder if occupant.pod_uid else node_subject(self._node.name), "Trespass", message)

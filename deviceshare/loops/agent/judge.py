@@ -25,12 +25,7 @@ PATIENCE: Final = 2
 class Judge:
     """Keeps the marks of one node's devices."""
 
-    def __init__(
-        self,
-        node: OwnNode,
-        *,
-        on_xid: Callable[[Xid], object] = lambda _: None,
-    ) -> None:
+    def __init__(self, node: OwnNode, *, on_xid: Callable[[Xid], object] = lambda _: None) -> None:
         """`on_xid` is called with every Xid error."""
         self.known: Hardware | None = None
         """The devices as they were judged last; None until it is known how an earlier agent judged them."""
@@ -41,7 +36,7 @@ class Judge:
         self._trouble: str | None = None
 
     def remember(self, reported: Hardware) -> None:
-        """Takes over the marks of the last report. Without it nothing is judged."""
+        """Resumes from the marks of the last report. Without it nothing is judged."""
         self.known = reported
 
     def judge(self, sight: Sight) -> Hardware | None:

@@ -1,4 +1,4 @@
-"""From each look at the node's devices to the report and the usage that is shown."""
+"""The agent's reconciler: from each reading of the node's devices to its report and its usage."""
 
 from typing import Final
 
@@ -22,16 +22,10 @@ BLIND_SECONDS: Final = 60.0
 
 
 class Lookout:
-    """Takes in sights, and has reported what follows from them."""
+    """Judges sights, and has their results reported."""
 
     def __init__(
-        self,
-        node: OwnNode,
-        *,
-        judge: Judge,
-        guard: IntruderGuard,
-        allocations: Allocations,
-        reporter: Reporter,
+        self, node: OwnNode, *, judge: Judge, guard: IntruderGuard, allocations: Allocations, reporter: Reporter
     ) -> None:
         self.usage = Usage(node.name)
         """The last look's."""
@@ -63,12 +57,11 @@ class Lookout:
         if judged is not None:
             self.hardware = judged
         self.report()
-        self._looked = (
-            self._node.clock()
-        )  # At the end: an agent that fails to judge what it sees doesn't do its work either.
+        # At the end: an agent that fails to judge what it sees doesn't do its work either.
+        self._looked = self._node.clock()
 
     def _remember(self, reported: Hardware) -> None:
-        """Takes over what an agent before this one reported."""
+        """Resumes from the report of the agent before this one."""
         self._judge.remember(reported)
         self._guard.remember(reported.trespasses)
         self._allocations.remember(reported.allocations)
@@ -104,9 +97,8 @@ class Lookout:
 
     def _process(self, occupant: Occupant, process: Running, tenant: Tenant) -> DeviceProcess:
         accused = (occupant.device, occupant.suspect) in self._accused
-        return DeviceProcess(
-            process.pid, process.name, process.memory_mib, tenant.pod, tenant.container, trespass=accused
-        )
+        known = process.pid, process.name, process.memory_mib, tenant.pod, tenant.container
+        return DeviceProcess(*known, trespass=accused)
 
 
 def _occupant(ledger: NodeDevices, part: Part, process: Running, tenant: Tenant) -> Occupant:

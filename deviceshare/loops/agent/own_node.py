@@ -1,4 +1,4 @@
-"""The agent's own node: what is mirrored of it, and where to say what concerns it."""
+"""The agent's own node: its mirrors, its recorder of Events and its clocks."""
 
 import time
 from collections.abc import Callable

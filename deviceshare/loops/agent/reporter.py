@@ -1,4 +1,4 @@
-"""The report of the node's hardware in its NodeDevices, written when and only when it has changed.
+"""The report of the node's hardware in its NodeDevices, written only when it has changed.
 
 Every write makes a bind that is claiming on this node at the moment retry, and thousands of agents write to one API
 server: there is no heartbeat. The fields are the agent's own (server-side apply), so no write conflicts; a report that
@@ -34,6 +34,7 @@ class Reporter:
         self._written = self._kept = Hardware()
         self._missing = False
         self._queue: Queue[str] = Queue("report", self._reconcile, workers=1)
+        self.run = self._queue.run
         node.ledgers.subscribe(lambda change: self._queue.add(change.key))
 
     def want(self, hardware: Hardware) -> None:
@@ -41,10 +42,6 @@ class Reporter:
         if hardware != self._wanted:
             self._wanted = hardware
             self._queue.add(self._node.name)
-
-    async def run(self) -> None:
-        """Works until cancelled."""
-        await self._queue.run()
 
     async def _reconcile(self, _: str) -> None:
         wanted, ledger = self._wanted, self._node.ledger

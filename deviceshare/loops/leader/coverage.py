@@ -1,4 +1,4 @@
-"""Pods that run with devices that no claim covers: the devices are claimed if free, else reported (claims.md, repair).
+"""Coverage of running pods by claims: claims the devices of a pod that has no claim, or reports it (claims.md, repair).
 
 It happens when a ledger is edited by hand, or when evidence contradicted itself as a ledger was recreated. A device
 must never be allocated while a pod uses it, so what is free is claimed; the rest is for a person to decide.
@@ -13,9 +13,9 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.replacement import covers
 from deviceshare.domain.wording import listed
+from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.leader.term import Term
-from deviceshare.loops.ports import NotFound
 from deviceshare.loops.protocol import repair
 from deviceshare.loops.protocol.repair import Holding
 from deviceshare.loops.subjects import subject_of
@@ -44,10 +44,9 @@ class Coverage:
         if not _uncovered(self._term.members.holding(node), ledger):
             self._remember(node, [])
             return
-        try:
-            # The ledger first: a pod bound after it was read has a claim that makes our write fail.
-            ledger = await self._term.cluster.get(NODE_DEVICES, node)
-        except NotFound:
+        # The ledger first: a pod bound after it was read has a claim that makes our write fail.
+        ledger = await find(self._term.cluster, NODE_DEVICES, node)
+        if ledger is None:
             return
         self._term.ledgers.put(ledger)
         pods = await self._term.cluster.list(PODS, label_selector=contract.GROUP)
@@ -90,9 +89,5 @@ class Coverage:
 
 
 def _uncovered(pods: Iterable[Pod], ledger: NodeDevices) -> list[Pod]:
-    return [pod for pod in pods if pod.received and not _covered(pod, ledger)]
-
-
-def _covered(pod: Pod, ledger: NodeDevices) -> bool:
-    claim = ledger.claims.get(pod.holder_uid)
-    return claim is not None and covers(ledger, claim, pod.received)
+    held = ((pod, ledger.claims.get(pod.holder_uid)) for pod in pods if pod.received)
+    return [pod for pod, claim in held if claim is None or not covers(ledger, claim, pod.received)]

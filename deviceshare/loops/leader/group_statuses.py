@@ -1,4 +1,4 @@
-"""The reconciler of groups: keeps their status true, and records Events for what changed.
+"""The reconciler of groups: writes their statuses, and records Events for what changed.
 
 A status is written only when something in it is wrong. A transition is written at once; everything else (which pods,
 what is in the way) waits a little, so that 500 pods don't make 500 writes. A write to an unbound group makes a bind of
@@ -14,12 +14,12 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import Condition
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.barred_pods import barred
+from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES
 from deviceshare.loops.leader.members import WAITING_GROUPS
 from deviceshare.loops.leader.term import Term
-from deviceshare.loops.ports import NotFound
 from deviceshare.loops.protocol import repair
-from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.queue import Queue
 from deviceshare.loops.rate_limit import RateLimit
 from deviceshare.loops.subjects import subject_of
 
@@ -31,7 +31,7 @@ PODS_SECONDS = 1.0
 PODS_WRITES_A_SECOND = 20
 """Such writes over all groups: each costs the API server as much as a third of a pod."""
 WORDS_SECONDS = 5.0
-"""Between two writes that only change the words in which an unbound group's obstacle is given."""
+"""Between two writes that only change the text of an unbound group's obstacle."""
 GATHER_SECONDS = 0.05
 """Between a change of an unbound group's pods and the work on all of them: a thousand may change at once."""
 UNSETTLED_SECONDS = 2.0
@@ -85,9 +85,7 @@ class GroupStatuses:
             self._turns.over(name)
             return
         changes = group_status.transitions(group.status, wanted)
-        rest = self._due(group, prompt=bool(changes) or "phase" in patch) - self._term.clock()
-        if rest > 0:
-            raise Later(rest)
+        self._term.wait_until(self._due(group, prompt=bool(changes) or "phase" in patch))
         body = {"metadata": {"resourceVersion": group.metadata.resource_version}, "status": patch}
         self._term.groups.put(await self._term.cluster.patch(GROUPS, name, body, subresource="status"))
         self._written[name] = self._term.clock()
@@ -104,18 +102,15 @@ class GroupStatuses:
             return False
         self._term.groups.put(written)
         log.warning("Repaired status of group", group=group.name, node=written.node)
-        self._term.recorder.note(
-            subject_of(group), "Repaired", f"its status was lost; its pods run on node {written.node}"
-        )
+        text = f"its status was lost; its pods run on node {written.node}"
+        self._term.recorder.note(subject_of(group), "Repaired", text)
         return True
 
     async def _desired(self, group: Group) -> GroupStatus:
-        if group.node and not self._claimed(group):
-            # The mirrors of groups and ledgers are not in step: a ledger is only missing when a read says so.
-            try:
-                self._term.ledgers.put(await self._term.cluster.get(NODE_DEVICES, group.node))
-            except NotFound:
-                log.debug("Found no ledger of node", node=group.node)
+        # The mirrors of groups and ledgers are not in step: a ledger is only missing when a read says so.
+        claimed = not group.node or self._claimed(group)
+        if not claimed and (seen := await find(self._term.cluster, NODE_DEVICES, group.node)):
+            self._term.ledgers.put(seen)
         home = await self._home(group)
         pods = self._term.members.named(group.name)
         return group_status.desired_status(group, self._term.fleet, home=home, pods=pods, now=timestamps.now())
@@ -128,13 +123,9 @@ class GroupStatuses:
         """The node the group is bound to. The mirror holds shared nodes only; one that is missing there may exist."""
         if not group.node:
             return None
-        node = self._term.fleet.node(group.node)
-        if node is not None:
+        if node := self._term.fleet.node(group.node):
             return node
-        try:
-            return await self._term.cluster.get(NODES, group.node)
-        except NotFound:
-            return None
+        return await find(self._term.cluster, NODES, group.node)
 
     def _due(self, group: Group, *, prompt: bool) -> float:
         """When the group's status may be written."""

@@ -16,9 +16,10 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.placement import handover
 from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
 from deviceshare.domain.wording import listed
+from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.leader.coverage import Coverage
-from deviceshare.loops.leader.term import Term
+from deviceshare.loops.leader.term import Since, Term
 from deviceshare.loops.ports import NotFound
 from deviceshare.loops.protocol import repair
 from deviceshare.loops.queue import Later, Queue
@@ -42,7 +43,7 @@ class Ledgers:
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
         self._fenced_evidence = SharedRead(lambda _: repair.fenced_evidence(term.cluster))
         self._evidence = SharedRead(lambda _: repair.evidence(term.cluster))
-        self._missing_since: dict[str, float] = {}
+        self._missing_since: Since[str] = Since(term)
         self._written: dict[str, float] = {}
         self._faults: dict[str, str] = {}
 
@@ -63,9 +64,8 @@ class Ledgers:
         if seen is None:
             await self._recreate(node)
             return
-        self._missing_since.pop(name, None)
-        owners = {owner.uid for owner in seen.metadata.owner_references}
-        if node.metadata.uid not in owners:
+        self._missing_since.forget(name)
+        if node.metadata.uid not in {owner.uid for owner in seen.metadata.owner_references}:
             await self._adopt(node, seen)
             return
         await self._keep_devices(node, seen)
@@ -73,13 +73,11 @@ class Ledgers:
 
     async def _recreate(self, node: Node) -> None:
         name = node.metadata.name
-        since = self._missing_since.setdefault(name, self._term.clock())
+        since = self._missing_since(name)
 
         async def wait_out_binds() -> None:
             # Binds that began after the ledger was seen missing can't have claimed in it.
-            rest = since + self._term.binds_over - self._term.clock()
-            if rest > 0:
-                raise Later(rest)
+            self._term.wait_until(since + self._term.binds_over)
 
         made, disputed = await repair.recreate(
             self._term.cluster, node, gather=lambda: self._fenced_evidence(""), wait_out_binds=wait_out_binds
@@ -88,9 +86,8 @@ class Ledgers:
         log.info("Created ledger", node=name, claims=len(made.claims))
         if made.claims:
             holders = listed(sorted(claim.holder_name for claim in made.claims.values()))
-            self._term.recorder.note(
-                subject_of(made), "Repaired", f"recreated with what groups and running pods hold: {holders}"
-            )
+            text = f"recreated with what groups and running pods hold: {holders}"
+            self._term.recorder.note(subject_of(made), "Repaired", text)
         self._coverage.report_disputed(name, disputed)
 
     async def _adopt(self, node: Node, seen: NodeDevices) -> None:
@@ -131,11 +128,9 @@ class Ledgers:
         """Deletes the ledger of a node that is no longer shared, once nothing of it is held."""
         if seen is None or seen.claims:
             return
-        try:
-            if (await self._term.cluster.get(NODES, name)).shared:
-                raise Later(1.0)  # The mirror is behind.
-        except NotFound:
-            log.debug("Found no node for ledger", node=name)
+        node = await find(self._term.cluster, NODES, name)
+        if node and node.shared:
+            raise Later(1.0)  # The mirror is behind.
         meta = seen.metadata
         try:
             await self._term.cluster.delete(NODE_DEVICES, name, uid=meta.uid, resource_version=meta.resource_version)
@@ -144,7 +139,7 @@ class Ledgers:
         log.info("Deleted ledger", node=name)
 
     def _offer(self, node: Node, hardware: Hardware) -> tuple[Offer, dict[str, str]]:
-        """What the node has for groups, and the words in which each vendor's devices are handed over."""
+        """The node's devices for groups, and how each vendor's are named to its runtime."""
         return handover.apply(take(node, hardware), node.metadata.labels, hardware, self._term.handover)
 
     def _report_faults(self, node: Node, hardware: Hardware) -> None:
@@ -165,5 +160,6 @@ class Ledgers:
             self._term.recorder.warn(subject_of(node), "DevicesUnknown", text)
 
     def _forget(self, name: str) -> None:
-        for memory in (self._missing_since, self._written, self._faults):
-            memory.pop(name, None)
+        self._missing_since.forget(name)
+        self._written.pop(name, None)
+        self._faults.pop(name, None)

@@ -41,7 +41,7 @@ class Members:
         self._holding = _Index(lambda pod: pod.node if pod.lives and pod.holder_uid and not pod.impostor else "")
 
     def change(self, change: ObjectChange[Pod]) -> None:
-        """Takes in a change of one pod."""
+        """Applies a change of one pod."""
         for index in (self._named, self._pending, self._holding):
             index.change(change)
 

@@ -6,6 +6,7 @@ device that no pod has any more. Claims that were never to be rebound cost one c
 """
 
 import asyncio
+from functools import partial
 
 import structlog
 
@@ -16,12 +17,12 @@ from deviceshare.domain.objects.nodes import rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import replacement
 from deviceshare.loops.leader.releaser import ClaimKey
-from deviceshare.loops.leader.term import Term
+from deviceshare.loops.leader.term import Since, Term
 from deviceshare.loops.ports import ObjectChange, Unavailable
 from deviceshare.loops.protocol import rebind as protocol
 from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.rebind import Answer
-from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.queue import Queue
 from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
@@ -37,8 +38,7 @@ class Rebinder:
     def __init__(self, term: Term) -> None:
         self._term = term
         self.queue: Queue[ClaimKey] = Queue("rebinds", self._reconcile, workers=WORKERS, clock=term.clock)
-        self._standing: dict[ClaimKey, tuple[Claim, float]] = {}
-        """Each claim with former devices as it is, and since when we have seen it so."""
+        self._unchanged_since: Since[ClaimKey] = Since(term)
 
     def enqueue_holder(self, group: Group) -> None:
         """Enqueues the group's claim if a rebind of it was ever requested."""
@@ -69,9 +69,9 @@ class Rebinder:
         ledger = self._term.fleet.ledger(key.node)
         claim = ledger.claims.get(key.uid) if ledger else None
         if ledger is None or claim is None or ledger.metadata.unreadable:
-            self._standing.pop(key, None)
+            self._unchanged_since.forget(key)
             return
-        self._note_standing(key, claim)
+        self._unchanged_since(key, claim)
         group = self._asking(key, ledger, claim)
         if group is not None:
             await self._answer(group.name)
@@ -94,35 +94,24 @@ class Rebinder:
         return [pod for pod in self._term.members.holding(key.node) if pod.holder_uid == key.uid]
 
     async def _answer(self, name: str) -> None:
-        answer = await protocol.rebind(self._term.cluster, name, opaque=self._term.fleet.opaque)
-        if answer is None:
-            return
-        self._term.ledgers.put(answer.ledger)
-        self._report(answer)
+        if answer := await protocol.rebind(self._term.cluster, name, opaque=self._term.fleet.opaque):
+            self._term.ledgers.put(answer.ledger)
+            self._report(answer)
 
     def _report(self, answer: Answer) -> None:
         group, node, verdict = answer.group, answer.ledger.node, answer.verdict
         subject = subject_of(group)
         if verdict.obstacle:
             log.warning("Could not rebind group", group=group.name, node=node, reason=verdict.obstacle)
-            message = (
-                f"it {verdict.obstacle}: ask again when one is, or repair one and record it with deviceshare recover"
-            )
-            self._term.recorder.warn(subject, "RebindImpossible", message)
+            cure = "request it again when one is, or repair one and record it with deviceshare recover"
+            self._term.recorder.warn(subject, "RebindImpossible", f"it {verdict.obstacle}: {cure}")
         elif not verdict.replacements:
-            self._term.recorder.note(
-                subject, "RebindNotNeeded", f"its devices on node {node} are healthy; it keeps them"
-            )
+            text = f"its devices on node {node} are healthy; it keeps them"
+            self._term.recorder.note(subject, "RebindNotNeeded", text)
         else:
-            gone = described(verdict.broken)
+            gone, by = described(verdict.broken), described(verdict.replacements)
+            log.info("Rebound group", group=group.name, node=node, replaced=gone, by=by)
             by_cdi = replacement.by_cdi(answer.ledger, verdict.devices)
-            log.info(
-                "Rebound group",
-                group=group.name,
-                node=node,
-                replaced=gone,
-                by=described(verdict.replacements),
-            )
             when = "pods see that when they are recreated" if by_cdi else "containers see that when they restart"
             message = (
                 f"now holds {described(verdict.devices)} on node {node}; {when};"
@@ -134,7 +123,7 @@ class Rebinder:
         try:
             # Within the time of a bind: who recreates a lost ledger waits that long for both.
             async with asyncio.timeout(BIND_SECONDS):
-                changed = await protocol.tell(self._term.cluster, key.node, key.uid, pods)
+                changed = await protocol.update_pods(self._term.cluster, key.node, key.uid, pods)
         except TimeoutError:
             raise Unavailable(f"updating pods on node {key.node} took longer than {BIND_SECONDS:g} s") from None
         for pod in changed:
@@ -158,18 +147,13 @@ class Rebinder:
             self._term.recorder.warn(subject_of(pod), "DevicesReplaced", message)
 
     async def _release(self, key: ClaimKey) -> None:
-        async def wait_out_binds(claim: Claim) -> None:
-            self._note_standing(key, claim)
-            rest = self._standing[key][1] + self._term.binds_over - self._term.clock()
-            if rest > 0:
-                raise Later(rest)
-
-        written = await protocol.release_former(self._term.cluster, key.node, key.uid, wait_out_binds=wait_out_binds)
+        wait = partial(self._wait_out_binds, key)
+        written = await protocol.release_former(self._term.cluster, *key, wait_out_binds=wait)
         if written is None:
             return
         self._term.ledgers.put(written)
         log.info("Released former devices", node=key.node, holder=str(written.claims[key.uid].holder(key.uid)))
 
-    def _note_standing(self, key: ClaimKey, claim: Claim) -> None:
-        if self._standing.get(key, (None,))[0] != claim:
-            self._standing[key] = claim, self._term.clock()
+    async def _wait_out_binds(self, key: ClaimKey, claim: Claim) -> None:
+        """Raises `Later` until every bind is over that read another state of the claim."""
+        self._term.wait_until(self._unchanged_since(key, claim) + self._term.binds_over)

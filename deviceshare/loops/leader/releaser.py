@@ -1,4 +1,4 @@
-"""The reconciler of claims: which are suspect, and when to collect them (claims.md, collect).
+"""The reconciler of claims: decides which are suspect, and when to collect them (claims.md, collect).
 
 The protocol (protocol/collect.py) is safe whoever begins it, and whenever. What is decided here is only when it is
 worth the requests: at once where a group was deleted or lives elsewhere, since pods may wait for the devices; not while
@@ -9,6 +9,7 @@ since when we have seen it, so a collection that is retried doesn't wait again.
 """
 
 import random
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -17,12 +18,12 @@ from deviceshare import timestamps
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.wording import listed
-from deviceshare.loops.leader.term import Term
+from deviceshare.loops.leader.term import Since, Term
 from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.protocol import collect, holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.collect import Outcome
-from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.queue import Queue
 from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
@@ -37,25 +38,20 @@ class ClaimKey(NamedTuple):
     uid: str
 
 
-class _Mark(NamedTuple):
-    text: str
-    since: float
-
-
 class Releaser:
-    """Collects suspect claims, one by one."""
+    """Keyed by claim."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
         self.queue: Queue[ClaimKey] = Queue("claims", self._reconcile, workers=WORKERS, clock=term.clock)
         self._claims: dict[str, set[ClaimKey]] = {}
         """By the name of the holder."""
-        self._unbound_since: dict[ClaimKey, float] = {}
-        self._marks: dict[ClaimKey, _Mark] = {}
+        self._unbound_since: Since[ClaimKey] = Since(term)
+        self._marked_since: Since[ClaimKey] = Since(term)
         self._in_use: set[ClaimKey] = set()
 
     def change(self, change: ObjectChange[NodeDevices]) -> None:
-        """Takes in a change of a ledger; enqueues each of its claims."""
+        """Enqueues each claim of a changed ledger."""
         for key, name in _claims(change.old):
             self._claims[name].discard(key)
             if not self._claims[name]:
@@ -79,7 +75,7 @@ class Releaser:
         if ledger.metadata.unreadable:
             return
         if claim.releasing:
-            self._stands(key, claim.releasing)
+            self._marked_since(key, claim.releasing)
         if await self._suspect(key, claim):
             await self._collect(key, claim, ledger)
 
@@ -89,21 +85,19 @@ class Releaser:
         if group is not None and group.metadata.unreadable:
             return False
         if group is not None and group.node == key.node:
-            self._unbound_since.pop(key, None)
+            self._unbound_since.forget(key)
             return bool(claim.releasing)  # to have the mark taken away
         lives = key.node in self._term.fleet.pods(key.uid).values()
         if claim.releasing:
             # Begun already, and by what the mirrors know there is nothing to do before its pods change or time passes.
             if not lives and self._term.members.pending(claim.holder_name):
-                self._wait_out_binds(key, claim.releasing)
+                await self._wait_out_binds(key, claim.releasing)
             return not lives
         if group is None or group.node:
             return True
         if lives:
             return False  # Its status was wiped, and the group's reconciler restores its node.
-        rest = self._unbound_since.setdefault(key, self._term.clock()) + BIND_SECONDS - self._term.clock()
-        if rest > 0:
-            raise Later(rest)
+        self._term.wait_until(self._unbound_since(key) + BIND_SECONDS)
         return True
 
     async def _holder(self, key: ClaimKey, claim: Claim) -> Group | None:
@@ -114,12 +108,8 @@ class Releaser:
         return await holders.read(self._term.cluster, claim.holder(key.uid))
 
     async def _collect(self, key: ClaimKey, claim: Claim, ledger: NodeDevices) -> None:
-        async def wait_out_binds(mark: str) -> None:
-            self._wait_out_binds(key, mark)
-
-        outcome = await collect.collect(
-            self._term.cluster, key.node, key.uid, new_mark=new_mark, wait_out_binds=wait_out_binds
-        )
+        wait = partial(self._wait_out_binds, key)
+        outcome = await collect.collect(self._term.cluster, *key, new_mark=new_mark, wait_out_binds=wait)
         if outcome is Outcome.KEPT_IN_USE:
             self._report_use(key, claim)
             return
@@ -144,20 +134,13 @@ class Releaser:
             if pod.holder_uid == key.uid:
                 self._term.recorder.warn(subject_of(pod), "GroupDeleted", message)
 
-    def _stands(self, key: ClaimKey, mark: str) -> None:
-        if key not in self._marks or self._marks[key].text != mark:
-            self._marks[key] = _Mark(mark, self._term.clock())
-
-    def _wait_out_binds(self, key: ClaimKey, mark: str) -> None:
+    async def _wait_out_binds(self, key: ClaimKey, mark: str) -> None:
         """Raises `Later` until every bind is over that began before the claim was marked so."""
-        self._stands(key, mark)
-        rest = self._marks[key].since + self._term.binds_over - self._term.clock()
-        if rest > 0:
-            raise Later(rest)
+        self._term.wait_until(self._marked_since(key, mark) + self._term.binds_over)
 
     def _forget(self, key: ClaimKey) -> None:
-        self._unbound_since.pop(key, None)
-        self._marks.pop(key, None)
+        self._unbound_since.forget(key)
+        self._marked_since.forget(key)
         self._in_use.discard(key)
 
 

@@ -1,8 +1,9 @@
-"""One term as the leader: what all its reconcilers share."""
+"""One term as the leader: the context of all its reconcilers, and how long something has been so in it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -13,11 +14,14 @@ from deviceshare.domain.placement.handover import DEFAULT, HandoverSetting
 from deviceshare.loops.leader.members import Members
 from deviceshare.loops.ports import Cluster, Mirror, Recorder
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
+from deviceshare.loops.queue import Later
+
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """What reconcilers read the cluster from and change it through; the next term gets a new one."""
+    """The cluster, its mirrors and its clock; the next term gets a new one."""
 
     cluster: Cluster
     fleet: Fleet
@@ -35,3 +39,26 @@ class Term:
     clock: Callable[[], float] = time.monotonic
     on_uncovered: Callable[[int], object] = lambda _: None
     """Called with the number of pods that run with devices that another holds, each time it changes."""
+
+    def wait_until(self, due: float) -> None:
+        """Raises `Later` while it is before `due`, by `clock`."""
+        rest = due - self.clock()
+        if rest > 0:
+            raise Later(rest)
+
+
+class Since(Generic[K]):
+    """Since when the value of each key has been seen as it is now, by the term's clock."""
+
+    def __init__(self, term: Term) -> None:
+        self._clock = term.clock
+        self._seen: dict[K, tuple[object, float]] = {}
+
+    def __call__(self, key: K, value: object = None) -> float:
+        """The time when this value, without another one in between, was first passed for the key."""
+        if key not in self._seen or self._seen[key][0] != value:
+            self._seen[key] = value, self._clock()
+        return self._seen[key][1]
+
+    def forget(self, key: K) -> None:
+        self._seen.pop(key, None)

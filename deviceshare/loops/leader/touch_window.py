@@ -1,4 +1,4 @@
-"""The window of touches under way: at most so many pods of one namespace are in kube-scheduler's queue because of us.
+"""The window of touches under way: a limit, for each namespace, on touched pods that kube-scheduler has yet to retry.
 
 kube-scheduler tries one pod after the other, the longest waiting first. A thousand pods touched at once would stand in
 front of all others for many seconds. So each namespace has a few places; a touched pod keeps its place until it
@@ -48,7 +48,7 @@ class TouchWindow:
         return True
 
     def leave(self, pod: Pod) -> None:
-        """Gives the pod's place back, if it has one: it was bound, is gone, or could not be touched."""
+        """Frees the pod's place, if it has one: it was bound, is gone, or could not be touched."""
         if pod.metadata.uid in self._until:
             self._free(pod.metadata.uid)
 

@@ -1,9 +1,9 @@
 """The reconciler of waiting pods that now fit: wakes them by touching an annotation.
 
-kube-scheduler doesn't learn that our devices came free and may leave a pod for minutes.
-Any change of a pod's annotations has the scheduler retry it at once. Of an unbound
-group only the pod that waits longest is touched at first: it takes the group to a node, and then the others are. If 500
-pods were touched for one freed device, the one that gets it would stand in line behind the rest.
+kube-scheduler doesn't learn that our devices came free and may leave a pod for minutes; any change of a pod's
+annotations has it retry the pod at once. Of an unbound group only the pod that waits longest is touched at first: its
+bind chooses the node, and then the others are touched. If 500 pods were touched for one freed device, the one that gets
+it would be queued behind the rest.
 
 A touch may be missed, or something else than devices may be lacking. So while pods wait that should fit, all of them
 are touched again, less and less often. Of each namespace only a few are under way at a time (touch_window.py).
@@ -19,11 +19,11 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.barred_pods import barred
-from deviceshare.loops.kinds import PODS
+from deviceshare.loops.api_objects import annotate
 from deviceshare.loops.leader.members import WAITING_GROUPS
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.leader.touch_window import TouchWindow
-from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
+from deviceshare.loops.ports import ApiError, ObjectChange
 from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ class _Woken(Struct):
 
 
 class Waker:
-    """The reconciler of pods that wait, keyed by their group's name."""
+    """Keyed by the name of the waiting pods' group."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
@@ -69,7 +69,7 @@ class Waker:
         self._window = TouchWindow()
 
     def change(self, change: ObjectChange[Pod]) -> None:
-        """Takes in a change of a pod; enqueues its group if the scheduler refused it."""
+        """Enqueues the group of a changed pod that the scheduler refused."""
         _, old, new = change
         if old and not (new and new.pending):
             self._window.leave(old)
@@ -159,19 +159,10 @@ class Waker:
 
     async def _touch(self, pod: Pod) -> None:
         """Raises Conflict when the pod was written meanwhile; it may have been bound."""
-        meta = pod.metadata
-        body = {
-            "metadata": {
-                "uid": meta.uid,
-                "resourceVersion": meta.resource_version,
-                "annotations": {contract.WOKEN_AT: timestamps.micro_now()},
-            }
-        }
-        try:
-            self._term.pods.put(await self._term.cluster.patch(PODS, meta.name, body, namespace=meta.namespace))
-        except NotFound:
-            return
-        log.info("Woke pod", pod=meta.key, group=pod.group)
+        touched = await annotate(self._term.cluster, pod, {contract.WOKEN_AT: timestamps.micro_now()})
+        if touched is not None:
+            self._term.pods.put(touched)
+            log.info("Woke pod", pod=pod.metadata.key, group=pod.group)
 
 
 def _uids(pods: list[Pod]) -> frozenset[str]:

@@ -1,13 +1,14 @@
-"""The claim protocol's bind: how a group gets its devices and a pod its Binding (claims.md, bind, steps 2 to 5).
+"""The claim protocol's bind: devices for a group, and a Binding for each of its pods (claims.md, bind, steps 2 to 5).
 
-Every step is one request; `Binder` (binding.py) puts them in order, step 4 being `holders.settle`. A process may stop
-for ever between any two, and any number of processes may be at work: what holds then is explored by
+Every step is one request; `Binder` (replica/binder.py) puts them in order, step 4 being `holders.settle`. A process may
+stop for ever between any two, and any number of processes may be at work: what holds then is explored by
 tests/unit/loops/test_protocol.py, which drives the Binder. Change them only with it.
 
 G is the group, L the NodeDevices of the node, P the pod.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects import ledger
@@ -16,9 +17,11 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Holder, Request
 from deviceshare.domain.placement import allocation
-from deviceshare.domain.placement.device_states import ailing, device_states, held_by
+from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.handover import as_claimed
-from deviceshare.domain.placement.replacement import told, untellable
+from deviceshare.domain.placement.join_obstacles import joining_obstacle
+from deviceshare.domain.placement.replacement import told
+from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 
@@ -37,7 +40,7 @@ class Refused(Exception):
 
 
 class Moved(Conflict):
-    """Somebody wrote the pod since it was read: `pod` is what it says now. The ledger must be read again after it."""
+    """Somebody wrote the pod since it was read; `pod` is the new one. The ledger must be read again after it."""
 
     def __init__(self, pod: Pod) -> None:
         super().__init__(f"pod {pod.metadata.key} was written meanwhile")
@@ -59,22 +62,18 @@ def joinable(seen: NodeDevices, holder: Holder) -> Devices:
     `seen` is of a GET that began after the bind arrived and its pod was read; several binds may share that GET.
 
     Raises:
-        Refused: the claim is not there, is being released, or holds a device that is unhealthy or can't be handed over.
+        Refused: the claim is not there, or there is a `joining_obstacle`.
     """
     claim = seen.claims.get(holder.uid)
     if claim is None:
         raise Refused(f"the claim of {holder} on node {seen.node} is missing; it is being repaired")
-    if claim.releasing:
-        raise Refused(f"the devices of {holder} on node {seen.node} are being released")
-    if broken := ailing(held_by(device_states(seen), holder.uid)):
-        raise Refused(f"{broken} of {holder}: deviceshare rebind {holder.name}")
-    if fault := untellable(seen, claim):
-        raise Refused(fault)
+    if reason := joining_obstacle(seen, device_states(seen), holder):
+        raise Refused(reason)
     return tuple(sorted(claim.devices))
 
 
 async def claim(cluster: Cluster, request: Request, node: str) -> NodeDevices:
-    """Step 3: the ledger with a claim of a holder that lives nowhere yet, which is made unless it is there.
+    """Step 3: the ledger with a claim of a holder that lives nowhere yet; writes the claim unless it is there.
 
     Raises:
         Refused: too few devices are free, or the claim is for what the holder requested before it was changed.
@@ -105,7 +104,7 @@ async def attach(
     handover: Mapping[str, str],
     timeout: float,
 ) -> None:
-    """Step 5: gives the pod its node and its devices in one write, within `timeout` seconds.
+    """Step 5: writes the pod's node and its devices in one Binding, within `timeout` seconds.
 
     `handover` is that of the ledger from which the devices were read.
 
@@ -166,14 +165,10 @@ async def fence_pod(cluster: Cluster, pod: Pod, mark: str) -> None:
     Raises:
         ApiError: the pod could not be written.
     """
-    meta = pod.metadata
-    if meta.annotations.get(contract.BIND_FENCE) == mark:
+    if pod.metadata.annotations.get(contract.BIND_FENCE) == mark:
         return
-    body = {"metadata": {"resourceVersion": meta.resource_version, "annotations": {contract.BIND_FENCE: mark}}}
-    try:
-        await cluster.patch(PODS, meta.name, body, namespace=meta.namespace)
-    except (Conflict, NotFound):
-        return
+    with suppress(Conflict):
+        await annotate(cluster, pod, {contract.BIND_FENCE: mark})
 
 
 async def read_ledger(cluster: Cluster, node: str) -> NodeDevices:
@@ -183,7 +178,6 @@ async def read_ledger(cluster: Cluster, node: str) -> NodeDevices:
         Refused: the node has no ledger.
         ApiError: it could not be read.
     """
-    try:
-        return await cluster.get(NODE_DEVICES, node)
-    except NotFound:
-        raise Refused(f"the devices of node {node} are not known yet, or its ledger is being repaired") from None
+    if seen := await find(cluster, NODE_DEVICES, node):
+        return seen
+    raise Refused(f"the devices of node {node} are not known yet, or its ledger is being repaired")

@@ -1,4 +1,4 @@
-"""The claim protocol's collect: how a claim that nobody needs is released (claims.md, collect).
+"""The claim protocol's collect: releases a claim that no holder needs (claims.md, collect).
 
 A claim is suspect when its holder is gone, lives elsewhere, or has been unbound for longer than a bind may take. Only
 suspicion is needed to begin: every step looks again, and each can be the last that this process takes.
@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 
 from deviceshare.domain.objects import ledger
+from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.ports import Cluster, NotFound
+from deviceshare.loops.ports import Cluster
 from deviceshare.loops.protocol import bind, holders
 
 
@@ -33,7 +34,7 @@ async def collect(
     """Releases the claim of the holder `uid` on the node, unless it turns out to be needed.
 
     Args:
-        new_mark: makes a mark that was never written before.
+        new_mark: returns a mark that was never written before.
         wait_out_binds: called with the mark; returns once that mark has stood for as long as a bind may take, so that
             every bind that began before it has ended or given up.
 
@@ -41,12 +42,8 @@ async def collect(
         Conflict: somebody else wrote L or the holder; retry later.
         ApiError: a request failed; retry later.
     """
-    try:
-        seen = await cluster.get(NODE_DEVICES, node)
-    except NotFound:
-        return Outcome.ABSENT
-    claim = seen.claims.get(uid)
-    if claim is None:
+    seen = await find(cluster, NODE_DEVICES, node)
+    if seen is None or (claim := seen.claims.get(uid)) is None:
         return Outcome.ABSENT
     # 1. From here on nobody joins by this claim.
     mark = claim.releasing or new_mark()

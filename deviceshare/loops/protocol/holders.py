@@ -1,6 +1,6 @@
-"""Holders as the claim protocol finds them in the API server: where one lives, which pods are its, and its fence.
+"""Holders in the API server: the node that one lives on, its pods, and its fence.
 
-The pages of the protocol are given claims and their `Holder`s; what object stands behind a holder is known here.
+The rest of the protocol knows claims and their `Holder`s only; which object a holder is, is known here.
 """
 
 from typing import Any
@@ -10,17 +10,15 @@ from deviceshare.domain.objects.devices import Devices, selected
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Holder
+from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, PODS
-from deviceshare.loops.ports import Cluster, NotFound
+from deviceshare.loops.ports import Cluster
 
 
 async def read(cluster: Cluster, holder: Holder) -> Group | None:
     """The holder as it is now; None when it is gone, though another may have its name. Raises ApiError."""
-    try:
-        group = await cluster.get(GROUPS, holder.name)
-    except NotFound:
-        return None
-    return group if group.uid == holder.uid else None
+    group = await find(cluster, GROUPS, holder.name)
+    return group if group and group.uid == holder.uid else None
 
 
 async def home(cluster: Cluster, holder: Holder) -> str:

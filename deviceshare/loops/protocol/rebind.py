@@ -1,4 +1,4 @@
-"""The claim protocol's rebind: a group gets other devices in place of unhealthy ones (claims.md, rebind).
+"""The claim protocol's rebind: replaces the unhealthy devices of a group (claims.md, rebind).
 
 The group stays where it is, and keeps its healthy devices. What is replaced stays reserved in the claim until no
 bind or pod can have it any more. Every step looks again, and each can be the last that this process takes.
@@ -13,13 +13,14 @@ from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import replacement
 from deviceshare.domain.placement.replacement import Replacement
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.ports import Cluster, NotFound
+from deviceshare.loops.api_objects import annotate, find
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
+from deviceshare.loops.ports import Cluster
 from deviceshare.loops.protocol import bind, holders
 
 
 class Answer(NamedTuple):
-    """What came of a request: the ledger as written and what was done."""
+    """The answer to a request: the ledger as written, and what was replaced or why nothing was."""
 
     group: Group
     ledger: NodeDevices
@@ -27,7 +28,7 @@ class Answer(NamedTuple):
 
 
 async def rebind(cluster: Cluster, name: str, *, opaque: Callable[[str], Collection[str]]) -> Answer | None:
-    """Answers the group's request for other devices, whatever the answer is; None when there is none to be given.
+    """Answers the group's request for other devices; None when there is no request that can be answered now.
 
     `opaque` gives, for a node, the resources of which a device plugin allocated devices, unknown which.
 
@@ -36,15 +37,11 @@ async def rebind(cluster: Cluster, name: str, *, opaque: Callable[[str], Collect
         ApiError: a request failed; retry.
     """
     # The group first: a leader that wakes late with an older request must not win over the answer to a newer one.
-    try:
-        group = await cluster.get(GROUPS, name)
-        if not group.node:
-            return None
-        seen = await cluster.get(NODE_DEVICES, group.node)
-    except NotFound:
+    group = await find(cluster, GROUPS, name)
+    if group is None or not group.node:
         return None
-    claim = seen.claims.get(group.uid)
-    if claim is None or not replacement.awaits(group, seen, claim):
+    seen = await find(cluster, NODE_DEVICES, group.node)
+    if seen is None or (claim := seen.claims.get(group.uid)) is None or not replacement.awaits(group, seen, claim):
         return None
     verdict = replacement.judge(seen, claim, opaque(group.node))
     patch = replacement.rebind_patch(seen, group.uid, group.rebind, verdict)
@@ -52,35 +49,22 @@ async def rebind(cluster: Cluster, name: str, *, opaque: Callable[[str], Collect
     return Answer(group, written, verdict)
 
 
-async def tell(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]) -> list[Pod]:
-    """Writes what the holder's claim has into the annotations of its pods; answers with those that were changed.
+async def update_pods(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]) -> list[Pod]:
+    """Writes the devices of the holder's claim into the annotations of its pods; returns those that were changed.
 
     `pods` were read before this call, be it from a mirror. The ledger is read after them, and each pod is changed only
-    if nobody wrote it since: so an old leader can't write devices into a pod that a newer one has given up.
+    if nobody wrote it since: so an old leader can't write devices into a pod that a newer one has released.
 
     Raises:
         Conflict: somebody else wrote a pod; retry.
         ApiError: a request failed; retry.
     """
-    try:
-        seen = await cluster.get(NODE_DEVICES, node)
-    except NotFound:
+    seen = await find(cluster, NODE_DEVICES, node)
+    if seen is None or (claim := seen.claims.get(uid)) is None:
         return []
-    claim = seen.claims.get(uid)
-    if claim is None:
-        return []
-    changed = []
-    for pod in pods:
-        annotations = replacement.telling(pod, seen, claim)
-        if not annotations:
-            continue
-        meta = pod.metadata
-        body = {"metadata": {"resourceVersion": meta.resource_version, "annotations": annotations}}
-        try:
-            changed.append(await cluster.patch(PODS, meta.name, body, namespace=meta.namespace))
-        except NotFound:
-            continue  # It has ended, and its name is nobody's or another pod's.
-    return changed
+    changes = [(pod, replacement.telling(pod, seen, claim)) for pod in pods]
+    written = [await annotate(cluster, pod, annotations) for pod, annotations in changes if annotations]
+    return [pod for pod in written if pod is not None]  # Others have ended.
 
 
 async def release_former(
@@ -95,12 +79,8 @@ async def release_former(
         Conflict: somebody else wrote the ledger; retry.
         ApiError: a request failed; retry.
     """
-    try:
-        seen = await cluster.get(NODE_DEVICES, node)
-    except NotFound:
-        return None
-    claim = seen.claims.get(uid)
-    if claim is None or not claim.former:
+    seen = await find(cluster, NODE_DEVICES, node)
+    if seen is None or (claim := seen.claims.get(uid)) is None or not claim.former:
         return None
     holder = claim.holder(uid)
     for pod in await holders.pods(cluster, holder):

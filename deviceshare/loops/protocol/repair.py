@@ -1,4 +1,4 @@
-"""The claim protocol's repair: what was lost is rebuilt from what is left (claims.md, repair). The leader's work.
+"""The claim protocol's repair: recreates lost ledgers and statuses from other evidence (claims.md, repair).
 
 Ownership is written in three places (the claim, the group's status, the annotations of live pods), so any one of them
 can be deleted by hand and is recreated from the others. What contradicts is reported, never guessed.
@@ -16,6 +16,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Holder
+from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound, Undecodable
 from deviceshare.loops.protocol import holders
@@ -81,10 +82,7 @@ async def _fenced(cluster: Cluster, group: Group) -> Group | None:
         return None
     except Conflict:
         # It may just have been bound: what it says now counts.
-        try:
-            return await cluster.get(GROUPS, group.name)
-        except NotFound:
-            return None
+        return await find(cluster, GROUPS, group.name)
 
 
 async def recreate(
@@ -98,7 +96,7 @@ async def recreate(
     pods, may have read other devices in the ledger than anything else names.
 
     Raises:
-        AlreadyExists: somebody else made it.
+        AlreadyExists: somebody else created it.
         ApiError: a request failed; retry.
     """
     name = node.metadata.name
@@ -109,7 +107,7 @@ async def recreate(
         await wait_out_binds()
         pods = await cluster.list(PODS, label_selector=contract.GROUP)
     _refuse_hidden(groups, pods, name)
-    kept, disputed = reconcile_holdings(_spoken_for([], groups, pods, name))
+    kept, disputed = reconcile_holdings(_all_holdings([], groups, pods, name))
     body = ledger.new_ledger(node, {h.holder.uid: ledger.claim_of(*h) for h in kept})
     return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
 
@@ -133,7 +131,7 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
     groups, pods = await gather()
     _refuse_hidden(groups, pods, node)
     claims = [Holding(c.holder(uid), tuple(c.devices), tuple(c.former)) for uid, c in seen.claims.items()]
-    kept, disputed = reconcile_holdings(_spoken_for(claims, groups, pods, node), present=seen.present)
+    kept, disputed = reconcile_holdings(_all_holdings(claims, groups, pods, node), present=seen.present)
     for holding in kept:
         uid = holding.holder.uid
         claim = seen.claims.get(uid)
@@ -149,7 +147,7 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
 
 
 async def readopt(cluster: Cluster, name: str) -> Group | None:
-    """Gives a group whose status was wiped its node again, from its live pods and their claim.
+    """Restores the node of a group whose status was wiped, from its live pods and their claim.
 
     Returns:
         The group as written, or None when there is nothing to repair or the pods contradict each other.
@@ -158,11 +156,8 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
         Conflict: somebody else wrote G or L; retry.
         ApiError: a request failed; retry.
     """
-    try:
-        group = await cluster.get(GROUPS, name)
-    except NotFound:
-        return None
-    if group.node or group.deleting:
+    group = await find(cluster, GROUPS, name)
+    if group is None or group.node or group.deleting:
         return None
     pods = await holders.pods(cluster, group.holder)
     mine = [pod for pod in pods if pod.holds(group.uid, pod.node)]
@@ -170,12 +165,10 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
     if len(homes) != 1 or any(pod.metadata.hides("metadata.annotations") for pod in mine):
         return None
     node = homes.pop()
-    try:
-        seen = await cluster.get(NODE_DEVICES, node)
-    except NotFound:
+    seen = await find(cluster, NODE_DEVICES, node)
+    if seen is None:
         return None
-    claim = seen.claims.get(group.uid)
-    if claim is not None:
+    if (claim := seen.claims.get(group.uid)) is not None:
         if claim.releasing:
             # A collector is at it and may have looked for pods already. Without the mark its last write fails; were it
             # to mark the claim again, its fence would fail our settling.
@@ -217,12 +210,12 @@ def _refuse_hidden(groups: Iterable[Group], pods: Iterable[Pod], node: str) -> N
             raise Undecodable(f"pod {meta.key} may hold devices of node {node}, but can't be read ({meta.fault})")
 
 
-_AS_TOLD = NodeDevices().present
-"""By number, as in a ledger that is gone: it has no UUIDs."""
+_BY_NUMBER = NodeDevices().present
+"""As in a ledger that is gone: it has no UUIDs."""
 
 
 def reconcile_holdings(
-    holdings: Iterable[Holding], present: Callable[[Device], Device] = _AS_TOLD
+    holdings: Iterable[Holding], present: Callable[[Device], Device] = _BY_NUMBER
 ) -> tuple[list[Holding], list[Holding]]:
     """Joins the holdings of each holder, earlier evidence first, and sets aside what would give a device two owners.
 
@@ -255,11 +248,11 @@ def _joined(holdings: list[Holding], present: Callable[[Device], Device]) -> Hol
     return newest._replace(former=tuple(sorted(every.values())))
 
 
-def _spoken_for(claims: list[Holding], groups: Iterable[Group], pods: Iterable[Pod], node: str) -> list[Holding]:
+def _all_holdings(claims: list[Holding], groups: Iterable[Group], pods: Iterable[Pod], node: str) -> list[Holding]:
     """All evidence for the node. A group's status names no UUIDs, so it counts only where nothing else is evidence."""
-    told = [*claims, *_of_pods(pods, node)]
-    known = {holding.holder.uid for holding in told}
-    return [*told, *(holding for holding in _of_groups(groups, node) if holding.holder.uid not in known)]
+    named = [*claims, *_of_pods(pods, node)]
+    known = {holding.holder.uid for holding in named}
+    return [*named, *(holding for holding in _of_groups(groups, node) if holding.holder.uid not in known)]
 
 
 def _of_groups(groups: Iterable[Group], node: str) -> Iterable[Holding]:

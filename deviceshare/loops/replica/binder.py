@@ -1,8 +1,8 @@
 """The bind that the extender serves: assume, write, then confirm or forget.
 
 The claim protocol (protocol/bind.py) decides and is safe whatever this process believes. What is added here makes it
-fast and calm: devices are taken in memory at once, so that the pods scheduled meanwhile go to the same node; binds of
-one group that arrive together follow one another instead of colliding; reads are shared; every bind ends in time.
+fast: devices are assumed in memory at once, so that the pods scheduled meanwhile go to the same node; binds of one
+group that arrive together follow one another instead of conflicting; reads are shared; every bind ends in time.
 """
 
 import asyncio
@@ -19,8 +19,9 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle
+from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.ports import Cluster, Conflict, Mirror, NotFound
+from deviceshare.loops.ports import Cluster, Conflict, Mirror
 from deviceshare.loops.protocol import bind, holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDING_SECONDS, Moved, Refused
 from deviceshare.loops.shared_read import SharedRead
@@ -121,7 +122,7 @@ class Binder:
         obstacle = pod_obstacle(pod, group)
         if obstacle or group is None:
             raise Refused(obstacle or missing(pod))
-        # Of those who waited for a bind that failed, the first to wake begins another, for which the rest wait again.
+        # Of the binds that waited for one that failed, the first to wake begins another, for which the rest wait again.
         while not group.node and (settling := self._settling.get(group.uid)):
             # Shielded: others wait for the same bind, and one of them may give up.
             group = await asyncio.shield(settling) or group
@@ -141,7 +142,7 @@ class Binder:
     async def _settle(self, group: Group, node: str) -> Group:
         """Steps 3 and 4, once for all binds of the group that are under way in this process."""
         if reason := self._fleet.opacity(group.request, node):
-            raise Refused(reason)  # Since filter said yes, the device plugin's kubelet may have been given a pod.
+            raise Refused(reason)  # Since filter, the node may have got a pod with devices of the device plugin.
         devices = allocation.choose(group.request, self._fleet.available(node))
         if devices is not None:
             self._fleet.assume(group.uid, node, devices)
@@ -155,17 +156,16 @@ class Binder:
             log.info("Bound group", group=group.name, node=node, devices=settled.status.selected_devices)
             return settled
         finally:
-            # Either the mirrors hold the outcome now, or there is none: the assumption has served its time.
+            # Either the mirrors hold the outcome now, or there is none: forget what was assumed.
             del self._settling[group.uid]
             outcome.set_result(settled)
             self._fleet.forget(group.uid)
 
     async def _read_pod(self, namespace: str, name: str, uid: str) -> Pod:
         """A pod that this process was never asked about: it restarted between filter and bind."""
-        try:
-            pod = await self._cluster.get(PODS, name, namespace)
-        except NotFound:
-            raise Refused(f"pod {namespace}/{name} is gone") from None
+        pod = await find(self._cluster, PODS, name, namespace)
+        if pod is None:
+            raise Refused(f"pod {namespace}/{name} is gone")
         if uid and pod.metadata.uid != uid:
             raise Refused(f"pod {namespace}/{name} was recreated; the new pod is scheduled separately")
         return pod

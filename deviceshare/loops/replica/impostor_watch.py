@@ -6,6 +6,7 @@ with devices that its group may not hold. Every replica watches for that, so it 
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
@@ -33,11 +34,8 @@ class ImpostorWatch:
         self._pods = pods
         self._recorder = recorder
         self._queue: Queue[str] = Queue("impostors", self._reconcile, clock=clock)
+        self.run = self._queue.run
         pods.subscribe(self._change)
-
-    async def run(self) -> None:
-        """Works until cancelled."""
-        await self._queue.run()
 
     def _change(self, change: ObjectChange[Pod]) -> None:
         if change.new is not None and _to_delete(change.new):
@@ -50,10 +48,8 @@ class ImpostorWatch:
         meta = pod.metadata
         log.error("Found pod with the devices of its namesake", pod=key, node=pod.node, uid=meta.uid)
         self._recorder.warn(subject_of(pod), "WrongDevices", MESSAGE)
-        try:
+        with suppress(NotFound):
             await self._cluster.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
-        except NotFound:
-            return
 
 
 def _to_delete(pod: Pod) -> bool:

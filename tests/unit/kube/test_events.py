@@ -1,9 +1,11 @@
 """Recorder: people see what happened once, and nobody waits for it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
+
+from structlog.testing import capture_logs
 
 from deviceshare.kube.recorder import CAPACITY, LONGEST_MESSAGE, TRIES, EventRecorder
 from deviceshare.loops.kinds import EVENTS, GROUPS, PODS, Event
@@ -22,7 +24,6 @@ class EventServer(ModelCluster):
         super().__init__()
         self.refusals = list(refusals)
         self.bodies: list[Mapping[str, Any]] = []
-        self.dropped = 0
 
     @property
     def events(self) -> list[Event]:
@@ -47,13 +48,10 @@ class EventServer(ModelCluster):
         self.edit(kind, name, body, namespace)
         return cast("T", self.read(kind, name, namespace))
 
-    def drop(self) -> None:
-        self.dropped += 1
-
 
 @asynccontextmanager
 async def recording(server: EventServer, capacity: int = CAPACITY) -> AsyncIterator[EventRecorder]:
-    recorder = EventRecorder(cast("Cluster", server), "replica-1", capacity=capacity, dropped=server.drop)
+    recorder = EventRecorder(cast("Cluster", server), "replica-1", capacity=capacity)
     running = asyncio.create_task(recorder.run())
     try:
         yield recorder
@@ -65,6 +63,11 @@ async def recording(server: EventServer, capacity: int = CAPACITY) -> AsyncItera
 
 def tell(recorder: EventRecorder, message: str = "devices 0,1", name: str = "team-a") -> None:
     recorder.note(Subject(GROUPS, name, uid="uid-1"), "Bound", message)
+
+
+def dropped(logs: Sequence[Mapping[str, Any]]) -> int:
+    """The number of Events that a log line says were dropped."""
+    return sum(line["event"] == "Recorder dropped an Event" for line in logs)
 
 
 def counts(server: EventServer, *wanted: int) -> Callable[[], bool]:
@@ -108,33 +111,36 @@ async def test_equal_events_are_counted() -> None:
 async def test_an_event_outlives_a_short_outage() -> None:
     """And what is told meanwhile is counted with it."""
     server = EventServer(*[Unavailable("no", retry_after=2.0)] * (TRIES - 1))
-    async with recording(server) as recorder:
-        tell(recorder)
-        await asyncio.sleep(1)
-        tell(recorder)
-        await until(counts(server, 2))
-    assert server.dropped == 0
+    with capture_logs() as logs:
+        async with recording(server) as recorder:
+            tell(recorder)
+            await asyncio.sleep(1)
+            tell(recorder)
+            await until(counts(server, 2))
+    assert dropped(logs) == 0
 
 
 @in_virtual_time
-async def test_an_event_that_nobody_takes_is_dropped_and_counted() -> None:
+async def test_an_event_that_cannot_be_posted_is_dropped_and_logged() -> None:
     """A namespace that is going away refuses it; a long outage loses it; the next one is posted."""
     server = EventServer(Forbidden("namespace is terminating"), *[Unavailable("no")] * TRIES)
-    async with recording(server) as recorder:
-        tell(recorder, name="a")
-        await until(lambda: server.dropped == 1)
-        tell(recorder, name="b")
-        await until(lambda: server.dropped == 2)
-        tell(recorder, name="c")
-        await until(counts(server, 1))
+    with capture_logs() as logs:
+        async with recording(server) as recorder:
+            tell(recorder, name="a")
+            await until(lambda: dropped(logs) == 1)
+            tell(recorder, name="b")
+            await until(lambda: dropped(logs) == 2)
+            tell(recorder, name="c")
+            await until(counts(server, 1))
 
 
 @in_virtual_time
 async def test_a_full_queue_drops_instead_of_growing() -> None:
-    """Whoever tells is never held up."""
+    """What records an Event never waits; each dropped one is logged."""
     server = EventServer()
-    async with recording(server, capacity=2) as recorder:
-        for number in range(5):
-            tell(recorder, f"message {number}")
-        assert server.dropped == 3
-        await until(counts(server, 1, 1))
+    with capture_logs() as logs:
+        async with recording(server, capacity=2) as recorder:
+            for number in range(5):
+                tell(recorder, f"message {number}")
+            assert dropped(logs) == 3
+            await until(counts(server, 1, 1))

@@ -99,7 +99,7 @@ class RebindWorld(HistoryWorld):
         ledger, uid = self._any_claim()
         if ledger:
             pods = self._pods(ledger.node, uid)
-            self._begin(f"tell {uid}", lambda wait: protocol.tell(self.cluster, ledger.node, uid, pods))
+            self._begin(f"update {uid}", lambda wait: protocol.update_pods(self.cluster, ledger.node, uid, pods))
 
     def group_is_rebound(self) -> None:
         """All at once, so that most histories have something to get wrong."""
@@ -147,7 +147,7 @@ class RebindWorld(HistoryWorld):
             if ledger.node in self.lost:
                 continue
             for uid in ledger.claims:
-                self._finish(protocol.tell(self.cluster, ledger.node, uid, self._pods(ledger.node, uid)))
+                self._finish(protocol.update_pods(self.cluster, ledger.node, uid, self._pods(ledger.node, uid)))
                 self.check()
                 self._finish(protocol.release_former(self.cluster, ledger.node, uid, wait_out_binds=_over))
                 self.check()
@@ -253,7 +253,7 @@ def test_nor_there_while_people_wipe_statuses_and_delete_ledgers(schedule: bytes
     CdiWorld(schedule, [*USUAL, *REBINDS, *CDI, *CARELESS]).run()
 
 
-def test_an_old_leader_that_wakes_late_tells_nobody_of_a_device_given_up_since() -> None:
+def test_an_old_leader_that_wakes_late_writes_no_device_released_since() -> None:
     """It read the claim of one rebind; a second one has replaced that device, and it was given back."""
     world = RebindWorld(bytes([0, 0, 0, 0]), [])
     uid = world.cluster.all(NODE_DEVICES)[0].claims.copy().popitem()[0]
@@ -265,11 +265,11 @@ def test_an_old_leader_that_wakes_late_tells_nobody_of_a_device_given_up_since()
         world._finish(protocol.rebind(world.cluster, "a", opaque=lambda node: ()))
 
     rebind(0)
-    old = Actor("old leader", protocol.tell(world.cluster, "n1", uid, world._pods("n1", uid)))
+    old = Actor("old leader", protocol.update_pods(world.cluster, "n1", uid, world._pods("n1", uid)))
     old.step()
     old.step()  # has read the ledger, and sleeps before its patch
     rebind(1)
-    world._finish(protocol.tell(world.cluster, "n1", uid, world._pods("n1", uid)))
+    world._finish(protocol.update_pods(world.cluster, "n1", uid, world._pods("n1", uid)))
     world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
     ledger = world.cluster.read(NODE_DEVICES, "n1")
     assert ledger is not None
@@ -292,7 +292,7 @@ def former(world: RebindWorld, uid: str) -> list[int]:
     return [device.index for device in world.cluster.all(NODE_DEVICES)[0].claims[uid].former]
 
 
-def test_nothing_is_given_back_while_a_pod_is_yet_to_be_told() -> None:
+def test_nothing_is_released_while_a_pod_is_yet_to_be_updated() -> None:
     """An old leader may be about to tell it of the device that came and went since."""
     world = RebindWorld(bytes([0, 0, 0, 0]), [])
     rebound(world, 0)
@@ -323,11 +323,11 @@ def test_a_bind_that_slept_through_a_rebind_gets_the_new_device_where_versions_a
     world.close()
 
 
-def test_what_a_live_pod_was_told_before_is_not_given_back() -> None:
+def test_what_a_live_pod_received_before_is_not_released() -> None:
     """Its containers may hold that until it ends."""
     world = RebindWorld(bytes([0, 0, 0, 0]), [])
     uid = rebound(world, 0)
-    world._finish(protocol.tell(world.cluster, "n1", uid, world._pods("n1", uid)))
+    world._finish(protocol.update_pods(world.cluster, "n1", uid, world._pods("n1", uid)))
     world._finish(protocol.release_former(world.cluster, "n1", uid, wait_out_binds=_over))
     assert former(world, uid) == [0]
     world.close()

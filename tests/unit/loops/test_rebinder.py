@@ -50,7 +50,7 @@ def numbers(devices: Any) -> list[int]:
 
 
 @in_virtual_time
-async def test_a_broken_device_is_replaced_and_the_pods_are_told() -> None:
+async def test_a_broken_device_is_replaced_and_the_pods_are_updated() -> None:
     """The healthy one stays; what was replaced goes to nobody until the pod that had it has ended."""
     async with led_world() as world:
         await a_bound_group(world)
