@@ -7,7 +7,6 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, WaitingPod
 from deviceshare.domain.answers.waiting import scheduler_said, unusable, why_members_wait
-from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.groups import PENDING, Group
 from deviceshare.domain.objects.hardware import Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -18,8 +17,7 @@ from deviceshare.domain.placement.blind_spots import unreadable
 from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState
 from deviceshare.domain.placement.device_states import by_resource
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import pod_obstacle, withheld_reason
-from deviceshare.domain.placement.opaque_nodes import opaque_reason
+from deviceshare.domain.placement.join_obstacles import opaque_reason, pod_obstacle, withheld_reason
 
 
 def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
@@ -63,14 +61,12 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
 def _group(fleet: Fleet, group: Group, pods: list[Pod], bound: Reason) -> GroupView:
     # Whether the group's node is gone or only not shared any more, the leader asks; its word is in the status.
     healthy = next((c for c in group.status.conditions if c.type == group_status.IS_HEALTHY), None)
-    ledger = fleet.ledger(group.node)
-    claim = ledger.claims.get(group.uid) if ledger else None
     return GroupView(
         name=group.name,
         phase=group.status.phase or PENDING,
         node=group.node,
         wants=group.spec.resources,
-        devices=selected(ledger.held(claim)) if ledger and claim else group.status.selected_devices,
+        devices=group_status.selected_devices(group, fleet),
         pods=sorted(fleet.pods(group.uid)),
         waiting=sum(pod.pending and not pod.gates for pod in pods),
         gated=sum(bool(pod.gates) for pod in pods),
@@ -85,7 +81,7 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
     ledger, states = fleet.ledger(name) or _NO_LEDGER, fleet.states(name)
     obstacle, opaque = unusable(fleet, name), fleet.opaque(name)
     withheld = [each for each in ledger.status.withheld if not each.devices]
-    reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(sorted(opaque)))
+    reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(opaque))
     return NodeView(
         name=name,
         obstacle=text_of(obstacle),

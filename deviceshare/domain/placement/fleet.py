@@ -4,15 +4,14 @@ A Fleet is fed from the mirrors and holds the devices that a bind under way has 
 answers the extender, the conditions and `explain` alike. What it knows may be stale: it only proposes, the ledger of
 the node decides.
 
-A filter call may name thousands of nodes, most of them in the same situation. So each node's situation is kept as an
-interned `Shape`, up to date at each change, and a call reasons once per shape instead of once per node.
+Each node's situation is kept as an interned `Shape`, up to date at each change, so that a filter call reasons once per
+shape.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from deviceshare.domain.objects.devices import Device, Devices, identities
+from deviceshare.domain.objects.devices import Devices, identities
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
@@ -29,26 +28,13 @@ from deviceshare.domain.placement.join_obstacles import (
     home_gone,
     joining_obstacle,
     node_obstacle,
-    too_full,
+    opaque_reason,
     withheld_reason,
 )
 from deviceshare.domain.placement.node_selections import Selections
-from deviceshare.domain.placement.opaque_nodes import opaque, opaque_reason
+from deviceshare.domain.placement.node_shape import Shape, counts, opaque
 
 T = TypeVar("T")
-
-
-class Shape(NamedTuple):
-    """All that placement needs to know of a node, but for its name and labels."""
-
-    obstacle: Reason | None
-    """Why no group at all fits."""
-    free: tuple[tuple[str, int], ...]
-    total: tuple[tuple[str, int], ...]
-    opaque: frozenset[str]
-    """Resources of which pods hold devices through the vendor's device plugin, unknown which."""
-    withheld: tuple[tuple[str, Reason], ...] = ()
-    """Resources of which the node withholds devices, and why."""
 
 
 class Assumption(NamedTuple):
@@ -170,6 +156,12 @@ class Fleet:
         """The live pods with devices of the holder `uid`: `namespace/name` → node."""
         return self._living.get(uid, {})
 
+    def held(self, uid: str, name: str) -> Devices | None:
+        """What the claim of the holder `uid` on the node holds; None where its ledger has no such claim."""
+        ledger = self._ledgers.get(name)
+        claim = ledger.claims.get(uid) if ledger else None
+        return ledger.held(claim) if ledger and claim else None
+
     def free(self, name: str) -> Devices:
         """Devices of the node that neither a claim nor an assumption holds."""
         assumed = identities(d for a in self._assumed.values() if a.node == name for d in a.devices)
@@ -221,7 +213,7 @@ class Fleet:
             shape = shapes.get(name)
             place = places.get(id(shape))
             if place is None:
-                reason = _obstacle(request, shape)
+                reason = shape.obstacle_to(request) if shape else NOT_SHARED
                 place = places[id(shape)] = refused.setdefault(reason, []) if reason else fits
             if selector and place is fits and name not in selected:
                 place = refused.setdefault(OTHER_LABELS, [])
@@ -248,7 +240,7 @@ class Fleet:
 
     def opacity(self, request: Request, name: str) -> Reason | None:
         """Why no device of the node can be said to be free for the request; see `opaque`."""
-        return opaque_reason(sorted(self.opaque(name) & request.resources.keys()))
+        return opaque_reason(self.opaque(name) & request.resources.keys())
 
     def prioritize(self, request: Request, names: Iterable[str]) -> dict[str, int]:
         """The score of each named node for the request, 0 to 10 (allocation.scores)."""
@@ -266,30 +258,12 @@ class Fleet:
             return
         shape = Shape(
             node_obstacle(name, node, ledger, self._blind_spots),
-            _counts(self.free(name)),
-            _counts(state.device for state in self.states(name) if state.offered),
+            counts(self.free(name)),
+            counts(state.device for state in self.states(name) if state.offered),
             self.opaque(name),
             tuple((w.resource, withheld_reason(w.resource, w)) for w in ledger.status.withheld) if ledger else (),
         )
         self._shapes[name] = self._interned.setdefault(shape, shape)
-
-
-def _obstacle(request: Request, shape: Shape | None) -> Reason | None:
-    if shape is None:
-        return NOT_SHARED
-    obstacle = shape.obstacle or opaque_reason(sorted(shape.opaque & request.resources.keys()))
-    if obstacle:
-        return obstacle
-    total = dict(shape.total)
-    for resource, reason in shape.withheld:
-        if resource in request.resources and resource not in total:
-            return reason
-    lacks = allocation.shortage(request, dict(shape.free), total)
-    return too_full(request.holder, lacks) if lacks else None
-
-
-def _counts(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(Counter(device.resource for device in devices).items()))
 
 
 def _put(table: dict[str, T], name: str, value: T | None) -> None:

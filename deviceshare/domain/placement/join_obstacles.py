@@ -1,6 +1,6 @@
 """Obstacles: what keeps a pod from its group's devices, on a node or on any."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from deviceshare.domain import contract
@@ -14,7 +14,7 @@ from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import ailing, held_by
-from deviceshare.domain.placement.replacement import untellable
+from deviceshare.domain.placement.replacement import handover_fault
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
 
@@ -67,6 +67,15 @@ def withheld_reason(resource: str, withheld: Withheld) -> Reason:
     return Reason(ReasonKind.DEVICES_WITHHELD, text, withheld.cure)
 
 
+def opaque_reason(resources: Collection[str]) -> Reason | None:
+    """Why a group that wants these opaque resources gets none."""
+    if not resources:
+        return None
+    text = f"pods on the node hold {listed(sorted(resources))} through the device plugin, unknown which devices"
+    cure = "delete those pods, or run deviceshare's agent there (agent.enabled=true)"
+    return Reason(ReasonKind.DEVICES_OPAQUE, text, cure)
+
+
 def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder: Holder) -> Reason | None:
     """What is wrong with the holder's claim or its devices.
 
@@ -82,7 +91,7 @@ def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder:
     if broken := ailing(mine):
         text = f"{broken} of {holder}"
         return Reason(ReasonKind.DEVICES_UNHEALTHY, text, f"deviceshare rebind {holder.name}")
-    if fault := untellable(ledger, claim):
+    if fault := handover_fault(ledger, claim):
         return fault
     gone = [state.device for state in mine if state.lost]
     for device in gone:

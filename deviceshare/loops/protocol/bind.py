@@ -18,7 +18,7 @@ from deviceshare.domain.objects.requests import Holder, Request
 from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import ailing, device_states, held_by
 from deviceshare.domain.placement.handover import as_claimed
-from deviceshare.domain.placement.replacement import told, untellable
+from deviceshare.domain.placement.replacement import annotations_of, handover_fault
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 
@@ -68,7 +68,7 @@ def joinable(seen: NodeDevices, holder: Holder) -> Devices:
         raise Refused(f"the devices of {holder} on node {seen.node} are being released")
     if broken := ailing(held_by(device_states(seen), holder.uid)):
         raise Refused(f"{broken} of {holder}: deviceshare rebind {holder.name}")
-    if fault := untellable(seen, claim):
+    if fault := handover_fault(seen, claim):
         raise Refused(fault)
     return tuple(sorted(claim.devices))
 
@@ -120,7 +120,7 @@ async def attach(
     """
     meta = pod.metadata
     annotations = {
-        **told(devices, handover),
+        **annotations_of(devices, handover),
         contract.GROUP_UID: holder.uid,
         contract.POD_UID: meta.uid,
     }

@@ -71,7 +71,7 @@ async def tell(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]) -> li
         return []
     changed = []
     for pod in pods:
-        annotations = replacement.telling(pod, seen, claim)
+        annotations = replacement.annotation_changes(pod, seen, claim)
         if not annotations:
             continue
         meta = pod.metadata
