@@ -1,7 +1,9 @@
-"""The drawing of the picture, from a fleet, groups and pods."""
+"""The picture's drawing: views of nodes, groups and waiting pods from a fleet."""
 
 from collections.abc import Iterable
 from functools import cache
+
+from msgspec.structs import astuple
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
@@ -27,7 +29,7 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
     for pod in pods:
         members.setdefault(pod.group, []).append(pod)
     bound = {name: group_status.bound(group, fleet, members.get(name, [])) for name, group in by_name.items()}
-    # Of a hundred pods that wait, most wait for the same.
+    # Of a hundred waiting pods, most wait for the same.
     why = cache(lambda name, said: why_members_wait(fleet, by_name[name], said, bound[name]))
     vain = {
         each.pod.metadata.key: each.reason
@@ -59,7 +61,7 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
 
 
 def _group(fleet: Fleet, group: Group, pods: list[Pod], bound: Reason) -> GroupView:
-    # Whether the group's node is gone or only not shared any more, the leader asks; its word is in the status.
+    # Only the leader knows whether the group's node is gone or not shared any more; it writes that into the status.
     healthy = next((c for c in group.status.conditions if c.type == group_status.IS_HEALTHY), None)
     return GroupView(
         name=group.name,
@@ -125,12 +127,10 @@ def _device(state: DeviceState, trespasses: Iterable[Trespass]) -> DeviceView:
 
 
 def _sum(counts: Iterable[Count]) -> list[Count]:
-    totals: dict[str, list[int]] = {}
-    for count in counts:
-        numbers = totals.setdefault(count.resource, [0, 0, 0, 0])
-        for position, number in enumerate((count.total, count.allocated, count.free, count.unhealthy)):
-            numbers[position] += number
-    return [Count(resource, *numbers) for resource, numbers in sorted(totals.items())]
+    rows: dict[str, list[tuple[int, ...]]] = {}
+    for resource, *numbers in map(astuple, counts):
+        rows.setdefault(resource, []).append(tuple(numbers))
+    return [Count(resource, *map(sum, zip(*mine, strict=True))) for resource, mine in sorted(rows.items())]
 
 
 _NO_LEDGER = NodeDevices()

@@ -90,16 +90,14 @@ def _verdict(fleet: Fleet, group: Group, name: str, reason: Reason | None, score
         would_get=selected(chosen),
         why_these=topology.reason(chosen, available.links),
         lacks=sum(max(count - free[resource], 0) for resource, count in wants.items()),
-        devices=list(_devices(fleet, name, wants)),
+        devices=[_device(fleet, name, state) for state in fleet.states(name) if state.device.resource in wants],
     )
 
 
-def _devices(fleet: Fleet, name: str, wants: Iterable[str]) -> Iterable[DeviceVerdict]:
-    for state in fleet.states(name):
-        if state.device.resource in wants:
-            found = list(_in_the_way(fleet, name, state))
-            reason, cure = ("; ".join(texts) for texts in zip(*found, strict=True)) if found else ("", "")
-            yield DeviceVerdict(state.device.resource, state.device.index, reason, cure)
+def _device(fleet: Fleet, node: str, state: DeviceState) -> DeviceVerdict:
+    found = list(_in_the_way(fleet, node, state))
+    reason, cure = ("; ".join(texts) for texts in zip(*found, strict=True)) if found else ("", "")
+    return DeviceVerdict(state.device.resource, state.device.index, reason, cure)
 
 
 def _in_the_way(fleet: Fleet, node: str, state: DeviceState) -> Iterable[tuple[str, str]]:

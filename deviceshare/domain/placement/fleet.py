@@ -152,6 +152,11 @@ class Fleet:
         """Every node that is or was shared, sorted."""
         return sorted(self._nodes.keys() | self._ledgers.keys())
 
+    def shared_nodes(self, names: Iterable[str] | None = None) -> list[Node]:
+        """The nodes that are shared, in the order of `names`, or all, sorted."""
+        every = self.names() if names is None else names
+        return [node for name in every if (node := self._nodes.get(name)) and node.shared]
+
     def pods(self, uid: str) -> dict[str, str]:
         """The live pods with devices of the holder `uid`: `namespace/name` → node."""
         return self._living.get(uid, {})

@@ -10,18 +10,18 @@ from typing import NamedTuple
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.reasons import Reason
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement.allocation import shortage
 from deviceshare.domain.placement.device_state import DeviceState
-from deviceshare.domain.placement.join_obstacles import opaque_reason, too_full
+from deviceshare.domain.placement.join_obstacles import opaque_reason
 
 Counts = tuple[tuple[str, int], ...]
 """Devices by resource, sorted."""
 
 
 class Shape(NamedTuple):
-    """What is so of a node."""
+    """Equal for nodes on which the same requests fit."""
 
     obstacle: Reason | None
     """Why no group at all fits."""
@@ -41,7 +41,8 @@ class Shape(NamedTuple):
             if resource in request.resources and resource not in total:
                 return reason
         lacks = shortage(request, dict(self.free), total)
-        return too_full(request.holder, lacks) if lacks else None
+        # kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons.
+        return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}") if lacks else None
 
 
 def counts(devices: Iterable[Device]) -> Counts:

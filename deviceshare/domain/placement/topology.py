@@ -1,4 +1,4 @@
-"""Which of the free devices belong together: those that speak to one another fastest.
+"""The topology of a node's devices: how they are joined, and which of them are joined best.
 
 A set is better if more of its pairs are joined by NVLink, then by NVLinks in number, then if more pairs share a PCIe
 switch, then a NUMA node; of equals the one with the lowest indices.
@@ -52,7 +52,7 @@ def closeness(devices: Iterable[Device], links: Iterable[Link]) -> Closeness:
 
 
 def reason(devices: Iterable[Device], links: Iterable[Link]) -> str:
-    """How these devices are connected, in words; "" where there is nothing to say, as for one, or without an agent."""
+    """How these devices are connected, for people; "" where that is unknown, or there is but one."""
     chosen, known = tuple(devices), tuple(links)
     pairs = comb(len(chosen), 2)
     if not pairs or not known:
@@ -87,18 +87,15 @@ def _grown(first: Device, candidates: Sequence[Device], count: int, pairs: Pairs
 
 
 def _closeness(devices: Sequence[Device], pairs: Pairs) -> Closeness:
-    found = [pairs.get(_pair(a, b)) for a, b in combinations(devices, 2) if a.resource == b.resource]
-    known = [link for link in found if link is not None]
-    kinds = [link.kind for link in known]
-    lanes = sum(link.lanes for link in known)
-    return Closeness(kinds.count(NVLINK), lanes, kinds.count(SWITCH), kinds.count(NUMA))
+    keys = (_pair(a.resource, a.index, b.index) for a, b in combinations(devices, 2) if a.resource == b.resource)
+    found = [link for key in keys if (link := pairs.get(key))]
+    kinds = [link.kind for link in found]
+    return Closeness(kinds.count(NVLINK), sum(link.lanes for link in found), kinds.count(SWITCH), kinds.count(NUMA))
 
 
 def _pairs(links: Iterable[Link], resources: Container[str]) -> Pairs:
-    return {
-        (link.resource, min(link.a, link.b), max(link.a, link.b)): link for link in links if link.resource in resources
-    }
+    return {_pair(link.resource, link.a, link.b): link for link in links if link.resource in resources}
 
 
-def _pair(a: Device, b: Device) -> tuple[str, int, int]:
-    return a.resource, min(a.index, b.index), max(a.index, b.index)
+def _pair(resource: str, a: int, b: int) -> tuple[str, int, int]:
+    return resource, min(a, b), max(a, b)

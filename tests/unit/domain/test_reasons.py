@@ -128,7 +128,7 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     (
         Kind.GROUP_DELETING,
         waits(POD, DELETING),
-        "create it again",
+        "recreate it",
     ),
     (Kind.GATED, waits(gated(POD), a_group()), ""),
     (
