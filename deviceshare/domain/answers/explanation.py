@@ -75,7 +75,7 @@ def _pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], hom
         return Explanation(subject, f"it has ended ({pod.status.phase}) and uses no device any more")
     if pod.ending:
         text = f"it has ended ({pod.status.phase}), but its node does not say that its containers have"
-        rest = "what it was given stays reserved until they have, or their grace period is over"
+        rest = "its devices stay reserved until they have, or their grace period is over"
         return Explanation(subject, f"{text}: {rest}")
     if pod.pending:
         return _pending(fleet, pod, group, pods, home)

@@ -29,7 +29,7 @@ class Use(StrEnum):
     WITHHELD = "withheld"
     """Nobody's, and not for groups, such as by the node's annotation."""
     LEFT = "left"
-    """Nobody's, but the device plugin's to allocate: no placeholder pod keeps it for groups."""
+    """Nobody's, but the device plugin may allocate it: no placeholder pod reserves it for groups."""
     UNUSABLE = "unusable"
     """Nobody's, and nobody gets it: it is unhealthy or lost, or its ledger can't be read."""
     FREE = "free"
