@@ -13,7 +13,7 @@ from deviceshare.domain.objects.groups import PENDING, Group
 from deviceshare.domain.objects.hardware import Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.reasons import Reason, text_of
+from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.blind_spots import unreadable
 from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState
@@ -86,7 +86,7 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
     reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(opaque))
     return NodeView(
         name=name,
-        obstacle=text_of(obstacle),
+        obstacle=str(obstacle or ""),
         opaque=sorted(opaque),
         withheld=[str(each) for each in withheld],
         reasons=[reason for reason in reasons if reason],

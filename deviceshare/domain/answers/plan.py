@@ -88,9 +88,8 @@ class Planner:
             if not any(pod.group == name for pod in self._pods):
                 self._settle(self._groups[name])
         placements = [self._placement(self._groups[name]) for name in names]
-        return Plan(
-            placements, [*self._refused, *self._waiting()], draw(self._fleet, self._groups.values(), self._pods)
-        )
+        after = draw(self._fleet, self._groups.values(), self._pods)
+        return Plan(placements, [*self._refused, *self._waiting()], after)
 
     def _place(self, pod: Pod) -> None:
         group = self._groups.get(pod.group)

@@ -13,7 +13,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import unusable
 from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.reasons import Reason, ReasonKind, text_of
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement import allocation, topology
 from deviceshare.domain.placement.device_state import DeviceState, Health, Use
 from deviceshare.domain.placement.fleet import Fleet
@@ -84,7 +84,7 @@ def _verdict(fleet: Fleet, group: Group, name: str, reason: Reason | None, score
     return NodeVerdict(
         node=name,
         fits=not reason,
-        reason=text_of(reason),
+        reason=str(reason or ""),
         why=reason,
         score=scores.get(name),
         would_get=selected(chosen),

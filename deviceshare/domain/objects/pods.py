@@ -213,7 +213,7 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def received(self) -> Devices:
-        """All devices that the pod ever got."""
+        """All devices that the pod ever received."""
         return (*self.devices, *self.former)
 
     def lacking(self, wanted: Iterable[Vendor]) -> list[str]:

@@ -118,7 +118,7 @@ class _Names:
 
 
 def _held(ledger: NodeDevices, named: _Names) -> dict[Identity, tuple[Use, str, Claim]]:
-    """Who has which device by a claim. What is held counts more than what is only left over."""
+    """Who has which device by a claim; a claim's devices count before another's former ones."""
     held: dict[Identity, tuple[Use, str, Claim]] = {}
     for uid, claim in ledger.claims.items():
         use = Use.RELEASING if claim.releasing else Use.HELD

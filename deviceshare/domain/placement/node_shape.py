@@ -4,7 +4,7 @@ A filter call may name thousands of nodes, most of them in the same situation; i
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import NamedTuple
 
 from deviceshare.domain import vendors
@@ -31,6 +31,10 @@ class Shape(NamedTuple):
     """Resources of which pods hold devices through the vendor's device plugin, unknown which."""
     withheld: tuple[tuple[str, Reason], ...] = ()
     """Resources of which the node withholds devices, and why."""
+
+    def room(self, resources: Container[str]) -> int:
+        """How many devices of these resources are free."""
+        return sum(count for resource, count in self.free if resource in resources)
 
     def obstacle_to(self, request: Request) -> Reason | None:
         """Why the request doesn't fit."""

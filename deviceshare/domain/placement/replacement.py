@@ -101,11 +101,9 @@ def handover_fault(ledger: NodeDevices, claim: Claim) -> Reason | None:
         text = why.reason if why else f"{silent[0]} can't be handed over to containers"
         return Reason(ReasonKind.NOT_HANDED_OVER, text, why.cure if why else "")
     if numbered := unspeakable(claim.devices, ledger.status.handover):
-        return Reason(
-            ReasonKind.NOT_HANDED_OVER,
-            f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only",
-            f"delete the group's pods and the group (kubectl delete sdg {claim.holder_name}), and recreate both",
-        )
+        text = f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only"
+        cure = f"delete the group's pods and the group (kubectl delete sdg {claim.holder_name}), and recreate both"
+        return Reason(ReasonKind.NOT_HANDED_OVER, text, cure)
     return None
 
 

@@ -36,13 +36,11 @@ def closest(candidates: Sequence[Device], count: int, links: Iterable[Link], kep
     pairs = _pairs(links, {device.resource for device in candidates})
     if not pairs or count == 0 or count == len(candidates):
         return tuple(candidates[:count])
-    if comb(len(candidates), count) <= EXHAUSTIVE:
-        return max(combinations(candidates, count), key=lambda chosen: _closeness((*kept, *chosen), pairs))
-    # max takes the first of equals, so the lowest indices win here, too.
-    return max(
-        (_grown(first, candidates, count, pairs, kept) for first in candidates),
-        key=lambda chosen: _closeness((*kept, *chosen), pairs),
-    )
+    sets: Iterable[Devices] = combinations(candidates, count)
+    if comb(len(candidates), count) > EXHAUSTIVE:
+        sets = (_grown(first, candidates, count, pairs, kept) for first in candidates)
+    # max takes the first of equals, so the lowest indices win.
+    return max(sets, key=lambda chosen: _closeness((*kept, *chosen), pairs))
 
 
 def closeness(devices: Iterable[Device], links: Iterable[Link]) -> Closeness:
@@ -64,11 +62,8 @@ def reason(devices: Iterable[Device], links: Iterable[Link]) -> str:
         return "all behind one PCIe switch"
     if found.numa_pairs == pairs:
         return "all on one NUMA node"
-    named = zip(
-        (found.nvlink_pairs, found.switch_pairs, found.numa_pairs),
-        ("by NVLink", "by a PCIe switch", "by their NUMA node"),
-        strict=True,
-    )
+    numbers = (found.nvlink_pairs, found.switch_pairs, found.numa_pairs)
+    named = zip(numbers, ("by NVLink", "by a PCIe switch", "by their NUMA node"), strict=True)
     joined = [(number, how) for number, how in named if number]
     if not joined:
         return "not close to one another"
