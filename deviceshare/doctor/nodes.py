@@ -121,6 +121,6 @@ def _found(nodes: Iterable[Node]) -> list[Finding]:
     found: defaultdict[str, list[str]] = defaultdict(list)
     for node in (each for each in nodes if each.shared):
         for resource, counted in counted_devices.count(node).items():
-            if counted.told and counted.number:
-                found[f"{counted.number} {resource} ({counted.told})"].append(node.metadata.name)
+            if counted.found and counted.number:
+                found[f"{counted.number} {resource} ({counted.found})"].append(node.metadata.name)
     return [Finding(OK, f"{what}: {listed(names)}", "") for what, names in sorted(found.items())]

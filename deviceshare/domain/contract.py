@@ -13,7 +13,7 @@ NAMESPACE: Final = "deviceshare-system"
 NAME: Final = "deviceshare"
 """Of the Service and of the webhook configurations, unless a flag names others."""
 IDENTITY: Final = f"system:serviceaccount:{NAMESPACE}:deviceshare"
-"""The user name under which deviceshare itself speaks to the API server, unless a flag names another."""
+"""The user name under which deviceshare itself calls the API server, unless a flag names another."""
 
 PREFIX: Final = f"{API_GROUP}/"
 """Every annotation under this prefix is deviceshare's own, but for `GROUP`, which the user sets once."""
@@ -24,14 +24,14 @@ MODE_SHARED: Final = "shared"
 INVENTORY_ANNOTATION: Final = f"{PREFIX}devices"
 """`nvidia.com/gpu=4`, or `nvidia.com/gpu=1-3`: what a node has for groups, by its owner (annotated_devices.py)."""
 HANDOVER_LABEL: Final = f"{PREFIX}handover"
-"""`auto`, `index`, `uuid` or `cdi`: how the node's runtime is told devices; wins over the cluster's setting."""
+"""`auto`, `index`, `uuid` or `cdi`: how devices are named to the node's runtime; wins over the cluster's setting."""
 
 # On pods: the user's.
 GROUP: Final = f"{PREFIX}group"
 """The annotation with which a pod joins a group; the webhook mirrors it as a label of the same name."""
 
 PLACEHOLDER: Final = f"{PREFIX}placeholder"
-"""The label, with any value, of pods that keep devices from the vendor's device plugin, so that groups get them."""
+"""The label, with any value, of pods that reserve devices of the vendor's device plugin for groups."""
 
 # On pods: written by the Binding, in the same write that sets `spec.nodeName`.
 SELECTED_DEVICES: Final = f"{PREFIX}selected-devices"
@@ -46,7 +46,7 @@ BIND_FENCE: Final = f"{PREFIX}bind-fence"
 ENDED: Final = f"{PREFIX}ended"
 """The pod's own UID: it failed, no kubelet says that its containers ended, and their grace period is over."""
 FORMER_DEVICES: Final = f"{PREFIX}former-devices"
-"""JSON, as a claim's `devices`: what the pod was given before a rebind; its containers may hold that until it ends."""
+"""JSON, as a claim's `devices`: what the pod had before a rebind; its containers may use that until it ends."""
 
 # On groups.
 REBIND: Final = f"{PREFIX}rebind"
@@ -54,7 +54,7 @@ REBIND: Final = f"{PREFIX}rebind"
 
 # On NodeDevices.
 RECOVERED: Final = f"{PREFIX}recovered"
-"""`GPU-…@2026-11-21T03:00:00Z`, several with commas: these devices, found unhealthy at these times, are well again."""
+"""`GPU-…@2026-11-21T03:00:00Z`, several with commas: these devices, found unhealthy at these times, have recovered."""
 
 AGENT: Final = "deviceshare-agent"
 """The node agents' name: of their ServiceAccount and DaemonSet, and as field manager."""

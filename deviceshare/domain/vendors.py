@@ -45,7 +45,7 @@ class Vendor(Struct, frozen=True, eq=False, kw_only=True):
     """How resources begin by which the device plugin allocates devices besides `resource`: whole, in turns or in parts.
     """
     in_turns: str = ""
-    """What the device plugin calls `resource` where several pods take turns on one device, and it is told to rename."""
+    """What the device plugin calls `resource` where several pods take turns on one device, and it is set to rename."""
     device_list: str = ""
     """A mount of a container by which the runtime takes devices besides the variable."""
     node_paths: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ def vendors_of(resources: Iterable[str]) -> list[Vendor]:
 def plugin_vendor_of(resource: str) -> Vendor | None:
     """The vendor of whose devices a device plugin allocates whole ones, turns or parts under this name.
 
-    More names than groups may ask for: whatever a pod has of a device, nobody else can be given the device.
+    More names than groups may ask for: a device of which a pod has any part can't be allocated to others.
     """
     return next((vendor for vendor in VENDORS if vendor.allocates(resource)), None)
 

@@ -40,10 +40,10 @@ _CLASS: Final = "deviceclass.resource.kubernetes.io/"
 
 
 class Way(NamedTuple):
-    """One way around: how to find it in a pod, and its effect."""
+    """One way around, and its effect."""
 
     find: Callable[[Draft, Collection[str]], Iterable[str]]
-    """Also takes the names of containers to skip."""
+    """Yields its places in a pod; also takes the names of containers to skip."""
     does: str
 
 
@@ -54,7 +54,7 @@ def bypasses(pod: Draft, skip: Collection[str] = ()) -> list[str]:
 
 def new_bypasses(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """The ways around that a change of a pod's annotations adds."""
-    found = [_annotation(key) for key in sorted(new) if _is_device_annotation(key) and new[key] != old.get(key)]
+    found = list(_device_annotations(key for key in new if new[key] != old.get(key)))
     return [_sentence(found, _ANNOTATED)] if found else []
 
 
@@ -75,9 +75,6 @@ def _sentence(places: list[str], does: str) -> str:
     return f"{places[0]}{f' (and {len(places) - 1} more)' if len(places) > 1 else ''} {does}"
 
 
-# The functions that find them.
-
-
 def _containers(pod: Draft, skip: Collection[str]) -> Iterator[tuple[str, DraftContainer]]:
     for field, containers in pod.spec.lists():
         for position, container in enumerate(containers or ()):
@@ -85,16 +82,8 @@ def _containers(pod: Draft, skip: Collection[str]) -> Iterator[tuple[str, DraftC
                 yield f"spec.{field}[{position}] {quoted(container.name, _LONGEST_NAME)}", container
 
 
-def _privileged(pod: Draft, skip: Collection[str]) -> Iterator[str]:
-    return (where for where, container in _containers(pod, skip) if container.privileged)
-
-
-def _powerful(pod: Draft, skip: Collection[str]) -> Iterator[str]:
-    return (where for where, container in _containers(pod, skip) if not {*_POWERS}.isdisjoint(container.capabilities))
-
-
-def _host_pid(pod: Draft, _: Collection[str]) -> list[str]:
-    return ["spec.hostPID"] if pod.spec.host_pid else []
+def _that(does: Callable[[DraftContainer], bool]) -> Callable[[Draft, Collection[str]], Iterator[str]]:
+    return lambda pod, skip: (where for where, container in _containers(pod, skip) if does(container))
 
 
 def _mounts(vendor: Vendor, pod: Draft, skip: Collection[str]) -> Iterator[str]:
@@ -102,10 +91,6 @@ def _mounts(vendor: Vendor, pod: Draft, skip: Collection[str]) -> Iterator[str]:
         for mount in container.volume_mounts or ():
             if _within(_path(mount.mount_path), vendor.device_list):
                 yield f"{where}: the mount {quoted(mount.mount_path or '')}"
-
-
-def _annotated(pod: Draft, _: Collection[str]) -> Iterator[str]:
-    return (_annotation(key) for key in sorted(pod.metadata.annotations or {}) if _is_device_annotation(key))
 
 
 def _host_paths(pod: Draft, _: Collection[str]) -> Iterator[str]:
@@ -127,13 +112,11 @@ def _limits(pod: Draft, skip: Collection[str]) -> Iterator[str]:
                 yield f"{where}: the limit {quoted(name)}"
 
 
-def _annotation(key: str) -> str:
-    return f"metadata.annotations[{quoted(key)}]"
-
-
-def _is_device_annotation(key: str) -> bool:
-    domain = key.partition("/")[0]
-    return any(domain == name or domain.endswith(f".{name}") for name in _ANNOTATIONS)
+def _device_annotations(keys: Iterable[str]) -> Iterator[str]:
+    for key in sorted(keys):
+        domain = key.partition("/")[0]
+        if any(domain == name or domain.endswith(f".{name}") for name in _ANNOTATIONS):
+            yield f"metadata.annotations[{quoted(key)}]"
 
 
 def _path(written: str | None) -> str:
@@ -153,18 +136,21 @@ def _within(path: str, directory: str) -> bool:
     return directory in ("/", path) or path.startswith(f"{directory}/")
 
 
+_PRIVILEGED: Final = "is privileged: it sees every device of its node, not only the group's"
+_POWERFUL: Final = "has SYS_ADMIN: it can get access to every device of its node"
+_HOST_PID: Final = "shows the pod all processes of its node, and with them their devices"
 _ANNOTATED: Final = "has the container runtime add devices or mounts"
 
 
 def ways() -> Iterator[Way]:
     """All that can be seen in a pod."""
-    yield Way(_privileged, "is privileged: it sees every device of its node, not only the group's")
-    yield Way(_powerful, "has SYS_ADMIN: it can get access to every device of its node")
-    yield Way(_host_pid, "shows the pod all processes of its node, and with them their devices")
+    yield Way(_that(lambda container: container.privileged), _PRIVILEGED)
+    yield Way(_that(lambda container: not container.capabilities.isdisjoint(_POWERS)), _POWERFUL)
+    yield Way(lambda pod, _: ["spec.hostPID"] if pod.spec.host_pid else [], _HOST_PID)
     for vendor in vendors.VENDORS:
         if vendor.device_list:
             yield Way(partial(_mounts, vendor), f"is a list of devices to {vendor.runtime}")
-    yield Way(_annotated, _ANNOTATED)
+    yield Way(lambda pod, _: _device_annotations(pod.metadata.annotations or {}), _ANNOTATED)
     yield Way(_host_paths, "gives the pod the node's devices, or a way to allocate them")
     yield Way(_claims, "may allocate devices that deviceshare doesn't count")
     yield Way(_limits, "allocates devices that deviceshare doesn't count")

@@ -15,8 +15,8 @@ _LISTED = 10
 
 def review_new_group(group: Group) -> str:
     """Why this group may not be created, or ""."""
-    fault = name_fault(group.name)
-    return "; ".join([*([f"metadata.name: {fault}"] if fault else []), *spec_faults(group.spec)])
+    named = [f"metadata.name: {fault}"] if (fault := name_fault(group.name)) else []
+    return "; ".join([*named, *spec_faults(group.spec)])
 
 
 def review_changed_group(old: Group, new: Group) -> str:

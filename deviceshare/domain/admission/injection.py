@@ -19,8 +19,6 @@ from deviceshare.domain.vendors import Vendor
 CUDA_ORDER = "CUDA_DEVICE_ORDER"
 """CUDA numbers the fastest device 0, unless this variable is PCI_BUS_ID: then it counts by PCI bus, as NVML does."""
 
-_EPHEMERAL_CONTAINERS = "/spec/ephemeralContainers"
-
 
 class Injection(NamedTuple):
     """A JSON patch (RFC 6902) that injects the pod, warnings for its author, or a refusal."""
@@ -71,13 +69,15 @@ def inject(pod: Draft, group: Group | None, *, group_known: bool = True, runtime
         return Injection(refusal=refusal)
     name = annotations[contract.GROUP]
     patch, warnings = _strip(annotations)
-    if contract.GROUP not in labels:
-        patch.append(_label(pod, name))
+    if pod.metadata.labels is None:
+        patch.append(add("/metadata/labels", {contract.GROUP: name}))
+    elif contract.GROUP not in labels:
+        patch.append(add(_pointer("labels", contract.GROUP), name))
     if pod.spec.scheduler_name in (None, "", contract.DEFAULT_SCHEDULER_NAME):
         patch.append(add("/spec/schedulerName", contract.SCHEDULER_NAME))
     _set_runtime_class(pod.spec, runtime_class, patch, warnings)
     for field, containers in pod.spec.lists():
-        _inject_all(f"/spec/{field}", containers, patch, warnings)
+        _inject_all(field, containers, patch, warnings)
     if group is None and group_known:
         warnings.append(f"SharedDeviceGroup {name!r} doesn't exist yet; the pod waits for it (kubectl get sdg)")
     return Injection(patch, warnings)
@@ -89,23 +89,16 @@ def inject_ephemeral(pod: Draft, existing: Collection[str]) -> Injection:
         return Injection()
     patch: list[Json] = []
     warnings: list[str] = []
-    _inject_all(_EPHEMERAL_CONTAINERS, pod.spec.ephemeral_containers, patch, warnings, skip=existing)
+    _inject_all("ephemeralContainers", pod.spec.ephemeral_containers, patch, warnings, skip=existing)
     return Injection(patch, warnings)
-
-
-def _label(pod: Draft, name: str) -> Json:
-    if pod.metadata.labels is None:
-        return add("/metadata/labels", {contract.GROUP: name})
-    return add(_pointer("labels", contract.GROUP), name)
 
 
 def _strip(annotations: dict[str, str]) -> tuple[list[Json], list[str]]:
     """Removes what only deviceshare may write: such a pod was copied from one that had devices."""
     own = sorted(filter(is_ours_alone, annotations))
     patch = [{"op": "remove", "path": _pointer("annotations", key)} for key in own]
-    return patch, [
-        f"metadata.annotations[{key}] is removed: deviceshare sets it when the pod gets devices" for key in own
-    ]
+    removed = "is removed: deviceshare sets it when the pod gets devices"
+    return patch, [f"metadata.annotations[{key}] {removed}" for key in own]
 
 
 def _set_runtime_class(spec: DraftSpec, wanted: str, patch: list[Json], warnings: list[str]) -> None:
@@ -124,7 +117,7 @@ def _set_runtime_class(spec: DraftSpec, wanted: str, patch: list[Json], warnings
 
 
 def _inject_all(
-    path: str,
+    field: str,
     containers: list[DraftContainer] | None,
     patch: list[Json],
     warnings: list[str],
@@ -133,14 +126,13 @@ def _inject_all(
     for position, container in enumerate(containers or ()):
         if container.name in skip:
             continue
-        where = f"{path[1:].replace('/', '.')}[{position}] {container.name!r}"
         env = container.env or []
         wanted, overridden = _environment(env)
         if wanted != env:
-            patch.append(add(f"{path}/{position}/env", wanted))
-        warnings += [
-            f"{where}: env {name} is replaced: deviceshare sets it for every pod of a group" for name in overridden
-        ]
+            patch.append(add(f"/spec/{field}/{position}/env", wanted))
+        where = f"spec.{field}[{position}] {container.name!r}"
+        replaced = "is replaced: deviceshare sets it for every pod of a group"
+        warnings += [f"{where}: env {name} {replaced}" for name in overridden]
 
 
 def _environment(env: list[Json]) -> tuple[list[Json], list[str]]:

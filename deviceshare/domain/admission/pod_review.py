@@ -27,7 +27,11 @@ def review_new_pod(pod: Pod, group: Group | None) -> str:
     labels, annotations = pod.metadata.labels, pod.metadata.annotations
     if not concerns(labels, annotations):
         return ""
-    return group_fault(labels, annotations) or _preset(pod) or _spec_fault(pod, group)
+    if fault := group_fault(labels, annotations):
+        return fault
+    if ours := sorted(filter(is_ours_alone, annotations)):
+        return f"metadata.annotations[{ours[0]}] is written by deviceshare only: leave it out"
+    return _spec_fault(pod, group)
 
 
 def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
@@ -64,13 +68,6 @@ def review_ephemeral_containers(pod: Draft, existing: Collection[str], group: Gr
 
 def _changed(old: Mapping[str, str], new: Mapping[str, str], keys: Collection[str]) -> str:
     return next((key for key in sorted(keys) if old.get(key) != new.get(key)), "")
-
-
-def _preset(pod: Pod) -> str:
-    for key in sorted(pod.metadata.annotations):
-        if is_ours_alone(key):
-            return f"metadata.annotations[{key}] is written by deviceshare only: leave it out"
-    return ""
 
 
 def _spec_fault(pod: Pod, group: Group | None) -> str:

@@ -1,1 +1,1 @@
-"""What people and monitoring are told: statuses, reasons, explanations, the picture, plans and counts."""
+"""Answers for people and monitoring: statuses, reasons, explanations, the picture, plans and counts."""

@@ -1,25 +1,25 @@
-"""The drawing of the picture, from a fleet, groups and pods."""
+"""The picture's drawing: views of nodes, groups and waiting pods from a fleet."""
 
 from collections.abc import Iterable
 from functools import cache
+
+from msgspec.structs import astuple
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, WaitingPod
 from deviceshare.domain.answers.waiting import scheduler_said, unusable, why_members_wait
-from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.groups import PENDING, Group
 from deviceshare.domain.objects.hardware import Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.reasons import Reason, text_of
+from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.blind_spots import unreadable
 from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState
 from deviceshare.domain.placement.device_states import by_resource
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import pod_obstacle, withheld_reason
-from deviceshare.domain.placement.opaque_nodes import opaque_reason
+from deviceshare.domain.placement.join_obstacles import opaque_reason, pod_obstacle, withheld_reason
 
 
 def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
@@ -29,7 +29,7 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
     for pod in pods:
         members.setdefault(pod.group, []).append(pod)
     bound = {name: group_status.bound(group, fleet, members.get(name, [])) for name, group in by_name.items()}
-    # Of a hundred pods that wait, most wait for the same.
+    # Of a hundred waiting pods, most wait for the same.
     why = cache(lambda name, said: why_members_wait(fleet, by_name[name], said, bound[name]))
     vain = {
         each.pod.metadata.key: each.reason
@@ -61,16 +61,14 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
 
 
 def _group(fleet: Fleet, group: Group, pods: list[Pod], bound: Reason) -> GroupView:
-    # Whether the group's node is gone or only not shared any more, the leader asks; its word is in the status.
+    # Only the leader knows whether the group's node is gone or not shared any more; it writes that into the status.
     healthy = next((c for c in group.status.conditions if c.type == group_status.IS_HEALTHY), None)
-    ledger = fleet.ledger(group.node)
-    claim = ledger.claims.get(group.uid) if ledger else None
     return GroupView(
         name=group.name,
         phase=group.status.phase or PENDING,
         node=group.node,
         wants=group.spec.resources,
-        devices=selected(ledger.held(claim)) if ledger and claim else group.status.selected_devices,
+        devices=group_status.selected_devices(group, fleet),
         pods=sorted(fleet.pods(group.uid)),
         waiting=sum(pod.pending and not pod.gates for pod in pods),
         gated=sum(bool(pod.gates) for pod in pods),
@@ -85,10 +83,10 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
     ledger, states = fleet.ledger(name) or _NO_LEDGER, fleet.states(name)
     obstacle, opaque = unusable(fleet, name), fleet.opaque(name)
     withheld = [each for each in ledger.status.withheld if not each.devices]
-    reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(sorted(opaque)))
+    reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(opaque))
     return NodeView(
         name=name,
-        obstacle=text_of(obstacle),
+        obstacle=str(obstacle or ""),
         opaque=sorted(opaque),
         withheld=[str(each) for each in withheld],
         reasons=[reason for reason in reasons if reason],
@@ -129,12 +127,10 @@ def _device(state: DeviceState, trespasses: Iterable[Trespass]) -> DeviceView:
 
 
 def _sum(counts: Iterable[Count]) -> list[Count]:
-    totals: dict[str, list[int]] = {}
-    for count in counts:
-        numbers = totals.setdefault(count.resource, [0, 0, 0, 0])
-        for position, number in enumerate((count.total, count.allocated, count.free, count.unhealthy)):
-            numbers[position] += number
-    return [Count(resource, *numbers) for resource, numbers in sorted(totals.items())]
+    rows: dict[str, list[tuple[int, ...]]] = {}
+    for resource, *numbers in map(astuple, counts):
+        rows.setdefault(resource, []).append(tuple(numbers))
+    return [Count(resource, *map(sum, zip(*mine, strict=True))) for resource, mine in sorted(rows.items())]
 
 
 _NO_LEDGER = NodeDevices()

@@ -1,6 +1,6 @@
-"""The whole answer of `deviceshare explain`: a reason, the facts that belong to it, and the verdicts on nodes.
+"""Explanations, the answers of `deviceshare explain`: a reason, the facts that belong to it, and verdicts on nodes.
 
-Its first text is the one of the group's condition and event, from the same function.
+The reason is that of the group's condition and event, from the same function.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,6 @@ from deviceshare.domain.answers.waiting import scheduler_said, why_a_pod_waits
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_meta import Condition
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import topology
 from deviceshare.domain.placement.fleet import Fleet
@@ -23,10 +22,7 @@ from deviceshare.domain.placement.join_obstacles import behind_gates, left_out, 
 from deviceshare.domain.wording import listed
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
-
-
 _HIDDEN = "can't be read"
-
 _SHARED_FACTS = ("would go to", "would get", "in vain", "health")
 """Facts of a pod's group that belong to the pod's explanation, too."""
 
@@ -45,37 +41,31 @@ def explain_group(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node 
 
     `pods` are those that name the group, `home` is its node.
     """
-    said = _conditions(fleet, group, pods, home)
-    subject, message = f"group {group.name}", said[group_status.IS_BOUND].message
-    hidden = {_HIDDEN: group.metadata.fault} if group.metadata.fault else {}
-    waiting = _waiting(pods)
+    status = group_status.desired_status(group, fleet, home=home, pods=pods, now="")
+    messages = {condition.type: condition.message for condition in status.conditions}
+    subject, message = f"group {group.name}", messages[group_status.IS_BOUND]
+    hidden = {_HIDDEN: group.metadata.fault}
     if not group.node:
         nodes = verdicts(fleet, group)
-        facts = {**_outlook(group, nodes), **_too_much(fleet, group), **waiting, **hidden}
-        return Explanation(subject, message, facts, nodes)
-    ledger = fleet.ledger(group.node)
-    claim = ledger.claims.get(group.uid) if ledger else None
-    facts = dict(hidden)
-    if ledger and claim:
-        held = ledger.held(claim)
-        facts["devices"] = described(held)
-        facts["why these"] = topology.reason(held, ledger.hardware.links) or (LOWEST if len(held) > 1 else "")
-        facts["before a rebind"] = (
-            f"{described(claim.former)}, reserved while pods may use them" if claim.former else ""
-        )
-    users = sorted(fleet.pods(group.uid))
-    facts |= {"used by": ", ".join(users) or "no pod", **waiting, "health": said[group_status.IS_HEALTHY].message}
-    return Explanation(subject, message, {name: fact for name, fact in facts.items() if fact})
+        facts = {**_outlook(group, nodes), **_too_much(fleet, group), **_waiting(pods), **hidden}
+        return Explanation(subject, message, _known(facts), nodes)
+    facts = {
+        **hidden,
+        **_held(fleet, group),
+        "used by": ", ".join(status.allocated_pods) or "no pod",
+        **_waiting(pods),
+        "health": messages[group_status.IS_HEALTHY],
+    }
+    return Explanation(subject, message, _known(facts))
 
 
 def explain_pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
     """A pod: what it has and from which group, or what it waits for. `pods` and `home` are its group's."""
-    told = _told(fleet, pod, group, pods, home)
-    hidden = {_HIDDEN: pod.metadata.fault} if pod.metadata.fault else {}
-    return replace(told, facts={**hidden, **told.facts}) if hidden else told
+    found = _pod(fleet, pod, group, pods, home)
+    return replace(found, facts=_known({_HIDDEN: pod.metadata.fault, **found.facts}))
 
 
-def _told(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
+def _pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
     subject = f"pod {pod.metadata.key}"
     if pod.left_out:
         return Explanation(subject, str(left_out(pod)))
@@ -84,13 +74,15 @@ def _told(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], ho
     if pod.finished:
         return Explanation(subject, f"it has ended ({pod.status.phase}) and uses no device any more")
     if pod.ending:
-        text = (
-            f"it has ended ({pod.status.phase}), but its node does not say that its containers have: what it was given"
-        )
-        return Explanation(subject, f"{text} stays reserved until they have, or their grace period is over")
+        text = f"it has ended ({pod.status.phase}), but its node does not say that its containers have"
+        rest = "its devices stay reserved until they have, or their grace period is over"
+        return Explanation(subject, f"{text}: {rest}")
     if pod.pending:
         return _pending(fleet, pod, group, pods, home)
-    return Explanation(subject, _bound(pod, group), _given(fleet, pod, group, pods, home))
+    facts = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in vendors.VENDORS}
+    if group is not None and group.uid == pod.holder_uid:
+        facts |= explain_group(fleet, group, pods, home).facts
+    return Explanation(subject, _bound(pod, group), facts)
 
 
 def _pending(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
@@ -107,10 +99,21 @@ def _pending(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod],
     return Explanation(subject, str(reason), facts, rest.nodes)
 
 
-def _conditions(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node | None) -> dict[str, Condition]:
-    """The group's conditions by type as the leader writes them, but for their times; `home` is the group's node."""
-    wanted = group_status.desired_status(group, fleet, home=home, pods=pods, now="")
-    return {condition.type: condition for condition in wanted.conditions}
+def _known(facts: dict[str, str]) -> dict[str, str]:
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _held(fleet: Fleet, group: Group) -> dict[str, str]:
+    ledger = fleet.ledger(group.node)
+    claim = ledger.claims.get(group.uid) if ledger else None
+    if ledger is None or claim is None:
+        return {}
+    held, former = ledger.held(claim), described(claim.former)
+    return {
+        "devices": described(held),
+        "why these": topology.reason(held, ledger.hardware.links) or (LOWEST if len(held) > 1 else ""),
+        "before a rebind": f"{former}, reserved while pods may use them" if former else "",
+    }
 
 
 def _outlook(group: Group, nodes: list[NodeVerdict]) -> dict[str, str]:
@@ -129,7 +132,7 @@ def _outlook(group: Group, nodes: list[NodeVerdict]) -> dict[str, str]:
 
 
 def _too_much(fleet: Fleet, group: Group) -> dict[str, str]:
-    """Whether the group waits for what no node could ever give, such as nine devices of nodes with eight."""
+    """Whether the group requests more than any node has, such as nine devices of nodes with eight."""
     ledgers = [ledger for name in fleet.names() if (ledger := fleet.ledger(name))]
     for resource, count in group.spec.resources.items():
         most = max((sum(device.resource == resource for device in ledger.devices) for ledger in ledgers), default=0)
@@ -142,12 +145,11 @@ def _waiting(pods: Collection[Pod]) -> dict[str, str]:
     gated = [pod for pod in pods if pod.gates]
     pending = [pod for pod in pods if pod.pending and not pod.gates]
     said = next((reason.text for pod in pending if (reason := scheduler_said(pod))), "")
-    facts = {
-        "pods that wait": _named(pending),
+    return {
+        "waiting pods": _named(pending),
         "kube-scheduler": said,
         "gated pods": f"{_named(gated)}: each {behind_gates(gated)}" if gated else "",
     }
-    return {name: fact for name, fact in facts.items() if fact}
 
 
 def _named(pods: Collection[Pod]) -> str:
@@ -171,11 +173,3 @@ def _bound(pod: Pod, group: Group | None) -> str:
     if group.uid != pod.holder_uid:
         return f"{held} as it was before it was deleted and recreated: recreate the pod to get what it has now"
     return held
-
-
-def _given(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> dict[str, str]:
-    seen = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in vendors.VENDORS}
-    facts = {name: text for name, text in seen.items() if text}
-    if group is not None and group.uid == pod.holder_uid:
-        facts |= explain_group(fleet, group, pods, home).facts
-    return facts

@@ -13,7 +13,7 @@ from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.device_state import DeviceState, Health, Use
 from deviceshare.domain.placement.device_states import by_resource, device_states, numbers
 
-_ILL: Final = (Health.UNHEALTHY, Health.LOST)
+_NOT_SOUND: Final = (Health.UNHEALTHY, Health.LOST)
 
 
 def devices_patch(
@@ -45,22 +45,22 @@ def summary(ledger: NodeDevices) -> dict[str, str]:
     """The lines by their names: total, free, held, and why devices are withheld."""
     states = device_states(ledger)
     there = {resource: mine for resource, mine in by_resource(states).items() if any(each.offered for each in mine)}
-    claims = sorted(ledger.claims.items(), key=lambda entry: entry[1].group)
+    claims = sorted(ledger.claims.items(), key=lambda entry: entry[1].holder_name)
+    holding = (
+        f"{claim.holder_name}{' (releasing)' * bool(claim.releasing)}: {_claimed(states, uid)}" for uid, claim in claims
+    )
     return {
         "total": ", ".join(f"{resource}={_total(mine)}" for resource, mine in there.items()),
         "free": ", ".join(f"{resource}={sum(each.free for each in mine)}" for resource, mine in there.items()),
-        "held": "; ".join(
-            f"{claim.group}{' (releasing)' if claim.releasing else ''}: {_claimed(states, uid)}"
-            for uid, claim in claims
-        ),
+        "held": "; ".join(holding),
         "reasons": "; ".join(map(str, ledger.status.withheld)),
     }
 
 
 def _total(states: list[DeviceState]) -> str:
     found = Counter(each.health for each in states)
-    ill = ", ".join(f"{found[health]} {health}" for health in _ILL if found[health])
-    return f"{sum(each.offered for each in states)}{f' ({ill})' if ill else ''}"
+    unsound = ", ".join(f"{found[health]} {health}" for health in _NOT_SOUND if found[health])
+    return f"{sum(each.offered for each in states)}{f' ({unsound})' if unsound else ''}"
 
 
 def _claimed(states: Iterable[DeviceState], uid: str) -> str:
@@ -71,7 +71,7 @@ def _claimed(states: Iterable[DeviceState], uid: str) -> str:
 def _indices(states: list[DeviceState]) -> str:
     """The devices of one claim: `=0,1 (unhealthy 0; former 3)`."""
     held = [each for each in states if each.use is not Use.FORMER]
-    marked = {str(health): [each for each in held if each.health is health] for health in _ILL}
+    marked = {str(health): [each for each in held if each.health is health] for health in _NOT_SOUND}
     marked[Use.FORMER] = [each for each in states if each.use is Use.FORMER]
     marks = "; ".join(f"{word} {numbers(mine)}" for word, mine in marked.items() if mine)
     return f"{f'={numbers(held)}' if held else ''}{f' ({marks})' if marks else ''}"

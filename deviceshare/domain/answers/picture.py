@@ -117,7 +117,7 @@ class Picture(Struct, frozen=True, rename="camel"):
     """Objects that are not what their kind says; nothing is decided by what they hide."""
 
     def of(self, node: str) -> "Picture | None":
-        """One node with the groups that live there and the pods that wait to join them; None for an unknown node."""
+        """One node with the groups that live there and the pods waiting to join them; None for an unknown node."""
         nodes = [each for each in self.nodes if each.name == node]
         groups = [group for group in self.groups if group.node == node]
         names = {group.name for group in groups}

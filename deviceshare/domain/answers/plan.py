@@ -15,7 +15,7 @@ from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Picture
 from deviceshare.domain.answers.verdicts import candidates
 from deviceshare.domain.answers.waiting import why_a_pod_waits
-from deviceshare.domain.objects.devices import Devices, selected
+from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import claim_of
 from deviceshare.domain.objects.pods import Pod
@@ -87,10 +87,9 @@ class Planner:
         for name in names:
             if not any(pod.group == name for pod in self._pods):
                 self._settle(self._groups[name])
-        placements = [self._told(self._groups[name]) for name in names]
-        return Plan(
-            placements, [*self._refused, *self._waiting()], draw(self._fleet, self._groups.values(), self._pods)
-        )
+        placements = [self._placement(self._groups[name]) for name in names]
+        after = draw(self._fleet, self._groups.values(), self._pods)
+        return Plan(placements, [*self._refused, *self._waiting()], after)
 
     def _place(self, pod: Pod) -> None:
         group = self._groups.get(pod.group)
@@ -106,7 +105,7 @@ class Planner:
         self._pods.append(pod)
 
     def _settle(self, group: Group) -> Group:
-        """Gives the group a node and devices, unless it has them or none fits."""
+        """Allocates devices of a node to the group, unless it has some or none fits."""
         fleet = self._fleet
         if fleet.home(group.request):
             return group
@@ -124,23 +123,19 @@ class Planner:
         self._groups[group.name] = replace(group, status=then)
         return self._groups[group.name]
 
-    def _told(self, group: Group) -> Placement:
+    def _placement(self, group: Group) -> Placement:
         mine = [pod for pod in self._pods if pod.group == group.name]
+        held = self._fleet.held(group.uid, group.node) or ()
         return Placement(
             group=group.name,
             message=str(group_status.bound(group, self._fleet, mine)),
             node=group.node,
-            devices=selected(self._held(group)),
-            why_these=topology.reason(self._held(group), self._fleet.available(group.node).links),
+            devices=selected(held),
+            why_these=topology.reason(held, self._fleet.available(group.node).links),
             equals=self._equals.get(group.name, 0),
             already=bool(self._before[group.name]),
             pods=[pod.metadata.key for pod in mine if pod.node],
         )
-
-    def _held(self, group: Group) -> Devices:
-        ledger = self._fleet.ledger(group.node)
-        claim = ledger.claims.get(group.uid) if ledger else None
-        return ledger.held(claim) if ledger and claim else ()
 
     def _waiting(self) -> Iterable[Waits]:
         for pod in self._pods:

@@ -13,7 +13,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers.waiting import unusable
 from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.reasons import Reason, ReasonKind, text_of
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement import allocation, topology
 from deviceshare.domain.placement.device_state import DeviceState, Health, Use
 from deviceshare.domain.placement.fleet import Fleet
@@ -84,22 +84,20 @@ def _verdict(fleet: Fleet, group: Group, name: str, reason: Reason | None, score
     return NodeVerdict(
         node=name,
         fits=not reason,
-        reason=text_of(reason),
+        reason=str(reason or ""),
         why=reason,
         score=scores.get(name),
         would_get=selected(chosen),
         why_these=topology.reason(chosen, available.links),
         lacks=sum(max(count - free[resource], 0) for resource, count in wants.items()),
-        devices=list(_devices(fleet, name, wants)),
+        devices=[_device(fleet, name, state) for state in fleet.states(name) if state.device.resource in wants],
     )
 
 
-def _devices(fleet: Fleet, name: str, wants: Iterable[str]) -> Iterable[DeviceVerdict]:
-    for state in fleet.states(name):
-        if state.device.resource in wants:
-            found = list(_in_the_way(fleet, name, state))
-            reason, cure = ("; ".join(texts) for texts in zip(*found, strict=True)) if found else ("", "")
-            yield DeviceVerdict(state.device.resource, state.device.index, reason, cure)
+def _device(fleet: Fleet, node: str, state: DeviceState) -> DeviceVerdict:
+    found = list(_in_the_way(fleet, node, state))
+    reason, cure = ("; ".join(texts) for texts in zip(*found, strict=True)) if found else ("", "")
+    return DeviceVerdict(state.device.resource, state.device.index, reason, cure)
 
 
 def _in_the_way(fleet: Fleet, node: str, state: DeviceState) -> Iterable[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """What groups and their pods wait for.
 
-The same facts as the extender's reasons, but with who holds what, and bounded: a condition must stay readable on 300
-nodes.
+The same facts as the extender's reasons, with the holders of devices, and bounded: a condition must stay readable on
+300 nodes.
 """
 
 import heapq
@@ -30,15 +30,15 @@ def why_a_group_waits(fleet: Fleet, group: Group) -> Reason:
         text = f"waiting for a pod to be placed on node {home}"
         return _waiting(f"{text}: {obstacle.text}", obstacle.cure) if obstacle else _waiting(text)
     wants = listed(f"{count} {resource}" for resource, count in sorted(group.spec.resources.items()))
-    shared = [name for name in fleet.names() if _shared(fleet, name)]
+    shared = fleet.shared_nodes()
     if not shared:
         return _waiting(f"waiting for {wants}, but no node is shared", NOT_SHARED.cure)
-    names = [name for name in shared if _selected(fleet, name, group.spec.node_selector)]
-    if not names:
+    selected = [node for node in shared if node.metadata.labels.items() >= group.spec.node_selector.items()]
+    if not selected:
         selector = ",".join(f"{key}={value}" for key, value in sorted(group.spec.node_selector.items()))
         text = f"waiting for {wants}, but none of {len(shared)} shared nodes matches spec.nodeSelector {selector}"
         return _waiting(text, "change it, or label a node")
-    fits, refused = fleet.filter(group.request, names)
+    fits, refused = fleet.filter(group.request, (node.metadata.name for node in selected))
     if fits:
         have = "1 shared node has" if len(fits) == 1 else f"{len(fits)} shared nodes have"
         return _waiting(f"{have} {wants} free", "see what else its pods wait for (kubectl describe pod)")
@@ -57,9 +57,9 @@ def why_a_pod_waits(fleet: Fleet, pod: Pod, group: Group | None, bound: Reason |
 
 
 def why_members_wait(fleet: Fleet, group: Group, said: Reason | None, bound: Reason) -> Reason:
-    """What pods of the group wait for that nothing is wrong with, and of which kube-scheduler `said` this.
+    """What pods of the group wait for that have no obstacle of their own, and of which kube-scheduler `said` this.
 
-    Where devices are not what they lack, its word is the best there is.
+    Where they lack no devices, kube-scheduler's reason is the one to show.
     """
     home = fleet.home(group.request)
     if home:
@@ -98,34 +98,22 @@ def _in_the_way(fleet: Fleet, group: Group, refused: Mapping[Reason, list[str]])
         yield f"{name}: {reason if elsewhere else _holders(fleet, group, name)}"
     rest = len(names) - len(shown)
     if rest:
-        yield "and 1 more node" if rest == 1 else f"and {rest} more nodes"
-
-
-def _shared(fleet: Fleet, name: str) -> bool:
-    node = fleet.node(name)
-    return node is not None and node.shared
-
-
-def _selected(fleet: Fleet, name: str, selector: Mapping[str, str]) -> bool:
-    node = fleet.node(name)
-    return node is not None and node.metadata.labels.items() >= selector.items()
+        yield f"and {rest} more node{'s' * (rest > 1)}"
 
 
 def _holders(fleet: Fleet, group: Group, name: str) -> str:
     resources = sorted(group.spec.resources)
-    texts = (_resource_line(fleet, name, resource) for resource in resources)
     if len(resources) == 1:
-        return next(texts)
-    return ", ".join(f"{resource} {text}" for resource, text in zip(resources, texts, strict=True))
+        return _resource_line(fleet, name, resources[0])
+    return ", ".join(f"{resource} {_resource_line(fleet, name, resource)}" for resource in resources)
 
 
 def _resource_line(fleet: Fleet, name: str, resource: str) -> str:
     states = [state for state in fleet.states(name) if state.device.resource == resource]
     total = sum(state.offered for state in states)
     free = sum(device.resource == resource for device in fleet.free(name))
-    return f"{free} of {total} free" + _bracketed(
-        [*_holding(states), *_barred(each for each in states if not each.claim)]
-    )
+    why = "; ".join([*_holding(states), *_barred(each for each in states if not each.claim)])
+    return f"{free} of {total} free{f' ({why})' if why else ''}"
 
 
 def _holding(states: Iterable[DeviceState]) -> Iterable[str]:
@@ -146,8 +134,3 @@ def _barred(states: Iterable[DeviceState]) -> Iterable[str]:
 
 
 _VERBS: Final = {Use.HELD: "holds", Use.RELEASING: "still uses", Use.FORMER: "may still use"}
-
-
-def _bracketed(texts: Iterable[str]) -> str:
-    joined = "; ".join(texts)
-    return f" ({joined})" if joined else ""

@@ -1,7 +1,7 @@
 """The health of devices: a state machine from one report of a node's hardware to the next.
 
-An unhealthy device looks healthy again as soon as no program uses it, so it stays marked until there is a sign: the
-node rebooted, the driver had lost the device and shows it again (it was reset), or a person declared this one finding
+An unhealthy device looks healthy as soon as no program uses it, so it stays marked until there is a sign: the node
+rebooted, the driver had lost the device and shows it again (it was reset), or a person declared this one finding
 resolved. The marks are kept only in the report itself, so they survive the agent's process.
 """
 

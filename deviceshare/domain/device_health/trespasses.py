@@ -37,7 +37,7 @@ class Occupant(Struct, frozen=True):
     pod_uid: str = ""
     """The API server's; empty where it shows no such pod."""
     holder_uid: str = ""
-    """Of the group whose devices the pod was given; empty for any other pod."""
+    """Of the group whose devices the pod received; empty for any other pod."""
     cgroup_uid: str = ""
     """The pod's as its control group names it; empty for a process outside of any pod."""
     started: int = 0

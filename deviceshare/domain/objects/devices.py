@@ -95,12 +95,10 @@ def visible(devices: Iterable[Device], handover: Mapping[str, str] = _UNDECIDED)
         words = handover.get(vendor.name, "")
         named = all(device.uuid for device in mine)
         names = [device.uuid if named else str(device.index) for device in mine]
-        if "/" in words:
-            texts[vendor.annotation] = ",".join(f"{words}={name}" for name in names)
-            if vendor.cdi_annotation:
-                texts[vendor.cdi_annotation] = texts[vendor.annotation]
-        else:
-            texts[vendor.annotation] = ",".join(names)
+        kind = f"{words}=" if "/" in words else ""
+        texts[vendor.annotation] = ",".join(kind + name for name in names)
+        if kind and vendor.cdi_annotation:
+            texts[vendor.cdi_annotation] = texts[vendor.annotation]
     return texts
 
 

@@ -15,7 +15,6 @@ MAX_COUNT = 1024
 
 PENDING, BOUND, DEGRADED = "Pending", "Bound", "Degraded"
 
-_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 
@@ -66,7 +65,7 @@ class Group(Struct, frozen=True, rename="camel"):
 
     @property
     def holder(self) -> Holder:
-        """The group as the ledger knows it."""
+        """The group as a holder of devices."""
         return Holder(self.uid, GROUP, self.name)
 
     @property
@@ -122,10 +121,9 @@ def spec_faults(spec: GroupSpec) -> list[str]:
         faults.append(f"spec.schedulingStrategy: {quoted(spec.scheduling_strategy)} is neither binpack nor spread")
     for key, value in sorted(spec.node_selector.items()):
         if not _is_label_key(key):
-            faults.append(
-                f"spec.nodeSelector: {quoted(key)} can't be a label's key; see kubectl get nodes --show-labels"
-            )
-        if not _LABEL_VALUE.fullmatch(value):
+            fault = f"{quoted(key)} can't be a label's key; see kubectl get nodes --show-labels"
+            faults.append(f"spec.nodeSelector: {fault}")
+        if value and not _LABEL_NAME.fullmatch(value):
             faults.append(f"spec.nodeSelector[{printable(key)}]: {quoted(value)} can't be a label's value")
     return faults
 

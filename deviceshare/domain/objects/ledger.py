@@ -1,7 +1,7 @@
-"""NodeDevices: which devices a node has and who holds which. The one place where ownership is decided.
+"""NodeDevices, the ledger of one node: which devices it has, and who holds which.
 
-A claim is made, marked, unmarked and dropped by a merge patch that carries the resourceVersion that was read, so that
-of two writers one loses, whoever they are. The patches name one claim each and leave the rest of the object alone.
+Ownership is decided here alone. A claim is written, marked, unmarked and dropped by a merge patch with the
+resourceVersion that was read, so that of two writers one loses. A patch names one claim and leaves the rest unchanged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from msgspec import Struct, field, to_builtins
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, Devices
-from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
+from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.requests import GROUP, Holder
@@ -22,10 +22,10 @@ Patch = dict[str, Any]
 
 
 class Claim(Struct, frozen=True, rename="camel"):
-    """What one holder has, as its pods were told: by UUID where the node's agent told UUIDs at that time.
+    """The devices of one holder, named as in its pods' annotations: by UUID where an agent reported UUIDs at that time.
 
-    `releasing` is a collector's mark: devices still in use, but nobody may join any more. `former` are devices that
-    were replaced and that pods may hold until they end; `rebound` names the request that replaced them.
+    `releasing` is a collector's mark: the devices may still be in use, but no pod may join. `former` are devices that
+    were replaced and that pods may use until they end; `rebound` names the request that replaced them.
     """
 
     group: str
@@ -39,7 +39,7 @@ class Claim(Struct, frozen=True, rename="camel"):
         return self.group
 
     def holder(self, uid: str) -> Holder:
-        """Who has it, by the UID that the ledger keeps it under."""
+        """The holder, whose UID is the claim's key in the ledger."""
         return Holder(uid, GROUP, self.group)
 
 
@@ -48,15 +48,15 @@ class LedgerSpec(Struct, frozen=True, rename="camel"):
 
 
 class LedgerStatus(Struct, frozen=True, rename="camel"):
-    """`hardware` is written by the node's agent, everything else by the leader.
+    """Written by the leader, but for `hardware`, which the node's agent writes.
 
-    `devices` are for groups; those named by UUID are meant by it, whatever their number. `withheld` are not for groups.
+    `devices` are for groups; a UUID in them identifies a device, whatever its number. `withheld` are not for groups.
     """
 
     devices: list[Device] = field(default_factory=list)
     withheld: list[Withheld] = field(default_factory=list)
     handover: dict[str, str] = field(default_factory=dict)
-    """By vendor, the words that the node's runtime takes (handover.py), as far as that is known."""
+    """By vendor, the words that the node's runtime takes (handover.py), as far as they are known."""
     reasons: str = ""
     total: str = ""
     free: str = ""
@@ -65,7 +65,7 @@ class LedgerStatus(Struct, frozen=True, rename="camel"):
 
 
 class NodeDevices(Struct, frozen=True, rename="camel"):
-    """The ledger of one node; `spec.claims` maps the UID of a holder to its claim."""
+    """`spec.claims` maps the UID of a holder to its claim."""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: LedgerSpec = field(default_factory=LedgerSpec)
@@ -86,7 +86,7 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
 
     @property
     def devices(self) -> Devices:
-        """The node's devices for groups, in its present numbering. What its agent doesn't see isn't there."""
+        """The node's devices for groups, in its present numbering, without those that its agent doesn't see."""
         parts = {(part.resource, part.index): part.device for part in self.hardware.devices if not part.lost}
         seen = {part.resource for part in self.hardware.devices}
         named = set(parts.values())
@@ -101,26 +101,21 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         return {self.present(d): each.text for each in self.status.withheld for d in each.devices}
 
     def unknown(self, resource: str) -> Withheld | None:
-        """What says that nobody knows which devices of the resource are there."""
+        """The entry for a resource of which it is unknown which devices are there."""
         return next((w for w in self.status.withheld if w.resource == resource and not w.devices), None)
 
     def present(self, device: Device) -> Device:
-        """The device in the node's present numbering: found by its UUID, or by its index if it was given without one.
+        """The device in the node's present numbering: found by its UUID, or by its index where it has none.
 
         One that isn't there stays as it is, and so equals none that is. Where no agent reports, as in a ledger that was
-        just made again, nobody knows UUIDs, and the index must do.
+        just recreated, UUIDs are unknown, and the index must do.
         """
-        part = self._part(device)
+        part = self.hardware.named(device.uuid) if device.uuid else self.hardware.part(device.resource, device.index)
         if part and not part.lost:
             return part.device
         if device.uuid and all(part.resource != device.resource for part in self.hardware.devices):
             return Device(device.resource, device.index)
         return device
-
-    def _part(self, device: Device) -> Part | None:
-        if device.uuid:
-            return self.hardware.named(device.uuid)
-        return self.hardware.part(device.resource, device.index)
 
     def held(self, claim: Claim) -> Devices:
         """What the claim holds, in the node's present numbering; former devices not among them."""
@@ -131,37 +126,37 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         return {device for claim in self.claims.values() for device in self.reserved(claim)}
 
     def reserved(self, claim: Claim) -> set[Device]:
-        """What nobody else may have because of the claim: its devices and its former ones, likewise."""
+        """The claim's devices and its former ones, which no other holder may have; likewise."""
         return {self.present(device) for device in (*claim.devices, *claim.former)}
 
 
 def claim_of(holder: Holder, devices: Iterable[Device], former: Iterable[Device] = ()) -> Claim:
-    """A claim as its holder makes it."""
+    """A new claim of the holder."""
     return Claim(holder.name, list(devices), former=list(former))
 
 
 def claim_patch(ledger: NodeDevices, uid: str, claim: Claim) -> Patch:
-    """Takes devices for a holder, or others in place of those it has, if nobody wrote the ledger meanwhile."""
+    """Writes a holder's claim, if nobody wrote the ledger meanwhile."""
     return _patch(ledger, uid, _claim_json(claim))
 
 
 def former_patch(ledger: NodeDevices, uid: str, former: Iterable[Device]) -> Patch:
-    """Says which devices are reserved besides those of the claim."""
+    """Sets the claim's former devices."""
     return _patch(ledger, uid, {"former": as_json(former) or None})
 
 
 def mark_patch(ledger: NodeDevices, uid: str, mark: str) -> Patch:
-    """Marks a claim as releasing. `mark`, an RFC 3339 time, is new each time: equal marks are one same write."""
+    """Marks a claim as releasing. `mark`, an RFC 3339 time, differs each time: equal marks would be the same write."""
     return _patch(ledger, uid, {"releasing": mark})
 
 
 def unmark_patch(ledger: NodeDevices, uid: str) -> Patch:
-    """Takes the mark of a claim away."""
+    """Removes a claim's mark."""
     return _patch(ledger, uid, {"releasing": None})
 
 
 def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
-    """Gives the devices of a claim back."""
+    """Removes a claim, so that its devices are free."""
     return _patch(ledger, uid, None)
 
 

@@ -9,6 +9,7 @@ exists all the same: code that decides by a field checks whether that field coul
 """
 
 import types
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
 
@@ -31,7 +32,7 @@ _ZEROS: Final[dict[Any, bytes]] = {str: b'""', bytes: b'""', int: b"0", float: b
 
 
 class ObjectDecoder(Generic[T]):
-    """Decodes one type, as the module's docstring says."""
+    """Decodes one type."""
 
     def __init__(self, type_: type[T]) -> None:
         self._type = type_
@@ -68,26 +69,14 @@ class ObjectDecoder(Generic[T]):
             raise msgspec.DecodeError(str(error)) from error
 
 
+_object_decoder: Final[Callable[[Any], ObjectDecoder[Any]]] = cache(ObjectDecoder)
+_decoder: Final[Callable[[Any], msgspec.json.Decoder[Any]]] = cache(msgspec.json.Decoder)
+_fields: Final[Callable[[Any], tuple[FieldInfo, ...]]] = cache(fields)
+
+
 def decoder_of(type_: type[T]) -> ObjectDecoder[T]:
     """The decoder of a type, created once."""
-    key: Any = type_
-    decoder: ObjectDecoder[T] = _object_decoder(key)
-    return decoder
-
-
-@cache
-def _object_decoder(type_: Any) -> ObjectDecoder[Any]:
-    return ObjectDecoder(type_)
-
-
-@cache
-def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(type_)
-
-
-@cache
-def _fields(type_: type[Struct]) -> tuple[FieldInfo, ...]:
-    return fields(type_)
+    return _object_decoder(type_)
 
 
 def _read(type_: Any, raw: bytes | Raw, path: str, faults: dict[str, str]) -> Any:

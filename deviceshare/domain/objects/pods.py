@@ -187,10 +187,10 @@ class Pod(Struct, frozen=True, rename="camel"):
         annotations = self.metadata.annotations
         text = annotations.get(contract.SELECTED_DEVICES, "")
         try:
-            given = parse_selected(msgspec.json.decode(text, type=dict[str, str])) if text else ()
+            chosen = parse_selected(msgspec.json.decode(text, type=dict[str, str])) if text else ()
         except ValueError:
             return ()
-        return with_uuids(given, annotations)
+        return with_uuids(chosen, annotations)
 
     @property
     def sealed(self) -> bool:
@@ -213,11 +213,11 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def received(self) -> Devices:
-        """All devices that the pod ever got."""
+        """All devices that the pod ever received."""
         return (*self.devices, *self.former)
 
     def lacking(self, wanted: Iterable[Vendor]) -> list[str]:
-        """What of the webhook's injection the pod lacks to be given devices of these vendors, for texts.
+        """What of the webhook's injection the pod lacks to get devices of these vendors, for texts.
 
         A pod that the webhook didn't handle lacks some, and must never be bound: devices of a pod without the label,
         which no mirror shows, could be allocated twice, and an image may bake `all` into a variable. The variables of

@@ -72,8 +72,3 @@ class Reason(Struct, frozen=True, omit_defaults=True):
         """All of it in one line, as messages, events and answers have it."""
         first = f"{self.text}: {self.cure}" if self.cure else self.text
         return "; ".join((first, *self.details))
-
-
-def text_of(reason: Reason | None) -> str:
-    """The line for people, or "" where there is no reason."""
-    return str(reason) if reason else ""

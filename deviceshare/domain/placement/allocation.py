@@ -24,7 +24,7 @@ class Available(NamedTuple):
 
     devices: Devices
     links: list[Link]
-    """How the node's devices are joined, as far as its agent tells."""
+    """How the node's devices are joined, as far as its agent reports."""
 
 
 def available(ledger: NodeDevices) -> Available:

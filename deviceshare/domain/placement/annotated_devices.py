@@ -1,12 +1,12 @@
-"""The node annotation `deviceshare.io/devices`: which devices a node has for groups, in its owner's words.
+"""The node annotation `deviceshare.io/devices`, by which a node's owner says which devices it has for groups.
 
     nvidia.com/gpu=4                        the four devices 0 to 3
     nvidia.com/gpu=1-3                      these devices; 0 is kept out
     nvidia.com/gpu=0,2-3,amd.com/gpu=2      a comma joins a list, until the next resource
     nvidia.com/gpu=5-5                      device 5 alone: one whole number is how many, not which
-    nvidia.com/gpu=GPU-8a56a4bc-…           by UUID, where the node's agent tells these
+    nvidia.com/gpu=GPU-8a56a4bc-…           by UUID, where the node's agent reports these
 
-What can't be read is never guessed: nothing of that resource is then given to groups.
+An entry that can't be read is never guessed: groups then get nothing of that resource.
 """
 
 import re
@@ -17,10 +17,10 @@ from deviceshare.domain import vendors
 from deviceshare.domain.wording import listed
 
 MOST: Final = 1024
-"""Devices of one resource on a node; no machine comes near it, and no text may make us count further."""
+"""Devices of one resource on a node: more than any machine has, and a bound on what a text may make us count."""
 
-_RANGE: Final = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
-_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_RANGE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_COUNT: Final = re.compile(r"[0-9]{1,9}")
 _UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]{1,80}")
 
 
@@ -38,9 +38,6 @@ class Annotated(NamedTuple):
 
     resources: Mapping[str, Listed]
     faults: list[str]
-
-
-NOT_ANNOTATED: Final = Annotated({}, [])
 
 
 def read(text: str) -> Annotated:
@@ -65,27 +62,23 @@ def read(text: str) -> Annotated:
 
 
 def _parsed(resource: str, values: list[str]) -> Listed:
-    if len(values) == 1 and _NUMBER.fullmatch(values[0]):
+    too_many = Listed(fault=f"{resource}: no node has more than {MOST} devices of one resource")
+    if len(values) == 1 and _COUNT.fullmatch(values[0]):
         count = int(values[0])
-        return Listed(frozenset(range(count))) if count <= MOST else Listed(fault=_too_many(resource))
+        return Listed(frozenset(range(count))) if count <= MOST else too_many
     indices: set[int] = set()
     uuids = set()
     for value in values:
         if _UUID.fullmatch(value):
             uuids.add(value)
             continue
-        match = _RANGE.fullmatch(value) or re.fullmatch(r"([0-9]{1,9})()", value)
-        if match is None:
+        if not (match := _RANGE.fullmatch(value)):
             wants = "a number of devices, a list such as 0,2-3, or UUIDs"
             return Listed(fault=f"{resource} wants {wants}, not {','.join(values)[:80]!r}")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             return Listed(fault=f"{resource}: the range {value} ends before it begins")
         if last >= MOST:
-            return Listed(fault=_too_many(resource))
+            return too_many
         indices.update(range(first, last + 1))
     return Listed(frozenset(indices), frozenset(uuids))
-
-
-def _too_many(resource: str) -> str:
-    return f"{resource}: no node has more than {MOST} devices of one resource"

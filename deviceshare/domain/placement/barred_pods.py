@@ -1,11 +1,11 @@
-"""Pods that wait in vain: their own nodeSelector or node affinity rules out every node where their group can be had.
+"""Barred pods: their own nodeSelector or node affinity rules out every node where their group can be had.
 
-Nothing that deviceshare decides depends on this: kube-scheduler holds pods to what they ask for. It would only say that
-nodes "didn't match", so the pods are named here, with the cure.
+No decision depends on this, since kube-scheduler enforces what pods require. But it would only say that nodes "didn't
+match", so the pods are named here, with the cure.
 """
 
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable
+from functools import cache, partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,10 +18,12 @@ from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.fleet import Fleet
 
 MOST_COMPARED: Final = 2_000_000
-"""Bytes of what pods ask of nodes, times nodes, in one look: a tenth of a second. A thousand pods may each ask for
-something else of three thousand nodes, and in a megabyte; those beyond are taken for pods that a node admits."""
+"""Bytes of pods' requirements, times nodes, in one call: a tenth of a second. A thousand pods may each require other
+things of three thousand nodes, and in a megabyte; those beyond are taken for pods that a node admits."""
 
+_WRITTEN = "an earlier deviceshare wrote a node affinity into the pod, which"
 _RECREATE = "delete and recreate the pod, without that affinity if a template of yours has it"
+_OWN = "the pod's own nodeSelector or node affinity"
 _CHANGE = "change these in what creates the pod and recreate it"
 
 
@@ -32,22 +34,17 @@ class Barred(NamedTuple):
     reason: Reason
 
 
-class _Places(NamedTuple):
-    """Nodes of which a group's pod must admit one, and what they are."""
-
-    nodes: list[Node]
-    what: str
-
-
 def barred(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
     """Those of the pods, which name the group, that wait in vain; in the order of their names."""
     picky = [pod for pod in pods if pod.pending and (pod.spec.node_selector or pod.spec.affinity)]
-    if not picky:
-        return []
-    places = cache(lambda now: _places(fleet, group, now=now))
-    ruled_out = _Comparison()
-    found = (_judge(pod, places, ruled_out) for pod in sorted(picky, key=lambda pod: pod.metadata.key))
-    return [each for each in found if each]
+    places, rules_out, found = cache(partial(_places, fleet, group)), _Comparison(), []
+    for pod in sorted(picky, key=lambda pod: pod.metadata.key):
+        frozen = pod.spec.affinity is not None and pod.spec.affinity.frozen_in
+        nodes, what = places(frozen)
+        if rules_out(pod, nodes):
+            requirement, cure = (_WRITTEN, _RECREATE) if frozen else (_OWN, _CHANGE)
+            found.append(Barred(pod, Reason(ReasonKind.NODES_RULED_OUT, f"{requirement} rules out {what}", cure)))
+    return found
 
 
 class _Comparison:
@@ -69,35 +66,17 @@ class _Comparison:
         return self._left >= 0 and not admits(pod.spec.node_selector, pod.spec.affinity, node)
 
 
-def _judge(pod: Pod, places: Callable[[bool], _Places], ruled_out: _Comparison) -> Barred | None:
-    frozen = pod.spec.affinity is not None and pod.spec.affinity.frozen_in
-    nodes, what = places(frozen)
-    if not ruled_out(pod, nodes):
-        return None
-    if frozen:
-        text, cure = f"an earlier deviceshare wrote a node affinity into the pod, which rules out {what}", _RECREATE
-    else:
-        text, cure = f"the pod's own nodeSelector or node affinity rules out {what}", _CHANGE
-    return Barred(pod, Reason(ReasonKind.NODES_RULED_OUT, text, cure))
+def _places(fleet: Fleet, group: Group, now: bool) -> tuple[list[Node], str]:
+    """Where the group's next pod may go, and what these nodes are.
 
-
-def _places(fleet: Fleet, group: Group, *, now: bool) -> _Places:
-    """Where the group's next pod may go: its home; else where it fits `now`; else where its selector would let it."""
+    That is its home; else where it fits `now`; else where its selector would let it.
+    """
     if home := fleet.home(group.request):
-        return _Places(_shared(fleet, [home]), f"node {home}, where group {group.name} lives")
-    names = fleet.names()
+        return fleet.shared_nodes([home]), f"node {home}, where group {group.name} lives"
     if now:
-        fits = [node for node in _shared(fleet, fleet.filter(group.request, names).fits) if _usable(node)]
-        if fits:
-            return _Places(fits, f"the nodes where group {group.name} fits")
+        fits = fleet.shared_nodes(fleet.filter(group.request, fleet.names()).fits)
+        if usable := [node for node in fits if node.ready and not node.spec.unschedulable]:
+            return usable, f"the nodes where group {group.name} fits"
     selector = group.spec.node_selector.items()
-    selected = [node for node in _shared(fleet, names) if node.metadata.labels.items() >= selector]
-    return _Places(selected, f"every shared node that group {group.name} may go to")
-
-
-def _shared(fleet: Fleet, names: Iterable[str]) -> list[Node]:
-    return [node for name in names if (node := fleet.node(name)) and node.shared]
-
-
-def _usable(node: Node) -> bool:
-    return node.ready and not node.spec.unschedulable
+    selected = [node for node in fleet.shared_nodes() if node.metadata.labels.items() >= selector]
+    return selected, f"every shared node that group {group.name} may go to"

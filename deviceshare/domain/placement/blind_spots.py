@@ -1,4 +1,4 @@
-"""Objects that can't be read: what that keeps from being decided, and what a person does about it."""
+"""Unreadable objects: what can't be decided because of them, and how to correct them."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -44,7 +44,7 @@ def node_fault(node: Node) -> Reason | None:
 
 
 def ledger_fault(ledger: NodeDevices) -> Reason | None:
-    """Why nobody knows who holds which devices of the node."""
+    """Why it is unknown who holds which devices of the node."""
     return _fault("the NodeDevices of the node", ledger.metadata, f"kubectl edit ndev {ledger.metadata.name}")
 
 
@@ -58,7 +58,7 @@ def _fault(what: str, meta: ObjectMeta, cure: str) -> Reason | None:
 
 
 class BlindSpots:
-    """Pods outside of groups of which nobody knows what they hold, by the node that they live on."""
+    """Pods outside of groups whose devices are unknown, by the node that they live on."""
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, UnreadableObject]] = {}
@@ -87,14 +87,11 @@ class BlindSpots:
         return [found[key] for key in sorted(found)]
 
     def obstacle(self, node: str, seen: Node | None, ledger: NodeDevices | None) -> Reason | None:
-        """Why no device of the node can be said to be free; the pod that stands in the way is named."""
-        if seen is not None and (fault := node_fault(seen)):
-            return fault
-        if ledger is not None and (fault := ledger_fault(ledger)):
-            return fault
+        """Why it is unknown which devices of the node are free: its objects, or a pod, which is named."""
+        fault = (node_fault(seen) if seen else None) or (ledger_fault(ledger) if ledger else None)
         pods = self.on(node)
-        if not pods:
-            return None
+        if fault or not pods:
+            return fault
         names = listed((pod.name for pod in pods), most=1)
         text = f"pod {names} on the node can't be read ({pods[0].fault}) and may hold any of its devices"
         return Reason(ReasonKind.UNREADABLE, text, pods[0].cure)

@@ -1,8 +1,7 @@
-"""How many devices a node has, by what its labels, annotations and device plugins tell; for nodes without an agent.
+"""The number of a node's devices by its labels, annotations and allocatable resources, for nodes without an agent.
 
-What a plugin makes allocatable is how often it would give something away, which is the number of devices only where
-nothing splits or shares them. All this is written by the kubelet, and by who may write nodes; as much is believed of
-either. Where two contradict, none is believed.
+What a plugin makes allocatable is how many containers it would serve, which is the number of devices only where nothing
+splits or shares them. The kubelet writes all this, and whoever may write nodes. Where two contradict, neither counts.
 
 NVIDIA: https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md
 HAMi: https://github.com/Project-HAMi/HAMi/blob/master/docs/develop/protocol.md
@@ -33,18 +32,18 @@ class Counted(NamedTuple):
     """The devices of one resource, numbered from 0."""
 
     number: int | None
-    """None where it can't be told."""
+    """None where it is unknown."""
     trouble: str = ""
-    """Why nobody knows which of them may be given to groups; "" where all may."""
+    """Why it is unknown which of them may be offered to groups; "" where all may."""
     cure: str = ""
-    told: str = ""
+    found: str = ""
     """What was found that isn't a mere number of devices, for people."""
 
 
 def count(node: Node) -> dict[str, Counted]:
     """Every known resource that the node reports; none that it doesn't have."""
     counted = {GPU: _nvidia(node), AMD_GPU: _amd(node)}
-    for resource in filter(vendors.vendor_of, _told(node)):
+    for resource in filter(vendors.vendor_of, _reported(node)):
         if resource not in counted:
             of_ascend = vendors.ASCEND.supplies(resource)
             counted[resource] = _ascend(node, resource) if of_ascend else _plain(node, resource)
@@ -53,7 +52,7 @@ def count(node: Node) -> dict[str, Counted]:
 
 def _nvidia(node: Node) -> Counted:
     labels = node.metadata.labels
-    product, slices = labels.get(_PRODUCT, ""), _told(node, (vendors.MIG_PREFIX,))
+    product, slices = labels.get(_PRODUCT, ""), _reported(node, (vendors.MIG_PREFIX,))
     if slices or "-MIG-" in product or _SLICES in labels:
         found = f"MIG ({', '.join(slices) or product or _SLICES})"
         return Counted(None, "its GPUs are split by MIG, unknown which", _which(GPU), found)
@@ -76,7 +75,7 @@ def _shared(node: Node, capacity: int, healthy: int) -> Counted:
         return Counted(None, f"its label {garbled[0]} is not a number", _how_many(GPU), garbled[0])
     replicas, number = max(numbers.get(_REPLICAS) or 1, 1), numbers.get(_COUNT)
     strategy = labels.get(_SHARING, "none")
-    renamed = _told(node, (vendors.NVIDIA.in_turns,))
+    renamed = _reported(node, (vendors.NVIDIA.in_turns,))
     shared = bool(strategy != "none" or labels.get(_PRODUCT, "").endswith("-SHARED") or renamed or replicas > 1)
     found = f"{strategy if strategy != 'none' else 'shared'}, {replicas} replicas" if shared else ""
     if shared and replicas == 1:
@@ -126,7 +125,7 @@ def _registered(register: str) -> list[int]:
 
 def _amd(node: Node) -> Counted:
     partition = node.metadata.labels.get(_PARTITION, "")
-    parts = [name for name in _told(node, ("amd.com/",)) if name != AMD_GPU and vendors.plugin_vendor_of(name)]
+    parts = [name for name in _reported(node, ("amd.com/",)) if name != AMD_GPU and vendors.plugin_vendor_of(name)]
     if parts or (partition and not partition.startswith("spx")):
         found = f"partitioned ({', '.join(parts) or partition})"
         return Counted(None, f"its GPUs are {found}", _how_many(AMD_GPU), found)
@@ -152,10 +151,10 @@ def _healthy(resource: str, number: int, healthy: int, found: str) -> Counted:
     if number > MOST:
         return Counted(None, f"it reports {number} {resource}", _how_many(resource), found)
     if healthy >= number:
-        return Counted(number, told=found)
+        return Counted(number, found=found)
     if healthy:
-        sick = f"{number - healthy} of its {number} {resource} are unhealthy, unknown which"
-        return Counted(number, sick, _which(resource), found)
+        unhealthy = f"{number - healthy} of its {number} {resource} are unhealthy, unknown which"
+        return Counted(number, unhealthy, _which(resource), found)
     cure = f"see why its device plugin does, or {_which(resource)}"
     return Counted(number, f"its device plugin reports none of its {number} {resource} as healthy", cure, found)
 
@@ -167,8 +166,8 @@ def _unreadable(node: Node, resource: str) -> Counted:
     )
 
 
-def _told(node: Node, prefixes: tuple[str, ...] | str = "") -> list[str]:
-    """The resources with these beginnings of which the node says that it has some."""
+def _reported(node: Node, prefixes: tuple[str, ...] | str = "") -> list[str]:
+    """The resources with these prefixes of which the node reports any."""
     every = [*node.status.capacity.items(), *node.status.allocatable.items()]
     return sorted({name for name, quantity in every if name.startswith(prefixes) and is_some(quantity)})
 
@@ -181,24 +180,20 @@ def _quantities(node: Node, resources: Collection[str]) -> tuple[int | None, int
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:
-    total = 0
-    for number in numbers:
-        if number is None:
-            return None
-        total += number
-    return total
+    every = list(numbers)
+    readable = [number for number in every if number is not None]
+    return sum(readable) if len(readable) == len(every) else None
 
 
 def _how_many(resource: str) -> str:
-    say = f"say how many there are (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}={resource}=NUMBER)"
-    return say + _or_agent(resource)
+    return _annotate("how many there are", resource, "NUMBER")
 
 
 def _which(resource: str) -> str:
-    say = f"say which may be used (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}={resource}=0,2-3)"
-    return say + _or_agent(resource)
+    return _annotate("which may be used", resource, "0,2-3")
 
 
-def _or_agent(resource: str) -> str:
+def _annotate(what: str, resource: str, value: str) -> str:
     vendor = vendors.vendor_of(resource)
-    return " or run deviceshare's agent there" if vendor and vendor.has_agent else ""
+    agent = " or run deviceshare's agent there" if vendor and vendor.has_agent else ""
+    return f"say {what} (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}={resource}={value}){agent}"

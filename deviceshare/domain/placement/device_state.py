@@ -1,4 +1,4 @@
-"""What is so of one device: who uses it, its health, and every reason why no group gets it.
+"""DeviceState: who uses a device, its health, and every reason why no group gets it.
 
 Use and health are two dimensions: a broken GPU on which a group trains is held *and* unhealthy.
 """
@@ -19,7 +19,7 @@ class Use(StrEnum):
     HELD = "held"
     """A group has it, by its claim."""
     RELEASING = "releasing"
-    """The last pods of a group that gives it back may still use it."""
+    """Its claim is being released; the last pods of the group may still use it."""
     FORMER = "former"
     """A rebind replaced it, and pods that received it may still use it."""
     PLUGIN = "plugin"
@@ -29,7 +29,7 @@ class Use(StrEnum):
     WITHHELD = "withheld"
     """Nobody's, and not for groups, such as by the node's annotation."""
     LEFT = "left"
-    """Nobody's, but the device plugin's to allocate: no placeholder pod keeps it for groups."""
+    """Nobody's, but the device plugin may allocate it: no placeholder pod reserves it for groups."""
     UNUSABLE = "unusable"
     """Nobody's, and nobody gets it: it is unhealthy or lost, or its ledger can't be read."""
     FREE = "free"
@@ -102,7 +102,7 @@ class DeviceState(Struct, frozen=True):
     @property
     def group(self) -> str:
         """The group whose claim it is in, or ""."""
-        return self.claim.group if self.claim else ""
+        return self.claim.holder_name if self.claim else ""
 
     @property
     def unhealthy(self) -> str:

@@ -1,6 +1,6 @@
 """The state of every device of a node, decided from its ledger and its agent's report.
 
-Whoever chooses, counts or shows devices takes the facts from here, and decides none of them.
+Code that chooses, counts or shows devices reads the facts here, and decides none of them.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from deviceshare.domain.placement.device_state import DeviceState, Health, Use
 def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
     """Every device that is offered to groups, withheld from them, lost, or in a claim; sorted.
 
-    Under both names, where it is offered under two: who holds `huawei.com/Ascend910` 0 has `huawei.com/Ascend310P` 0.
+    A device that is offered under two names is there twice, as `huawei.com/Ascend910` 0 and `huawei.com/Ascend310P` 0.
     """
     hardware, kept_out = ledger.hardware, ledger.kept_out
     lost = {part.device.identity: part for part in hardware.devices if part.lost}
@@ -43,7 +43,7 @@ def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
 
 
 def free_devices(states: Iterable[DeviceState]) -> Devices:
-    """Those that a group may get now, sorted as they come."""
+    """Those that a group may get now, in the same order."""
     return tuple(state.device for state in states if state.free)
 
 
@@ -91,7 +91,7 @@ def _unclaimed(part: Part | None, pod: str, *, withheld: bool, left: bool, barre
 
 
 class _Names:
-    """Finds the device that was meant by a name from any time, and takes in those that the node doesn't have."""
+    """The node's devices by identity: finds the one that a name from any time means, and adds those it doesn't have."""
 
     def __init__(self, ledger: NodeDevices, there: dict[Device, Identity], lost: dict[Device, Identity]) -> None:
         self.devices = there | lost
@@ -118,7 +118,7 @@ class _Names:
 
 
 def _held(ledger: NodeDevices, named: _Names) -> dict[Identity, tuple[Use, str, Claim]]:
-    """Who has which device by a claim. What is held counts more than what is only left over."""
+    """Who has which device by a claim; a claim's devices count before another's former ones."""
     held: dict[Identity, tuple[Use, str, Claim]] = {}
     for uid, claim in ledger.claims.items():
         use = Use.RELEASING if claim.releasing else Use.HELD

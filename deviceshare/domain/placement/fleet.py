@@ -1,54 +1,29 @@
-"""The shared nodes as they are known here and now, and which of them a request fits on.
+"""The fleet: the shared nodes as the mirrors show them, and which of them a request fits on.
 
-A Fleet is fed from the mirrors and holds the devices that a bind under way has taken in memory ("assumed") on top. It
-answers the extender, the conditions and `explain` alike. What it knows may be stale: it only proposes, the ledger of
-the node decides.
+Besides the mirrors' objects it holds the devices that a bind under way has taken in memory ("assumed"). It answers the
+extender, the conditions and `explain` alike. It may be stale, so it only proposes; the ledger of the node decides.
 
-A filter call may name thousands of nodes, most of them in the same situation. So each node's situation is kept as an
-interned `Shape`, up to date at each change, and a call reasons once per shape instead of once per node.
+Each node's situation is kept as an interned `Shape`, up to date at each change, so that a filter call reasons once per
+shape.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from deviceshare.domain.objects.devices import Device, Devices, identities
+from deviceshare.domain.objects.devices import Devices, identities
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement import allocation, join_obstacles
 from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states, free_devices
-from deviceshare.domain.placement.join_obstacles import (
-    NOT_SHARED,
-    OTHER_LABELS,
-    elsewhere,
-    home_gone,
-    joining_obstacle,
-    node_obstacle,
-    too_full,
-    withheld_reason,
-)
 from deviceshare.domain.placement.node_selections import Selections
-from deviceshare.domain.placement.opaque_nodes import opaque, opaque_reason
+from deviceshare.domain.placement.node_shape import Shape, counts, opaque
 
 T = TypeVar("T")
-
-
-class Shape(NamedTuple):
-    """All that placement needs to know of a node, but for its name and labels."""
-
-    obstacle: Reason | None
-    """Why no group at all fits."""
-    free: tuple[tuple[str, int], ...]
-    total: tuple[tuple[str, int], ...]
-    opaque: frozenset[str]
-    """Resources of which pods hold devices through the vendor's device plugin, unknown which."""
-    withheld: tuple[tuple[str, Reason], ...] = ()
-    """Resources of which the node withholds devices, and why."""
 
 
 class Assumption(NamedTuple):
@@ -142,8 +117,7 @@ class Fleet:
 
     def forget(self, uid: str) -> None:
         """Drops an assumption: its bind failed, or the mirrors show its outcome."""
-        gone = self._assumed.pop(uid, None)
-        if gone:
+        if gone := self._assumed.pop(uid, None):
             self._reshape(gone.node)
 
     def assumed(self, uid: str) -> Assumption | None:
@@ -166,9 +140,20 @@ class Fleet:
         """Every node that is or was shared, sorted."""
         return sorted(self._nodes.keys() | self._ledgers.keys())
 
+    def shared_nodes(self, names: Iterable[str] | None = None) -> list[Node]:
+        """The nodes that are shared, in the order of `names`, or all, sorted."""
+        every = self.names() if names is None else names
+        return [node for name in every if (node := self._nodes.get(name)) and node.shared]
+
     def pods(self, uid: str) -> dict[str, str]:
         """The live pods with devices of the holder `uid`: `namespace/name` → node."""
         return self._living.get(uid, {})
+
+    def held(self, uid: str, name: str) -> Devices | None:
+        """What the claim of the holder `uid` on the node holds; None where its ledger has no such claim."""
+        ledger = self._ledgers.get(name)
+        claim = ledger.claims.get(uid) if ledger else None
+        return ledger.held(claim) if ledger and claim else None
 
     def free(self, name: str) -> Devices:
         """Devices of the node that neither a claim nor an assumption holds."""
@@ -181,30 +166,29 @@ class Fleet:
         return allocation.Available(self.free(name), ledger.hardware.links)
 
     def home(self, request: Request) -> str:
-        """The one node the holder's next pod may go to, or "" when it may choose.
+        """The one node the holder's next pod may go to, or "" where any may do.
 
-        For a holder whose status names none that is, in this order, where its pods live (somebody wiped the status, see
-        claims.md, repair), where a bind under way is taking it, and where it has a claim: a bind died half-way, and
-        its claim is used or, once marked, waited for, so that a holder never comes to live on two nodes.
+        For a holder whose status names none that is, in this order, where its pods live (the status was wiped, see
+        claims.md, repair), where a bind under way is taking it, and where it has a claim: a bind ended half-way, and
+        its claim is used or, once marked, waited for, so that no holder comes to live on two nodes.
         """
         if request.node:
             return request.node
         uid = request.holder.uid
-        for node in self._living.get(uid, {}).values():
-            return node
-        assumed = self._assumed.get(uid)
+        living, assumed = self._living.get(uid), self._assumed.get(uid)
+        if living:
+            return next(iter(living.values()))
         return assumed.node if assumed else self._holders.get(uid, "")
 
     # What follows.
 
     def filter(self, request: Request, names: Iterable[str]) -> Filtered:
         """Which of the named nodes the holder's next pod may go to."""
-        home = self.home(request)
-        if not home:
+        if not (home := self.home(request)):
             return self._filter_unbound(request, names)
         asked = list(names)
         others = [name for name in asked if name != home]
-        refused = {elsewhere(request.holder, home): others} if others else {}
+        refused = {join_obstacles.elsewhere(request.holder, home): others} if others else {}
         if len(others) == len(asked):
             return Filtered([], refused)
         if reason := self.joining_obstacle(request, home):
@@ -213,6 +197,7 @@ class Fleet:
 
     def _filter_unbound(self, request: Request, names: Iterable[str]) -> Filtered:
         fits: list[str] = []
+        unselected: list[str] = []
         refused: dict[Reason, list[str]] = {}
         places: dict[int, list[str]] = {}  # where nodes of a shape are listed: each name costs one look-up
         selector, shapes = request.node_selector, self._shapes
@@ -221,11 +206,13 @@ class Fleet:
             shape = shapes.get(name)
             place = places.get(id(shape))
             if place is None:
-                reason = _obstacle(request, shape)
+                reason = shape.obstacle_to(request) if shape else join_obstacles.NOT_SHARED
                 place = places[id(shape)] = refused.setdefault(reason, []) if reason else fits
             if selector and place is fits and name not in selected:
-                place = refused.setdefault(OTHER_LABELS, [])
+                place = unselected
             place.append(name)
+        if unselected:
+            refused[join_obstacles.OTHER_LABELS] = unselected
         return Filtered(fits, refused)
 
     def joining_obstacle(self, request: Request, home: str) -> Reason | None:
@@ -235,28 +222,25 @@ class Fleet:
         """
         shape = self._shapes.get(home)
         if shape is None:
-            return home_gone(request.holder, home)
+            return join_obstacles.home_gone(request.holder, home)
         return (
             shape.obstacle
             or self.opacity(request, home)
-            or joining_obstacle(self._ledgers[home], self.states(home), request.holder)
+            or join_obstacles.joining_obstacle(self._ledgers[home], self.states(home), request.holder)
         )
 
     def obstacle(self, name: str) -> Reason | None:
         """Why no group at all fits on the node."""
-        return self._shapes[name].obstacle if name in self._shapes else NOT_SHARED
+        return self._shapes[name].obstacle if name in self._shapes else join_obstacles.NOT_SHARED
 
     def opacity(self, request: Request, name: str) -> Reason | None:
         """Why no device of the node can be said to be free for the request; see `opaque`."""
-        return opaque_reason(sorted(self.opaque(name) & request.resources.keys()))
+        return join_obstacles.opaque_reason(self.opaque(name) & request.resources.keys())
 
     def prioritize(self, request: Request, names: Iterable[str]) -> dict[str, int]:
         """The score of each named node for the request, 0 to 10 (allocation.scores)."""
         wants = request.resources
-        free = {}
-        for name in names:
-            shape = self._shapes.get(name)
-            free[name] = sum(count for resource, count in shape.free if resource in wants) if shape else 0
+        free = {name: shape.room(wants) if (shape := self._shapes.get(name)) else 0 for name in names}
         return allocation.scores(request.strategy, free)
 
     def _reshape(self, name: str) -> None:
@@ -264,32 +248,15 @@ class Fleet:
         if node is None and ledger is None:
             self._shapes.pop(name, None)
             return
+        withheld = ledger.status.withheld if ledger else ()
         shape = Shape(
-            node_obstacle(name, node, ledger, self._blind_spots),
-            _counts(self.free(name)),
-            _counts(state.device for state in self.states(name) if state.offered),
+            join_obstacles.node_obstacle(name, node, ledger, self._blind_spots),
+            counts(self.free(name)),
+            counts(state.device for state in self.states(name) if state.offered),
             self.opaque(name),
-            tuple((w.resource, withheld_reason(w.resource, w)) for w in ledger.status.withheld) if ledger else (),
+            tuple((each.resource, join_obstacles.withheld_reason(each.resource, each)) for each in withheld),
         )
         self._shapes[name] = self._interned.setdefault(shape, shape)
-
-
-def _obstacle(request: Request, shape: Shape | None) -> Reason | None:
-    if shape is None:
-        return NOT_SHARED
-    obstacle = shape.obstacle or opaque_reason(sorted(shape.opaque & request.resources.keys()))
-    if obstacle:
-        return obstacle
-    total = dict(shape.total)
-    for resource, reason in shape.withheld:
-        if resource in request.resources and resource not in total:
-            return reason
-    lacks = allocation.shortage(request, dict(shape.free), total)
-    return too_full(request.holder, lacks) if lacks else None
-
-
-def _counts(devices: Iterable[Device]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(Counter(device.resource for device in devices).items()))
 
 
 def _put(table: dict[str, T], name: str, value: T | None) -> None:

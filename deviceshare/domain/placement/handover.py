@@ -1,4 +1,4 @@
-"""The hand-over: the words in which a node's container runtime is told which devices a container may see.
+"""The hand-over: the words that name a container's devices to its node's container runtime.
 
 NVIDIA's runtime in its legacy mode takes numbers and UUIDs in the variable. In mode `cdi`, and where NVIDIA's NRI
 plugin injects devices, only qualified CDI names (`KIND=DEVICE`) work, and a bare number or UUID keeps the container
@@ -78,9 +78,9 @@ def mute(devices: Iterable[Device], handover: Mapping[str, str]) -> Devices:
 
 
 def as_claimed(devices: Iterable[Device], handover: Mapping[str, str]) -> Devices:
-    """The devices as a claim names them: by number alone where pods are told numbers.
+    """The devices as a claim names them: by number alone where pods' annotations do.
 
-    A claim names devices as pods were told them, since that is what their containers open after a reboot, too.
+    The claim follows the annotations, since these are what containers open after a reboot, too.
     """
     return tuple(
         replace(device, uuid="") if _words(device, handover) == INDEX else device for device in sorted(devices)

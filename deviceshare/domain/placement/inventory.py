@@ -1,8 +1,8 @@
 """The devices that a node offers to groups, and those that it doesn't, each with the reason.
 
-Who tells, the first that does: the node's annotation (all of a vendor's devices are then as it says), the node's agent,
-and what else the cluster says of the node (counted_devices.py). A vendor's variable numbers all its devices in one row,
-so of resources that share a variable and the numbers of which can't be told apart none is offered.
+The sources, by precedence: the node's annotation (for all of a vendor's devices), the node's agent, and what else the
+cluster knows of the node (counted_devices.py). A vendor's variable numbers all its devices in one row, so of resources
+that share a variable and have the same numbers none is offered.
 """
 
 from collections import Counter
@@ -38,13 +38,13 @@ class Offer(NamedTuple):
 
 
 def take(node: Node, hardware: Hardware) -> Offer:
-    """What the node has, by all that is known of it."""
+    """The node's offer, from all sources."""
     words = annotated_devices.read(node.metadata.annotations.get(contract.INVENTORY_ANNOTATION, ""))
     seen: dict[str, list[Part]] = {}
     for part in hardware.devices:
         seen.setdefault(part.resource, []).append(part)
-    told = {resource: each for resource, each in counted_devices.count(node).items() if resource not in seen}
-    found = [_of_vendor(vendor, words, seen, told) for vendor in vendors.VENDORS]
+    counts = {resource: each for resource, each in counted_devices.count(node).items() if resource not in seen}
+    found = [_of_vendor(vendor, words, seen, counts) for vendor in vendors.VENDORS]
     return Offer(
         tuple(sorted(device for each in found for device in each.devices)),
         tuple(withheld for each in found for withheld in each.withheld),
@@ -52,8 +52,10 @@ def take(node: Node, hardware: Hardware) -> Offer:
     )
 
 
-def _of_vendor(vendor: Vendor, words: Annotated, seen: Mapping[str, list[Part]], told: Mapping[str, Counted]) -> Offer:
-    there = {r: _there(r, seen.get(r), told.get(r)) for r in (*seen, *told) if vendors.vendor_of(r) is vendor}
+def _of_vendor(
+    vendor: Vendor, words: Annotated, seen: Mapping[str, list[Part]], counts: Mapping[str, Counted]
+) -> Offer:
+    there = {r: _there(r, seen.get(r), counts.get(r)) for r in (*seen, *counts) if vendors.vendor_of(r) is vendor}
     listed = {r: entry for r, entry in words.resources.items() if vendors.vendor_of(r) is vendor}
     if words.faults and not listed:
         reason = f"{_UNREAD}: {words.faults[0]}"
@@ -64,7 +66,7 @@ def _of_vendor(vendor: Vendor, words: Annotated, seen: Mapping[str, list[Part]],
             r: Offer(withheld=(Withheld(r, KEPT_OUT, devices=list(there[r])),)) for r in there.keys() - found.keys()
         }
     else:
-        found = {r: _told(r, devices, told.get(r)) for r, devices in there.items()}
+        found = {r: _counted(r, devices, counts.get(r)) for r, devices in there.items()}
     numbers = Counter(device.index for each in found.values() for device in each.devices)
     if len(found) > 1 and (not listed or max(numbers.values(), default=0) > 1):
         names = sorted(listed or found)
@@ -85,13 +87,13 @@ def _of_vendor(vendor: Vendor, words: Annotated, seen: Mapping[str, list[Part]],
 
 
 def _there(resource: str, parts: Iterable[Part] | None, counted: Counted | None) -> Devices:
-    """All that are known to be there, for groups or not; with UUIDs where an agent tells them."""
+    """All that are known to be there, for groups or not; with UUIDs where an agent reports them."""
     if parts is not None:
         return tuple(part.device for part in parts if not part.lost)
     return devices_of({resource: counted.number}) if counted and counted.number else ()
 
 
-def _told(resource: str, devices: Devices, counted: Counted | None) -> Offer:
+def _counted(resource: str, devices: Devices, counted: Counted | None) -> Offer:
     if counted and counted.trouble:
         return Offer(withheld=(Withheld(resource, counted.trouble, counted.cure, list(devices)),))
     return Offer(tuple(Device(resource, device.index) for device in devices))

@@ -1,6 +1,6 @@
-"""Obstacles: what keeps a pod from its group's devices, on a node or on any."""
+"""Obstacles that keep a pod from its group's devices, on one node or on all."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from deviceshare.domain import contract
@@ -14,7 +14,7 @@ from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import ailing, held_by
-from deviceshare.domain.placement.replacement import untellable
+from deviceshare.domain.placement.replacement import handover_fault
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
 
@@ -56,22 +56,26 @@ def elsewhere(holder: Holder, home: str) -> Reason:
     return Reason(ReasonKind.GROUP_ELSEWHERE, f"{holder} lives on node {home}")
 
 
-def too_full(holder: Holder, lacks: str) -> Reason:
-    """kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons."""
-    return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {holder} needs {lacks}")
-
-
 def withheld_reason(resource: str, withheld: Withheld) -> Reason:
     """Why a group gets nothing of a resource on a node, whatever is free."""
     text = f"the node offers no {resource} to groups: {withheld.reason}"
     return Reason(ReasonKind.DEVICES_WITHHELD, text, withheld.cure)
 
 
+def opaque_reason(resources: Collection[str]) -> Reason | None:
+    """Why a group that wants these opaque resources gets none."""
+    if not resources:
+        return None
+    text = f"pods on the node hold {listed(sorted(resources))} through the device plugin, unknown which devices"
+    cure = "delete those pods, or run deviceshare's agent there (agent.enabled=true)"
+    return Reason(ReasonKind.DEVICES_OPAQUE, text, cure)
+
+
 def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder: Holder) -> Reason | None:
     """What is wrong with the holder's claim or its devices.
 
-    A claim that isn't there is no obstacle here: the ledger may be behind, and the bind reads it fresh. Nor are devices
-    that were kept out since: they are there, and the holder's.
+    A missing claim is no obstacle: the ledger may be stale, and the bind reads it fresh. Nor are devices that were kept
+    out since: they are there, and the holder's.
     """
     claim = ledger.claims.get(holder.uid)
     if claim is None:
@@ -79,25 +83,23 @@ def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder:
     if claim.releasing:
         return Reason(ReasonKind.CLAIM_RELEASING, f"the devices of {holder} are being released")
     mine = held_by(states, holder.uid)
-    if broken := ailing(mine):
-        text = f"{broken} of {holder}"
-        return Reason(ReasonKind.DEVICES_UNHEALTHY, text, f"deviceshare rebind {holder.name}")
-    if fault := untellable(ledger, claim):
+    if unhealthy := ailing(mine):
+        return Reason(ReasonKind.DEVICES_UNHEALTHY, f"{unhealthy} of {holder}", f"deviceshare rebind {holder.name}")
+    if fault := handover_fault(ledger, claim):
         return fault
-    gone = [state.device for state in mine if state.lost]
-    for device in gone:
+    lost = [state.device for state in mine if state.lost]
+    for device in lost:
         if unknown := ledger.unknown(device.resource):
             return withheld_reason(device.resource, unknown)
-    if gone:
-        text = f"the node lost {listed(map(str, gone))} of {holder}"
-        return Reason(ReasonKind.DEVICES_LOST, text, recreating(holder))
-    return None
+    if not lost:
+        return None
+    text = f"the node lost {listed(map(str, lost))} of {holder}"
+    return Reason(ReasonKind.DEVICES_LOST, text, recreating(holder))
 
 
 def home_gone(holder: Holder, home: str) -> Reason:
-    """Why no pod joins a group whose node nobody knows any more."""
-    text = f"{holder} lives on node {home}, which is gone"
-    return Reason(ReasonKind.NODE_GONE, text, recreating(holder))
+    """Why no pod joins a group whose node is gone."""
+    return Reason(ReasonKind.NODE_GONE, f"{holder} lives on node {home}, which is gone", recreating(holder))
 
 
 def recreating(holder: Holder) -> str:
@@ -115,7 +117,7 @@ def pod_obstacle(pod: Pod, group: Group | None) -> Reason | None:
         return missing(pod)
     if group.deleting:
         text = f"group {pod.group} is being deleted and takes no pods"
-        return Reason(ReasonKind.GROUP_DELETING, text, "create it again when it is gone")
+        return Reason(ReasonKind.GROUP_DELETING, text, "recreate it when it is gone")
     if fault := invalid(group):
         return fault
     return Reason(ReasonKind.GATED, f"the pod {behind_gates([pod])}") if pod.gates else None
@@ -133,7 +135,7 @@ def missing(pod: Pod) -> Reason:
 
 
 def invalid(group: Group) -> Reason | None:
-    """Why the group can be had nowhere: its spec, or that it can't be read."""
+    """Why no node can have the group: its spec, or that it can't be read."""
     cure = f"kubectl edit sdg {group.name}"
     if group.metadata.fault:
         return Reason(ReasonKind.UNREADABLE, f"group {group.name} can't be read ({group.metadata.fault})", cure)
@@ -145,7 +147,7 @@ def invalid(group: Group) -> Reason | None:
 
 
 def left_out(pod: Pod) -> Reason:
-    """Why a pod can't join the group that it names: its namespace is left out (guard.py)."""
+    """Why a pod can't join the group that it names: its namespace is excluded (pod_guard.py)."""
     namespace = pod.metadata.namespace
     return Reason(
         ReasonKind.NAMESPACE_LEFT_OUT,
@@ -156,7 +158,7 @@ def left_out(pod: Pod) -> Reason:
 
 
 def behind_gates(pods: Iterable[Pod]) -> str:
-    """What pods wait for that somebody else holds back, as Kueue does: the end of a sentence about one of them."""
+    """What gated pods wait for, such as Kueue's: the end of a sentence about one of them."""
     names = sorted({gate for pod in pods for gate in pod.gates})
     gates = "scheduling gate" if len(names) == 1 else "scheduling gates"
     return f"waits for its {gates} {listed(names, most=SHOWN_GATES)} to be removed"

@@ -1,16 +1,15 @@
-"""Nodes by the labels that groups select.
+"""The nodes that match groups' selectors, kept for a filter call.
 
-A filter call may name thousands of nodes, and to look at the labels of each takes most of its time. So the answer is
-kept for the selectors that were asked for last, and updated at each change of a node.
+A call may name thousands of nodes, and to read the labels of each takes most of its time. So the nodes are kept for the
+selectors of the latest calls, and updated at each change of a node.
 """
 
 from collections.abc import Mapping, Set
 from typing import Final
 
 KEPT: Final = 64
-"""Selectors. Groups have few different ones; who has more pays for a look at all nodes now and then."""
+"""Selectors. Groups have few different ones; with more, a call reads the labels of all nodes now and then."""
 
-Selector = Mapping[str, str]
 Labels = Mapping[str, str]
 
 
@@ -20,7 +19,7 @@ class Selections:
     def __init__(self) -> None:
         self._labels: dict[str, Labels] = {}
         self._matching: dict[frozenset[tuple[str, str]], set[str]] = {}
-        """By selector, the one asked for longest ago first."""
+        """By selector, the least recently used first."""
 
     def set_labels(self, node: str, labels: Labels | None) -> None:
         """Takes in a node's newest labels; None when it is gone."""
@@ -36,7 +35,7 @@ class Selections:
             else:
                 nodes.discard(node)
 
-    def matching(self, selector: Selector) -> Set[str]:
+    def matching(self, selector: Labels) -> Set[str]:
         """The names of the nodes that have all of these labels; of all nodes where there are none."""
         key = frozenset(selector.items())
         nodes = self._matching.pop(key, None)

@@ -1,7 +1,7 @@
-"""A rebind: which devices replace a group's unhealthy ones, and what its pods are told of it.
+"""A rebind: which devices replace a group's unhealthy ones, and the annotations that name them to its pods.
 
-Containers learn of other devices when they restart. Until a pod has ended, any of its containers may hold what it was
-given before; so what is replaced stays in the claim as `former`, and in the annotations of the pods that had it.
+Containers read other devices when they restart. Until a pod has ended, any of its containers may use those that it had
+before; so what is replaced stays in the claim as `former`, and in the annotations of the pods that had it.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from deviceshare.domain.placement.handover import as_claimed, is_kind, mute, uns
 
 
 class Replacement(NamedTuple):
-    """What a rebind would do to a claim. Nothing when no device is broken, or when there is an obstacle."""
+    """What a rebind would do to a claim: nothing when no device is broken, or when there is an obstacle."""
 
     broken: Devices
     """The claim's devices that the group can't count on, as the claim names them."""
@@ -47,30 +47,29 @@ def broken(ledger: NodeDevices, states: Iterable[DeviceState], claim: Claim) -> 
 
 
 def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Replacement:
-    """What a rebind of the claim would do now. All or nothing: half a cure leaves the group as sick as before.
+    """What a rebind of the claim would do now: all broken devices are replaced, or none.
 
-    `opaque` names resources of which a device plugin gave devices away, unknown which.
+    `opaque` names resources of which a device plugin allocated devices, unknown which.
     """
-    states = device_states(ledger)
-    sick = broken(ledger, states, claim)
-    kept = tuple(sorted(ledger.present(device) for device in claim.devices if device not in sick))
+    states, handover = device_states(ledger), ledger.status.handover
+    gone = broken(ledger, states, claim)
+    kept = tuple(sorted(ledger.present(device) for device in claim.devices if device not in gone))
     free, found = free_devices(states), list[Device]()
-    for resource, count in sorted(Counter(device.resource for device in sick).items()):
+    for resource, count in sorted(Counter(device.resource for device in gone).items()):
         candidates = [device for device in free if device.resource == resource]
-        near = tuple(device for device in kept if device.resource == resource)
+        obstacle = ""
         if resource in opaque:
-            text = f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
-            return Replacement(sick, (), tuple(sorted(claim.devices)), text)
-        if mute(sick, ledger.status.handover) and (why := untellable(ledger, claim)):
-            text = f"can't be given other devices of node {ledger.node}: {why}"
-            return Replacement(sick, (), tuple(sorted(claim.devices)), text)
-        if len(candidates) < count:
-            needs = f"{count} healthy {resource} to replace {selected(sick)[resource]}"
-            text = f"needs {needs}, but node {ledger.node} has {len(candidates)} free"
-            return Replacement(sick, (), tuple(sorted(claim.devices)), text)
+            obstacle = f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
+        elif mute(gone, handover) and (why := handover_fault(ledger, claim)):
+            obstacle = f"can't be given other devices of node {ledger.node}: {why}"
+        elif len(candidates) < count:
+            needs = f"{count} healthy {resource} to replace {selected(gone)[resource]}"
+            obstacle = f"needs {needs}, but node {ledger.node} has {len(candidates)} free"
+        if obstacle:
+            return Replacement(gone, (), tuple(sorted(claim.devices)), obstacle)
+        near = tuple(device for device in kept if device.resource == resource)
         found += topology.closest(candidates, count, ledger.hardware.links, near)
-    handover = ledger.status.handover
-    return Replacement(sick, as_claimed(found, handover), as_claimed((*kept, *found), handover), "")
+    return Replacement(gone, as_claimed(found, handover), as_claimed((*kept, *found), handover), "")
 
 
 def rebind_patch(ledger: NodeDevices, uid: str, token: str, verdict: Replacement) -> Patch:
@@ -85,28 +84,26 @@ def rebind_patch(ledger: NodeDevices, uid: str, token: str, verdict: Replacement
     return claim_patch(ledger, uid, changed)
 
 
-def told(devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:
-    """The annotations that give a pod these devices: what each vendor's runtime reads, and the numbers for people.
+def annotations_of(devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:
+    """The annotations of a pod with these devices: what each vendor's runtime reads, and the numbers for people.
 
-    `handover` is the ledger's of the node (`devices.visible`).
+    `handover` is that of the node's ledger (`devices.visible`).
     """
     chosen = tuple(devices)
     return {**visible(chosen, handover), contract.SELECTED_DEVICES: msgspec.json.encode(selected(chosen)).decode()}
 
 
-def untellable(ledger: NodeDevices, claim: Claim) -> Reason | None:
-    """Why no further pod can be given the claim's devices."""
+def handover_fault(ledger: NodeDevices, claim: Claim) -> Reason | None:
+    """Why the claim's devices can't be handed over to any further pod."""
     if silent := mute(claim.devices, ledger.status.handover):
         here = ledger.present(silent[0])
         why = next((w for w in ledger.status.withheld if here in map(ledger.present, w.devices)), None)
         text = why.reason if why else f"{silent[0]} can't be handed over to containers"
         return Reason(ReasonKind.NOT_HANDED_OVER, text, why.cure if why else "")
     if numbered := unspeakable(claim.devices, ledger.status.handover):
-        return Reason(
-            ReasonKind.NOT_HANDED_OVER,
-            f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only",
-            f"delete the group's pods and the group (kubectl delete sdg {claim.group}), and recreate both",
-        )
+        text = f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only"
+        cure = f"delete the group's pods and the group (kubectl delete sdg {claim.holder_name}), and recreate both"
+        return Reason(ReasonKind.NOT_HANDED_OVER, text, cure)
     return None
 
 
@@ -116,36 +113,36 @@ def by_cdi(ledger: NodeDevices, devices: Iterable[Device]) -> bool:
     return any(is_kind(ledger.status.handover.get(vendor.name, "")) for vendor in those)
 
 
-def is_told(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
+def is_current(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
     """Whether the pod's containers see the claim's devices when they start."""
     if pod.sealed:
         return _same_all(pod.devices, claim.devices)
-    annotations, wanted = pod.metadata.annotations, told(claim.devices, ledger.status.handover)
+    annotations, wanted = pod.metadata.annotations, annotations_of(claim.devices, ledger.status.handover)
     return all(annotations.get(key) == wanted.get(key) for key in _keys())
 
 
 def is_settled(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
-    """Whether nobody will change what the pod is told: it is told, or it keeps what it has and that is on record."""
-    return is_told(pod, ledger, claim) or (pod.sealed and _given_up(pod, claim) <= set(pod.former))
+    """Whether the annotations are final: they name the claim's devices, or record those that a sealed pod keeps."""
+    return is_current(pod, ledger, claim) or (pod.sealed and _replaced(pod, claim) <= set(pod.former))
 
 
-def telling(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str, str | None]:
-    """The change of annotations after which the pod is told the claim's devices, and what it had before is on record.
+def annotation_changes(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str, str | None]:
+    """The change after which the pod's annotations name the claim's devices, and record those that it had before.
 
-    A sealed pod keeps what it has for as long as it lives, so for it only the record is written. That write is needed,
+    A sealed pod keeps its devices for as long as it lives, so for it only the record is written. That write is needed,
     too: it makes the one of an old leader fail, and says which devices are the newer ones should the ledger be lost.
 
-    Empty when there is nothing to tell, or when the pod has devices that the claim doesn't reserve: those are others',
-    and nobody knows how the pod came by them (covering.py reports it).
+    Empty when nothing changes, or when the pod has devices that the claim doesn't reserve: those are others', and
+    nobody knows how the pod came by them (coverage.py reports it).
     """
     hidden = pod.metadata.hides("metadata.annotations")
-    if hidden or is_told(pod, ledger, claim) or not covers(ledger, claim, pod.received):
+    if hidden or is_current(pod, ledger, claim) or not covers(ledger, claim, pod.received):
         return {}
-    before = _given_up(pod, claim)
+    before = _replaced(pod, claim)
     former = {contract.FORMER_DEVICES: msgspec.json.encode(as_json(before)).decode() if before else None}
     if pod.sealed:
         return {} if is_settled(pod, ledger, claim) else former
-    wanted = told(claim.devices, ledger.status.handover)
+    wanted = annotations_of(claim.devices, ledger.status.handover)
     return {key: wanted.get(key) for key in _keys()} | former
 
 
@@ -156,7 +153,7 @@ def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
 
 
 def covers(ledger: NodeDevices, claim: Claim, devices: Iterable[Device]) -> bool:
-    """Whether nobody else may have these devices, as some pod was told them, because of the claim."""
+    """Whether the claim reserves these devices, as some pod's annotations name them."""
     reserved = identities(ledger.reserved(claim))
     own = (*claim.devices, *claim.former)
     return all(
@@ -165,14 +162,14 @@ def covers(ledger: NodeDevices, claim: Claim, devices: Iterable[Device]) -> bool
 
 
 def same(a: Device, b: Device) -> bool:
-    """Whether two names, given at different times, mean one device. Where one lacks the UUID the number must do."""
+    """Whether two names, written at different times, mean one device. Where one lacks the UUID the number must do."""
     if a.uuid and b.uuid:
         return a.uuid == b.uuid
     return Device(a.resource, a.index).identity == Device(b.resource, b.index).identity
 
 
-def _given_up(pod: Pod, claim: Claim) -> set[Device]:
-    """All that the pod was ever given and the claim doesn't hold any more."""
+def _replaced(pod: Pod, claim: Claim) -> set[Device]:
+    """All that the pod ever received and the claim doesn't hold any more."""
     return {device for device in pod.received if not any(same(device, now) for now in claim.devices)}
 
 
@@ -182,6 +179,6 @@ def _same_all(some: Iterable[Device], others: Iterable[Device]) -> bool:
 
 
 def _keys() -> list[str]:
-    """The annotations by which a pod is told its devices."""
+    """The annotations that name a pod's devices."""
     own = (name for vendor in vendors.VENDORS for name in (vendor.annotation, vendor.cdi_annotation) if name)
     return [*own, contract.SELECTED_DEVICES]

@@ -1,4 +1,4 @@
-"""Which of the free devices belong together: those that speak to one another fastest.
+"""The topology of a node's devices: how they are joined, and which of them are joined best.
 
 A set is better if more of its pairs are joined by NVLink, then by NVLinks in number, then if more pairs share a PCIe
 switch, then a NUMA node; of equals the one with the lowest indices.
@@ -36,13 +36,11 @@ def closest(candidates: Sequence[Device], count: int, links: Iterable[Link], kep
     pairs = _pairs(links, {device.resource for device in candidates})
     if not pairs or count == 0 or count == len(candidates):
         return tuple(candidates[:count])
-    if comb(len(candidates), count) <= EXHAUSTIVE:
-        return max(combinations(candidates, count), key=lambda chosen: _closeness((*kept, *chosen), pairs))
-    # max takes the first of equals, so the lowest indices win here, too.
-    return max(
-        (_grown(first, candidates, count, pairs, kept) for first in candidates),
-        key=lambda chosen: _closeness((*kept, *chosen), pairs),
-    )
+    sets: Iterable[Devices] = combinations(candidates, count)
+    if comb(len(candidates), count) > EXHAUSTIVE:
+        sets = (_grown(first, candidates, count, pairs, kept) for first in candidates)
+    # max takes the first of equals, so the lowest indices win.
+    return max(sets, key=lambda chosen: _closeness((*kept, *chosen), pairs))
 
 
 def closeness(devices: Iterable[Device], links: Iterable[Link]) -> Closeness:
@@ -52,7 +50,7 @@ def closeness(devices: Iterable[Device], links: Iterable[Link]) -> Closeness:
 
 
 def reason(devices: Iterable[Device], links: Iterable[Link]) -> str:
-    """How these devices are connected, in words; "" where there is nothing to say, as for one, or without an agent."""
+    """How these devices are connected, for people; "" where that is unknown, or there is but one."""
     chosen, known = tuple(devices), tuple(links)
     pairs = comb(len(chosen), 2)
     if not pairs or not known:
@@ -64,11 +62,8 @@ def reason(devices: Iterable[Device], links: Iterable[Link]) -> str:
         return "all behind one PCIe switch"
     if found.numa_pairs == pairs:
         return "all on one NUMA node"
-    named = zip(
-        (found.nvlink_pairs, found.switch_pairs, found.numa_pairs),
-        ("by NVLink", "by a PCIe switch", "by their NUMA node"),
-        strict=True,
-    )
+    numbers = (found.nvlink_pairs, found.switch_pairs, found.numa_pairs)
+    named = zip(numbers, ("by NVLink", "by a PCIe switch", "by their NUMA node"), strict=True)
     joined = [(number, how) for number, how in named if number]
     if not joined:
         return "not close to one another"
@@ -87,18 +82,15 @@ def _grown(first: Device, candidates: Sequence[Device], count: int, pairs: Pairs
 
 
 def _closeness(devices: Sequence[Device], pairs: Pairs) -> Closeness:
-    found = [pairs.get(_pair(a, b)) for a, b in combinations(devices, 2) if a.resource == b.resource]
-    known = [link for link in found if link is not None]
-    kinds = [link.kind for link in known]
-    lanes = sum(link.lanes for link in known)
-    return Closeness(kinds.count(NVLINK), lanes, kinds.count(SWITCH), kinds.count(NUMA))
+    keys = (_pair(a.resource, a.index, b.index) for a, b in combinations(devices, 2) if a.resource == b.resource)
+    found = [link for key in keys if (link := pairs.get(key))]
+    kinds = [link.kind for link in found]
+    return Closeness(kinds.count(NVLINK), sum(link.lanes for link in found), kinds.count(SWITCH), kinds.count(NUMA))
 
 
 def _pairs(links: Iterable[Link], resources: Container[str]) -> Pairs:
-    return {
-        (link.resource, min(link.a, link.b), max(link.a, link.b)): link for link in links if link.resource in resources
-    }
+    return {_pair(link.resource, link.a, link.b): link for link in links if link.resource in resources}
 
 
-def _pair(a: Device, b: Device) -> tuple[str, int, int]:
-    return a.resource, min(a.index, b.index), max(a.index, b.index)
+def _pair(resource: str, a: int, b: int) -> tuple[str, int, int]:
+    return resource, min(a, b), max(a, b)

@@ -75,7 +75,7 @@ class Rebinder:
         group = self._asking(key, ledger, claim)
         if group is not None:
             await self._answer(group.name)
-        elif outdated := [pod for pod in self._mine(key) if replacement.telling(pod, ledger, claim)]:
+        elif outdated := [pod for pod in self._mine(key) if replacement.annotation_changes(pod, ledger, claim)]:
             await self._update(key, outdated)
         elif len(replacement.still_held(claim, self._mine(key))) < len(claim.former):
             await self._release(key)

@@ -20,7 +20,7 @@ from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.handover import as_claimed
 from deviceshare.domain.placement.join_obstacles import joining_obstacle
-from deviceshare.domain.placement.replacement import told
+from deviceshare.domain.placement.replacement import annotations_of
 from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
@@ -119,7 +119,7 @@ async def attach(
     """
     meta = pod.metadata
     annotations = {
-        **told(devices, handover),
+        **annotations_of(devices, handover),
         contract.GROUP_UID: holder.uid,
         contract.POD_UID: meta.uid,
     }

@@ -62,7 +62,7 @@ async def update_pods(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None:
         return []
-    changes = [(pod, replacement.telling(pod, seen, claim)) for pod in pods]
+    changes = [(pod, replacement.annotation_changes(pod, seen, claim)) for pod in pods]
     written = [await annotate(cluster, pod, annotations) for pod, annotations in changes if annotations]
     return [pod for pod in written if pod is not None]  # Others have ended.
 

@@ -125,7 +125,7 @@ def test_a_bound_group_says_why_these_devices_and_who_uses_them() -> None:
         "devices": f"{GPU} 0,1",
         "why these": "all joined by NVLink",
         "used by": "ns/p1",
-        "pods that wait": "ns/p2",
+        "waiting pods": "ns/p2",
         "kube-scheduler": "0/1 nodes are available",
         "health": "node n1 is Ready and has all its devices",
     }

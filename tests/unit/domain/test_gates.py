@@ -61,7 +61,7 @@ def test_explain_tells_gated_pods_from_those_that_wait_for_devices() -> None:
         tried(a_pod("q"), "Unschedulable", message="0/1 nodes")
     ]
     facts = explain_group(fleet, a_group(node="n1"), pods, a_node()).facts
-    assert facts["pods that wait"] == "ns/q"
+    assert facts["waiting pods"] == "ns/q"
     assert facts["kube-scheduler"] == "0/1 nodes"
     assert facts["gated pods"] == f"ns/p0, ns/p1, ns/p2 and 2 more: each {TEXT}"
 

@@ -167,6 +167,6 @@ def test_virtual_npus_are_not_npus() -> None:
 
 def test_only_what_is_not_a_mere_number_is_worth_telling() -> None:
     """doctor prints it."""
-    assert of_gpus(a_node_that_says({GPU: "4"}, {"gpu.count": 4, "gpu.replicas": 1})).told == ""
+    assert of_gpus(a_node_that_says({GPU: "4"}, {"gpu.count": 4, "gpu.replicas": 1})).found == ""
     labels = {"gpu.count": 4, "gpu.replicas": 4, "gpu.sharing-strategy": "time-slicing"}
-    assert of_gpus(a_node_that_says({GPU: "16"}, labels)).told == "time-slicing, 4 replicas"
+    assert of_gpus(a_node_that_says({GPU: "16"}, labels)).found == "time-slicing, 4 replicas"

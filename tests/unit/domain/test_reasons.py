@@ -18,7 +18,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.reasons import Reason, text_of
+from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.reasons import ReasonKind as Kind
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.fleet import Fleet
@@ -128,7 +128,7 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     (
         Kind.GROUP_DELETING,
         waits(POD, DELETING),
-        "create it again",
+        "recreate it",
     ),
     (Kind.GATED, waits(gated(POD), a_group()), ""),
     (
@@ -191,7 +191,7 @@ def test_a_reason_is_one_line_for_people() -> None:
     assert str(Reason(Kind.WAITING, "it waits", "end another", ("n1: full", "n2: full"))) == (
         "it waits: end another; n1: full; n2: full"
     )
-    assert (text_of(Reason(Kind.NO_PODS, "none")), text_of(None)) == ("none", "")
+    assert str(Reason(Kind.NO_PODS, "none")) == "none"
 
 
 def test_scripts_and_the_page_are_given_the_parts() -> None:

@@ -102,7 +102,7 @@ async def test_a_pod_whose_binding_was_late_is_told_too() -> None:
         await asyncio.sleep(5)
         body = {"spec": {"nodeName": "n1"}, "metadata": {"annotations": annotations}}
         world.cluster.edit(PODS, "b", body, "ns")
-        await soon(lambda: replacement.is_told(world.read_pod("b"), world.ledger("n1"), claim(world)))
+        await soon(lambda: replacement.is_current(world.read_pod("b"), world.ledger("n1"), claim(world)))
         world.end("a")
         await asyncio.sleep(BINDS_OVER_SECONDS + 2)
         assert numbers(claim(world).former) == [0], "the late pod had it"

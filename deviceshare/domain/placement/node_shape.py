@@ -1,0 +1,70 @@
+"""A node's shape: all that placement needs to know of a node, but for its name and labels.
+
+A filter call may name thousands of nodes, most of them in the same situation; it reasons once per shape.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Container, Iterable, Mapping
+from typing import NamedTuple
+
+from deviceshare.domain import vendors
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.placement.allocation import shortage
+from deviceshare.domain.placement.device_state import DeviceState
+from deviceshare.domain.placement.join_obstacles import opaque_reason
+
+Counts = tuple[tuple[str, int], ...]
+"""Devices by resource, sorted."""
+
+
+class Shape(NamedTuple):
+    """Equal for nodes on which the same requests fit."""
+
+    obstacle: Reason | None
+    """Why no group at all fits."""
+    free: Counts
+    total: Counts
+    opaque: frozenset[str]
+    """Resources of which pods hold devices through the vendor's device plugin, unknown which."""
+    withheld: tuple[tuple[str, Reason], ...] = ()
+    """Resources of which the node withholds devices, and why."""
+
+    def room(self, resources: Container[str]) -> int:
+        """How many devices of these resources are free."""
+        return sum(count for resource, count in self.free if resource in resources)
+
+    def obstacle_to(self, request: Request) -> Reason | None:
+        """Why the request doesn't fit."""
+        if obstacle := self.obstacle or opaque_reason(self.opaque & request.resources.keys()):
+            return obstacle
+        total = dict(self.total)
+        for resource, reason in self.withheld:
+            if resource in request.resources and resource not in total:
+                return reason
+        lacks = shortage(request, dict(self.free), total)
+        # kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons.
+        return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}") if lacks else None
+
+
+def counts(devices: Iterable[Device]) -> Counts:
+    """How many of these there are of each resource."""
+    return tuple(sorted(Counter(device.resource for device in devices).items()))
+
+
+def opaque(ledger: NodeDevices, states: Iterable[DeviceState], pods: Mapping[str, Collection[str]]) -> frozenset[str]:
+    """Resources of which pods hold devices, unless the node's agent reports which; `pods` are resources by pod UID.
+
+    A vendor's devices are the same under all its resources, whole, in turns or in parts, so all of them are named.
+    """
+    known = {(allocation.uid, allocation.resource) for allocation in ledger.hardware.allocations or ()}
+    held = {resource for uid, resources in pods.items() for resource in resources if (uid, resource) not in known}
+    if any(state.split for state in states):  # Who has a part by MIG has it of these, and no group gets these.
+        held = {resource for resource in held if not resource.startswith(vendors.MIG_PREFIX)}
+    if not held:
+        return frozenset()
+    owners = {vendors.plugin_vendor_of(resource) for resource in held}
+    mine = {device.resource for device in (*ledger.devices, *ledger.claimed())}
+    return frozenset(held | {resource for resource in mine if vendors.vendor_of(resource) in owners})
