@@ -10,7 +10,7 @@ from deviceshare.doctor import scheduler, waiting
 from deviceshare.doctor.findings import UNTESTED, WARNING
 from deviceshare.doctor.kinds import SchedulerPod
 from deviceshare.domain import contract
-from tests.unit.doctor.test_judging import only
+from tests.unit.doctor.test_findings import only
 from tests.unit.domain.objects import a_group, a_ledger, a_node, a_pod, gpus
 
 CONFIGURED = ("ConfigMap", contract.SCHEDULER_NAME)
