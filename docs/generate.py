@@ -54,7 +54,7 @@ def _filled(page: Path, table: str) -> str:
 
 
 def devices() -> str:
-    """The devices that groups may ask for, and how each vendor's runtime is told them."""
+    """The devices that groups may ask for, and the variable that each vendor's runtime reads."""
     rows = [
         (vendor.label, *map(_code, ([vendor.resource], [vendor.env], [vendor.annotation], vendor.kinds)))
         for vendor in vendors.VENDORS

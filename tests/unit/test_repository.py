@@ -25,6 +25,13 @@ REGISTRY = re.compile(
     re.VERBOSE | re.MULTILINE,
 )
 
+GONE = re.compile(
+    r"made again|makes? it again|started anew|\bmend(?:s|ed|ing)?\b|gave (?:it |them )?away|hand(?:s|ed|ing)? out\b"
+    r"|(?:tries|tried) (?:again )?by itself|tried again|who waits|pods that wait\b",
+    re.IGNORECASE,
+)
+"""What Kubernetes has words for: recreate, reboot, repair, allocate, retry, waiting pods."""
+
 
 def tracked() -> list[Path]:
     """The files that a clone would have."""
@@ -87,6 +94,20 @@ def test_a_modules_first_line_is_a_statement_of_its_own() -> None:
     lines = {path: (ast.get_docstring(module) or "").partition("\n")[0] for path, module in modules("deviceshare")}
     assert {path: line for path, line in lines.items() if not line.endswith((".", ":"))} == {}
     assert len(set(lines.values())) == len(lines)
+
+
+def test_texts_speak_as_the_kubernetes_documentation_does() -> None:
+    """CONTRIBUTING.md has the words. Also across the end of a line; CHANGELOG.md quotes what earlier releases said."""
+    texts = {
+        name: re.sub(r"\s+(?:#\s+)?", " ", path.read_text(errors="replace"))
+        for path in tracked()
+        if (name := str(path.relative_to(ROOT))).startswith(
+            ("deviceshare/", "docs/", "charts/", "manifests/", "README")
+        )
+    }
+    assert len(texts) > 200
+    found = {name: sorted(set(map(str.lower, GONE.findall(text)))) for name, text in texts.items()}
+    assert {name: words for name, words in found.items() if words} == {}
 
 
 def test_constraints_are_names_and_exact_versions_only() -> None:

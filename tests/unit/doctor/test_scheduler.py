@@ -11,7 +11,7 @@ from deviceshare.doctor.findings import UNTESTED, WARNING
 from deviceshare.doctor.kinds import SchedulerPod
 from deviceshare.domain import contract
 from deviceshare.domain.objects.object_decoder import decoder_of
-from tests.unit.doctor.test_judging import only
+from tests.unit.doctor.test_findings import only
 from tests.unit.domain.objects import a_group, a_ledger, a_node, a_pod, gpus
 
 CONFIGURED = ("ConfigMap", contract.SCHEDULER_NAME)

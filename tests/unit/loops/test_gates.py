@@ -4,7 +4,7 @@ import asyncio
 
 from deviceshare.loops.kinds import PODS
 from tests.unit.loops.live import World, led_world, soon
-from tests.unit.loops.test_waking import a_full_node, free_it, woken
+from tests.unit.loops.test_waker import a_full_node, free_it, woken
 from tests.unit.loops.virtual_time import in_virtual_time
 
 

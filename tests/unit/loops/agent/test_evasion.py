@@ -12,7 +12,7 @@ from deviceshare.loops.agent.evictions import Intruder
 from deviceshare.loops.agent.guard import IntruderGuard
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.agent.node import NODE, TEAM, part
-from tests.unit.loops.agent.test_looking import Tower, running, used
+from tests.unit.loops.agent.test_lookout import Tower, running, used
 
 MEMBER = {contract.GROUP: "team", contract.GROUP_UID: TEAM, contract.POD_UID: "uid-of-member"}
 STATIC = "kubernetes.io/config.hash"

@@ -5,7 +5,7 @@ import asyncio
 from deviceshare.domain.objects.devices import devices_of
 from deviceshare.loops.ports import Unavailable
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.test_binding import scheduling
+from tests.unit.loops.test_binder import scheduling
 from tests.unit.loops.virtual_time import in_virtual_time
 
 

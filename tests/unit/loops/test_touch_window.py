@@ -15,7 +15,7 @@ from deviceshare.loops.leader.touch_window import PLACES, TRIED_SECONDS
 from deviceshare.loops.ports import ApiError, Invalid, ObjectChange
 from tests.unit.domain.objects import INJECTED
 from tests.unit.loops.live import World, led_world, soon
-from tests.unit.loops.test_waking import woken
+from tests.unit.loops.test_waker import woken
 from tests.unit.loops.virtual_time import in_virtual_time
 
 CROWD = 200
