@@ -97,7 +97,7 @@ def test_the_page_shows_who_holds_which_device(pool: Pool, open_page: Open) -> N
     expect(devices(page, node)).to_have_count(4)
     for index in (0, 1):
         expect(devices(page, node).nth(index)).to_contain_text(f"GPU {index}: held by group {group}")
-    expect(devices(page, node).nth(2)).to_contain_text("GPU 2: free")
+    expect(devices(page, node).nth(2)).to_contain_text("NVIDIA GPU 2: free")
     group_button(page, group).click()
     expect(page.get_by_role("list", name=f"Pods of {group}")).to_contain_text(f"{pool.name}/one")
     expect(page.locator(".replica")).to_contain_text("leader")
@@ -157,7 +157,7 @@ def test_a_group_is_chosen_by_keyboard_and_its_devices_stand_out(open_page: Open
     expect(group_button(page, "b")).to_be_focused()
     page.keyboard.press("Enter")
     expect(group_button(page, "b")).to_have_attribute("aria-pressed", "true")
-    expect(page.locator(".device.chosen")).to_have_text(["1bGPU 1: held by group b"])
+    expect(page.locator(".device.chosen")).to_have_text(["1bNVIDIA GPU 1: held by group b"])
 
     page.keyboard.press("End")
     expect(group_button(page, "c")).to_be_focused()
@@ -197,7 +197,7 @@ def test_a_screen_reader_finds_its_way(open_page: Open) -> None:
               - listitem:
                 - heading "n1" [level=3]
                 - list "nvidia.com/gpu of n1":
-                  - 'listitem "GPU 0: held by group a"'
+                  - 'listitem "NVIDIA GPU 0: held by group a"'
         """
     )
 

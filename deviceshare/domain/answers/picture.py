@@ -53,7 +53,7 @@ class Count(Struct, frozen=True, rename="camel"):
     free: int = 0
     """Those that a group could get now."""
     unhealthy: int = 0
-    """Those that are broken or lost."""
+    """Those that are unhealthy or lost."""
 
 
 class NodeView(Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -1,6 +1,6 @@
 """DeviceState: who uses a device, its health, and every reason why no group gets it.
 
-Use and health are two dimensions: a broken GPU on which a group trains is held *and* unhealthy.
+Use and health are two dimensions: an unhealthy GPU on which a group trains is held *and* unhealthy.
 """
 
 from enum import StrEnum

@@ -8,7 +8,7 @@ import structlog
 
 from deviceshare.domain import contract
 from deviceshare.loops.api_objects import annotate
-from deviceshare.loops.leader.term import Since, Term
+from deviceshare.loops.leader.term import Term, UnchangedSince
 from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
@@ -23,7 +23,7 @@ class Endings:
     def __init__(self, term: Term) -> None:
         self._term = term
         self.queue: Queue[str] = Queue("endings", self._reconcile, clock=term.clock)
-        self._since: Since[str] = Since(term)
+        self._since: UnchangedSince[str] = UnchangedSince(term)
 
     async def _reconcile(self, key: str) -> None:
         pod = self._term.pods.get(key)

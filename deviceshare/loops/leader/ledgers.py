@@ -19,7 +19,7 @@ from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.leader.coverage import Coverage
-from deviceshare.loops.leader.term import Since, Term
+from deviceshare.loops.leader.term import Term, UnchangedSince
 from deviceshare.loops.ports import NotFound
 from deviceshare.loops.protocol import repair
 from deviceshare.loops.queue import Later, Queue
@@ -43,7 +43,7 @@ class Ledgers:
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
         self._fenced_evidence = SharedRead(lambda _: repair.fenced_evidence(term.cluster))
         self._evidence = SharedRead(lambda _: repair.evidence(term.cluster))
-        self._missing_since: Since[str] = Since(term)
+        self._missing_since: UnchangedSince[str] = UnchangedSince(term)
         self._written: dict[str, float] = {}
         self._faults: dict[str, str] = {}
 

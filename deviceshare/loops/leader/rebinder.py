@@ -17,7 +17,7 @@ from deviceshare.domain.objects.nodes import rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import replacement
 from deviceshare.loops.leader.releaser import ClaimKey
-from deviceshare.loops.leader.term import Since, Term
+from deviceshare.loops.leader.term import Term, UnchangedSince
 from deviceshare.loops.ports import ObjectChange, Unavailable
 from deviceshare.loops.protocol import rebind as protocol
 from deviceshare.loops.protocol.bind import BIND_SECONDS
@@ -38,7 +38,7 @@ class Rebinder:
     def __init__(self, term: Term) -> None:
         self._term = term
         self.queue: Queue[ClaimKey] = Queue("rebinds", self._reconcile, workers=WORKERS, clock=term.clock)
-        self._unchanged_since: Since[ClaimKey] = Since(term)
+        self._unchanged_since: UnchangedSince[ClaimKey] = UnchangedSince(term)
 
     def enqueue_holder(self, group: Group) -> None:
         """Enqueues the group's claim if a rebind of it was ever requested."""

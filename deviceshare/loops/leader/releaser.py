@@ -18,7 +18,7 @@ from deviceshare import timestamps
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.wording import listed
-from deviceshare.loops.leader.term import Since, Term
+from deviceshare.loops.leader.term import Term, UnchangedSince
 from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.protocol import collect, holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS
@@ -46,8 +46,8 @@ class Releaser:
         self.queue: Queue[ClaimKey] = Queue("claims", self._reconcile, workers=WORKERS, clock=term.clock)
         self._claims: dict[str, set[ClaimKey]] = {}
         """By the name of the holder."""
-        self._unbound_since: Since[ClaimKey] = Since(term)
-        self._marked_since: Since[ClaimKey] = Since(term)
+        self._unbound_since: UnchangedSince[ClaimKey] = UnchangedSince(term)
+        self._marked_since: UnchangedSince[ClaimKey] = UnchangedSince(term)
         self._in_use: set[ClaimKey] = set()
 
     def change(self, change: ObjectChange[NodeDevices]) -> None:

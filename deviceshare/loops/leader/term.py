@@ -47,7 +47,7 @@ class Term:
             raise Later(rest)
 
 
-class Since(Generic[K]):
+class UnchangedSince(Generic[K]):
     """Since when the value of each key has been seen as it is now, by the term's clock."""
 
     def __init__(self, term: Term) -> None:
