@@ -1,8 +1,8 @@
 """The vendors whose devices groups may ask for: one row each.
 
 The injection, the hand-over, the texts, the CRD's description, the page's words and the documentation follow from this
-table. A vendor whose device plugin shares or splits devices is counted in counted_devices.py besides; any other one is counted
-by what is allocatable.
+table. A vendor whose device plugin shares or splits devices is counted in counted_devices.py besides; any other one is
+counted by what is allocatable.
 """
 
 import re
