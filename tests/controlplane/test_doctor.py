@@ -299,7 +299,7 @@ def test_nodes_that_lost_their_label_are_found(sandbox: Sandbox) -> None:
             kubectl(sandbox, *share, "deviceshare.io/mode=shared")
     texts = marks(told, nodes=PROBLEM, plugin=OK, runtime=OK, canary=UNTESTED)
     assert told.status == 1
-    assert "no node is shared" in texts["nodes"] and "these have devices: node-1, node-2" in texts["nodes"]
+    assert "no node is shared" in texts["nodes"] and "these have devices: node-1 and node-2" in texts["nodes"]
     assert "the label deviceshare.io/mode=Shared shares nothing" in texts["nodes"]
     assert "kubectl label node NODE --overwrite deviceshare.io/mode=shared" in texts["nodes"]
 
