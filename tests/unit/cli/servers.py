@@ -24,6 +24,14 @@ def served(handle: Callable[[web.Request], Awaitable[web.StreamResponse]], direc
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         ready.set()
 
+    async def end() -> None:
+        server = runner.server
+        transports = [each.transport for each in server.connections] if server else []
+        await runner.cleanup()
+        for transport in filter(None, transports):
+            transport.abort()  # With an answer that nobody reads it would stay open, and be found as garbage later.
+        await asyncio.sleep(0)
+
     beginning = loop.create_task(begin())
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -31,7 +39,7 @@ def served(handle: Callable[[web.Request], Awaitable[web.StreamResponse]], direc
         assert ready.wait(10), beginning
         yield kubeconfig(directory, f"http://127.0.0.1:{runner.addresses[0][1]}")
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(end(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
