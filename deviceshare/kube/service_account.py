@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceshare.kube.access import Access, NoCredentials, NotConfigured
+import structlog
+
+from deviceshare.kube.access import Access, NotConfigured
+
+log = structlog.get_logger(__name__)
 
 DIRECTORY: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 FRESH_SECONDS: Final = 60.0
@@ -42,10 +46,12 @@ class _Token:
 
     async def authorization(self) -> str:
         if time.monotonic() - self._read_at > FRESH_SECONDS:
+            self._read_at = time.monotonic()
             try:
-                self._text, self._read_at = self._read(), time.monotonic()
+                self._text = self._read()
             except (OSError, ValueError) as error:
-                raise NoCredentials(str(error)) from error
+                # The token of before may well be valid still; if it isn't, the API server says so.
+                log.warning("Service account token could not be read", error=str(error))
         return f"Bearer {self._text}"
 
     def _read(self) -> str:
