@@ -37,9 +37,9 @@ class Stream:
         self.failures: list[ApiError] = []
         """Creations that had to be repeated."""
         self.slipped = 0
-        """Pods that the mutating webhook never saw, and that were made again."""
+        """Pods that the mutating webhook never saw, and that were recreated."""
         self.lost = 0
-        """Pods that somebody else deleted, and that were made again (1.20's pod collector deletes by name alone)."""
+        """Pods that somebody else deleted, and that were recreated (1.20's pod collector deletes by name alone)."""
         self.checks = 0
         self._wanted: dict[str, str] = {}
         self._api = api

@@ -67,7 +67,7 @@ def test_a_deleted_group_gives_its_devices_back_at_once(pool: Pool, capsys: pyte
 
 
 def test_a_group_deleted_under_its_pods_keeps_its_devices_until_they_end(pool: Pool) -> None:
-    """The webhook was not there to refuse it; who waits must wait on, and is then served."""
+    """The webhook was not there to refuse it; a waiting pod goes on waiting, and is then bound."""
     node = pool.node()
     group = pool.group("first", 3)
     pool.apply(pod("user", group))

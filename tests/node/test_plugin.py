@@ -143,7 +143,7 @@ def plain(name: str, count: int) -> Json:
 
 
 def socket(kubelet: Path) -> Path:
-    """Where it tells what plugins gave away."""
+    """Where it reports what plugins allocated."""
     return kubelet / "pod-resources" / "kubelet.sock"
 
 
@@ -158,7 +158,7 @@ def hardware(cluster: Cluster) -> Json:
 
 
 def known(cluster: Cluster) -> dict[str, list[int]]:
-    """By pod, which devices plugins gave away, as the agent reported."""
+    """By pod, which devices plugins allocated, as the agent reported."""
     return {each["pod"]: each["indices"] for each in hardware(cluster).get("allocations", [])}
 
 

@@ -21,7 +21,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.blind_spots import ledger_fault, node_fault
-from deviceshare.domain.placement.device_states import ailing, device_states, held_by
+from deviceshare.domain.placement.device_states import device_states, held_by, unhealthy_among
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import take
 from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, recreating
@@ -163,7 +163,7 @@ def _health(group: Group, fleet: Fleet, home: Node | None, pods: Collection[Pod]
     inventory = take(home, ledger.hardware)  # what the node has now, also where the ledger doesn't say so yet
     offer = replace(ledger.status, devices=list(inventory.devices), withheld=list(inventory.withheld))
     mine = held_by(device_states(replace(ledger, status=offer)), group.uid)
-    if unhealthy := ailing(mine):
+    if unhealthy := unhealthy_among(mine):
         cure = f"take other devices with {rebind}, or repair the node"
         return Reason(ReasonKind.DEVICES_UNHEALTHY, f"{unhealthy} on node {node}", cure)
     lost = selected(state.device for state in mine if state.lost)

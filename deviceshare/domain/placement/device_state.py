@@ -115,7 +115,7 @@ class DeviceState(Struct, frozen=True):
         return self.part.since if self.part else ""
 
     @property
-    def ailment(self) -> str:
+    def fault(self) -> str:
         """Its health in words: `unhealthy: Xid 79`, `lost: no longer on the node`; "" for a sound one."""
         return "" if self.health.sound else f"{self.health}: {self.unhealthy or 'no longer on the node'}"
 
@@ -127,7 +127,7 @@ class DeviceState(Struct, frozen=True):
             Use.SPLIT: "split by MIG" if self.split else "",
             Use.WITHHELD: f"withheld: {self.withheld}" if self.withheld else "",
             Use.LEFT: "left to the device plugin" if self.left else "",
-            self.health: self.ailment,
+            self.health: self.fault,
         }
         return {kind: reason for kind, reason in reasons.items() if reason}
 

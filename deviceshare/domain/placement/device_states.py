@@ -47,7 +47,7 @@ def free_devices(states: Iterable[DeviceState]) -> Devices:
     return tuple(state.device for state in states if state.free)
 
 
-def ailing(states: Iterable[DeviceState]) -> str:
+def unhealthy_among(states: Iterable[DeviceState]) -> str:
     """Which of these are unhealthy and why, in words; "" when none is."""
     return ", ".join(f"{each.device} is {each.health} ({each.unhealthy})" for each in states if each.unhealthy)
 

@@ -13,7 +13,7 @@ from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
 from deviceshare.domain.placement.device_state import DeviceState
-from deviceshare.domain.placement.device_states import ailing, held_by
+from deviceshare.domain.placement.device_states import held_by, unhealthy_among
 from deviceshare.domain.placement.replacement import handover_fault
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
@@ -83,7 +83,7 @@ def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder:
     if claim.releasing:
         return Reason(ReasonKind.CLAIM_RELEASING, f"the devices of {holder} are being released")
     mine = held_by(states, holder.uid)
-    if unhealthy := ailing(mine):
+    if unhealthy := unhealthy_among(mine):
         return Reason(ReasonKind.DEVICES_UNHEALTHY, f"{unhealthy} of {holder}", f"deviceshare rebind {holder.name}")
     if fault := handover_fault(ledger, claim):
         return fault

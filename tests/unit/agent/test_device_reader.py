@@ -112,7 +112,7 @@ async def test_an_error_is_told_once(script: Script, tmp_path: Path) -> None:
 
 
 async def test_a_lost_device_is_missed_at_once_and_the_others_are_heard_on(script: Script, tmp_path: Path) -> None:
-    """NVML must be started anew for that: it goes on about the one that it lost."""
+    """NVML must be initialized again for that: it keeps reporting the one that it lost."""
     first, second = script.gpus(2)
     async with looking(tmp_path) as (sights, _):
         await seen(sights, uuids)

@@ -27,7 +27,7 @@ def text(picture: Picture, *, details: bool = False, wide: bool = False) -> str:
 
 
 def test_three_nodes_are_told_in_a_few_lines() -> None:
-    """Who has what, who waits and since when, and how much is left."""
+    """Who has what, which pods wait and since when, and how much is left."""
     assert text(a_scene()) == (
         "NODE  RESOURCE        USED  DEVICES\n"
         "n1    nvidia.com/gpu  2/4   a 0,1  free 2,3\n"

@@ -48,7 +48,7 @@ async def test_it_fails_with_the_reason_where_no_healthy_device_is_free() -> Non
 
 @in_virtual_time
 async def test_it_fails_where_only_the_leader_knows_why_not() -> None:
-    """What a plugin gave away can't be seen in the ledger without an agent's word."""
+    """What a plugin allocated can't be seen in the ledger without an agent's word."""
     async with led_world() as world:
         await a_bound_group(world)
         world.fleet.set_plugin_pods("n1", {"uid-of-plain": frozenset([GPU])})

@@ -1,4 +1,4 @@
-"""The state of a device: every combination of what can be so of it, and every surface that tells of it."""
+"""Device states in every combination that can occur, and the same answer from every surface that shows them."""
 
 from itertools import product
 from pathlib import Path

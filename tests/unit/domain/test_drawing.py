@@ -186,7 +186,7 @@ def test_waiting_pods_come_with_their_reasons_the_longest_waiting_first() -> Non
 
 
 def test_one_node_of_the_picture_is_a_picture() -> None:
-    """With its groups and who waits to join them; an unknown node is none."""
+    """With its groups and the pods that wait to join them; an unknown node is none."""
     one = a_scene().of("n1")
     assert one is not None
     assert ([node.name for node in one.nodes], [group.name for group in one.groups]) == (["n1"], ["a"])

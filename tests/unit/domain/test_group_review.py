@@ -49,7 +49,7 @@ def test_the_spec_of_a_bound_group_stays() -> None:
 
 
 def test_the_spec_of_an_unbound_group_may_change_to_a_sound_one() -> None:
-    """A group that asks for too much can be mended without deleting it."""
+    """A group that asks for too much can be corrected without deleting it."""
     assert review_changed_group(a_group(), a_group(nvidia_com=2)) == ""
     assert "spec.resources[nvidia.com/gpu]: 0" in review_changed_group(a_group(), a_group(nvidia_com=0))
 

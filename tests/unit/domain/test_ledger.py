@@ -119,6 +119,6 @@ def test_a_rebind_under_way_leaves_the_devices_that_nobody_gave_up() -> None:
 
 
 def test_a_device_claimed_by_uuid_is_taken_while_no_agent_reports() -> None:
-    """A ledger that was just made again knows of UUIDs only what pods were told; the number must do until then."""
+    """A recreated ledger knows only the UUIDs in the annotations of pods; the number must do until then."""
     seen = a_ledger(a=(Device(GPU, 1, "GPU-1"),))
     assert free_on(seen) == gpus(0, 2, 3)

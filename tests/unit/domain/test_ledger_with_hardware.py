@@ -1,4 +1,4 @@
-"""The ledger of a node whose agent tells UUIDs, health and what the device plugin gave away."""
+"""The ledger of a node whose agent reports UUIDs, health and what the device plugin allocated."""
 
 import msgspec
 from hypothesis import given
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from deviceshare.domain.objects.devices import Device, Devices, devices_of, visible, with_uuids
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
-from deviceshare.domain.placement.device_states import ailing, device_states, held_by
+from deviceshare.domain.placement.device_states import device_states, held_by, unhealthy_among
 from tests.unit.domain.objects import AMD, GPU, a_ledger, free_on, gpus
 
 CARDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
@@ -64,7 +64,7 @@ def test_no_card_is_free_that_is_claimed_however_cards_are_numbered(
 def test_an_unhealthy_device_is_not_handed_out() -> None:
     """And is named with what is wrong with it."""
     ledger = on(a_ledger(a=cards((0, "GPU-a"))), seen(*CARDS, unhealthy="Xid 79"))
-    assert ailing(held_by(device_states(ledger), "uid-of-a")) == "nvidia.com/gpu 0 is unhealthy (Xid 79)"
+    assert unhealthy_among(held_by(device_states(ledger), "uid-of-a")) == "nvidia.com/gpu 0 is unhealthy (Xid 79)"
     assert free_on(ledger) == cards((1, "GPU-b"), (2, "GPU-c"), (3, "GPU-d"))
     assert free_on(on(a_ledger(), seen(*CARDS, unhealthy="Xid 79"))) == free_on(ledger)
 
@@ -81,7 +81,7 @@ def test_a_lost_device_is_not_there_although_its_number_is_another_cards() -> No
     hardware = Hardware(devices=[lost, Part(GPU, 0, "GPU-b"), Part(GPU, 1, "GPU-c")])
     ledger = on(a_ledger(a=cards((0, "GPU-a"))), hardware)
     assert ledger.devices == free_on(ledger) == cards((0, "GPU-b"), (1, "GPU-c"))
-    assert ailing(held_by(device_states(ledger), "uid-of-a")) == "nvidia.com/gpu 0 is lost (lost)"
+    assert unhealthy_among(held_by(device_states(ledger), "uid-of-a")) == "nvidia.com/gpu 0 is lost (lost)"
 
 
 def test_what_the_device_plugin_gave_away_is_not_free() -> None:

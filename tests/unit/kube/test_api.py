@@ -225,7 +225,7 @@ async def test_a_dry_run_says_that_it_is_one(start: Start) -> None:
 
 
 async def test_a_delete_names_its_preconditions(start: Start) -> None:
-    """A pod made again under the same name must survive."""
+    """A pod recreated under the same name must survive."""
     async with start(answer({})) as (api, server):
         await api.delete(PODS, "p", "ns", uid="u1")
     assert server.seen[0].body["preconditions"] == {"uid": "u1"}

@@ -115,7 +115,7 @@ def test_versions_that_cannot_be_compared_leave_it_to_the_watch(told: str, writt
 
 
 def test_another_object_under_the_same_name_is_a_removal_and_an_addition() -> None:
-    """Identity is the UID: a group deleted and made again is another group."""
+    """Identity is the UID: a recreated group is another group."""
     cache: Cache[Node] = Cache()
     cache.replace([node(1, uid="u1")], "5")
     changes = watched(cache)

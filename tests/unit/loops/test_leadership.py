@@ -194,7 +194,7 @@ async def test_a_leader_whose_server_was_away_leads_again_when_it_is_back() -> N
 
 @in_virtual_time
 async def test_work_that_does_not_stop_ends_the_process() -> None:
-    """It may still write when another leads; and its lease is not given away for it, but runs out."""
+    """It may still write when another leads; and its lease is not released for it, but expires."""
     server, work = LeaseServer(), LeadersWork(slow_stop=60.0)
     async with running(elector(server, "a"), work) as leading:
         await asyncio.sleep(5)

@@ -1,4 +1,4 @@
-"""Each shared node has its ledger: made with the node, kept with what the node has, made again when it was lost."""
+"""Each shared node has its ledger: created with the node, kept with what the node has, recreated when it was lost."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Who waits for a turn, and how long."""
+"""The rate limit: which key waits, and how long."""
 
 from deviceshare.loops.rate_limit import RateLimit
 

@@ -214,7 +214,7 @@ async def test_a_ledger_lost_after_a_rebind_comes_back_with_the_former_devices()
 
 @in_virtual_time
 async def test_a_ledger_is_opened_with_what_pods_had_before() -> None:
-    """Evidence may have been a moment old when the ledger was made again."""
+    """Evidence may have been a moment old when the ledger was recreated."""
     async with led_world() as world:
         await a_bound_group(world)
         report(world, 1)

@@ -84,7 +84,7 @@ async def test_a_collection_that_starts_again_does_not_wait_again() -> None:
 
 @in_virtual_time
 async def test_the_wait_ends_when_the_last_pending_pod_goes() -> None:
-    """Who waits for the devices gets them without delay."""
+    """Waiting pods get the devices without delay."""
     async with led_world() as world:
         await a_group_deleted_before_its_next_pod(world)
         await asyncio.sleep(3)

@@ -92,6 +92,6 @@ def test_every_gpu_can_be_watched(started: Driver) -> None:
 
 
 def test_the_kernel_names_its_run() -> None:
-    """The same for every reader until the node is started anew."""
+    """The same for every reader until the node reboots."""
     assert re.fullmatch(r"[0-9a-f-]{36}", read_boot_id())
     assert read_boot_id() == read_boot_id()

@@ -57,7 +57,7 @@ def test_the_last_words_of_a_gpu_that_fell_off_the_bus_are_its_own(
 
 
 def test_a_lost_gpu_is_told_without_its_name(script: Script, uuids: list[str], watch: Watch) -> None:
-    """And again at each call, until the driver was started anew."""
+    """And again at each call, until the driver was initialized again."""
     script.lose(uuids[0])
     for _ in range(2):
         with pytest.raises(Lost, match="lost the GPU"):

@@ -81,7 +81,7 @@ def test_a_reboot_may_number_the_gpus_anew(script: Script, driver: Driver) -> No
 )
 @pytest.mark.parametrize("code", [3, 4, 13])
 def test_what_a_driver_cannot_tell_is_left_out(script: Script, driver: Driver, function: str, code: int) -> None:
-    """Not supported, not permitted, not there: the GPU is still one that can be handed out."""
+    """Not supported, not permitted, not there: the GPU can still be allocated."""
     uuids = script.gpus(1)
     script.error(function, code)
     inventory = read_inventory()

@@ -76,7 +76,7 @@ def test_linux_says_which_gpus_share_a_numa_node_where_nvml_cannot(
 
 
 def test_a_gpu_that_is_lost_meanwhile_has_only_the_links_of_the_others(script: Script, driver: Driver) -> None:
-    """The other end of an NVLink still tells of it."""
+    """The other end of an NVLink still reports it."""
     uuids = script.gpus(2, nvlink_pairs=True)
     script.error("nvmlDeviceGetNvLinkState", 15, uuids[0])
     assert read_inventory().links == [Link(resource="nvidia.com/gpu", a=0, b=1, kind=NVLINK, lanes=4)]

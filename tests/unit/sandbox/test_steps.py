@@ -44,7 +44,7 @@ def record(document: dict[str, Any]) -> Any:
 
 
 def test_the_environment_is_recorded_before_the_pod_runs() -> None:
-    """Who waits for Running finds the record there."""
+    """A client that waits for Running finds the record there."""
     recorded = take(pod())
     assert record(recorded) == {"main": {"DEVICES": "0,1"}}
     assert recorded["status"]["phase"] == "Pending"
