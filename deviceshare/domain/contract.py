@@ -16,13 +16,16 @@ IDENTITY: Final = f"system:serviceaccount:{NAMESPACE}:deviceshare"
 """The user name under which deviceshare itself calls the API server, unless a flag names another."""
 
 PREFIX: Final = f"{API_GROUP}/"
-"""Every annotation under this prefix is deviceshare's own, but for `GROUP`, which the user sets once."""
+"""Every annotation under this prefix is deviceshare's own, but for `USERS`, which the user sets once."""
 
 # On nodes.
 MODE_LABEL: Final = f"{PREFIX}mode"
 MODE_SHARED: Final = "shared"
 INVENTORY_ANNOTATION: Final = f"{PREFIX}devices"
 """`nvidia.com/gpu=4`, or `nvidia.com/gpu=1-3`: what a node has for groups, by its owner (annotated_devices.py)."""
+SHARE_DEVICES: Final = f"{PREFIX}share-devices"
+GROUP_DEVICES: Final = f"{PREFIX}group-devices"
+"""In the format of `INVENTORY_ANNOTATION`: devices that serve shares only, or groups only. Others serve either."""
 HANDOVER_LABEL: Final = f"{PREFIX}handover"
 """`auto`, `index`, `uuid` or `cdi`: how devices are named to the node's runtime; wins over the cluster's setting."""
 
@@ -33,11 +36,19 @@ GROUP: Final = f"{PREFIX}group"
 PLACEHOLDER: Final = f"{PREFIX}placeholder"
 """The label, with any value, of pods that reserve devices of the vendor's device plugin for groups."""
 
+STRATEGY: Final = f"{PREFIX}strategy"
+"""`binpack` or `spread`: whether a share is taken where least is free, or where most is."""
+USERS: Final = frozenset({GROUP, STRATEGY})
+"""The annotations of pods that the user writes, once."""
+
 # On pods: written by the Binding, in the same write that sets `spec.nodeName`.
 SELECTED_DEVICES: Final = f"{PREFIX}selected-devices"
 """JSON, the same shape as a group's `status.selectedDevices`; what repair reads back when an object was lost."""
 GROUP_UID: Final = f"{PREFIX}group-uid"
 POD_UID: Final = f"{PREFIX}pod-uid"
+
+SHARES: Final = f"{PREFIX}shares"
+"""JSON, as a claim's `shares`: the parts of devices that the pod's containers have."""
 
 # On pods: written by the controller.
 WOKEN_AT: Final = f"{PREFIX}woken-at"

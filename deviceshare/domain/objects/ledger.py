@@ -14,7 +14,8 @@ from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.requests import GROUP, Holder
+from deviceshare.domain.objects.requests import GROUP, POD, Holder
+from deviceshare.domain.objects.shares import Share, as_stored
 from deviceshare.domain.objects.withheld import Withheld
 
 Patch = dict[str, Any]
@@ -22,25 +23,42 @@ Patch = dict[str, Any]
 
 
 class Claim(Struct, frozen=True, rename="camel"):
-    """The devices of one holder, named as in its pods' annotations: by UUID where an agent reported UUIDs at that time.
+    """What one holder has, named as in its pods' annotations: by UUID where an agent reported UUIDs at that time.
+
+    A group has whole devices; a pod has shares, of devices that are nobody's, or `within` those of a group's claim.
 
     `releasing` is a collector's mark: the devices may still be in use, but no pod may join. `former` are devices that
     were replaced and that pods may use until they end; `rebound` names the request that replaced them.
     """
 
-    group: str
-    devices: list[Device] = field(default_factory=list)
+    group: str = ""
+    whole: list[Device] = field(default_factory=list, name="devices")
     releasing: str = ""
     former: list[Device] = field(default_factory=list)
     rebound: str = ""
+    pod: str = ""
+    """`namespace/name`. Versions before shares can't read a claim without a group, and so allocate nothing beside it.
+    """
+    shares: list[Share] = field(default_factory=list)
+    within: str = ""
+    """The UID of the group that has the devices; "" where nobody has them as a whole."""
+
+    def __post_init__(self) -> None:
+        if bool(self.group) == bool(self.pod) or bool(self.pod) != bool(self.shares):
+            raise ValueError("a claim names a group and its devices, or a pod and its shares")
+
+    @property
+    def devices(self) -> list[Device]:
+        """The devices that it is about, whole or in part."""
+        return sorted({share.device for share in self.shares}) if self.shares else self.whole
 
     @property
     def holder_name(self) -> str:
-        return self.group
+        return self.group or self.pod
 
     def holder(self, uid: str) -> Holder:
         """The holder, whose UID is the claim's key in the ledger."""
-        return Holder(uid, GROUP, self.group)
+        return Holder(uid, GROUP, self.group) if self.group else Holder(uid, POD, self.pod)
 
 
 class LedgerSpec(Struct, frozen=True, rename="camel"):
@@ -57,6 +75,11 @@ class LedgerStatus(Struct, frozen=True, rename="camel"):
     withheld: list[Withheld] = field(default_factory=list)
     handover: dict[str, str] = field(default_factory=dict)
     """By vendor, the words that the node's runtime takes (handover.py), as far as they are known."""
+    memory_mib: dict[str, int] = field(default_factory=dict)
+    """By resource, the memory of each of its devices, where labels say so; an agent's report takes precedence."""
+    for_shares: list[Device] = field(default_factory=list)
+    """Those that serve shares only, by the node's annotation; likewise `for_groups`. Others serve either."""
+    for_groups: list[Device] = field(default_factory=list)
     reasons: str = ""
     total: str = ""
     free: str = ""
@@ -117,6 +140,11 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
             return Device(device.resource, device.index)
         return device
 
+    def memory_of(self, device: Device) -> int:
+        """MiB of a device in the node's present numbering; 0 where that is unknown."""
+        part = self.hardware.named(device.uuid) if device.uuid else self.hardware.part(device.resource, device.index)
+        return max((part.memory_mib if part else 0) or self.status.memory_mib.get(device.resource, 0), 0)
+
     def held(self, claim: Claim) -> Devices:
         """What the claim holds, in the node's present numbering; former devices not among them."""
         return tuple(sorted(map(self.present, claim.devices)))
@@ -133,6 +161,11 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
 def claim_of(holder: Holder, devices: Iterable[Device], former: Iterable[Device] = ()) -> Claim:
     """A new claim of the holder."""
     return Claim(holder.name, list(devices), former=list(former))
+
+
+def share_claim_of(holder: Holder, shares: Iterable[Share], within: str = "") -> Claim:
+    """A new claim of a pod."""
+    return Claim(pod=holder.name, shares=list(shares), within=within)
 
 
 def claim_patch(ledger: NodeDevices, uid: str, claim: Claim) -> Patch:
@@ -179,8 +212,11 @@ def new_ledger(node: Node, claims: Mapping[str, Claim]) -> dict[str, Any]:
 
 
 def _claim_json(claim: Claim) -> dict[str, Any]:
-    optional = {"former": as_json(claim.former), "rebound": claim.rebound}
-    return {"group": claim.group, "devices": as_json(claim.devices)} | {k: v for k, v in optional.items() if v}
+    optional = {"former": as_json(claim.former), "rebound": claim.rebound, "within": claim.within}
+    what = {"group": claim.group, "devices": as_json(claim.whole)}
+    if claim.pod:
+        what = {"pod": claim.pod, "shares": as_stored(claim.shares)}
+    return what | {k: v for k, v in optional.items() if v}
 
 
 def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:

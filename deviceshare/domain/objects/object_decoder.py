@@ -120,7 +120,10 @@ def _struct(type_: type[Struct], parts: dict[str, Raw], path: str, faults: dict[
             values[field.name] = value
         elif field.required:
             whole = False
-    return type_(**values) if whole else _NOTHING
+    try:
+        return type_(**values) if whole else _NOTHING
+    except ValueError as error:  # of its __post_init__
+        return _unreadable(path, str(error), faults)
 
 
 def _parts(type_: Any, origin: Any, raw: bytes | Raw) -> dict[str, Raw] | list[Raw] | None:

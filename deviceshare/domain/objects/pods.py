@@ -1,4 +1,4 @@
-"""A pod: which group it names, which devices it has, and whether it may still be using them."""
+"""A pod: which group it names or which share it asks for, which devices it has, and whether it may still use them."""
 
 from collections.abc import Iterable
 
@@ -6,82 +6,13 @@ import msgspec
 from msgspec import Struct, field
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects import container_states
-from deviceshare.domain.objects.container_states import SeenContainer
+from deviceshare.domain.objects import container_keys, container_states
 from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
-from deviceshare.domain.objects.node_affinity import Affinity
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
-from deviceshare.domain.objects.quantities import Quantity, is_some
-from deviceshare.domain.objects.requests import GROUP, Holder
+from deviceshare.domain.objects.pod_spec import Container, PodSpec, PodStatus
+from deviceshare.domain.objects.requests import GROUP, POD, Holder
+from deviceshare.domain.objects.shares import Share, ShareRequest
 from deviceshare.domain.vendors import Vendor
-
-
-class FieldRef(Struct, frozen=True, rename="camel"):
-    field_path: str = ""
-
-
-class EnvSource(Struct, frozen=True, rename="camel"):
-    field_ref: FieldRef | None = None
-
-
-class EnvVar(Struct, frozen=True, rename="camel"):
-    name: str = ""
-    value_from: EnvSource | None = None
-
-    @property
-    def field_path(self) -> str:
-        """The field of the pod that the variable's value comes from, or ""."""
-        source = self.value_from and self.value_from.field_ref
-        return source.field_path if source else ""
-
-
-class Requirements(Struct, frozen=True):
-    """Resource limits. For extended resources, such as devices, requests equal limits, and limits are required."""
-
-    limits: dict[str, Quantity] = field(default_factory=dict)
-
-    @property
-    def devices(self) -> set[str]:
-        """The device resources that it requests from the vendor's device plugin; a limit of `0` requests none."""
-        return {r for r, quantity in self.limits.items() if vendors.plugin_vendor_of(r) and is_some(quantity)}
-
-
-class Container(Struct, frozen=True, rename="camel"):
-    name: str = ""
-    env: list[EnvVar] = field(default_factory=list)
-    resources: Requirements = field(default_factory=Requirements)
-
-    def path_of(self, variable: str) -> str:
-        """The field of the pod that the variable's value comes from, or ""."""
-        # The last of several variables of one name takes effect in a container.
-        return {each.name: each.field_path for each in self.env}.get(variable, "")
-
-
-class SchedulingGate(Struct, frozen=True):
-    """https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/"""
-
-    name: str = ""
-
-
-class PodSpec(Struct, frozen=True, rename="camel"):
-    node_name: str = ""
-    scheduler_name: str = ""
-    node_selector: dict[str, str] | None = None
-    affinity: Affinity | None = None
-    scheduling_gates: list[SchedulingGate] = field(default_factory=list)
-    containers: list[Container] = field(default_factory=list)
-    init_containers: list[Container] = field(default_factory=list)
-    resources: Requirements = field(default_factory=Requirements)
-    """The pod's as a whole; Kubernetes 1.32 and later have them."""
-    termination_grace_period_seconds: int | None = None
-
-
-class PodStatus(Struct, frozen=True, rename="camel"):
-    phase: str = ""
-    conditions: list[Condition] = field(default_factory=list)
-    container_statuses: list[SeenContainer] | None = None
-    init_container_statuses: list[SeenContainer] | None = None
-    ephemeral_container_statuses: list[SeenContainer] | None = None
 
 
 class Pod(Struct, frozen=True, rename="camel"):
@@ -102,14 +33,43 @@ class Pod(Struct, frozen=True, rename="camel"):
         return named
 
     @property
+    def share(self) -> ShareRequest:
+        """The parts of devices that its containers ask for."""
+        return self.spec.share
+
+    @property
+    def wants_devices(self) -> bool:
+        """Whether it names a group or asks for a share."""
+        return bool(self.group or self.share)
+
+    @property
     def holder_uid(self) -> str:
         """The UID of the holder whose devices the pod got at its binding, or "" before."""
         return holder_uid_of(self.metadata)
 
     @property
     def holder(self) -> Holder:
-        """The holder whose devices the pod got at its binding."""
-        return Holder(self.holder_uid, GROUP, self.group)
+        """The holder whose devices the pod got at its binding: its group, or the pod itself."""
+        return Holder(self.holder_uid, GROUP, self.group) if self.group else self.sharer._replace(uid=self.holder_uid)
+
+    @property
+    def holder_name(self) -> str:
+        """The name of the holder of its devices; "" for a pod that wants none."""
+        return self.group or (self.metadata.key if self.share else "")
+
+    @property
+    def sharer(self) -> Holder:
+        """The pod as a holder of shares."""
+        return Holder(self.metadata.uid, POD, self.metadata.key)
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The parts of devices that its containers got; empty where the annotation is missing or unreadable."""
+        text = self.metadata.annotations.get(contract.SHARES, "") if contract.GROUP in self.metadata.labels else ""
+        try:
+            return tuple(sorted(msgspec.json.decode(text, type=list[Share]))) if text else ()
+        except ValueError:
+            return ()
 
     @property
     def node(self) -> str:
@@ -153,7 +113,8 @@ class Pod(Struct, frozen=True, rename="camel"):
     def holds(self, uid: str, node: str) -> bool:
         """Whether the pod may hold devices of the holder with this UID on the node."""
         known = bool(self.holder_uid) or not self.metadata.hides("metadata.annotations")
-        return self.lives_on(node) and (self.holder_uid == uid or not known)
+        mine = self.holder_uid == uid or (self.metadata.uid == uid and bool(self.holder_uid))
+        return self.lives_on(node) and (mine or not known)
 
     @property
     def pending(self) -> bool:
@@ -186,8 +147,10 @@ class Pod(Struct, frozen=True, rename="camel"):
         """The devices that its containers see at their start; empty where the annotation is missing or unreadable."""
         annotations = self.metadata.annotations
         text = annotations.get(contract.SELECTED_DEVICES, "")
+        if not text:
+            return tuple(sorted({share.device for share in self.shares}))
         try:
-            chosen = parse_selected(msgspec.json.decode(text, type=dict[str, str])) if text else ()
+            chosen = parse_selected(msgspec.json.decode(text, type=dict[str, str]))
         except ValueError:
             return ()
         return with_uuids(chosen, annotations)
@@ -223,12 +186,21 @@ class Pod(Struct, frozen=True, rename="camel"):
         which no mirror shows, could be allocated twice, and an image may bake `all` into a variable. The variables of
         other vendors aren't asked for: a pod may be older than a vendor's row.
         """
-        containers = [*self.spec.init_containers, *self.spec.containers]
+        containers, share = [*self.spec.init_containers, *self.spec.containers], self.share
         label = [] if self.metadata.labels.get(contract.GROUP) == self.group else [f"the label {contract.GROUP}"]
+        asking = {need.container for need in share.needs}
+        served = vendors.vendors_of(share.of)
+
+        def reads_its_own(container: Container, vendor: Vendor) -> bool:
+            path = vendor.field_path
+            if vendor in served and container.name in asking:
+                path = container_keys.field_path(container_keys.devices_of_container(vendor, container.name))
+            return container.path_of(vendor.env) == path
+
         return label + [
             f"the env {vendor.env}"
             for vendor in wanted
-            if not containers or any(container.path_of(vendor.env) != vendor.field_path for container in containers)
+            if not containers or not all(reads_its_own(container, vendor) for container in containers)
         ]
 
     @property

@@ -3,10 +3,14 @@
 What places, claims and collects speaks in these words, and knows nothing of the objects behind them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from deviceshare.domain.objects.shares import NO_SHARE, ShareRequest
+
 GROUP = "group"
+POD = "pod"
+"""A pod with shares; its name is `namespace/name`."""
 
 
 class Holder(NamedTuple):
@@ -30,3 +34,12 @@ class Request(NamedTuple):
     node_selector: Mapping[str, str]
     node: str
     """Where the holder lives already, by its own word, or ""."""
+    share: ShareRequest = NO_SHARE
+    """Parts of devices: of the holder's, where it requests whole ones, else of any."""
+    sharer: Holder | None = None
+    """Who has the parts, where that isn't the holder: a pod of the group."""
+
+    @property
+    def wants(self) -> Collection[str]:
+        """The device resources that may be allocated to it."""
+        return self.resources.keys() or self.share.of

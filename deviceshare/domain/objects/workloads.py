@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.pods import Container, EnvSource, EnvVar, FieldRef, Pod, PodSpec
+from deviceshare.domain.objects.pod_spec import Container, EnvSource, EnvVar, FieldRef, PodSpec
+from deviceshare.domain.objects.pods import Pod
 
 
 class Template(Struct, frozen=True, rename="camel"):

@@ -80,7 +80,7 @@ def rebind_patch(ledger: NodeDevices, uid: str, token: str, verdict: Replacement
     # With the UUID where it is known by now: the number may be another's after a reboot.
     gone = [replace(device, uuid=device.uuid or ledger.present(device).uuid) for device in verdict.broken]
     former = [*claim.former, *as_claimed(gone, ledger.status.handover)]
-    changed = replace(claim, devices=list(verdict.devices), former=former, rebound=token)
+    changed = replace(claim, whole=list(verdict.devices), former=former, rebound=token)
     return claim_patch(ledger, uid, changed)
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.pods import EnvSource
+from deviceshare.domain.objects.pod_spec import EnvSource
 from deviceshare.loops.ports import Kind
 
 ENV: Final = "sandbox.deviceshare.io/env"

@@ -5,7 +5,8 @@ import pytest
 from deviceshare.domain.admission.group_review import review_changed_group, review_deleted_group, review_new_group
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.pods import Pod, PodSpec, PodStatus
+from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus
+from deviceshare.domain.objects.pods import Pod
 
 
 def a_group(name: str = "team", node: str = "", **resources: int) -> Group:

@@ -115,7 +115,7 @@ def test_devices_that_no_agent_sees_are_not_left_to_its_plugin() -> None:
 def test_former_devices_stay_reserved() -> None:
     """Containers that have not restarted since a rebind still use them."""
     ledger = a_ledger()
-    claim = Claim("a", devices=list(gpus(1)), former=list(gpus(0)))
+    claim = Claim("a", whole=list(gpus(1)), former=list(gpus(0)))
     ledger = replace(ledger, spec=replace(ledger.spec, claims={"u": claim}))
     assert free_on(ledger) == gpus(2, 3)
     assert ledger.held(claim) == gpus(1)

@@ -15,10 +15,11 @@ from msgspec.structs import fields
 from deviceshare.doctor.kinds import Crd, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import MOST_FAULTS, ObjectDecoder, decoder_of
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import Share
 from deviceshare.kube.api import Page, Resources, Version
 from deviceshare.kube.refusals import ApiStatus
 from deviceshare.kube.stream import WatchEvent
@@ -53,8 +54,21 @@ READ: tuple[type[Struct], ...] = (
 )
 """All that is decoded of what others write. What these Structs demand, their schemas demand, too."""
 
-SCALARS: dict[Any, Any] = {str: "text", int: 1, float: 0.5, bool: True, bytes: "Ynl0ZXM="}
 Json = Any
+_SHARE: Json = {"container": "c", "resource": "r", "index": 0}
+RULED: dict[Any, list[Json]] = {
+    Claim: [
+        {"group": "a", "devices": [{"resource": "r", "index": 0}], "former": None, "pod": None, "shares": None},
+        {"group": "a"},
+        {"group": "a", "devices": None, "releasing": None, "rebound": None, "within": None},
+        {"pod": "ns/p", "shares": [{**_SHARE, "percent": 1, "memoryMib": None, "role": None, "uuid": None}]},
+        {"pod": "ns/p", "shares": [{**_SHARE, "memoryMib": 1}], "group": None, "devices": None, "within": "u"},
+    ],
+    Share: [{**_SHARE, "percent": 1}, {**_SHARE, "memoryMib": 1, "percent": 0}],
+}
+"""Those that have a rule of their own, and what keeps it."""
+
+SCALARS: dict[Any, Any] = {str: "text", int: 1, float: 0.5, bool: True, bytes: "Ynl0ZXM="}
 
 
 @cache
@@ -67,6 +81,8 @@ def json_of(type_: Any) -> st.SearchStrategy[Json]:
         return st.lists(_or_null(arguments[0]), max_size=2)
     if origin is dict:
         return st.dictionaries(st.sampled_from(["a", "b.c/d"]), _or_null(arguments[1]), max_size=2)
+    if type_ in RULED:
+        return st.sampled_from(RULED[type_])
     if isinstance(type_, type) and issubclass(type_, Struct):
         demanded = {f.encode_name: json_of(f.type) for f in fields(type_) if f.required}
         others = {f.encode_name: st.none() | json_of(f.type) for f in fields(type_) if not f.required}
@@ -82,6 +98,8 @@ def _or_null(type_: Any) -> st.SearchStrategy[Json]:
 
 
 def _demanding(type_: Any) -> bool:
+    if type_ in RULED:
+        return True
     return isinstance(type_, type) and issubclass(type_, Struct) and any(f.required for f in fields(type_))
 
 
@@ -94,6 +112,8 @@ def full(type_: Any) -> Json:
         return [full(arguments[0])]
     if origin is dict:
         return {"a": full(arguments[1])}
+    if type_ in RULED:
+        return RULED[type_][0]
     if isinstance(type_, type) and issubclass(type_, Struct):
         return {field.encode_name: full(field.type) for field in fields(type_)}
     return SCALARS.get(type_, {})
@@ -110,6 +130,8 @@ def holes(type_: Any) -> Iterator[Json]:
     elif origin is dict:
         yield from ({"a": each} for each in ([] if _demanding(arguments[1]) else [None]))
         yield from ({"a": each} for each in holes(arguments[1]))
+    elif type_ in RULED:
+        yield from RULED[type_]
     elif isinstance(type_, type) and issubclass(type_, Struct):
         whole = full(type_)
         for field in fields(type_):

@@ -37,7 +37,7 @@ def test_members_and_users_of_free_devices_do_not() -> None:
 def test_devices_before_a_rebind_are_still_the_groups() -> None:
     """Its pods hold them until their containers have restarted."""
     ledger = a_ledger()
-    claim = Claim("team", devices=list(gpus(1)), former=list(gpus(0)))
+    claim = Claim("team", whole=list(gpus(1)), former=list(gpus(0)))
     ledger = replace(ledger, spec=replace(ledger.spec, claims={TEAM: claim}))
 
     assert trespassers(ledger, [occupant(0, pod="ns/p", holder_uid=TEAM)]) == []

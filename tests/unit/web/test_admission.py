@@ -16,7 +16,8 @@ from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import inject
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.pods import Pod, PodSpec
+from deviceshare.domain.objects.pod_spec import PodSpec
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.telemetry import Metrics
 from deviceshare.web.admission import MAX_BODY, Admission
 from deviceshare.web.server import Server

@@ -1,0 +1,97 @@
+"""A pod's spec and status, as far as deviceshare reads them: its containers, their variables and their limits."""
+
+from msgspec import Struct, field
+
+from deviceshare.domain import vendors
+from deviceshare.domain.objects.container_states import SeenContainer
+from deviceshare.domain.objects.node_affinity import Affinity
+from deviceshare.domain.objects.object_meta import Condition
+from deviceshare.domain.objects.quantities import Quantity, is_some
+from deviceshare.domain.objects.shares import INIT, MAIN, SIDECAR, ContainerLimits, ShareRequest, share_request
+
+
+class FieldRef(Struct, frozen=True, rename="camel"):
+    field_path: str = ""
+
+
+class EnvSource(Struct, frozen=True, rename="camel"):
+    field_ref: FieldRef | None = None
+
+
+class EnvVar(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    value_from: EnvSource | None = None
+
+    @property
+    def field_path(self) -> str:
+        """The field of the pod that the variable's value comes from, or ""."""
+        source = self.value_from and self.value_from.field_ref
+        return source.field_path if source else ""
+
+
+class Requirements(Struct, frozen=True):
+    """Resource limits. For extended resources, such as devices, requests equal limits, and limits are required."""
+
+    limits: dict[str, Quantity] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> set[str]:
+        """The device resources that it requests from the vendor's device plugin; a limit of `0` requests none."""
+        return {r for r, quantity in self.limits.items() if vendors.plugin_vendor_of(r) and is_some(quantity)}
+
+
+class Container(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    env: list[EnvVar] = field(default_factory=list)
+    resources: Requirements = field(default_factory=Requirements)
+    restart_policy: str = ""
+
+    def path_of(self, variable: str) -> str:
+        """The field of the pod that the variable's value comes from, or ""."""
+        # The last of several variables of one name takes effect in a container.
+        return {each.name: each.field_path for each in self.env}.get(variable, "")
+
+
+class SchedulingGate(Struct, frozen=True):
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/"""
+
+    name: str = ""
+
+
+class PodSpec(Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+    scheduler_name: str = ""
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    scheduling_gates: list[SchedulingGate] = field(default_factory=list)
+    containers: list[Container] = field(default_factory=list)
+    init_containers: list[Container] = field(default_factory=list)
+    resources: Requirements = field(default_factory=Requirements)
+    """The pod's as a whole; Kubernetes 1.32 and later have them."""
+    termination_grace_period_seconds: int | None = None
+
+    @property
+    def share(self) -> ShareRequest:
+        """The parts of devices that its containers ask for."""
+        inits = (
+            ContainerLimits(each.name, f"spec.initContainers[{i}]", _role(each), each.resources.limits)
+            for i, each in enumerate(self.init_containers)
+        )
+        mains = (
+            ContainerLimits(each.name, f"spec.containers[{i}]", MAIN, each.resources.limits)
+            for i, each in enumerate(self.containers)
+        )
+        return share_request((*mains, *inits))
+
+
+class PodStatus(Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    conditions: list[Condition] = field(default_factory=list)
+    container_statuses: list[SeenContainer] | None = None
+    init_container_statuses: list[SeenContainer] | None = None
+    ephemeral_container_statuses: list[SeenContainer] | None = None
+
+
+def _role(container: Container) -> str:
+    """Of an init container: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/"""
+    return SIDECAR if container.restart_policy == "Always" else INIT

@@ -1,0 +1,218 @@
+"""Shares: the parts of devices that a pod's containers ask for in their limits, and the parts that they got.
+
+Other systems' resources are asked for in the same way, so that manifests written for them run unchanged: a row of
+DIALECTS says what one unit of each is. Sharing is accounting, not isolation.
+"""
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct, to_builtins
+
+from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.printable import printable, quoted
+from deviceshare.domain.objects.quantities import Quantity, amount
+from deviceshare.domain.wording import listed
+
+WHOLE: Final = 100
+"""Percent of a device."""
+MIB_PER_GIB: Final = 1024
+MAX_DEVICES: Final = 64
+"""Devices of one pod, each container's counted apart; more than any node has."""
+MAX_GIB: Final = 1 << 20
+"""Of one share: more than any device has, little enough to be counted in MiB by 32 bits."""
+
+MAIN: Final = ""
+"""A container that runs as long as its pod."""
+SIDECAR: Final = "sidecar"
+"""An init container that keeps running beside the others (`restartPolicy: Always`)."""
+INIT: Final = "init"
+"""A container that ends before the next ones start, which then have its part.
+
+https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
+"""
+
+
+class Dialect(NamedTuple):
+    """A resource by which containers ask for parts of devices."""
+
+    resource: str
+    system: str
+    """Whose it is: the name by which a setting turns it off; "" for our own, which is always on."""
+    devices: tuple[str, ...]
+    """The resources whose devices serve it; all parts of a pod come from one of them."""
+    mib: int = 0
+    """How much device memory one unit is; 0 where it is a hundredth of a device."""
+
+
+_GPUS: Final = (vendors.NVIDIA.resource, vendors.AMD.resource)
+GPU_MEM: Final = f"{contract.PREFIX}gpu-mem"
+GPU_PERCENT: Final = f"{contract.PREFIX}gpu-percent"
+ALIYUN_GPU_MEM: Final = "aliyun.com/gpu-mem"
+METAGPU: Final = "cnvrg.io/metagpu"
+GPUSHARE: Final = "gpushare"
+METAGPU_SYSTEM: Final = "metagpu"
+
+DIALECTS: Final = {
+    dialect.resource: dialect
+    for dialect in (
+        Dialect(GPU_MEM, "", _GPUS, mib=MIB_PER_GIB),
+        Dialect(GPU_PERCENT, "", _GPUS),
+        Dialect(ALIYUN_GPU_MEM, GPUSHARE, (vendors.NVIDIA.resource,), mib=MIB_PER_GIB),
+        Dialect(METAGPU, METAGPU_SYSTEM, (vendors.NVIDIA.resource,)),
+    )
+}
+SYSTEMS: Final = tuple(sorted({dialect.system for dialect in DIALECTS.values() if dialect.system}))
+
+
+class Need(NamedTuple):
+    """A part of one device that a container asks for: by memory or by percent, the other is 0."""
+
+    container: str
+    memory_mib: int = 0
+    percent: int = 0
+    role: str = MAIN
+    """MAIN, SIDECAR or INIT."""
+
+    def __str__(self) -> str:
+        return f"{self.percent}%" if self.percent else in_gib(self.memory_mib)
+
+
+class ShareRequest(NamedTuple):
+    """What the containers of a pod ask for; falsy where none asks for a share."""
+
+    needs: tuple[Need, ...] = ()
+    resources: tuple[str, ...] = ()
+    """The limits by which they ask, sorted."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with it, each naming the field and what to do. With a fault nothing is allocated."""
+
+    def __bool__(self) -> bool:
+        return bool(self.needs or self.faults)
+
+    @property
+    def of(self) -> tuple[str, ...]:
+        """The resources whose devices serve all of it, preferred ones first."""
+        rows = [DIALECTS[resource].devices for resource in self.resources]
+        return tuple(each for each in rows[0] if all(each in row for row in rows)) if rows else ()
+
+    def container(self, name: str) -> list[Need]:
+        """What the container with this name asks for."""
+        return [need for need in self.needs if need.container == name]
+
+
+NO_SHARE: Final = ShareRequest()
+
+
+class ContainerLimits(NamedTuple):
+    """What of a container says which share it asks for."""
+
+    name: str
+    field: str
+    """Where it stands in the pod, for texts: `spec.containers[0]`."""
+    role: str
+    limits: Mapping[str, Any]
+
+
+def share_request(containers: Iterable[ContainerLimits]) -> ShareRequest:
+    """What these containers ask for together."""
+    needs: list[Need] = []
+    resources: set[str] = set()
+    faults: list[str] = []
+    for container in containers:
+        mine = {r: q for r, q in container.limits.items() if r in DIALECTS and (amount(q) != 0 or not _readable(q))}
+        if not mine:
+            continue
+        resources |= mine.keys()
+        if len(mine) > 1:
+            use = "keep one of them, since each of them alone asks for a part of a device"
+            faults.append(f"{container.field}.resources.limits: {listed(sorted(mine))} are both there; {use}")
+            continue
+        [(resource, quantity)] = mine.items()
+        found, fault = _needs(container, DIALECTS[resource], quantity)
+        needs += found
+        faults += [f"{container.field}.resources.limits[{resource}]: {fault}"] if fault else []
+    if len(needs) > MAX_DEVICES:
+        faults.append(f"the pod asks for parts of {len(needs)} devices; at most {MAX_DEVICES} are possible")
+    return ShareRequest(() if faults else tuple(needs), tuple(sorted(resources)), tuple(faults))
+
+
+def _readable(quantity: Quantity) -> bool:
+    return quantity is None or isinstance(quantity, (str, int, float))
+
+
+def _needs(container: ContainerLimits, dialect: Dialect, quantity: Quantity) -> tuple[list[Need], str]:
+    size = amount(quantity) if _readable(quantity) else None
+    unit = "GiB of device memory" if dialect.mib else "hundredths of a device"
+    if size is None:
+        return [], f"{quoted(str(quantity))} is not a number; give whole {unit}, such as 3"
+    shown = printable(str(quantity))
+    if size < 0:
+        return [], f"{shown} is negative; give whole {unit}, or leave it out"
+    if size.denominator != 1:
+        return [], f"{shown} is not a whole number; {_rounded(size, dialect)}"
+    number = int(size)
+    if dialect.mib:
+        if number > MAX_GIB:
+            return [], f"{shown} GiB are more than any device has; {_unit_hint(number)}"
+        return [Need(container.name, memory_mib=number * dialect.mib, role=container.role)], ""
+    if number > WHOLE * MAX_DEVICES:
+        return [], f"{shown} are parts of {number // WHOLE} devices; at most {MAX_DEVICES} are possible"
+    parts = [WHOLE] * (number // WHOLE) + [number % WHOLE] * bool(number % WHOLE)
+    return [Need(container.name, percent=percent, role=container.role) for percent in parts], ""
+
+
+def _rounded(size: Fraction, dialect: Dialect) -> str:
+    if dialect.mib:
+        return f"it counts whole GiB, so give {int(size) + 1}, or a part in percent ({GPU_PERCENT})"
+    return f"it counts hundredths of a device, so give {int(size) + 1}"
+
+
+def _unit_hint(number: int) -> str:
+    return "it counts GiB, not bytes" if number >= 1 << 30 else "it counts GiB, not MiB"
+
+
+class Share(Struct, frozen=True, order=True, omit_defaults=True, rename="camel"):
+    """The part of one device that a container has: by memory or by percent, as it asked for it."""
+
+    container: str
+    resource: str
+    index: int
+    uuid: str = ""
+    memory_mib: int = 0
+    percent: int = 0
+    role: str = MAIN
+
+    def __post_init__(self) -> None:
+        if min(self.memory_mib, self.percent) < 0 or bool(self.memory_mib) == bool(self.percent):
+            raise ValueError("a share is an amount of memory or a percentage")
+
+    @property
+    def device(self) -> Device:
+        """The device that it is a part of, as it was called when it was allocated."""
+        return Device(self.resource, self.index, self.uuid)
+
+    def __str__(self) -> str:
+        return f"{self.percent}%" if self.percent else in_gib(self.memory_mib)
+
+
+def share_of(need: Need, device: Device) -> Share:
+    """The need met from this device."""
+    return Share(need.container, *_names(device), need.memory_mib, need.percent, need.role)
+
+
+def _names(device: Device) -> tuple[str, int, str]:
+    return device.resource, device.index, device.uuid
+
+
+def as_stored(shares: Iterable[Share]) -> list[dict[str, Any]]:
+    """Shares as the API server stores them."""
+    stored: list[dict[str, Any]] = to_builtins(sorted(shares))
+    return stored
+
+
+def in_gib(mib: int) -> str:
+    """`8 GiB`, `7.5 GiB`."""
+    return f"{mib / MIB_PER_GIB:.1f}".removesuffix(".0") + " GiB"
