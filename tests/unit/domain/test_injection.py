@@ -49,6 +49,11 @@ def reference(name: str) -> Json:
 
 REFERENCES = [reference(name) for name in VARIABLES]
 CUDA = {"name": "CUDA_DEVICE_ORDER", "value": "PCI_BUS_ID"}
+GROWS = [
+    {"name": "XLA_PYTHON_CLIENT_PREALLOCATE", "value": "false"},
+    {"name": "TF_FORCE_GPU_ALLOW_GROWTH", "value": "true"},
+]
+PLAIN = [CUDA, *GROWS]
 
 
 # Examples.
@@ -61,7 +66,7 @@ def test_every_container_of_every_kind_refers_to_the_annotations() -> None:
     spec = injected(pod)["spec"]
 
     for field in ("containers", "initContainers", "ephemeralContainers"):
-        assert spec[field][0]["env"] == [*REFERENCES, CUDA]
+        assert spec[field][0]["env"] == [*REFERENCES, *PLAIN]
 
 
 def test_the_variables_come_first_so_that_others_can_refer_to_them() -> None:
@@ -70,7 +75,7 @@ def test_the_variables_come_first_so_that_others_can_refer_to_them() -> None:
 
     env = injected(a_pod(containers=[{"name": "main", "env": [own]}]))["spec"]["containers"][0]["env"]
 
-    assert env == [*REFERENCES, CUDA, own]
+    assert env == [*REFERENCES, *PLAIN, own]
 
 
 def test_a_hand_written_variable_gives_way_with_a_warning_that_names_it() -> None:
@@ -80,7 +85,7 @@ def test_a_hand_written_variable_gives_way_with_a_warning_that_names_it() -> Non
 
     result = injection(pod, a_group())
 
-    assert applied(pod, result.patch)["spec"]["containers"][0]["env"] == [*REFERENCES, CUDA]
+    assert applied(pod, result.patch)["spec"]["containers"][0]["env"] == [*REFERENCES, *PLAIN]
     [warning] = result.warnings
     assert "spec.containers[0] 'main'" in warning
     assert "NVIDIA_VISIBLE_DEVICES" in warning
@@ -92,7 +97,7 @@ def test_a_chosen_device_order_is_left_alone() -> None:
 
     env = injected(a_pod(containers=[{"name": "main", "env": [own]}]))["spec"]["containers"][0]["env"]
 
-    assert env == [*REFERENCES, own]
+    assert env == [*REFERENCES, *GROWS, own]
 
 
 @pytest.mark.parametrize("name", ["default-scheduler", "", None])
@@ -195,7 +200,7 @@ def test_only_new_ephemeral_containers_are_changed_in_a_pod_that_runs() -> None:
     patch = inject_ephemeral(msgspec.convert(pod, Draft), {"old"}).patch
 
     wanted = copy.deepcopy(pod)
-    wanted["spec"]["ephemeralContainers"][1]["env"] = [*REFERENCES, CUDA]
+    wanted["spec"]["ephemeralContainers"][1]["env"] = [*REFERENCES, *PLAIN]
     assert applied(pod, patch) == wanted
 
 
@@ -218,7 +223,11 @@ variables = st.one_of(
         }
     ),
     st.sampled_from(VARIABLES).map(lambda name: reference(name) | {"value": "all"}),
-    st.builds(lambda value: {"name": "CUDA_DEVICE_ORDER", "value": value}, st.text(max_size=3)),
+    st.builds(
+        lambda name, value: {"name": name, "value": value},
+        st.sampled_from([each["name"] for each in PLAIN]),
+        st.text(max_size=3),
+    ),
     st.builds(lambda name: {"name": name, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}, st.text("AB")),
 )
 containers = st.lists(
@@ -332,8 +341,9 @@ def users_part(pod: Json) -> Json:
         metadata[field] = {key: value for key, value in entries if not key.startswith("deviceshare.io/")}
     for field in ("containers", "initContainers", "ephemeralContainers"):
         for container in spec.get(field, []):
-            ours = {*VARIABLES} | ({"CUDA_DEVICE_ORDER"} if CUDA in (container.get("env") or []) else set())
-            container["env"] = [entry for entry in container.get("env") or [] if entry["name"] not in ours]
+            env = container.get("env") or []
+            ours = {*VARIABLES} | {each["name"] for each in PLAIN if each in env}
+            container["env"] = [entry for entry in env if entry["name"] not in ours]
     if spec.pop("schedulerName", "") == "other":
         spec["schedulerName"] = "other"
     return pod
