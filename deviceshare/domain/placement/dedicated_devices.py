@@ -69,7 +69,7 @@ def _withheld(resource: str, devices: list[Device], faults: list[AnnotationFault
     return Withheld(resource, reason, correction(faults[0].annotation), devices)
 
 
-class _Named(NamedTuple):
+class _Reading(NamedTuple):
     """One annotation's devices, its faults, and of which vendors nobody gets devices because of them."""
 
     devices: list[Device]
@@ -91,17 +91,17 @@ def read(annotations: Mapping[str, str], hardware: Hardware) -> Dedicated:
         barred.append(_Barred(vendor, faults[-1]))
     ill = [each.vendor for each in barred]
 
-    def sound(found: _Named) -> Devices:
+    def sound(found: _Reading) -> Devices:
         return tuple(d for d in sorted(found.devices) if not any(vendor.supplies(d.resource) for vendor in ill))
 
     return Dedicated(sound(shares), sound(groups), tuple(barred), tuple(faults))
 
 
-def _named(annotation: str, annotations: Mapping[str, str], hardware: Hardware) -> _Named:
+def _named(annotation: str, annotations: Mapping[str, str], hardware: Hardware) -> _Reading:
     words = annotated_devices.read(annotations.get(annotation, ""))
     if len(words.resources) > _MOST_RESOURCES:
         fault = AnnotationFault(annotation, f"it names more than {_MOST_RESOURCES} resources")
-        return _Named([], [_Barred(vendor, fault) for vendor in vendors.VENDORS], [fault])
+        return _Reading([], [_Barred(vendor, fault) for vendor in vendors.VENDORS], [fault])
     devices: list[Device] = []
     faults = [AnnotationFault(annotation, text) for text in words.faults]
     # Which vendor's devices were meant is unknown: those of any that it doesn't name otherwise may be.
@@ -113,7 +113,7 @@ def _named(annotation: str, annotations: Mapping[str, str], hardware: Hardware) 
         wrong = [AnnotationFault(annotation, text) for text in found.faults]
         barred += [_Barred(vendor, fault) for vendor in vendors.vendors_of([resource]) for fault in wrong]
         faults += wrong
-    return _Named(devices, barred, faults)
+    return _Reading(devices, barred, faults)
 
 
 def _of_resource(annotation: str, resource: str, entry: Listed, hardware: Hardware) -> annotated_devices.Named:

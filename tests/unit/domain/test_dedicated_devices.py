@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from deviceshare.domain import vendors
 from deviceshare.domain.contract import GROUP_DEVICES, INVENTORY_ANNOTATION, SHARE_DEVICES
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
@@ -98,9 +97,18 @@ def test_what_is_kept_out_stays_out() -> None:
     assert broken.devices == ()
 
 
-@given(st.text(), st.text(), st.booleans())
-def test_no_text_makes_a_device_serve_both_only(share: str, group: str, agent: bool) -> None:
-    """Nor fails."""
-    found = offer({SHARE_DEVICES: share, GROUP_DEVICES: group}, AGENT if agent else NO_HARDWARE)
-    assert not set(found.for_shares) & set(found.for_groups)
-    assert bool(found.faults) == (not found.devices or any(map(vendors.vendor_of, ())))
+WORDS = st.lists(
+    st.sampled_from([f"{GPU}=0-1", f"{GPU}=GPU-1", "GPU-9", "2", "x", f"{AMD}=1", "gpu=1", f"{GPU}=GPU-3", ""])
+    | st.text(),
+    max_size=4,
+).map(",".join)
+
+
+@given(WORDS, WORDS, st.sampled_from([NO_HARDWARE, AGENT]))
+def test_no_text_makes_a_device_serve_two_kinds_or_go_unnoticed(share: str, group: str, hardware: Hardware) -> None:
+    """Whatever is wrong is told, and what is offered is clear."""
+    found = offer({SHARE_DEVICES: share, GROUP_DEVICES: group}, hardware)
+    numbers = [{device.index for device in each} for each in (found.for_shares, found.for_groups)]
+    assert not numbers[0] & numbers[1]
+    assert found.faults or len(found.devices) == 4
+    assert len(found.devices) in (0, 4) and bool(found.withheld) == (not found.devices)

@@ -12,7 +12,7 @@ from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
-from deviceshare.domain.objects.shares import DIALECTS
+from deviceshare.domain.objects.shares import DIALECTS, Dialect
 from deviceshare.domain.placement.dialect_leftovers import advertised, leftover_reason
 from deviceshare.domain.placement.inventory import Offer, take
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, gpus
@@ -97,14 +97,14 @@ def a_pod_asking(resource: str, labels: Mapping[str, str], where: str = "contain
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 @pytest.mark.parametrize("where", ["containers", "initContainers"])
-def test_a_share_of_ours_is_no_plugins_and_anothers_is(dialect: object, where: str) -> None:
+def test_a_share_of_ours_is_no_plugins_and_anothers_is(dialect: Dialect, where: str) -> None:
     """By deviceshare's label, which only its webhook's pods have."""
-    resource, system, devices, _ = dialect  # type: ignore[misc]
+    resource = dialect.resource
     ours, other = a_pod_asking(resource, {contract.GROUP: ""}, where), a_pod_asking(resource, {}, where)
     assert not ours.past_us and ours.share
-    assert other.plugin_resources() == ({resource} if system else set())
+    assert other.plugin_resources() == ({resource} if dialect.system else set())
     vendor = vendors.plugin_vendor_of(resource)
-    assert (vendor.resource if vendor else None) == (devices[0] if system else None)
+    assert (vendor.resource if vendor else None) == (dialect.devices[0] if dialect.system else None)
     for pod in (ours, other):
         assert not any(container.resources.devices for container in pod.spec.containers)
 
