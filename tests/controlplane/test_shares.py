@@ -12,7 +12,7 @@ MEMORY_LABEL = {"nvidia.com/gpu.memory": "16384"}
 SHARES = "deviceshare.io/shares"
 
 
-def container(name: str = "main", **limits: Any) -> Json:
+def container(name: str = "main", /, **limits: Any) -> Json:
     """A container; `mem` and `percent` are its limits, others by their names."""
     named = {{"mem": MEM, "percent": PERCENT}.get(key, key): value for key, value in limits.items()}
     return {"name": name, "image": "busybox", "resources": {"limits": named}} if named else {"name": name, "image": "b"}
@@ -76,7 +76,7 @@ def test_more_than_a_hundred_percent_are_whole_devices_and_a_part(pool: Pool) ->
     (own,) = set(environment(pool, "whole")["main"][VISIBLE])
     assert own not in env[VISIBLE].split(",")
     pool.apply(sharer(pool, "late", container(percent=1)))
-    pool.eventually(lambda: pool.reason("late"), refers("1% of a GPU"))
+    pool.eventually(lambda: pool.reason("late"), refers("1 percent of a GPU"))
 
 
 def test_a_device_never_serves_a_group_and_others_shares(pool: Pool) -> None:

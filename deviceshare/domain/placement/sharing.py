@@ -128,7 +128,7 @@ def shortage(share: ShareRequest, rooms: Sequence[Room]) -> Reason | None:
 
 
 def _counted(needs: Iterable[Need]) -> str:
-    """`8 GiB of a GPU`, `2 whole GPUs and 50% of one`."""
+    """`8 GiB of a GPU`, `2 x a whole GPU and 50 percent of a GPU`."""
     counts = Counter("a whole GPU" if need.percent == WHOLE else f"{need} of a GPU" for need in needs)
     return " and ".join(f"{count} x {text}" if count > 1 else text for text, count in counts.items())
 
