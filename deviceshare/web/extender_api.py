@@ -121,7 +121,7 @@ def filter_result(
     Preempting pods resolves no refusal of deviceshare, since evicting one doesn't end a claim. Releases that know
     `FailedAndUnresolvableNodes` (1.21 and later) prefer it, older ones read `FailedNodes`: both are set.
     """
-    # kube-scheduler takes the text of its event for a format (client-go's `Eventf`): "5% of" came out as "5%!o(MISSING)f".
+    # kube-scheduler takes its event's text for a format (client-go's `Eventf`): "5% of" came out as "5%!o(MISSING)f".
     texts = [(str(reason).replace("%", " percent"), nodes) for reason, nodes in refused.items()]
     failed = Raw(msgspec.json.encode({node: text for text, nodes in texts for node in nodes}))
     answer: dict[str, object] = {"FailedNodes": failed, "FailedAndUnresolvableNodes": failed, "Error": ""}
