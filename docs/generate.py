@@ -61,11 +61,16 @@ def devices() -> str:
         for vendor in vendors.VENDORS
     ]
     whole = _table(("device", "resource", "variable", "annotation that it refers to", "CDI kinds"), rows)
-    shares = [
+    return f"{whole}\n## Parts of devices\n\n{_shares()}"
+
+
+def _shares() -> str:
+    """The limits by which containers ask for parts of devices."""
+    rows = [
         (_code([each.resource]), each.system or "deviceshare", _unit(each), _code(each.devices))
         for each in DIALECTS.values()
     ]
-    return f"{whole}\n## Parts of devices\n\n{_table(('limit of a container', 'of', 'one unit is', 'devices that serve it'), shares)}"
+    return _table(("limit of a container", "of", "one unit is", "devices that serve it"), rows)
 
 
 def _unit(dialect: Dialect) -> str:
