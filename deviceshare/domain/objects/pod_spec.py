@@ -45,16 +45,12 @@ class Requirements(Struct, frozen=True):
     @property
     def devices(self) -> set[str]:
         """The device resources that it requests from the vendor's device plugin; a limit of `0` requests none."""
-        return {r for r in self._some if r not in DIALECTS and vendors.plugin_vendor_of(r)}
+        return {r for r, q in self.limits.items() if r not in DIALECTS and vendors.plugin_vendor_of(r) and is_some(q)}
 
     @property
     def parts(self) -> set[str]:
         """The resources by which it asks for parts of devices: ours, or another system's."""
-        return {r for r in self._some if r in DIALECTS}
-
-    @property
-    def _some(self) -> list[str]:
-        return [resource for resource, quantity in self.limits.items() if is_some(quantity)]
+        return {r for r, quantity in self.limits.items() if r in DIALECTS and is_some(quantity)}
 
 
 class Container(Struct, frozen=True, rename="camel"):

@@ -16,6 +16,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.quantities import whole
 from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, MIB_PER_GIB
 from deviceshare.domain.placement import counted_devices, dialect_leftovers
+from deviceshare.domain.placement.counted_devices import Counted
 
 LEAST_MIB: Final = 512
 """Of a device; a smaller number is in another unit."""
@@ -33,12 +34,13 @@ _MOST_GIB: Final = 100
 
 def memory_mib(node: Node) -> dict[str, int]:
     """MiB of each device, by resource, as far as they are known; labels come before capacity."""
-    found = {vendors.NVIDIA.resource: _nvidia(node), vendors.AMD.resource: _amd(node)}
+    counted = counted_devices.count(node)
+    readers = {vendors.NVIDIA.resource: _nvidia, vendors.AMD.resource: _amd}
+    found = {resource: reader(node, counted.get(resource)) for resource, reader in readers.items()}
     return {resource: mib for resource, mib in found.items() if LEAST_MIB <= mib <= MOST_MIB}
 
 
-def _nvidia(node: Node) -> int:
-    counted = counted_devices.count(node).get(vendors.NVIDIA.resource)
+def _nvidia(node: Node, counted: Counted | None) -> int:
     if _is_split(node) or (counted and counted.number is None and not counted.overrules):
         return 0  # By MIG, and the label is of one part; or models differ, and it is of one of them.
     if _GPU_MEMORY in node.metadata.labels:
@@ -62,10 +64,9 @@ def _of_gpushare(node: Node, counted: int | None) -> int:
     return each if each > _MOST_GIB else each * MIB_PER_GIB
 
 
-def _amd(node: Node) -> int:
+def _amd(node: Node, counted: Counted | None) -> int:
     """By AMD's node labeller: GiB, rounded to the nearest, so that half of one may be missing."""
     labels = node.metadata.labels
-    counted = counted_devices.count(node).get(vendors.AMD.resource)
     sizes = {text for key in (_VRAM, f"beta.{_VRAM}") if (text := labels.get(key))}
     # One label for each size, with how many devices have it.
     sizes |= {key.rpartition(".")[2] for key in labels if key.startswith((f"{_VRAM}.", f"beta.{_VRAM}."))}

@@ -92,11 +92,17 @@ async def test_the_ledger_follows_what_the_node_says_of_memory() -> None:
         for label, expected in (("16384", {GPU: 16384}), ("24576", {GPU: 24576}), ("much", {}), (None, {})):
             world.cluster.edit(NODES, "n1", {"metadata": {"labels": {f"{GPU}.memory": label}}})
             await soon(lambda expected=expected: world.ledger("n1").status.memory_mib == expected)  # type: ignore[misc]
+        capacity = {"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}
+        owners = {contract.INVENTORY_ANNOTATION: f"{GPU}=2"}
+        world.cluster.edit(NODES, "n1", {"metadata": {"annotations": owners}, "status": {"capacity": capacity}})
+        await soon(lambda: world.ledger("n1").status.memory_mib == {GPU: 15360})
+        world.cluster.edit(NODES, "n1", {"status": {"capacity": {"aliyun.com/gpu-mem": "32"}}})
+        await soon(lambda: world.ledger("n1").status.memory_mib == {GPU: 16384})
         await asyncio.sleep(5)
         written = len(world.cluster.writes("nodedevices"))
         await asyncio.sleep(60)
         assert len(world.cluster.writes("nodedevices")) == written
-        assert len(world.ledger("n1").devices) == 4
+        assert len(world.ledger("n1").devices) == 2
 
 
 @in_virtual_time
