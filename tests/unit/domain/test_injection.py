@@ -12,8 +12,10 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import Injection, inject, inject_ephemeral
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import DIALECTS
 from tests.unit.domain.jsonpatch import applied
 
 Json = dict[str, Any]
@@ -54,6 +56,12 @@ GROWS = [
     {"name": "TF_FORCE_GPU_ALLOW_GROWTH", "value": "true"},
 ]
 PLAIN = [CUDA, *GROWS]
+OF_SHARES = (
+    *("DEVICESHARE_MEMORY_LIMIT_MIB", "DEVICESHARE_PERCENT", "DEVICESHARE_MEMORY_FRACTION", "METAGPU_MAX_MEM"),
+    *("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+    *(f"ALIYUN_COM_GPU_MEM_{what}" for what in ("IDX", "DEV", "POD", "CONTAINER")),
+)
+OBJECTS = decoder_of(Pod)
 
 
 # Examples.
@@ -228,12 +236,27 @@ variables = st.one_of(
         st.sampled_from([each["name"] for each in PLAIN]),
         st.text(max_size=3),
     ),
+    st.builds(
+        lambda name, kind: {
+            "name": name,
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{kind}.a']"}},
+        },
+        st.sampled_from(OF_SHARES),
+        st.sampled_from(["deviceshare.io/heap-fraction", "deviceshare.io/memory-limit-mib", "mine"]),
+    ),
+    st.builds(lambda name, value: {"name": name, "value": value}, st.sampled_from(OF_SHARES), st.text(max_size=3)),
     st.builds(lambda name: {"name": name, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}, st.text("AB")),
+)
+limits = st.one_of(
+    st.builds(lambda name, size: {name: size}, st.sampled_from(sorted(DIALECTS)), st.sampled_from(["0", "3", 150])),
+    st.just({"cpu": "1"}),
 )
 containers = st.lists(
     st.fixed_dictionaries(
         {"name": st.text("abc", min_size=1, max_size=3), "image": st.just("busybox")},
         optional={
+            "resources": st.none() | st.fixed_dictionaries({}, optional={"limits": st.none() | limits}),
+            "envFrom": st.just([{"configMapRef": {"name": "settings"}}]),
             "env": st.none() | st.lists(variables, max_size=5),
             "securityContext": st.fixed_dictionaries({"privileged": st.booleans(), "runAsUser": st.just(0)}),
         },
@@ -277,7 +300,7 @@ affinities = st.fixed_dictionaries(
         ),
     },
 )
-pods = st.fixed_dictionaries(
+group_pods = st.fixed_dictionaries(
     {
         "metadata": st.fixed_dictionaries(
             {
@@ -299,6 +322,18 @@ pods = st.fixed_dictionaries(
         ),
     }
 )
+
+
+def without_group(pod: Json) -> Json:
+    """The pod, naming no group; with the label of a share, where it had one."""
+    metadata = pod["metadata"]
+    annotations = {key: value for key, value in metadata["annotations"].items() if key != "deviceshare.io/group"}
+    labels = {key: "" if key == "deviceshare.io/group" else value for key, value in metadata.get("labels", {}).items()}
+    return pod | {"metadata": {"annotations": annotations, "labels": labels}}
+
+
+share_pods = group_pods.map(without_group).filter(lambda pod: bool(msgspec.convert(pod, Draft).spec.share))
+pods = group_pods | share_pods
 groups = st.none() | st.builds(lambda node, selector: a_group(node, **selector), st.just("") | node_names, labels)
 
 
@@ -308,10 +343,11 @@ def test_a_pod_is_complete_after_injection(pod: Json, group: Group | None) -> No
     """What the extender asks before it binds, and what the review asks before it admits, holds."""
     result = injected(pod, group)
 
-    assert msgspec.convert(result, Pod, strict=False).injected
-    assert result["metadata"]["labels"]["deviceshare.io/group"] == "team"
-    owned = [key for key in result["metadata"]["annotations"] if key.startswith(contract.PREFIX)]
-    assert owned == ["deviceshare.io/group"]
+    named = {key: value for key, value in pod["metadata"]["annotations"].items() if key in contract.USERS}
+    assert OBJECTS.decode(msgspec.json.encode(result)).injected
+    assert result["metadata"]["labels"]["deviceshare.io/group"] == named.get("deviceshare.io/group", "")
+    owned = {key for key in result["metadata"]["annotations"] if key.startswith(contract.PREFIX)}
+    assert owned == named.keys()
 
 
 @settings(deadline=None)
@@ -342,7 +378,7 @@ def users_part(pod: Json) -> Json:
     for field in ("containers", "initContainers", "ephemeralContainers"):
         for container in spec.get(field, []):
             env = container.get("env") or []
-            ours = {*VARIABLES} | {each["name"] for each in PLAIN if each in env}
+            ours = {*VARIABLES, *OF_SHARES} | {each["name"] for each in PLAIN if each in env}
             container["env"] = [entry for entry in env if entry["name"] not in ours]
     if spec.pop("schedulerName", "") == "other":
         spec["schedulerName"] = "other"
