@@ -21,6 +21,7 @@ from deviceshare.domain.placement.assumptions import Assumption, left_of, touche
 from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states, free_devices
+from deviceshare.domain.placement.dialect_leftovers import advertised, leftover_reason
 from deviceshare.domain.placement.node_selections import Selections
 from deviceshare.domain.placement.node_shape import Shape, counts, opaque
 from deviceshare.domain.placement.rooms import Room
@@ -247,7 +248,9 @@ class Fleet:
         ledger, sharer = self._ledgers.get(home), request.sharer or request.holder
         if not request.share or (ledger and sharer.uid in ledger.claims):
             return None
-        within = request.holder.uid if request.sharer else ""
+        shape, within = self._shapes.get(home), request.holder.uid if request.sharer else ""
+        if shape and (left := shape.advertised & set(request.share.resources)):
+            return leftover_reason(left)
         return sharing.shortage(request.share, [room for _, room in self.rooms(home, within)])
 
     def obstacle(self, name: str) -> Reason | None:
@@ -283,6 +286,7 @@ class Fleet:
             opaque,
             tuple((each.resource, join_obstacles.withheld_reason(each.resource, each)) for each in withheld),
             tuple(sorted(room for device, room in self.rooms(name) if device.resource not in opaque)),
+            advertised(node) if node else frozenset(),
         )
         self._shapes[name] = self._interned.setdefault(shape, shape)
 

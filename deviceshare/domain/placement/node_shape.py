@@ -15,6 +15,7 @@ from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import sharing
 from deviceshare.domain.placement.allocation import shortage
 from deviceshare.domain.placement.device_state import DeviceState
+from deviceshare.domain.placement.dialect_leftovers import leftover_reason
 from deviceshare.domain.placement.join_obstacles import opaque_reason
 from deviceshare.domain.placement.rooms import Room
 
@@ -35,6 +36,8 @@ class Shape(NamedTuple):
     """Resources of which the node withholds devices, and why."""
     rooms: tuple[Room, ...] = ()
     """What is left for shares, sorted; none of opaque resources."""
+    advertised: frozenset[str] = frozenset()
+    """Resources by which shares are asked for and that the node itself has, so that its kubelet would count them."""
 
     def room(self, resources: Container[str]) -> int:
         """How many devices of these resources are free."""
@@ -54,6 +57,8 @@ class Shape(NamedTuple):
         # kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons.
         if lacks:
             return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}")
+        if left := self.advertised & set(request.share.resources):
+            return leftover_reason(left)
         # Which of the free devices the group gets isn't known yet: the share must fit on some of them.
         whole = [room for room in self.rooms if room.free == room.capacity and room.resource in request.resources]
         return sharing.shortage(request.share, whole) if request.share else None
@@ -62,6 +67,8 @@ class Shape(NamedTuple):
         share = request.share
         if obstacle := self.obstacle:
             return obstacle
+        if left := self.advertised & set(share.resources):
+            return leftover_reason(left)
         lacks = sharing.shortage(share, self.rooms)
         if lacks is None:
             return None
