@@ -16,6 +16,7 @@ from deviceshare import __version__, daemon, timestamps
 from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.agent.device_reader import DeviceReader
 from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.agent.pods_api.server import pods_server
 from deviceshare.agent.settings import AgentSettings
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.kube.api import Api
@@ -88,6 +89,7 @@ class Agent:
             lambda: self._lookout.hardware, lambda: self._lookout.usage, lambda: self._reporter.reports
         )
         self._server = self._build_server(settings)
+        self._pods_server = pods_server(settings.serve_pods, [], self._metrics) if settings.serve_pods else None
 
     async def run(self, stopping: asyncio.Event) -> int:
         """Starts all parts, waits for the signal or for a part to fail, stops all parts; returns the exit code.

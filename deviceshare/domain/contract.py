@@ -61,3 +61,5 @@ AGENT: Final = "deviceshare-agent"
 AGENT_IDENTITY: Final = f"system:serviceaccount:{NAMESPACE}:{AGENT}"
 AGENT_PORT: Final = 9410
 """Where an agent serves its probes, metrics and `/usage`."""
+PODS_PORT: Final = 9412
+"""Where an agent answers the containers of its node's pods."""

@@ -22,6 +22,7 @@ from deviceshare.flags import (
     NAMESPACES,
     Address,
     AddressType,
+    OptionalAddressType,
     Tls,
     Words,
     flag,
@@ -160,13 +161,6 @@ class Settings:
             )
 
 
-class _OptionalAddress(AddressType):
-    name = "HOST:PORT|off"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return None if value in ("", "off") else super().convert(value, param, ctx)
-
-
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags of `Settings` to a click command, which receives them as keyword arguments."""
     flags = [
@@ -200,7 +194,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("--tls-cert", type=FILE, help="Or bring them: a certificate, PEM; read again when it changes."),
         flag("--tls-key", type=FILE, help="Its private key, PEM."),
         flag("--probe-bind", type=AddressType(), default=":8080", help="/livez, /readyz and /metrics."),
-        flag("--ui-bind", type=_OptionalAddress(), default="127.0.0.1:8088", help="The page /ui, or off; plain HTTP."),
+        flag("--ui-bind", type=OptionalAddressType(), default="127.0.0.1:8088", help="The page /ui, or off; HTTP."),
         flag("--handover", type=click.Choice(STYLES), default=AUTO, help="How a pod's devices are passed to runtimes."),
         flag("--cdi-kind", default="", help="The CDI kind of NVIDIA's devices.  [default: one that the node knows]"),
         flag("--runtime-class", default="", help="The RuntimeClass of pods of groups that name none."),
