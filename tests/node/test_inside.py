@@ -19,6 +19,8 @@ from tests.node.release import Release
 from tests.nvml import Script
 
 STAY = "sleep 3600 & wait"
+PAUSE = 4
+"""Seconds: as long as an agent may need to learn a new pod's address."""
 ASK = f"""\
 from http.client import HTTPConnection
 connection = HTTPConnection("{NODE}", {PODS_PORT}, timeout=20)
@@ -57,7 +59,8 @@ def agent(cluster: Cluster, clear: None, script: Script) -> Agent:
 def asked(cluster: Cluster, name: str, path: str, accept: str = "*/*", host: str = "$DEVICESHARE_AGENT_HOST") -> str:
     """The whole answer, headers too, to a request from the pod's container, as busybox's nc gets it."""
     lines = f"GET {path} HTTP/1.0\\r\\nAccept: {accept}\\r\\nX-Forwarded-For: 198.19.0.2\\r\\n\\r\\n"
-    ask = f'printf "{lines}" | nc -w 15 {host} {PODS_PORT}'
+    # The pause keeps nc's connection open: at the end of its input it says that it is done, and isn't answered.
+    ask = f'{{ printf "{lines}"; sleep {PAUSE}; }} | nc -w 15 {host} {PODS_PORT}'
     return cluster.kubectl("exec", name, "--", "sh", "-c", ask).replace("\r\n", "\n")
 
 
