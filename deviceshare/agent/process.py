@@ -16,6 +16,7 @@ from deviceshare import __version__, daemon, timestamps
 from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.agent.device_reader import DeviceReader
 from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.agent.pod_processes import PodProcesses
 from deviceshare.agent.pods_api.caller import Callers
 from deviceshare.agent.pods_api.server import pods_server
 from deviceshare.agent.pods_api.smi import smi_endpoint
@@ -92,7 +93,7 @@ class Agent:
             lambda: self._lookout.hardware, lambda: self._lookout.usage, lambda: self._reporter.reports
         )
         self._server = self._build_server(settings)
-        self._pods_server = self._build_pods_server(settings.serve_pods) if settings.serve_pods else None
+        self._pods_server = self._build_pods_server(settings, settings.serve_pods) if settings.serve_pods else None
 
     async def run(self, stopping: asyncio.Event) -> int:
         """Starts all parts, waits for the signal or for a part to fail, stops all parts; returns the exit code.
@@ -133,7 +134,7 @@ class Agent:
         ]
         return Server("agent", *settings.bind, routes, self._metrics, max_body=65536, timeout=5)
 
-    def _build_pods_server(self, address: Address) -> Server:
-        callers = Callers(self._node)
+    def _build_pods_server(self, settings: AgentSettings, address: Address) -> Server:
+        callers = Callers(self._node, PodProcesses(settings.proc_root).may_run)
         endpoints = [smi_endpoint(self._node, callers, lambda: self._lookout.usage)]
         return pods_server(address, endpoints, self._metrics)
