@@ -148,7 +148,7 @@ async def test_a_device_that_was_not_read_is_shown_without_figures() -> None:
 async def test_no_text_controls_a_terminal(accept: str) -> None:
     """Programs name themselves."""
     node = Shown()
-    node.usage = Usage(NODE, NOW, [use(2, process(15, "ns/stranger", "\x1b[2J\x7f\x9b31m\u202e\nfake"))])
+    node.usage = Usage(NODE, NOW, [use(2, process(15, "ns/stranger", "\x1b[2J\x7f\x9b31m\u202e\n\ud800fake"))])
 
     said = await node.smi(C, accept)
 
