@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.admission.agent_variables import with_agent
 from deviceshare.domain.admission.concern import concerns, is_ours_alone, metadata_fault
 from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, add
 from deviceshare.domain.admission.injection_settings import GROW, InjectionSettings
@@ -130,11 +131,12 @@ def _inject_all(
         env, share = container.env or [], shares.get(container.name)
         references, plain = _references(share, settings), _plain(share, settings, in_group=in_group)
         wanted, overridden = with_variables(env, references, plain)
+        wanted, replaced_too = with_agent(wanted, settings.agent_url)
         if wanted != env:
             patch.append(add(f"/spec/{field}/{position}/env", wanted))
         where = f"spec.{field}[{position}] {container.name!r}"
         replaced = "is replaced: deviceshare sets it for every pod to which it gives devices"
-        warnings += [f"{where}: env {name} {replaced}" for name in overridden]
+        warnings += [f"{where}: env {name} {replaced}" for name in [*overridden, *replaced_too]]
 
 
 def _references(share: ShareOf | None, settings: InjectionSettings) -> list[Reference]:

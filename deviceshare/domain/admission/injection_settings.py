@@ -30,3 +30,5 @@ class InjectionSettings(NamedTuple):
     """The schedulers, besides the default one, from which pods with a share are taken."""
     group_memory: str = GROW
     """One of MEMORY_MODES."""
+    agent_url: str = ""
+    """The template of the agents' URL (agent_variables.py), which containers are told; "" where agents don't answer."""
