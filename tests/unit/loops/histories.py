@@ -7,7 +7,7 @@ pass, or lets the world change. After every request the invariants of design.md 
 
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -45,7 +45,7 @@ class HistoryWorld:
     devices = 2
     wanted = 2
     pods: Sequence[str] = POD_NAMES
-    known: Mapping[str, Any] = {}
+    known: ClassVar[Mapping[str, Any]] = {}
     """What else the ledgers' status says at first."""
     everywhere_at_once = False
     """Whether mirrors catch up with all kinds together."""

@@ -1,13 +1,13 @@
-"""The protocol's shares over random histories, in the same world: pods ask for parts of devices, with a group or without.
+"""The protocol's shares over random histories, in the same world: pods want parts of devices, or of a group's.
 
 What holds is judged from API objects alone, by what pods were told: no device over its size, none of a group and of an
 outsider at once, a group's parts inside the group, every live part claimed as it was told, and at last nothing leaked.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -39,7 +39,7 @@ class SharingWorld(HistoryWorld):
     devices = 1
     wanted = 1
     pods = ("p1", "p2", "p3", "p4")
-    known = {"memoryMib": {GPU: GIB * 1024}}
+    known: ClassVar[Mapping[str, Any]] = {"memoryMib": {GPU: GIB * 1024}}
 
     def memory_is_known(self) -> None:
         """A ledger that was recreated doesn't know it at first."""
