@@ -40,6 +40,15 @@ class AddressType(click.ParamType[Address]):
         return Address(host.strip("[]") or "0.0.0.0", int(port))  # noqa: S104  who leaves the host out means all
 
 
+class OptionalAddressType(AddressType):
+    """Likewise, or `off`: nowhere."""
+
+    name = "HOST:PORT|off"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return None if value in ("", "off") else super().convert(value, param, ctx)
+
+
 class Words(click.ParamType[frozenset[str]]):
     """Words between commas, each of which is accepted by a rule."""
 

@@ -16,8 +16,12 @@ from deviceshare import __version__, daemon, timestamps
 from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.agent.device_reader import DeviceReader
 from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.agent.pods_api.caller import Callers
+from deviceshare.agent.pods_api.server import pods_server
+from deviceshare.agent.pods_api.smi import smi_endpoint
 from deviceshare.agent.settings import AgentSettings
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.flags import Address
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import ApiMirror
 from deviceshare.kube.recorder import EventRecorder
@@ -88,12 +92,13 @@ class Agent:
             lambda: self._lookout.hardware, lambda: self._lookout.usage, lambda: self._reporter.reports
         )
         self._server = self._build_server(settings)
+        self._pods_server = self._build_pods_server(settings.serve_pods) if settings.serve_pods else None
 
     async def run(self, stopping: asyncio.Event) -> int:
         """Starts all parts, waits for the signal or for a part to fail, stops all parts; returns the exit code.
 
         Start: the probes first, so that a start that hangs can be diagnosed; the mirrors, from which the last report
-        is read; the writers; last the device reader. Stop: in reverse.
+        is read; the writers; the device reader; last, what pods ask. Stop: in reverse.
         """
         log.info("Started agent", version=__version__, node=self._node.name)
         async with Background(stopping) as background:
@@ -105,6 +110,8 @@ class Agent:
             background.run("report", self._reporter.run)
             background.run("allocations", self._allocations.run)
             background.run("device-reader", self._reader.run)
+            if self._pods_server:
+                await background.start(self._pods_server)
             await stopping.wait()
             log.info("Stopping agent", failed=background.failure is not None)
         log.info("Stopped agent")
@@ -125,3 +132,8 @@ class Agent:
             web.get("/usage", usage),
         ]
         return Server("agent", *settings.bind, routes, self._metrics, max_body=65536, timeout=5)
+
+    def _build_pods_server(self, address: Address) -> Server:
+        callers = Callers(self._node)
+        endpoints = [smi_endpoint(self._node, callers, lambda: self._lookout.usage)]
+        return pods_server(address, endpoints, self._metrics)

@@ -15,6 +15,7 @@ from deviceshare.flags import (
     NAMESPACES,
     Address,
     AddressType,
+    OptionalAddressType,
     flag,
     options_of,
 )
@@ -27,6 +28,7 @@ class AgentSettings:
     node_name: str
     kubeconfig: Path | None
     bind: Address
+    serve_pods: Address | None
     proc_root: Path
     sys_root: Path
     cdi_specs: str
@@ -52,6 +54,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         KUBECONFIG,
         flag(
             "--bind", type=AddressType(), default=f":{contract.AGENT_PORT}", help="/livez, /readyz, /metrics, /usage."
+        ),
+        flag(
+            "--serve-pods",
+            type=OptionalAddressType(),
+            default="",
+            help="Where containers of the node's pods ask for their own devices (docs/inside.md); empty: nowhere.",
         ),
         flag("--proc-root", type=directory, default="/proc", help="Where the node's processes are shown."),
         flag("--sys-root", type=directory, default="/sys", help="Where the node's PCI devices are shown."),

@@ -14,9 +14,10 @@ import msgspec
 from deviceshare.cli.output import show
 from deviceshare.cli.usage_table import pod_table
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.answers.pod_view import PodDeviceView
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.domain.objects.sighting import Sighting
-from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage
+from deviceshare.domain.objects.usage import DeviceProcess
 from deviceshare.nvidia import DeviceUse, Driver, NoDriver, NoLibrary, NvmlRefused, read_inventory, read_usage
 
 ALL = "all"
@@ -62,7 +63,7 @@ def smi(report: Path | None) -> None:
             f"{vendors.NVIDIA.env} names {','.join(words)}, but none of them is here; see whether they are healthy:"
             " deviceshare inspect -d"
         )
-    show(pod_table([_usage(use, models.get(use.uuid)) for use in mine]))
+    show(pod_table([_view(use, models.get(use.uuid)) for use in mine]))
 
 
 def _sighting(environment: Mapping[str, str]) -> Sighting:
@@ -112,14 +113,14 @@ def _mine(uses: list[DeviceUse], words: list[str]) -> list[DeviceUse]:
     return [use for use in uses if use.uuid in words]
 
 
-def _usage(use: DeviceUse, part: Part | None) -> DeviceUsage:
-    return DeviceUsage(
+def _view(use: DeviceUse, part: Part | None) -> PodDeviceView:
+    return PodDeviceView(
         resource=part.resource if part else "",
         index=use.index,
         uuid=use.uuid,
         model=part.model if part else "",
-        memory_used_mib=use.memory_used_mib or 0,
-        memory_total_mib=use.memory_total_mib or 0,
+        memory_used_mib=use.memory_used_mib,
+        memory_total_mib=use.memory_total_mib,
         utilization=use.utilization,
         processes=[DeviceProcess(each.pid, _name(each.pid), each.memory_mib or 0) for each in use.processes],
     )

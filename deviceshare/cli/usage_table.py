@@ -1,12 +1,9 @@
 """Tables of devices in use: a line for each device, and below it one for each of its processes."""
 
-from collections.abc import Iterator
-
 from deviceshare.cli.agents import NodeNow
 from deviceshare.cli.output import Cell, Grid, group_name, joined, styled, table
-from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage
-
-NONE = "-"
+from deviceshare.domain.answers.pod_view import PodDeviceView
+from deviceshare.domain.answers.usage_rows import NONE, POD_COLUMNS, numbers, pod_rows, processes
 
 
 def cluster_table(nodes: list[NodeNow]) -> Grid:
@@ -16,8 +13,8 @@ def cluster_table(nodes: list[NodeNow]) -> Grid:
         for position, device in enumerate(node.devices):
             name = styled("" if position else node.node, "bold")
             holders: Cell = joined(*map(group_name, device.groups), between=", ") if device.groups else NONE
-            made.add_row(name, *_numbers(device), holders, "", device.model, "", styled(device.unhealthy, "red"))
-            for memory, process in _processes(device):
+            made.add_row(name, *numbers(device), holders, "", device.model, "", styled(device.unhealthy, "red"))
+            for memory, process in processes(device):
                 whose = styled(process.pod or "no pod", "" if process.pod else "dim")
                 trespass = styled("trespass" if process.trespass else "", "red")
                 row = (whose, process.container, process.name or NONE, str(process.pid), trespass)
@@ -25,23 +22,9 @@ def cluster_table(nodes: list[NodeNow]) -> Grid:
     return made
 
 
-def pod_table(devices: list[DeviceUsage]) -> Grid:
-    """One pod's devices, without columns for the holder."""
-    made = table("DEVICE", "UTIL", "MEMORY (MiB)", "MODEL / PROCESS", "PID")
-    for device in devices:
-        made.add_row(*_numbers(device), device.model, "")
-        for memory, process in _processes(device):
-            made.add_row("", "", memory, process.name or NONE, str(process.pid))
+def pod_table(devices: list[PodDeviceView]) -> Grid:
+    """The devices of the pod that this runs in."""
+    made = table(*POD_COLUMNS)
+    for row in pod_rows(devices):
+        made.add_row(*row)
     return made
-
-
-def _numbers(device: DeviceUsage) -> tuple[str, str, str]:
-    used = NONE if device.utilization is None else f"{device.utilization}%"
-    return str(device.index), used, f"{device.memory_used_mib} / {device.memory_total_mib}"
-
-
-def _processes(device: DeviceUsage) -> Iterator[tuple[str, DeviceProcess]]:
-    """Processes by memory, the largest first."""
-    for process in sorted(device.processes, key=lambda each: (-each.memory_mib, each.pid)):
-        # 0 means that the driver doesn't report this process's memory.
-        yield str(process.memory_mib) if process.memory_mib else NONE, process

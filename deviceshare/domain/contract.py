@@ -61,3 +61,9 @@ AGENT: Final = "deviceshare-agent"
 AGENT_IDENTITY: Final = f"system:serviceaccount:{NAMESPACE}:{AGENT}"
 AGENT_PORT: Final = 9410
 """Where an agent serves its probes, metrics and `/usage`."""
+PODS_PORT: Final = 9412
+"""Where an agent answers the containers of its node's pods."""
+AGENT_VARIABLE: Final = "DEVICESHARE_AGENT"
+"""In containers of a group's pods: the URL of their node's agent."""
+AGENT_HOST_VARIABLE: Final = "DEVICESHARE_AGENT_HOST"
+"""Beside it, the node's address, of which the URL is made."""

@@ -217,6 +217,7 @@ class Process:
             settings.agent_identity,
             bypasses=settings.bypasses,
             runtime_class=settings.runtime_class,
+            agent_url=settings.agent_url,
         )
         return Server(
             "webhook",

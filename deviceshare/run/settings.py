@@ -13,6 +13,7 @@ import click
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission import bypasses
+from deviceshare.domain.admission.agent_variables import template_fault
 from deviceshare.domain.placement.handover import AUTO, STYLES, HandoverSetting, is_kind
 from deviceshare.flags import (
     FILE,
@@ -22,6 +23,7 @@ from deviceshare.flags import (
     NAMESPACES,
     Address,
     AddressType,
+    OptionalAddressType,
     Tls,
     Words,
     flag,
@@ -61,6 +63,7 @@ class Settings:
     handover: str
     cdi_kind: str
     runtime_class: str
+    agent_url: str
     lease_duration: int
     renew_deadline: float
     retry_period: float
@@ -70,6 +73,7 @@ class Settings:
     def __post_init__(self) -> None:
         self._check_lease()
         self._check_handover()
+        self._check_agent_url()
         if "webhook" in self.roles:
             self._check_webhook()
         if "extender" in self.roles:
@@ -129,6 +133,10 @@ class Settings:
                 f"--cdi-kind {self.cdi_kind}: a CDI kind is VENDOR/CLASS, such as k8s.device-plugin.nvidia.com/gpu"
             )
 
+    def _check_agent_url(self) -> None:
+        if fault := template_fault(self.agent_url):
+            raise click.UsageError(f"--agent-url {self.agent_url}: {fault}")
+
     def _check_webhook(self) -> None:
         files = (self.tls_cert, self.tls_key)
         if self.ca_secret and any(files):
@@ -158,13 +166,6 @@ class Settings:
                 " bind pods, so beyond loopback it demands client certificates: name --extender-tls-cert,"
                 " --extender-tls-key and --extender-client-ca, or bind it to 127.0.0.1, beside its kube-scheduler"
             )
-
-
-class _OptionalAddress(AddressType):
-    name = "HOST:PORT|off"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return None if value in ("", "off") else super().convert(value, param, ctx)
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,9 +201,14 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("--tls-cert", type=FILE, help="Or bring them: a certificate, PEM; read again when it changes."),
         flag("--tls-key", type=FILE, help="Its private key, PEM."),
         flag("--probe-bind", type=AddressType(), default=":8080", help="/livez, /readyz and /metrics."),
-        flag("--ui-bind", type=_OptionalAddress(), default="127.0.0.1:8088", help="The page /ui, or off; plain HTTP."),
+        flag("--ui-bind", type=OptionalAddressType(), default="127.0.0.1:8088", help="The page /ui, or off; HTTP."),
         flag("--handover", type=click.Choice(STYLES), default=AUTO, help="How a pod's devices are passed to runtimes."),
         flag("--cdi-kind", default="", help="The CDI kind of NVIDIA's devices.  [default: one that the node knows]"),
+        flag(
+            "--agent-url",
+            default="",
+            help="The URL that containers are told to ask their node's agent at, with {host} for the node's address.",
+        ),
         flag("--runtime-class", default="", help="The RuntimeClass of pods of groups that name none."),
         flag("--lease-duration", type=int, default=15, help="Seconds until the lease of a leader that died is taken."),
         flag("--renew-deadline", type=float, default=10.0, help="Seconds without a renewal until a leader stops."),

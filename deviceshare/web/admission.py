@@ -79,6 +79,8 @@ class Admission:
     which sees the pod as it is stored."""
     runtime_class: str = field(default="", kw_only=True)
     """The one that pods of groups get, or ""."""
+    agent_url: str = field(default="", kw_only=True)
+    """The template of the agents' URL, which containers are told; "" where agents don't answer them."""
 
     def routes(self) -> list[web.RouteDef]:
         """The webhooks' paths, for a Server of `MAX_BODY` bytes."""
@@ -95,10 +97,15 @@ class Admission:
         pod = _draft(request.object)
         if request.operation == "CREATE" and not request.sub_resource:
             name = (pod.metadata.annotations or {}).get(contract.GROUP, "")
-            known, runtime_class = self.groups.synced, self.runtime_class
-            injection = inject(pod, self.groups.get(name), group_known=known, runtime_class=runtime_class)
+            injection = inject(
+                pod,
+                self.groups.get(name),
+                group_known=self.groups.synced,
+                runtime_class=self.runtime_class,
+                agent_url=self.agent_url,
+            )
         elif request.operation == "UPDATE" and request.sub_resource == "ephemeralcontainers":
-            injection = inject_ephemeral(pod, _ephemeral_names(request.old_object))
+            injection = inject_ephemeral(pod, _ephemeral_names(request.old_object), agent_url=self.agent_url)
         else:
             injection = Injection()
         return ReviewVerdict(injection.refusal, patch=injection.patch, warnings=injection.warnings)

@@ -19,6 +19,8 @@ class CrowdBounds(NamedTuple):
     """Bytes of one request on the wire, headers and chunk encoding included."""
     at_once: int
     """Bytes of all requests under way."""
+    per_address: int = 0
+    """Connections of one address; 0: as many as of all."""
 
 
 class Member(Protocol):
@@ -53,9 +55,12 @@ class Crowd:
 
     def enter(self, member: Member) -> bool:
         """Adds a new connection; another may be closed for it. False: it doesn't fit, close it."""
-        others = list(self._members)
+        others, limit = list(self._members), self._bounds.per_address
         self._members[member] = 0
-        if self.size <= self._bounds.connections:
+        alike = [each for each in others if each.address == member.address] if limit else []
+        if limit and len(alike) >= limit:
+            others = alike
+        elif self.size <= self._bounds.connections:
             return True
         victim = _victim(Counter(each.address for each in self._members), others)
         self.leave(victim or member)

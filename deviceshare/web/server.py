@@ -40,8 +40,8 @@ class Server:
 
     A body of more than `max_body` bytes is answered 413, a compressed one 415; a request that takes longer than
     `timeout` seconds from its first byte 503, or its connection is closed if it isn't whole by then. At most
-    `connections` are open, and `at_once` bytes (eight bodies, unless given) of requests under way are held; `Crowd`
-    chooses which connections are closed at these limits.
+    `connections` are open, `per_address` of them (all, unless given) of one client, and `at_once` bytes (eight bodies,
+    unless given) of requests under way are held; `Crowd` chooses which connections are closed at these limits.
     Requests are counted under the name of their path: `/filter` is the verb `filter`.
     """
 
@@ -56,17 +56,21 @@ class Server:
         max_body: int,
         timeout: float,
         connections: int = 128,
+        per_address: int = 0,
         at_once: int = 0,
         tls: ssl.SSLContext | None = None,
+        flag: str = "",
     ) -> None:
+        """`flag` is the one that chooses the address, `--NAME-bind` unless given."""
         self._name = name
+        self._flag = flag or f"--{name}-bind"
         self._host = host
         self._port = port
         self._tls = tls is not None
         self._draining = False
         # Chunks cost a few bytes each: an eighth of the body is enough for any real client.
         request = max_body + max_body // 8 + _HEADERS
-        crowd = Crowd(CrowdBounds(connections, request, max(at_once or 8 * max_body, request)))
+        crowd = Crowd(CrowdBounds(connections, request, max(at_once or 8 * max_body, request), per_address))
         self._context = ServerContext(name, timeout, crowd, metrics)
         app = web.Application(
             middlewares=[_bounded(metrics, max_body, timeout, AddressTurns())], client_max_size=max_body
@@ -91,7 +95,7 @@ class Server:
             await self._runner.cleanup()
             raise CannotListen(
                 f"{self._name}: can't listen on {self._host}:{self._port} ({error.strerror or error}); "
-                f"choose another address with --{self._name}-bind"
+                f"choose another address with {self._flag}"
             ) from error
         log.info("Started server", server=self._name, host=self._host, port=self.port, tls=self._tls)
 
@@ -165,4 +169,5 @@ def _check_body(request: web.Request, max_body: int) -> None:
 def _verb(request: web.Request) -> str:
     # Only paths that are served become labels: otherwise any client could fill the registry.
     resource = request.match_info.route.resource
-    return (resource.canonical.strip("/") or "root") if resource is not None else "unknown"
+    named = resource is not None and not isinstance(resource, web.DynamicResource)  # that is every other path
+    return (resource.canonical.strip("/") or "root") if resource is not None and named else "unknown"

@@ -135,3 +135,11 @@ def test_a_kind_that_is_none_is_refused() -> None:
     assert (setting.style, setting.kind) == ("cdi", "nvidia.com/gpu")
     with pytest.raises(click.UsageError, match=r"such as k8s\.device-plugin\.nvidia\.com/gpu"):
         parse(*WITHOUT_WEBHOOK, "--cdi-kind", "gpu")
+
+
+def test_an_agents_url_is_checked() -> None:
+    """Containers get it as it is."""
+    assert parse(*WITHOUT_WEBHOOK).agent_url == ""
+    assert parse(*WITHOUT_WEBHOOK, "--agent-url", "http://{host}:9412").agent_url == "http://{host}:9412"
+    with pytest.raises(click.UsageError, match="--agent-url 9412: it is not a URL such as"):
+        parse(*WITHOUT_WEBHOOK, "--agent-url", "9412")

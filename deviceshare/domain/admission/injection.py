@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.admission.agent_variables import with_agent
 from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, add
 from deviceshare.domain.objects.groups import Group, name_fault
 from deviceshare.domain.vendors import Vendor
@@ -56,11 +57,14 @@ def group_fault(labels: Mapping[str, str] | None, annotations: Mapping[str, str]
     return ""
 
 
-def inject(pod: Draft, group: Group | None, *, group_known: bool = True, runtime_class: str = "") -> Injection:
+def inject(
+    pod: Draft, group: Group | None, *, group_known: bool = True, runtime_class: str = "", agent_url: str = ""
+) -> Injection:
     """Injects a new pod; a pod that names no group is left unchanged.
 
     `group` is the group it names, None if it isn't found; `group_known` says whether that is certain enough for a
-    warning. `runtime_class` is the one that pods of groups get (handover.HandoverSetting).
+    warning. `runtime_class` is the one that pods of groups get (handover.HandoverSetting). `agent_url` is the template
+    of the agents' URL (agent_variables.py).
     """
     labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
     if not concerns(labels, annotations):
@@ -77,19 +81,20 @@ def inject(pod: Draft, group: Group | None, *, group_known: bool = True, runtime
         patch.append(add("/spec/schedulerName", contract.SCHEDULER_NAME))
     _set_runtime_class(pod.spec, runtime_class, patch, warnings)
     for field, containers in pod.spec.lists():
-        _inject_all(field, containers, patch, warnings)
+        _inject_all(field, containers, patch, warnings, agent_url=agent_url)
     if group is None and group_known:
         warnings.append(f"SharedDeviceGroup {name!r} doesn't exist yet; the pod waits for it (kubectl get sdg)")
     return Injection(patch, warnings)
 
 
-def inject_ephemeral(pod: Draft, existing: Collection[str]) -> Injection:
+def inject_ephemeral(pod: Draft, existing: Collection[str], *, agent_url: str = "") -> Injection:
     """Injects new ephemeral containers of a group's pod; `existing` names those that can't be changed any more."""
     if contract.GROUP not in (pod.metadata.annotations or {}):
         return Injection()
     patch: list[Json] = []
     warnings: list[str] = []
-    _inject_all("ephemeralContainers", pod.spec.ephemeral_containers, patch, warnings, skip=existing)
+    containers = pod.spec.ephemeral_containers
+    _inject_all("ephemeralContainers", containers, patch, warnings, skip=existing, agent_url=agent_url)
     return Injection(patch, warnings)
 
 
@@ -122,17 +127,20 @@ def _inject_all(
     patch: list[Json],
     warnings: list[str],
     skip: Collection[str] = (),
+    *,
+    agent_url: str,
 ) -> None:
     for position, container in enumerate(containers or ()):
         if container.name in skip:
             continue
         env = container.env or []
         wanted, overridden = _environment(env)
+        wanted, replaced_too = with_agent(wanted, agent_url)
         if wanted != env:
             patch.append(add(f"/spec/{field}/{position}/env", wanted))
         where = f"spec.{field}[{position}] {container.name!r}"
         replaced = "is replaced: deviceshare sets it for every pod of a group"
-        warnings += [f"{where}: env {name} {replaced}" for name in overridden]
+        warnings += [f"{where}: env {name} {replaced}" for name in [*overridden, *replaced_too]]
 
 
 def _environment(env: list[Json]) -> tuple[list[Json], list[str]]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.pods import holder_uid_of, is_impostor
 from deviceshare.loops.agent.ports import NodePod
 from deviceshare.loops.ports import Mirror, Recorder
 
@@ -27,3 +28,8 @@ class OwnNode:
     @property
     def ledger(self) -> NodeDevices | None:
         return self.ledgers.get(self.name)
+
+    def holder_uid(self, pod: NodePod) -> str:
+        """The UID of the holder whose devices the pod got, or ""; as far as it can be believed."""
+        believed = pod.metadata.namespace not in self.left_out and not is_impostor(pod.metadata)
+        return holder_uid_of(pod.metadata) if believed else ""

@@ -12,6 +12,8 @@ from deviceshare.loops.ports import Kind
 
 T = TypeVar("T")
 
+MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
+
 
 class Running(Struct, frozen=True):
     """A process on a device."""
@@ -108,8 +110,18 @@ class ContainerStatus(Struct, frozen=True, rename="camel"):
     """`containerd://ID`; empty until the container has started once."""
 
 
+class PodAddress(Struct, frozen=True):
+    ip: str = ""
+
+
+class NodePodSpec(Struct, frozen=True, rename="camel"):
+    host_network: bool = False
+
+
 class NodePodStatus(Struct, frozen=True, rename="camel"):
     phase: str = ""
+    host_ip: str = field(default="", name="hostIP")
+    pod_ips: list[PodAddress] = field(default_factory=list, name="podIPs")
     container_statuses: list[ContainerStatus] = field(default_factory=list)
     init_container_statuses: list[ContainerStatus] = field(default_factory=list)
     ephemeral_container_statuses: list[ContainerStatus] = field(default_factory=list)
@@ -119,11 +131,20 @@ class NodePod(Struct, frozen=True):
     """A pod as its node's agent sees it: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/"""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: NodePodSpec = field(default_factory=NodePodSpec)
     status: NodePodStatus = field(default_factory=NodePodStatus)
 
     @property
     def finished(self) -> bool:
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether it only shows a static pod, as the kubelet says: for one that lies it runs no containers.
+
+        https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-config-mirror
+        """
+        return MIRROR_ANNOTATION in self.metadata.annotations
 
     def container(self, id: str) -> str:
         """The name of the container that the runtime knows by this ID, or ""."""

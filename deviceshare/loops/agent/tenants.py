@@ -9,14 +9,11 @@ from typing import Final
 from msgspec import Struct
 
 from deviceshare.domain.device_health.process_owners import Owner
-from deviceshare.domain.objects.pods import holder_uid_of, is_impostor
 from deviceshare.loops.agent.own_node import OwnNode
-from deviceshare.loops.agent.ports import NodePod
+from deviceshare.loops.agent.ports import MIRROR_ANNOTATION, NodePod
 
 _HASH: Final = "kubernetes.io/config.hash"
 """The UID by which the kubelet counts a static pod; the one that the API server shows is its mirror pod's."""
-_MIRROR: Final = "kubernetes.io/config.mirror"
-"""With the same value, on mirror pods only: a kubelet runs no containers for a pod that has it."""
 
 
 class Tenant(Struct, frozen=True):
@@ -33,7 +30,7 @@ class Tenants:
     """The pods of one moment on this node, by the UIDs of their control groups."""
 
     def __init__(self, node: OwnNode) -> None:
-        self._left_out = node.left_out
+        self._node = node
         every = list(node.pods.values())
         self._pods = {pod.metadata.uid: pod for pod in every}
         self._static = {found: pod for pod in every if (found := _static_uid(pod, node.name))}
@@ -43,9 +40,7 @@ class Tenants:
             return Tenant()
         if pod := self._pods.get(owner.pod_uid):
             meta = pod.metadata
-            believed = meta.namespace not in self._left_out and not is_impostor(meta)
-            holder_uid = holder_uid_of(meta) if believed else ""
-            return Tenant(meta.key, meta.uid, pod.container(owner.container), holder_uid)
+            return Tenant(meta.key, meta.uid, pod.container(owner.container), self._node.holder_uid(pod))
         if pod := self._static.get(owner.pod_uid):
             # A static pod is never bound, so it has no group, whatever its mirror pod says.
             return Tenant(pod.metadata.key, pod.metadata.uid, pod.container(owner.container))
@@ -60,4 +55,4 @@ def _static_uid(pod: NodePod, node: str) -> str:
     meta = pod.metadata
     static = meta.annotations.get(_HASH, "")
     owned = any(owner.kind == "Node" and owner.name == node and owner.controller for owner in meta.owner_references)
-    return static if owned and meta.annotations.get(_MIRROR) == static else ""
+    return static if owned and meta.annotations.get(MIRROR_ANNOTATION) == static else ""

@@ -53,7 +53,7 @@ def test_a_pods_device_is_shown_with_its_use(library: Path, script: Script) -> N
     name = Path("/proc/self/comm").read_text().split()
 
     assert shown(library, script, gpu) == [
-        ["0", "42%", "1200", "/", "81559", "NVIDIA", "H100", "80GB", "HBM3"],
+        ["0", "42%", "1200", "/", "81559", "NVIDIA", "H100", "80GB", "HBM3", gpu],
         ["1000", *name, str(os.getpid())],
         ["-", "-", "4194305"],
     ]

@@ -16,8 +16,8 @@ class Someone:
         self.dropped = reason
 
 
-def a_crowd(*, connections: int = 3, request: int = 100, at_once: int = 250) -> Crowd:
-    return Crowd(CrowdBounds(connections, request, at_once))
+def a_crowd(*, connections: int = 3, request: int = 100, at_once: int = 250, per_address: int = 0) -> Crowd:
+    return Crowd(CrowdBounds(connections, request, at_once, per_address))
 
 
 def test_a_newcomer_takes_the_place_of_the_eldest_of_who_has_most() -> None:
@@ -39,6 +39,21 @@ def test_a_stranger_who_has_most_displaces_their_own() -> None:
 
     assert api_server.dropped == ""
     assert [each.dropped for each in strangers] == ["crowded"] * 48 + ["", ""]
+
+
+def test_an_address_has_no_more_than_its_own_limit() -> None:
+    """Though there is room; its eldest makes place, and none where all are being answered."""
+    crowd = a_crowd(connections=10, per_address=2)
+    other = Someone(crowd, "other")
+    strangers = [Someone(crowd) for _ in range(3)]
+    assert [each.dropped for each in (other, *strangers)] == ["", "crowded", "", ""]
+    for each in strangers:
+        each.answered = True
+
+    assert not Someone(crowd).inside
+    assert Someone(crowd, "other").inside
+    assert [each.dropped for each in (other, *strangers)] == ["", "crowded", "", ""]
+    assert crowd.size == 4
 
 
 def test_who_is_just_being_answered_stays_and_the_newcomer_does_not() -> None:

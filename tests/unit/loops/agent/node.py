@@ -1,6 +1,6 @@
 """One node as its agent meets it: its NodeDevices, its pods, and an API server that takes what is written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,8 @@ from tests.unit.loops.live import MemoryMirror, MemoryRecorder
 NODE = "n1"
 NOW = "2026-11-21T03:00:00Z"
 TEAM = "uid-of-team"
+HOST_IP = "192.0.2.1"
+"""The node's own address."""
 
 
 def uuid(index: int) -> str:
@@ -75,7 +77,17 @@ class Node:
         devices = [{"resource": GPU, "index": index, "uuid": uuid(index)} for index in indices]
         self.set_ledger(self.ledger.hardware, {TEAM: {"group": "team", "devices": devices}})
 
-    def add_pod(self, name: str, *, group_uid: str = "", phase: str = "Running", static: str = "", **more: Any) -> None:
+    def add_pod(
+        self,
+        name: str,
+        *,
+        group_uid: str = "",
+        phase: str = "Running",
+        static: str = "",
+        ips: Sequence[str] = (),
+        host_network: bool = False,
+        **more: Any,
+    ) -> None:
         """A pod with one container, `main`, whose ID is its name's; `more` is metadata."""
         self.version += 1
         annotations, labels = {}, {}
@@ -94,7 +106,13 @@ class Node:
         statuses = [{"name": "main", "containerID": f"containerd://id-of-{name}"}]
         body = {
             "metadata": {**meta, "annotations": annotations, "labels": labels, **more},
-            "status": {"phase": phase, "containerStatuses": statuses},
+            "spec": {"hostNetwork": host_network},
+            "status": {
+                "phase": phase,
+                "hostIP": HOST_IP,
+                "podIPs": [{"ip": ip} for ip in ips],
+                "containerStatuses": statuses,
+            },
         }
         self.pods.set(f"ns/{name}", msgspec.convert(body, NodePod))
 

@@ -1,0 +1,206 @@
+"""`/smi`: what a pod is shown of its node, and what it isn't."""
+
+import json
+
+import msgspec
+import pytest
+
+from deviceshare.agent.pods_api.caller import Callers
+from deviceshare.agent.pods_api.smi import drawn, prefers_json, smi_endpoint
+from deviceshare.domain.answers.pod_devices import PodDevice
+from deviceshare.domain.answers.pod_view import PodView, pod_view
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import Hardware
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
+from deviceshare.domain.placement.device_state import DeviceState, Health, Use
+from tests.unit.agent.pods_api.asking import A, B, C, ask, serving
+from tests.unit.domain.objects import GPU
+from tests.unit.loops.agent.node import NODE, NOW, TEAM, Node, part, uuid
+
+OTHER = "uid-of-other"
+
+
+def use(index: int, *processes: DeviceProcess) -> DeviceUsage:
+    return DeviceUsage(GPU, index, uuid(index), "H100", 30000, 81559, 93, list(processes))
+
+
+def process(pid: int, pod: str, name: str = "python", memory: int = 1000) -> DeviceProcess:
+    return DeviceProcess(pid, name, memory, pod, "main" if pod else "")
+
+
+class Shown(Node):
+    """Two groups on four GPUs: `team` of `member` (A) and `mate` (B) has 0 and 1, `other` of `stranger` (C) has 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        held = {
+            TEAM: {"group": "team", "devices": [{"resource": GPU, "index": i, "uuid": uuid(i)} for i in (0, 1)]},
+            OTHER: {"group": "other", "devices": [{"resource": GPU, "index": 2, "uuid": uuid(2)}]},
+        }
+        self.set_ledger(Hardware("550", "boot-1", [part(index) for index in range(4)]), held)
+        self.add_pod("member", group_uid=TEAM, ips=[A])
+        self.add_pod("mate", group_uid=TEAM, ips=[B])
+        self.add_pod("stranger", group_uid=OTHER, ips=[C])
+        self.usage = Usage(
+            NODE,
+            NOW,
+            [
+                use(0, process(11, "ns/member"), process(12, "ns/mate", "secret-of-mate", 500)),
+                use(1, process(13, "ns/mate", "secret-of-mate", 0), process(14, "ns/mate", "second", 70)),
+                use(2, process(15, "ns/stranger", "secret-of-stranger")),
+                use(3, process(16, "", "secret-of-the-node")),
+            ],
+        )
+
+    async def smi(self, source: str, accept: str = "*/*") -> str:
+        async with serving([smi_endpoint(self.own, Callers(self.own), lambda: self.usage)]) as server:
+            status, text = await ask(server, "/smi", source=source, headers={"Accept": accept})
+        assert status == 200, text
+        return text
+
+    async def view(self, source: str) -> PodView:
+        return msgspec.json.decode(await self.smi(source, "application/json"), type=PodView)
+
+
+async def test_a_pod_sees_its_own_devices_only() -> None:
+    """As the ledger numbers them."""
+    node = Shown()
+
+    assert [(each.index, each.uuid) for each in (await node.view(A)).devices] == [(0, uuid(0)), (1, uuid(1))]
+    assert [(each.index, each.uuid) for each in (await node.view(C)).devices] == [(2, uuid(2))]
+
+
+async def test_of_its_own_processes_it_sees_everything() -> None:
+    """Names, containers and memory."""
+    first, second = (await Shown().view(A)).devices
+
+    assert [(each.pid, each.name, each.container, each.memory_mib) for each in first.processes] == [
+        (11, "python", "main", 1000)
+    ]
+    assert second.processes == []
+
+
+async def test_of_group_mates_it_sees_names_and_memory() -> None:
+    """Not what they run."""
+    node = Shown()
+    view = await node.view(A)
+
+    assert view.mates == ["ns/mate"]
+    assert [[(mate.pod, mate.memory_mib, mate.processes) for mate in each.mates] for each in view.devices] == [
+        [("ns/mate", 500, 1)],
+        [("ns/mate", 70, 2)],
+    ]
+    for accept in ("text/plain", "application/json"):
+        assert "secret" not in await node.smi(A, accept)
+
+
+@pytest.mark.parametrize("accept", ["text/plain", "application/json"])
+async def test_nothing_of_others_is_in_an_answer(accept: str) -> None:
+    """Neither their names, their devices nor their groups."""
+    said = await Shown().smi(A, accept)
+
+    for word in ("stranger", "other", "secret", uuid(2), uuid(3), "15", "16"):
+        assert word not in said.replace(NODE, "").replace("81559", ""), word
+
+
+async def test_a_pod_that_takes_anothers_name_sees_nothing_of_it() -> None:
+    """The claim is found by the holder's UID, which only deviceshare writes."""
+    node = Shown()
+    node.add_pod("thief", ips=[C], group_uid=TEAM, annotations={"deviceshare.io/group": "team"}, labels={})
+    node.add_pod("stranger", ips=[])
+
+    async with serving([smi_endpoint(node.own, Callers(node.own), lambda: node.usage)]) as server:
+        assert (await ask(server, "/smi", source=C))[0] == 403
+
+
+async def test_the_text_is_a_table() -> None:
+    """With who shares the devices above it."""
+    lines = (await Shown().smi(A)).splitlines()
+
+    assert lines[0] == f"pod ns/member of group team on node n1, {NOW}"
+    assert lines[1] == "shares its devices with pod ns/mate"
+    assert [line.split() for line in lines[3:]] == [
+        ["DEVICE", "UTIL", "MEMORY", "(MiB)", "MODEL", "/", "PROCESS", "PID", "UUID", "/", "CONTAINER", "OR", "POD"],
+        ["0", "93%", "30000", "/", "81559", "H100", uuid(0)],
+        ["1000", "python", "11", "main"],
+        ["500", "1", "process", "pod", "ns/mate"],
+        ["1", "93%", "30000", "/", "81559", "H100", uuid(1)],
+        ["70", "2", "processes", "pod", "ns/mate"],
+    ]
+
+
+async def test_a_device_that_was_not_read_is_shown_without_figures() -> None:
+    """Its model and memory are in the last report."""
+    node = Shown()
+    node.usage = Usage(NODE)
+
+    device = (await node.view(C)).devices[0]
+    assert (device.model, device.memory_used_mib, device.memory_total_mib, device.utilization) == (
+        "H100",
+        None,
+        81559,
+        None,
+    )
+    assert "- / 81559" in await node.smi(C)
+
+
+@pytest.mark.parametrize("accept", ["text/plain", "application/json"])
+async def test_no_text_controls_a_terminal(accept: str) -> None:
+    """Programs name themselves."""
+    node = Shown()
+    node.usage = Usage(NODE, NOW, [use(2, process(15, "ns/stranger", "\x1b[2J\x7f\x9b31m\u202e\nfake"))])
+
+    said = await node.smi(C, accept)
+
+    assert all(sign.isprintable() or sign == "\n" for sign in said)
+    assert "[2J" in said
+
+
+def test_a_part_of_a_device_is_named() -> None:
+    """With what of it the pod uses."""
+    state = DeviceState(Device(GPU, 0, uuid(0)), Use.HELD, Health.HEALTHY, part=part(0))
+    usage = Usage(NODE, NOW, [use(0, process(1, "ns/a", memory=1200), process(2, "ns/b", memory=9))])
+
+    view = pod_view(usage, "ns/a", "pod ns/a", [PodDevice(state, memory_mib=3072, percent=4)], [])
+
+    assert f"has 3072 MiB (4 %) of {GPU} 0, of which it uses 1200 MiB" in drawn(view)
+    assert "ns/b" not in drawn(view)
+
+
+@pytest.mark.parametrize(
+    ("accept", "preferred"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("application/*", False),
+        ("application/json", True),
+        ("Application/JSON; charset=utf-8", True),
+        ("application/json, */*", True),
+        ("text/plain, application/json", False),
+        ("text/plain;q=0.5, application/json", True),
+        ("application/json;q=0.5, text/plain;q=0.9", False),
+        ("application/json;q=0", False),
+        ("application/json;q=nan", False),
+        ("application/json;q=x", False),
+        (";;;,,,=", False),
+    ],
+)
+def test_json_is_for_who_prefers_it(accept: str, preferred: bool) -> None:
+    """curl and wget accept anything, and get text."""
+    assert prefers_json(accept) is preferred
+
+
+async def test_former_and_unhealthy_devices_are_shown_as_such() -> None:
+    """A pod may use what a rebind replaced, until it ends."""
+    node = Shown()
+    parts = [part(0, unhealthy="Xid 79", since=NOW), part(1)]
+    claim = {"group": "team", "devices": [msgspec.to_builtins(parts[1].device)]}
+    node.set_ledger(Hardware(devices=parts), {TEAM: {**claim, "former": [msgspec.to_builtins(parts[0].device)]}})
+
+    view = await node.view(A)
+
+    assert [(each.index, each.former, each.unhealthy) for each in view.devices] == [(1, False, ""), (0, True, "Xid 79")]
+    text = await node.smi(A)
+    assert f"{GPU} 0 was replaced" in text
+    assert f"{GPU} 0 is unhealthy: Xid 79" in text
+    assert json.loads(await node.smi(A, "application/json"))["pod"] == "ns/member"
