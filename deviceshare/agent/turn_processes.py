@@ -64,9 +64,7 @@ class TurnProcesses:
             return False
         if first and first.runs:
             return True
-        grouped = (
-            each for each in seen.values() if each.runs and witness.pid in (each.group, each.session)
-        )
+        grouped = (each for each in seen.values() if each.runs and witness.pid in (each.group, each.session))
         return any(self._pod_of(each.pid) == witness.pod_uid for each in grouped)
 
     def _walk(self) -> Iterator[SeenProcess]:

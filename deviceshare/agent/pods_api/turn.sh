@@ -259,6 +259,10 @@ turn_hear() { # $1: a word from the agent, $2: the rest of the line
         [ "$killing" != 0 ] || turn_say "$2; ending CMD"
         deadline=$now
         ;;
+    *)
+        [ "$1 $2" = "$told" ] || turn_say "the agent answered: $1 $2"
+        told="$1 $2"
+        ;;
     esac
 }
 

@@ -1,1 +1,1 @@
-"""Turns: programs that can't run side by side run one after the other. Who has the turn, who is next, and for how long."""
+"""Turns of programs that can't run side by side: who has the turn, who is next, and when a lost one is over."""

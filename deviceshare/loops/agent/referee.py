@@ -43,6 +43,10 @@ class Processes(Protocol):
 class Records(Protocol):
     """What outlives an agent that crashes: who has the turn of which arena."""
 
+    def lock(self) -> bool:
+        """Whether this is the node's one referee from now on; raises OSError."""
+        ...
+
     def load(self) -> list[TurnRecord] | None:
         """What the last agent recorded; None where that is unknown."""
         ...
@@ -85,8 +89,14 @@ class Referee:
         self._hurry = asyncio.Event()
         self._open = asyncio.Event()
 
-    def start(self) -> None:
-        """Takes over from the agent before this one. Nobody is seated before."""
+    async def _take_over(self) -> None:
+        """Takes over from the agent before this one, once that has ended. Nobody is seated before."""
+        warned = False
+        while self._records and not self._records.lock():
+            if not warned:
+                log.warning("Waiting for another agent on this node, which gives its turns")
+            warned = True
+            await asyncio.sleep(HEARTBEAT)
         now = self._clock()
         known = self._records.load() if self._records else None
         if known is None:
@@ -101,7 +111,7 @@ class Referee:
 
     async def run(self) -> None:
         """Gives turns and sends heartbeats; never ends."""
-        self.start()
+        await self._take_over()
         while True:
             self._hurry.clear()
             await self._look_for_the_lost()
@@ -150,11 +160,17 @@ class Referee:
             log.info("Lost the holder of a turn", arena=seat.arena, pod=arena.holding.player.pod)
         self._hurry.set()
 
-    def release(self, name: ArenaName, pod_uid: str, token: str) -> None:
+    def release(self, pod_uid: str, token: str) -> None:
         """The player says that it has ended."""
-        if (arena := self._arenas.get(name.key)) is not None:
+        for arena in self._arenas.values():
             arena.release((pod_uid, token))
-            self._settle()
+        self._settle()
+
+    async def stop(self) -> None:
+        """Ends all connections, so that their clients look for the next agent. Nobody is seated afterwards."""
+        self._open.clear()
+        for seat in self._seats.values():
+            seat.close()
 
     def view(self) -> list[TurnQueue]:
         """Who has the turn and who waits, in each arena with players."""
