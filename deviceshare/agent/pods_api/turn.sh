@@ -40,15 +40,15 @@ turn_seconds() { # $1: a flag, $2: its value; sets $seconds
 }
 
 # The clock in hundredths of a second: the kernel's, the same for all containers of a node, never set.
-turn_clock() { read -r now rest </proc/uptime; now=${now%.*}${now#*.}; }
+turn_clock() { read -r now skip </proc/uptime; now=${now%.*}${now#*.}; }
 
 # Reads /proc/$1/stat (proc_pid_stat(5)): sets state, group, tty, started. Fails where there is no such process.
 turn_look() {
     state='' group='' tty='' threads='' started=''
-    { read -r rest <"/proc/$1/stat"; } 2>/dev/null || return 1
-    rest=${rest##*) }
+    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
+    stat=${stat##*) }
     # shellcheck disable=SC2086 # split at blanks
-    set -- $rest
+    set -- $stat
     state=$1 group=$3 tty=$5 threads=${18:-} started=${20:-}
 }
 
@@ -80,7 +80,7 @@ turn_become() {
 }
 
 turn_fetch() { # a subshell: becomes the client, whose PID it tells first
-    read -r self rest </proc/self/stat
+    read -r self skip </proc/self/stat
     echo "fetcher $self"
     unset http_proxy HTTP_PROXY https_proxy HTTPS_PROXY all_proxy ALL_PROXY
     exec 3<&- 4>&- 6>&- 2>/dev/null
@@ -110,6 +110,8 @@ turn_connect() {
 turn_disconnect() {
     [ -z "$fetcher" ] || kill -KILL "$fetcher" 2>/dev/null
     [ -z "$relay" ] || kill -KILL "$relay" 2>/dev/null
+    # Reaped here: process 1 of a container may not do it.
+    [ -z "$fetcher" ] || wait "$relay" 2>/dev/null
     fetcher='' relay=''
 }
 
@@ -129,7 +131,7 @@ turn_tick() {
 }
 
 turn_ticker() {
-    [ -z "$ticker" ] || kill -KILL "$ticker" 2>/dev/null
+    [ -z "$ticker" ] || { kill -KILL "$ticker" && wait "$ticker"; } 2>/dev/null
     turn_tick </dev/null >/dev/null &
     ticker=$!
     ticked=$now
@@ -193,7 +195,7 @@ turn_finish() { # $1: the exit status for the shell that waits, "" where it isn'
     [ -z "$1" ] || echo "$1" >&6 2>/dev/null
     exec 6>&-
     [ "$attempt" = 0 ] || turn_release # even if it has only waited: the turn may be on its way
-    kill -KILL "$ticker" 2>/dev/null
+    [ -z "$ticker" ] || { kill -KILL "$ticker" && wait "$ticker"; } 2>/dev/null
     exit 0
 }
 
@@ -332,7 +334,7 @@ turn_main() {
     [ $# -gt 0 ] || { turn_usage; exit 125; }
     turn_tools "$1"
     read -r token </proc/sys/kernel/random/uuid
-    read -r cmd rest </proc/self/stat
+    read -r cmd skip </proc/self/stat
     turn_look "$cmd"
     born=$started
     turn_pipe go || exit 125

@@ -130,6 +130,7 @@ class Referee:
         witness = await self._processes.witness(pod[0], bid.pid, bid.started) if bid.pid else None
         if name.key not in self._arenas and len(self._arenas) >= MAX_ARENAS:
             seat.say("refused this node has too many queues for turns: ask again later")
+            seat.close()
             return seat
         arena = self._arena(name)
         if (former := self._seats.get(seat.player)) is not None:
@@ -141,6 +142,7 @@ class Referee:
         self._settle()
         if answer is Answer.GONE:
             seat.say("gone the turn was lost: another program may have it by now")
+            seat.close()
         else:
             self._tell(arena)
         return seat
@@ -164,6 +166,8 @@ class Referee:
         """The player says that it has ended."""
         for arena in self._arenas.values():
             arena.release((pod_uid, token))
+        if seat := self._seats.get((pod_uid, token)):
+            seat.close()
         self._settle()
 
     async def stop(self) -> None:
