@@ -24,7 +24,15 @@ from tests.fuzz.target import Victim
 DECODERS: Final = "decoders"
 _WORKERS: Final = 6
 """Connections at once, to each server."""
-_SHARES: Final = {"webhook": 0.4, "extender": 0.25, "probe": 0.04, "ui": 0.04, "agent": 0.04, DECODERS: 0.23}
+_SHARES: Final = {
+    "webhook": 0.4,
+    "extender": 0.25,
+    "probe": 0.04,
+    "ui": 0.04,
+    "agent": 0.04,
+    "pods": 0.04,
+    DECODERS: 0.19,
+}
 _UNDECIDED: Final = 0.15
 """Seconds in which an answer to something that isn't whole may come; who sent it goes then."""
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
@@ -57,7 +65,7 @@ def run(inputs: int, seed: int) -> Report:
         target.deviceshare(Path(one), level="debug") as main,
         target.agent(Path(other), level="debug") as agent,
     ):
-        campaign = _Campaign({**dict.fromkeys(target.SERVERS, main), "agent": agent}, seed)
+        campaign = _Campaign({**dict.fromkeys(target.SERVERS, main), "agent": agent, "pods": agent}, seed)
         asyncio.run(campaign.run(inputs))
         return campaign.report(time.perf_counter() - begun)
 
@@ -129,7 +137,8 @@ class _Campaign:
                 return
             sent = wire.generate(server, random_)
             self._sent[server] += 1
-            connection = connection or await _Caller.open(process.ports[server], tls=server == "webhook")
+            source = target.STRANGER if server == "pods" and random_.random() < 0.2 else target.POD
+            connection = connection or await _Caller.open(process.ports[server], source, tls=server == "webhook")
             if connection is None:
                 self._statuses[server]["none"] += 1
                 continue
@@ -188,9 +197,10 @@ class _Caller:
         self._writer = writer
 
     @classmethod
-    async def open(cls, port: int, *, tls: bool) -> "_Caller | None":
+    async def open(cls, port: int, source: str, *, tls: bool) -> "_Caller | None":
+        context = target.TRUSTING if tls else None
         with suppress(OSError):
-            return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=target.TRUSTING if tls else None))
+            return cls(*await asyncio.open_connection("127.0.0.1", port, ssl=context, local_addr=(source, 0)))
         return None
 
     async def ask(self, data: bytes) -> tuple[str, bytes, bool]:

@@ -28,6 +28,10 @@ SERVERS: Final = ("probe", "extender", "webhook", "ui")
 TRUSTING: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """A stranger's: it takes whatever certificate it is shown."""
 TRUSTING.check_hostname, TRUSTING.verify_mode = False, ssl.CERT_NONE
+POD: Final = "127.0.0.1"
+"""The address of a pod of the agent's node."""
+STRANGER: Final = "127.0.0.9"
+"""The node's own."""
 _START_SECONDS: Final = 60.0
 _NODES: Final = 300
 
@@ -99,8 +103,9 @@ def deviceshare(directory: Path, tree: Path = ROOT, *, level: str = "info") -> I
 def agent(directory: Path, tree: Path = ROOT, *, level: str = "info") -> Iterator[Victim]:
     """The agent of a node without GPUs."""
     with _api_server(directory) as config:
-        command = ["agent", "--node-name=node-0", f"--kubeconfig={config}", "--bind=127.0.0.1:0"]
-        with _running([*command, f"--log-level={level}"], directory / "agent-log", tree, ("agent",)) as target:
+        binds = ["--bind=127.0.0.1:0", "--serve-pods=127.0.0.1:0"]
+        command = ["agent", "--node-name=node-0", f"--kubeconfig={config}", *binds, f"--log-level={level}"]
+        with _running(command, directory / "agent-log", tree, ("agent", "pods")) as target:
             yield target
 
 
@@ -146,6 +151,21 @@ def _objects() -> dict[str, list[Json]]:
     }
 
 
+def _node_objects() -> dict[str, list[Json]]:
+    """What the agent of node-0 sees: a pod, and the claim of its group."""
+    name, uid = "member", "uid-of-team"
+    group = {contract.GROUP: "team"}
+    meta = {"name": name, "namespace": "ns", "uid": "uid-of-member", "labels": group}
+    pod = {
+        "metadata": {**meta, "annotations": {**group, contract.GROUP_UID: uid, contract.POD_UID: meta["uid"]}},
+        "spec": {"nodeName": "node-0"},
+        "status": {"phase": "Running", "hostIP": STRANGER, "podIPs": [{"ip": POD}]},
+    }
+    [ledger, *_] = _objects()["nodedevices"]
+    claim = {"group": "team", "devices": ledger["status"]["devices"][:2]}
+    return {"pods": [pod], "nodedevices": [{**ledger, "spec": {"claims": {uid: claim}}}]}
+
+
 async def _answer(request: web.Request) -> web.StreamResponse:
     if request.method != "GET":
         return web.json_response({"kind": "Status", "code": 409, "reason": "Conflict"}, status=409)
@@ -157,7 +177,7 @@ async def _answer(request: web.Request) -> web.StreamResponse:
             note = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "1"}}}
             await stream.write(json.dumps(note).encode() + b"\n")
             await asyncio.sleep(5)
-    items = _objects().get(kind)
+    items = (_node_objects() if "fieldSelector" in request.query else _objects()).get(kind)
     if items is None:
         return web.json_response({"major": "1", "minor": "30", "gitVersion": "v1.30.0"})
     for item in items:

@@ -14,6 +14,7 @@ PATHS: Final = {
     "probe": ("/livez", "/readyz", "/metrics"),
     "ui": ("/", "/ui", "/ui/state", "/ui/style.css"),
     "agent": ("/livez", "/readyz", "/metrics", "/usage"),
+    "pods": ("/", "/smi", "/nothing"),
 }
 """What each server serves."""
 POSTED: Final = ("webhook", "extender")
@@ -54,6 +55,7 @@ def _headers(random_: random.Random) -> list[bytes]:
         + random_.choice([b"1.0.0", b"x", b"9.9.9", b"", b"1.0.0; escaping=?"]),
         b"Accept: text/plain; version=1.0." + str(random_.randrange(50)).encode(),
         b"Accept-Encoding: gzip, \xff", b"Origin: http://evil.example", b"Origin: null", b"Cookie: " + b"a=b; " * 500,
+        b"Accept: application/json", b"Accept: application/json;q=\xff, text/*;q=nan" + b"," * 500,
         b"Authorization: Bearer x", b"Range: bytes=5-1", b"If-Modified-Since: yesterday", b"Content-Encoding: identity",
         b"X-Forwarded-For: \xf0\x9f", b"Content-Encoding: nonsense", b"Content-Encoding: gzip", b"Traceparent: 00-zz",
     ]  # fmt: skip

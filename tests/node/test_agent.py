@@ -1,10 +1,8 @@
 """The agent on a real node: what it reports, what pods are told by it, and whose a process is by real control groups.
 
-The NVML that it loads is the one of the tests, in an image of its own; its script lies in a volume of the agent's
-container, so that a GPU can break under an agent that runs. The tests share one release; the last takes it away.
+The tests share one release; the last takes it away.
 """
 
-import contextlib
 import json
 import os
 import time
@@ -14,18 +12,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from charts.helm import NAMESPACE
 from deviceshare.cli.main import main
-from deviceshare.domain.contract import AGENT
-from tests.node import image
+from tests.node.agents import IMAGE, Agent, release_with_agents
 from tests.node.cluster import GPU, TELL, Cluster, Json, group, pod
+from tests.node.processes import process_of, running
 from tests.node.release import Release
-from tests.nvml import VARIABLE, Script, build
+from tests.nvml import Script
 
-IMAGE = "localhost/deviceshare:nvml"
-LIBRARY = "/usr/lib/libnvidia-ml.so.1"
-"""Where the dynamic linker looks in any case."""
-VOLUME = "/nvml"
 STAY = f"{TELL}; sleep 3600 & wait"
 SEES = "trap 'exit 0' TERM; deviceshare smi; sleep 3600 & wait"
 REST_SECONDS = 20
@@ -45,51 +38,13 @@ def release(
     cluster: Cluster, image_archive: Path, script: Script, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Release]:
     """The chart with agents, all ready."""
-    scratch = tmp_path_factory.mktemp("nvml")
-    archive, place = scratch / "image.tar", f"{VOLUME}/{script.path.name}"
-    files = {LIBRARY: build(scratch), place: script.path}
-    image.derive(image_archive, IMAGE, archive, files=files, environment={VARIABLE: place}, volume=VOLUME)
-    cluster.sandbox.import_image(archive)
-    with Release(cluster) as installed:
-        tag = IMAGE.rpartition(":")[2]
-        installed.install(agent={"enabled": True}, image={"tag": tag, "pullPolicy": "Never"})
+    with release_with_agents(cluster, image_archive, script, tmp_path_factory.mktemp("nvml")) as installed:
         yield installed
 
 
 @pytest.fixture(autouse=True)
 def _installed(clear: None) -> None:
     """Every test here needs the release, and leaves it as it was."""
-
-
-class Agent:
-    """The one on the cluster's node."""
-
-    def __init__(self, cluster: Cluster, script: Script) -> None:
-        self._cluster = cluster
-        self._script = script
-
-    @property
-    def pod(self) -> Json:
-        """Its pod."""
-        [found] = self._cluster.get("pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/name={AGENT}")
-        document: Json = found
-        return document
-
-    def exec(self, *command: str, stdin: str | None = None) -> str:
-        """What a command in its container says."""
-        flags = ["-i"] if stdin else []
-        name = self.pod["metadata"]["name"]
-        return self._cluster.kubectl("exec", *flags, "-n", NAMESPACE, name, "--", *command, stdin=stdin)
-
-    def follow(self) -> None:
-        """Gives it the script as it is now, in one step."""
-        place = f"{VOLUME}/{self._script.path.name}"
-        self.exec("sh", "-c", f"cat > {place}.new && mv {place}.new {place}", stdin=self._script.path.read_text())
-
-    def hardware(self) -> Json:
-        """What it has reported."""
-        found: Json = self._cluster.get("nodedevices", "node-1").get("status", {}).get("hardware", {})
-        return found
 
 
 @pytest.fixture
@@ -212,21 +167,6 @@ def top(cluster: Cluster) -> Json:
 def trespasses(device: Json) -> list[int]:
     """The processes on it that are marked."""
     return [each["pid"] for each in device.get("processes", []) if each.get("trespass")]
-
-
-def running(pod: str) -> Path:
-    """The directory below /proc of the first process in the pod's containers, as this machine counts processes."""
-    for directory in sorted(Path("/proc").glob("[0-9]*"), key=lambda each: int(each.name)):
-        with contextlib.suppress(OSError):  # It has ended.
-            if f"HOSTNAME={pod}".encode() in (directory / "environ").read_bytes().split(b"\0"):
-                return directory
-    raise AssertionError(f"no process of {pod}")
-
-
-def process_of(pod: str) -> int:
-    """The same process as the node counts it, whose PID namespace is the first inside of this machine's."""
-    status = (running(pod) / "status").read_text()
-    return int(status.partition("NSpid:")[2].split()[1])
 
 
 def seconds(process: Path) -> float:

@@ -25,6 +25,9 @@ capabilities:
     {{- with .Values.handover.runtimeClassName }}
     - --runtime-class={{ . }}
     {{- end }}
+    {{- with include "deviceshare.agent.url" . }}
+    - --agent-url={{ . }}
+    {{- end }}
     - --probe-bind=:8080
     {{- if include "deviceshare.scheduler" . }}
     - --extender-bind=127.0.0.1:8888

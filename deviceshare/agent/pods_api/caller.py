@@ -136,7 +136,7 @@ class Callers:
         return Caller(pod, claim.holder(uid), ledger)
 
     def _wake(self) -> None:
-        # Those that wait now go on; who waits from now on waits for the next change.
+        # Those that wait now go on; those that come later wait for the next change.
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

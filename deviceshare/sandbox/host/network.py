@@ -29,9 +29,11 @@ _NODE_SIDE = f"""
 link set lo up
 address add {NODE}/30 dev eth0
 link set eth0 up
+route add {SERVICES} dev eth0
 """
 # No default route: what the node tries to reach elsewhere (the kubelet asks for a cloud's metadata) is refused at once;
-# with a route it would wait for an answer.
+# with a route it would wait for an answer. Services need some route, though kube-proxy sends their packets elsewhere: a
+# pod in the node's network finds the API server by its Service.
 # The API server calls webhooks by the address of their Service, which only the node's kube-proxy can forward, and
 # proxies requests to pods.
 _ROUTES = f"""

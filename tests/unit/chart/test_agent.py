@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+from helm_python import HelmError
 
 from charts import helm
 from deviceshare.agent.settings import AgentSettings
 from deviceshare.cli.agent import agent
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.admission.agent_variables import template_fault
 from tests.unit.chart.objects import VARIANTS, containers, named, variant, with_values
 
 Json = dict[str, Any]
@@ -156,11 +158,12 @@ def test_a_placeholder_is_a_pod_that_an_agent_takes_for_one_and_that_stays() -> 
 
 
 def test_an_agent_has_no_more_of_its_node_than_it_needs() -> None:
-    """Its processes, and some directories to read; no capability, no way to write, no network of the node's."""
+    """Its processes, its addresses, and some directories to read; no capability, no way to write."""
     spec = pod()
 
     assert spec["hostPID"]
-    assert not {"hostNetwork", "hostIPC"} & spec.keys()
+    assert spec["hostNetwork"]
+    assert "hostIPC" not in spec
     [volume, *specifications] = spec["volumes"]
     assert volume["hostPath"] == {"path": "/var/lib/kubelet/pod-resources", "type": "Directory"}
     assert [each["hostPath"]["path"] for each in specifications] == ["/etc/cdi", "/var/run/cdi"]
@@ -186,14 +189,85 @@ def test_another_kubelets_directory_is_mounted_where_the_agent_looks() -> None:
 def test_an_agents_port_is_the_one_that_is_asked() -> None:
     """By probes, Prometheus, the NetworkPolicy, and `deviceshare top`."""
     objects = helm.render(with_values(ENABLED, {"metrics": {"serviceMonitor": {"enabled": True}}}))
-    [port] = container()["ports"]
+    [port, _] = container()["ports"]
     [service] = named(objects, "Service", f"{contract.AGENT}-metrics")["spec"]["ports"]
-    [rule] = named(objects, "NetworkPolicy", contract.AGENT)["spec"]["ingress"]
+    [rule, _] = named(objects, "NetworkPolicy", contract.AGENT)["spec"]["ingress"]
 
     assert port["containerPort"] == service["port"] == contract.AGENT_PORT
-    assert f"--bind=:{contract.AGENT_PORT}" in container()["args"]
+    assert settings({}).bind.port == settings(APART).bind.port == contract.AGENT_PORT
     probes = {container()[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")}
     assert probes == {service["targetPort"], rule["ports"][0]["port"]} == {port["name"]}
+
+
+def test_containers_ask_at_the_nodes_address() -> None:
+    """The agent listens at that address and no other of the node; containers are told how to find it."""
+    [_, port] = container()["ports"]
+    variables = {each["name"]: each.get("valueFrom", {}).get("fieldRef", {}) for each in container()["env"]}
+    chosen = settings({})
+
+    assert variables["DEVICESHARE_NODE_ADDRESS"]["fieldPath"] == "status.hostIP"
+    assert chosen.bind.host == "$(DEVICESHARE_NODE_ADDRESS)"
+    assert chosen.serve_pods == ("$(DEVICESHARE_NODE_ADDRESS)", contract.PODS_PORT)
+    assert port == {"name": "pods", "containerPort": contract.PODS_PORT, "protocol": "TCP"}
+    assert agent_url(ENABLED) == "http://{host}:9412"
+    assert agent_url({"agent": {"enabled": True, "pods": {"port": 80}}}) == "http://{host}:80"
+    assert agent_url(variant("agent-pods")) == "http://[{host}]:19412"
+    assert not [each for each in helm.render(ENABLED) if (each["kind"], "agent" in str(each)) == ("Service", True)]
+
+
+APART: Json = {"agent": {"pods": {"enabled": False}}}
+BY_SERVICE: Json = {"agent": {"enabled": True, "pods": {"through": "service"}}}
+
+
+def agent_url(values: Json, version: str = helm.CURRENT) -> str | None:
+    """What deviceshare tells containers, as it understands its own arguments."""
+    arguments = containers(helm.render(values, version))["deviceshare"]["args"]
+    return next((each.partition("=")[2] for each in arguments if each.startswith("--agent-url=")), None)
+
+
+def test_an_agent_that_answers_no_pods_has_no_network_of_the_nodes() -> None:
+    """agent.pods.enabled."""
+    assert "hostNetwork" not in pod(APART)
+    assert settings(APART).serve_pods is None
+    assert len(container(APART)["ports"]) == 1
+    assert agent_url(with_values(ENABLED, APART)) is None
+    assert agent_url({}) is None
+    [rule] = named(helm.render(with_values(ENABLED, APART)), "NetworkPolicy", contract.AGENT)["spec"]["ingress"]
+    assert rule["ports"] == [{"port": "agent"}]
+
+
+def test_a_service_leads_to_the_agent_of_the_same_node() -> None:
+    """agent.pods.through=service, where the agents stay in the pods' network and NetworkPolicies apply."""
+    objects = helm.render(with_values(BY_SERVICE, {"agent": {"allowFrom": [{"podSelector": {}}]}}))
+    service = named(objects, "Service", contract.AGENT)["spec"]
+    [rest, pods] = named(objects, "NetworkPolicy", contract.AGENT)["spec"]["ingress"]
+
+    assert "hostNetwork" not in pod(BY_SERVICE)
+    assert settings(BY_SERVICE).serve_pods == ("0.0.0.0", contract.PODS_PORT)
+    assert service["internalTrafficPolicy"] == "Local"
+    assert service["selector"].items() <= daemon_set({})["spec"]["template"]["metadata"]["labels"].items()
+    assert agent_url(BY_SERVICE) == f"http://{contract.AGENT}.{helm.NAMESPACE}.svc:{service['ports'][0]['port']}"
+    assert rest["from"] == [{"podSelector": {}}]
+    assert pods == {"ports": [{"port": "pods"}]}
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "way_out"),
+    [
+        (BY_SERVICE, "1.21.14", "agent.pods.through=service takes Kubernetes 1.22"),
+        ({"agent": {"enabled": True, "allowFrom": [{"podSelector": {}}]}}, helm.CURRENT, "set agent.pods.through="),
+    ],
+)
+def test_what_can_not_protect_agents_is_refused(values: Json, version: str, way_out: str) -> None:
+    """Rather than installed without the protection that was asked for."""
+    with pytest.raises(HelmError, match=way_out):
+        helm.render(values, version)
+
+
+@pytest.mark.parametrize("values", [ENABLED, BY_SERVICE, {"agent": {"enabled": True, "pods": {"port": 80}}}])
+def test_deviceshare_understands_the_url_that_it_is_told(values: Json) -> None:
+    """As it stands in its arguments."""
+    assert not template_fault(agent_url(values) or "none")
 
 
 def test_the_agents_numbers_come_with_their_nodes_name() -> None:

@@ -8,5 +8,6 @@ def test_nothing_that_a_stranger_sends_is_a_fault_of_ours() -> None:
     report = campaign.run(2_500, seed=2026)
 
     assert report.faults == []
-    assert set(report.inputs) == {"webhook", "extender", "probe", "ui", "agent", "decoders"}
+    assert set(report.inputs) == {"webhook", "extender", "probe", "ui", "agent", "pods", "decoders"}
+    assert report.statuses["pods"].keys() >= {"200", "403", "404"}
     assert all(counted.keys() - {"none"} for counted in report.statuses.values())

@@ -14,7 +14,7 @@ from tests.unit.agent.pods_api.asking import A, B, C, ask, serving
 from tests.unit.loops.agent.node import TEAM, Node
 
 
-class World(Node):
+class Home(Node):
     """A node where `member` of the group `team` is at A."""
 
     def __init__(self) -> None:
@@ -32,13 +32,13 @@ class World(Node):
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def home() -> Home:
+    return Home()
 
 
 @pytest.fixture
-async def server(world: World) -> AsyncIterator[Server]:
-    async with serving([world.endpoint]) as started:
+async def server(home: Home) -> AsyncIterator[Server]:
+    async with serving([home.endpoint]) as started:
         yield started
 
 
@@ -63,29 +63,29 @@ async def test_what_a_request_says_of_itself_counts_for_nothing(server: Server, 
     assert f"comes from {B}, the address of no running pod on node n1" in text
 
 
-async def test_a_pod_that_has_just_got_its_address_is_waited_for(world: World, server: Server) -> None:
+async def test_a_pod_that_has_just_got_its_address_is_waited_for(home: Home, server: Server) -> None:
     """Its kubelet reports the address a second later."""
     asking = asyncio.create_task(ask(server, "/whoami", source=B))
     await asyncio.sleep(0.1)
     assert not asking.done()
-    world.add_pod("late", group_uid=TEAM, ips=[B])
+    home.add_pod("late", group_uid=TEAM, ips=[B])
 
     assert await asking == (200, "ns/late uid-of-late group team")
 
 
-async def test_a_claim_that_the_mirror_lacks_is_waited_for(world: World, server: Server) -> None:
+async def test_a_claim_that_the_mirror_lacks_is_waited_for(home: Home, server: Server) -> None:
     """The ledger's watch may be behind the pods'."""
-    world.set_ledger()
+    home.set_ledger()
     asking = asyncio.create_task(ask(server, "/whoami"))
     await asyncio.sleep(0.1)
-    world.hold(0)
+    home.hold(0)
 
     assert (await asking)[0] == 200
 
 
-async def test_pods_without_devices_are_told_how_to_get_some(world: World, server: Server) -> None:
+async def test_pods_without_devices_are_told_how_to_get_some(home: Home, server: Server) -> None:
     """At once: nothing that they lack is still to come."""
-    world.add_pod("plain", ips=[B])
+    home.add_pod("plain", ips=[B])
 
     status, text = await ask(server, "/whoami", source=B)
 
@@ -94,9 +94,9 @@ async def test_pods_without_devices_are_told_how_to_get_some(world: World, serve
     assert "deviceshare.io/group" in text
 
 
-async def test_a_group_that_lost_its_claim_has_nothing(world: World, server: Server, hurried: None) -> None:
+async def test_a_group_that_lost_its_claim_has_nothing(home: Home, server: Server, hurried: None) -> None:
     """A pod's own annotations don't stand in for the ledger."""
-    world.set_ledger()
+    home.set_ledger()
 
     status, text = await ask(server, "/whoami")
 
@@ -104,9 +104,9 @@ async def test_a_group_that_lost_its_claim_has_nothing(world: World, server: Ser
     assert "its group holds none on node n1" in text
 
 
-async def test_a_mirror_pod_has_nothing_whatever_it_says(world: World, server: Server) -> None:
+async def test_a_mirror_pod_has_nothing_whatever_it_says(home: Home, server: Server) -> None:
     """A static pod was never bound; who writes its manifest may write any annotation."""
-    world.add_pod(
+    home.add_pod(
         "static",
         ips=[B],
         annotations={"kubernetes.io/config.mirror": "x", "deviceshare.io/group-uid": TEAM},
@@ -116,9 +116,9 @@ async def test_a_mirror_pod_has_nothing_whatever_it_says(world: World, server: S
     assert (await ask(server, "/whoami", source=B))[0] == 403
 
 
-async def test_a_mirror_out_of_touch_is_no_refusal(world: World, server: Server, hurried: None) -> None:
+async def test_a_mirror_out_of_touch_is_no_refusal(home: Home, server: Server, hurried: None) -> None:
     """Who asks then is told to ask again."""
-    world.pods.synced = False
+    home.pods.synced = False
 
     status, text = await ask(server, "/whoami", source=C)
 
@@ -127,7 +127,7 @@ async def test_a_mirror_out_of_touch_is_no_refusal(world: World, server: Server,
 
 
 async def test_few_requests_of_one_address_wait_at_once(
-    world: World, server: Server, monkeypatch: pytest.MonkeyPatch
+    home: Home, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are refused at once, so that a stranger ties up little."""
     monkeypatch.setattr(caller, "PATIENCE_SECONDS", 60.0)
@@ -136,6 +136,6 @@ async def test_few_requests_of_one_address_wait_at_once(
 
     done, waiting = await asyncio.wait(asking, timeout=2)
     assert ([each.result()[0] for each in done], len(waiting)) == ([403] * 4, 2)
-    world.add_pod("late", group_uid=TEAM, ips=[B])
+    home.add_pod("late", group_uid=TEAM, ips=[B])
 
     assert {(await each)[0] for each in waiting} == {200}
