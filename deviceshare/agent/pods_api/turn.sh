@@ -7,7 +7,8 @@
 # which the turn is held, and ends CMD when the lease runs out without a heartbeat (docs/turns.md). A ticker wakes the
 # companion once a second, and takes its place when it is killed.
 #
-# File descriptors: 3 events, both ways; 4 events, to write; 5 and 6 the two ends of "go".
+# File descriptors: 3 events, both ways; 4 events, to write; 5 and 6 the two ends of "go". They are closed by exec only:
+# after a redirection of a function's the shell keeps a copy, and who waits for the end of a pipe waits for ever.
 
 turn_say() { printf 'turn: %s\n' "$*" >&2; }
 
@@ -83,7 +84,7 @@ turn_fetch() { # a subshell: becomes the client, whose PID it tells first
     read -r self skip </proc/self/stat
     echo "fetcher $self"
     unset http_proxy HTTP_PROXY https_proxy HTTPS_PROXY all_proxy ALL_PROXY
-    exec 3<&- 4>&- 6>&- 2>/dev/null
+    exec </dev/null 2>/dev/null 3<&- 4>&- 6>&-
     case $client in
     curl) exec curl -q -sN --connect-timeout @SILENCE@ "$1" ;;
     wget) exec wget -qO- -t 1 -T @SILENCE@ "$1" ;;
@@ -92,6 +93,7 @@ turn_fetch() { # a subshell: becomes the client, whose PID it tells first
 }
 
 turn_relay() { # $1: the number of the attempt
+    exec >&4 2>/dev/null 3<&- 4>&- 6>&-
     while read -r line; do echo "$1 $line" || exit; done # nobody reads that any more
     echo "$1 end"
 }
@@ -103,7 +105,7 @@ turn_connect() {
     request=$now heard=$now
     query="token=$token&pid=$cmd&started=$born&priority=$priority&slice=$slice&held=$held"
     query="$query&waited=$(((now - arrival) / 100))"
-    turn_fetch "$DEVICESHARE_AGENT/turn?$query" </dev/null | turn_relay "$attempt" >&4 2>/dev/null 3<&- 6>&- &
+    turn_fetch "$DEVICESHARE_AGENT/turn?$query" | turn_relay "$attempt" &
     relay=$!
 }
 
@@ -120,9 +122,9 @@ turn_disconnect() {
 turn_tick() {
     exec 3<&-
     trap '' HUP INT QUIT TERM PIPE
-    while sleep @RETRY@ 6>&-; do
-        echo "T tick" >&4 || break
-    done 2>/dev/null
+    while sleep @RETRY@; do
+        echo "T tick" 2>/dev/null >&4 || break
+    done
     exec 4>&-
     fetcher='' relay='' ticker=''
     turn_clock
@@ -132,7 +134,7 @@ turn_tick() {
 
 turn_ticker() {
     [ -z "$ticker" ] || { kill -KILL "$ticker" && wait "$ticker"; } 2>/dev/null
-    turn_tick </dev/null >/dev/null &
+    turn_tick &
     ticker=$!
     ticked=$now
 }
@@ -171,7 +173,7 @@ turn_release() {
     turn_ticker
     attempt=$((attempt + 1))
     for second in 1 2 3; do
-        turn_fetch "$DEVICESHARE_AGENT/turn/over?token=$token" </dev/null | turn_relay "$attempt" >&4 2>/dev/null 3<&- 6>&- &
+        turn_fetch "$DEVICESHARE_AGENT/turn/over?token=$token" | turn_relay "$attempt" &
         relay=$!
         while read -r number word rest <&3; do
             case "$number $word" in
@@ -201,6 +203,7 @@ turn_finish() { # $1: the exit status for the shell that waits, "" where it isn'
 
 # The companion of $cmd. Knows from $held whether it was told to go.
 turn_companion() {
+    exec 5<&- >/dev/null
     trap '' HUP INT QUIT TERM PIPE
     attempt=0
     turn_pipe "$held$now" || turn_finish 125
@@ -295,7 +298,7 @@ turn_as_init() {
     turn_become "$@" &
     cmd=$!
     turn_look "$cmd" && born=$started
-    turn_companion 5<&- &
+    turn_companion &
     companion=$!
     exec 5<&- 6>&-
     for name in HUP INT QUIT TERM USR1 USR2 WINCH; do
@@ -344,7 +347,7 @@ turn_main() {
     arrival=$now held=0 fetcher='' relay='' ticker=''
     [ "$cmd" != 1 ] || turn_as_init "$@"
     [ "$group" != "$cmd" ] || prefix='' # its group is the companion's as well
-    (turn_companion 5<&- >/dev/null &)
+    (turn_companion &)
     turn_become "$@"
 }
 
