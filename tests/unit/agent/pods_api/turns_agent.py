@@ -27,7 +27,9 @@ from deviceshare.loops.agent.ports import NodePod
 from deviceshare.loops.agent.referee import Referee
 
 POD = msgspec.convert({"metadata": {"name": "pod", "namespace": "default", "uid": "uid-of-pod"}}, NodePod)
-LEDGER = msgspec.convert({"metadata": {"name": "n1"}, "spec": {"claims": {"uid-of-team": {"group": "team"}}}}, NodeDevices)
+LEDGER = msgspec.convert(
+    {"metadata": {"name": "n1"}, "spec": {"claims": {"uid-of-team": {"group": "team"}}}}, NodeDevices
+)
 
 
 class OneCaller:
@@ -56,7 +58,7 @@ async def main(port: int, directory: str, *, blind: bool) -> None:
     proc = Path("/proc")
     metrics, records = AgentMetrics(), TurnRecords(Path(directory), *boot_and_namespace(proc))
     referee = Referee(Blind() if blind else AnybodysProcesses(proc), records, metrics)
-    api = TurnsApi(referee, cast(Callers, OneCaller()), Streams())
+    api = TurnsApi(referee, cast("Callers", OneCaller()), Streams())
 
     async def view(_: web.Request) -> web.StreamResponse:
         return plain(msgspec.json.encode(referee.view()).decode())
