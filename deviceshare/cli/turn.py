@@ -85,7 +85,7 @@ def turn(priority: int, timeout: int | None, slice_: int, signal_: signal.Signal
             f"{contract.AGENT_VARIABLE} is not set: it is in containers of pods that deviceshare's webhook admitted"
         )
     if shutil.which(command[0]) is None:
-        raise TurnFailed(f"{command[0]}: not found", NOT_FOUND)
+        raise NoSuchProgram(f"{command[0]}: not found")
     from deviceshare.cli.turn_client import TurnClient, TurnWish  # noqa: PLC0415 - the others don't need aiohttp
 
     wish = TurnWish(priority=priority, timeout=timeout, slice=slice_, signal=signal_)
@@ -95,6 +95,10 @@ def turn(priority: int, timeout: int | None, slice_: int, signal_: signal.Signal
 class TurnFailed(click.ClickException):
     """CMD was not run."""
 
-    def __init__(self, message: str, exit_code: int = FAILED) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = FAILED
+
+
+class NoSuchProgram(TurnFailed):
+    """There is no CMD."""
+
+    exit_code = NOT_FOUND
