@@ -54,8 +54,16 @@ class TurnProcesses:
         return Witness(found[0], started, pod_uid) if len(found) == 1 else None
 
     def _ended(self, witnesses: Collection[Witness]) -> set[Witness]:
+        suspects = {witness for witness in witnesses if not self._runs(witness)}
+        if not suspects:
+            return suspects
         seen = {each.pid: each for each in self._walk()}
-        return {witness for witness in witnesses if not self._is_left(witness, seen)}
+        return {witness for witness in suspects if not self._is_left(witness, seen)}
+
+    def _runs(self, witness: Witness) -> bool:
+        """Whether the first process of the turn itself runs, which is all that has to be known of most."""
+        process = _process(witness.pid, self._read(witness.pid, "stat"))
+        return process is not None and process.runs and process.started == witness.started
 
     def _is_left(self, witness: Witness, seen: dict[int, SeenProcess]) -> bool:
         first = seen.get(witness.pid)

@@ -188,15 +188,13 @@ class TurnClient:
         """What CMD left running in its own process group ends with it."""
         if not self._own_group:
             return
-        for number, seconds in ((signal.SIGTERM, float(KILL)), (signal.SIGKILL, 0.0)):
-            until = _now() + seconds
-            try:
-                os.killpg(self._process.pid, number)
-                while _now() < until:
-                    await asyncio.sleep(_LOOK_SECONDS)
-                    os.killpg(self._process.pid, 0)
-            except OSError:
-                return  # nothing is left
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not _runs(self._process.pid):
+                return
+            self._signal(number, group=True)
+            until = _now() + KILL
+            while _runs(self._process.pid) and _now() < until:
+                await asyncio.sleep(_LOOK_SECONDS)
 
     async def _release(self, session: aiohttp.ClientSession) -> None:
         timeout = aiohttp.ClientTimeout(total=_RELEASE_SECONDS)
@@ -218,8 +216,20 @@ def _now() -> float:
 
 
 def _started(pid: int) -> int:
-    """Field 22 of /proc/PID/stat (proc_pid_stat(5)); 0 where it has ended."""
+    """When the process started, in clock ticks since the node booted; 0 where it has ended."""
+    fields = _stat(Path(f"/proc/{pid}"))
+    return int(fields[19]) if fields else 0
+
+
+def _runs(group: int) -> bool:
+    """Whether anything in the process group still runs; the dead that nobody reaped don't."""
+    stats = map(_stat, Path("/proc").glob("[0-9]*"))
+    return any(fields[2] == str(group) and fields[0] not in ("Z", "X") for fields in stats if fields)
+
+
+def _stat(process: Path) -> list[str]:
+    """The fields of /proc/PID/stat from the third on (proc_pid_stat(5)); none where it has ended."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+        return (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return 0
+        return []

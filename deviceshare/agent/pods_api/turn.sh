@@ -157,13 +157,21 @@ turn_signal() { # $1: a signal, $2: to the process group as well, if CMD has one
     fi
 }
 
+turn_left() { # Whether anything in CMD's process group still runs; the dead that nobody reaped don't.
+    for each in /proc/[0-9]*; do
+        turn_look "${each#/proc/}" && [ "$group" = "$cmd" ] || continue
+        case $state in Z* | X*) ;; *) return 0 ;; esac
+    done
+    return 1
+}
+
 # What CMD left running in its own process group ends with it.
 turn_sweep() {
     case $prefix in *setsid) ;; *) return 0 ;; esac
-    kill -TERM "-$cmd" 2>/dev/null || return 0
+    turn_left && kill -TERM "-$cmd" 2>/dev/null || return 0
     for second in @KILLS@; do
         sleep 1
-        kill -0 "-$cmd" 2>/dev/null || return 0
+        turn_left || return 0
     done
     kill -KILL "-$cmd" 2>/dev/null
 }

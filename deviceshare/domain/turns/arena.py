@@ -1,8 +1,8 @@
 """An arena: the players that take turns with each other, of whom one at most has the turn.
 
 A state machine on plain values: time and what the node's kernel shows are passed in. Never two hold the turn: it is
-free again only when its holder released it, when a lost holder's processes are seen to have ended, or, where they can't
-be seen, when the grace for it has passed.
+free again only when its holder released it, when its processes are seen to have ended, or, where they can't be seen, when
+the grace of a lost holder has passed.
 """
 
 from enum import Enum, auto
@@ -70,8 +70,8 @@ class Arena:
             self.holding = None
 
     def ended(self, key: tuple[str, str]) -> None:
-        """The node's kernel shows no process of this turn any more. What is connected speaks for itself."""
-        if self.holding and self.holding.player.key == key and self.holding.connection is None:
+        """The node's kernel shows no process of this turn any more, whatever is connected."""
+        if self.holding and self.holding.player.key == key:
             self.holding = None
 
     def next(self, now: float) -> Waiting | None:

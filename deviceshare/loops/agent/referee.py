@@ -114,7 +114,7 @@ class Referee:
         await self._take_over()
         while True:
             self._hurry.clear()
-            await self._look_for_the_lost()
+            await self._look_at_processes()
             self._settle()
             self._beat()
             try:
@@ -189,16 +189,20 @@ class Referee:
     def _lease(self, player: Player) -> float:
         return LEASE_SEEN if player.witness and self._records else LEASE_UNSEEN
 
-    async def _look_for_the_lost(self) -> None:
-        lost = {
+    async def _look_at_processes(self) -> None:
+        """Frees turns whose processes have ended, be they lost or connected: a client may be stopped."""
+        seen = {
             holding.player.witness: (arena, holding.player.key)
             for arena in self._arenas.values()
-            if (holding := arena.holding) and holding.connection is None and holding.player.witness
+            if (holding := arena.holding) and holding.player.witness
         }
-        if lost:
-            for witness in await self._processes.ended(lost.keys()):
-                arena, key = lost[witness]
-                arena.ended(key)
+        if not seen:
+            return
+        for witness in await self._processes.ended(seen.keys()):
+            arena, key = seen[witness]
+            arena.ended(key)
+            if seat := self._seats.get(key):
+                seat.close()
 
     def _settle(self) -> None:
         """Gives every turn that can be given, once it is recorded."""

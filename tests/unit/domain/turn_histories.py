@@ -135,9 +135,9 @@ class History:
             program.alive = program.works
 
     def look(self, program: Program) -> None:
-        """The agent looks at the processes of a lost holder."""
+        """The agent looks at the processes of the holder."""
         holding = self.arena.holding
-        if self.sight and holding and holding.connection is None:
+        if self.sight and holding:
             owner = self.programs[int(holding.player.token)]
             if not owner.alive:
                 self.arena.ended(holding.player.key)
