@@ -115,15 +115,17 @@ def test_a_stopped_client_keeps_the_turn(table: Rig, holding: "subprocess.Popen[
     assert 0 < last.first - first.last < BUDGET
 
 
-def test_a_killed_agents_successor_knows_the_holder(table: Rig, holding: "subprocess.Popen[bytes]") -> None:
+def test_a_killed_agents_successor_knows_the_holder(table: Rig) -> None:
     """Though `b` asks it first."""
+    holding = table.work("a", 120)
+    eventually(lambda: "a" in table.runs())
     table.kill_agent()
     other = table.work("b", 5)
     time.sleep(1)
     table.start_agent()
     assert (holding.wait(30), other.wait(30)) == (0, 0)
     seen = table.runs()
-    assert seen["a"].lines == 40
+    assert seen["a"].lines == 120
     assert 0 < seen["b"].first - seen["a"].last < BUDGET
 
 

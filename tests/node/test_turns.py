@@ -91,7 +91,7 @@ def inside(cluster: Cluster, name: str, command: str) -> str:
 def take_turn(cluster: Cluster, name: str, lines: int, flags: str = "") -> None:
     """Starts a program in the pod's container that wants the turn; doesn't wait for it."""
     call = f"wget -qO- $DEVICESHARE_AGENT/turn.sh | sh -s -- {flags} -- sh -c '{WORK}' {name} {lines}"
-    inside(cluster, name, f"({call}; echo status $?) >/tmp/said 2>&1 </dev/null &")
+    inside(cluster, name, f"({call}; echo status $?) >/witness/said-$HOSTNAME 2>&1 </dev/null &")
 
 
 def runs(cluster: Cluster) -> dict[str, Run]:
@@ -117,7 +117,7 @@ def begun(cluster: Cluster) -> None:
     """`a` has the turn, and `b` waits for it."""
     cluster.eventually(lambda: "a" in runs(cluster))
     take_turn(cluster, "b", 5)
-    cluster.eventually(lambda: "waiting for the turn" in inside(cluster, "b", "cat /tmp/said"))
+    cluster.eventually(lambda: "waiting for the turn" in inside(cluster, "b", "cat /witness/said-$HOSTNAME"))
 
 
 def kill(cluster: Cluster, name: str, pattern: str) -> None:
@@ -135,7 +135,7 @@ def test_programs_of_a_group_take_turns(cluster: Cluster, agent: Agent) -> None:
     take_turn(cluster, "a", 30)
     begun(cluster)
     call = f"wget -qO- $DEVICESHARE_AGENT/turn.sh | sh -s -- --priority 5 -- sh -c '{WORK}' preferred 5"
-    inside(cluster, "a", f"({call}) >/tmp/more 2>&1 </dev/null &")
+    inside(cluster, "a", f"({call}) >/witness/more 2>&1 </dev/null &")
 
     first, last = both_ran(cluster, 5)
 
@@ -144,7 +144,7 @@ def test_programs_of_a_group_take_turns(cluster: Cluster, agent: Agent) -> None:
     assert between.first - first.last < BUDGET and last.first - between.last < BUDGET
     assert (first.lines, between.lines) == (30, 5)
     assert "status 0" in cluster.eventually(
-        lambda: inside(cluster, "b", "cat /tmp/said"), lambda said: "status" in said
+        lambda: inside(cluster, "b", "cat /witness/said-$HOSTNAME"), lambda said: "status" in said
     )
 
 
