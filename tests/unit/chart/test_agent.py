@@ -188,16 +188,17 @@ def test_a_placeholder_is_a_pod_that_an_agent_takes_for_one_and_that_stays() -> 
 
 
 def test_an_agent_has_no_more_of_its_node_than_it_needs() -> None:
-    """Its processes, its addresses, and some directories to read; no capability, no way to write."""
+    """Its processes, its addresses, some directories to read, and one to write; no capability."""
     spec = pod()
 
     assert spec["hostPID"]
     assert spec["hostNetwork"]
     assert "hostIPC" not in spec
-    [volume, *specifications] = spec["volumes"]
+    [volume, turns, *specifications] = spec["volumes"]
     assert volume["hostPath"] == {"path": "/var/lib/kubelet/pod-resources", "type": "Directory"}
     assert [each["hostPath"]["path"] for each in specifications] == ["/etc/cdi", "/var/run/cdi"]
-    assert {mount["readOnly"] for mount in container()["volumeMounts"]} == {True}
+    assert turns["hostPath"] == {"path": "/run/deviceshare", "type": "DirectoryOrCreate"}
+    assert [mount["name"] for mount in container()["volumeMounts"] if not mount.get("readOnly")] == ["turns"]
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container()["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -210,7 +211,7 @@ def test_an_agent_has_no_more_of_its_node_than_it_needs() -> None:
 def test_another_kubelets_directory_is_mounted_where_the_agent_looks() -> None:
     """As with k0s and its kin."""
     values = {"agent": {"kubeletDirectory": "/var/lib/k0s/kubelet", "cdiDirectories": []}}
-    [mount], [volume] = container(values)["volumeMounts"], pod(values)["volumes"]
+    [mount, _], [volume, _] = container(values)["volumeMounts"], pod(values)["volumes"]
 
     assert volume["hostPath"]["path"] == "/var/lib/k0s/kubelet/pod-resources"
     assert f"--pod-resources={mount['mountPath']}/kubelet.sock" in container(values)["args"]
