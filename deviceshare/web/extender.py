@@ -18,7 +18,7 @@ from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Filtered, Fleet
-from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle
+from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle, request_of
 from deviceshare.loops.ports import ApiError, Mirror
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.web.extender_api import (
@@ -54,7 +54,7 @@ class Binds(Protocol):
 
     def remember(self, pod: Pod) -> None: ...
 
-    def groupless(self, uid: str) -> bool: ...
+    def deviceless(self, uid: str) -> bool: ...
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
 
@@ -85,7 +85,7 @@ class Extender:
         names, whole = named_nodes(arguments)
         pod = self.guard(arguments.pod)
         self.binder.remember(pod)
-        if not pod.group and not pod.left_out:
+        if not pod.wants_devices and not pod.left_out:
             return _json(filter_result(names, {}, whole))
         if not self.ready():
             return _json(error_result(STARTING), "not-ready")
@@ -93,24 +93,25 @@ class Extender:
         return _json(filter_result(fits, refused, whole), "ok" if fits else "no-fit")
 
     def _place(self, pod: Pod, names: Sequence[str]) -> Filtered:
-        group = self.groups.get(pod.group)
-        obstacle = pod_obstacle(pod, group)
-        if obstacle or group is None:
+        group = self.groups.get(pod.group) if pod.group else None
+        request, obstacle = request_of(pod, group), pod_obstacle(pod, group)
+        if obstacle or request is None:
             return Filtered([], {obstacle or missing(pod): list(names)})
-        return self.fleet.filter(group.request, names)
+        return self.fleet.filter(request, names)
 
     async def _prioritize(self, body: bytes) -> web.Response:
         arguments = ARGUMENTS.decode(body)
         names, _ = named_nodes(arguments)
-        group = self.groups.get(arguments.pod.group) if arguments.pod.group else None
-        scores = self.fleet.prioritize(group.request, names) if group else dict.fromkeys(names, 0)
+        pod = arguments.pod
+        request = request_of(pod, self.groups.get(pod.group) if pod.group else None)
+        scores = self.fleet.prioritize(request, names) if request else dict.fromkeys(names, 0)
         return _json(scores_result(scores))
 
     async def _preempt(self, body: bytes) -> web.Response:
         """Allows evictions only on nodes that pass filter already: evicting a pod releases no device of a claim."""
         asked = PREEMPTION.decode(body)
         pod, victims = self.guard(asked.pod), asked.victims
-        if not pod.group and not pod.left_out:
+        if not pod.wants_devices and not pod.left_out:
             return _json(preemption_result(victims))
         if not self.ready():
             # Preemption's result has no field `Error`. At any status but 200 kube-scheduler evicts no pod.
@@ -120,7 +121,7 @@ class Extender:
 
     async def _bind(self, body: bytes) -> web.Response:
         asked = BINDING.decode(body)
-        if not self.ready() and not self.binder.groupless(asked.pod_uid):
+        if not self.ready() and not self.binder.deviceless(asked.pod_uid):
             return _json(error_result(STARTING), "not-ready")
         try:
             await self.binder.bind(asked.pod_namespace, asked.pod_name, asked.pod_uid, asked.node)

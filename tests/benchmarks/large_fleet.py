@@ -89,7 +89,7 @@ class NoBinds:
     def remember(self, pod: Pod) -> None:
         """Nothing is bound later."""
 
-    def groupless(self, uid: str) -> bool:
+    def deviceless(self, uid: str) -> bool:
         return False
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:

@@ -29,10 +29,11 @@ class PodGuard:
 
     def __call__(self, pod: Pod) -> Pod:
         meta = pod.metadata
-        if meta.namespace not in self.left_out or not (_ours(meta.labels) or _ours(meta.annotations)):
+        named = _ours(meta.labels) or _ours(meta.annotations)
+        if meta.namespace not in self.left_out or not (named or pod.share):
             return pod
         bare = replace(meta, labels=_others(meta.labels), annotations=_others(meta.annotations))
-        return replace(pod, metadata=bare, left_out=pod.group or meta.labels.get(contract.GROUP, ""))
+        return replace(pod, metadata=bare, left_out=pod.holder_name or meta.labels.get(contract.GROUP, ""))
 
 
 def left_out(webhook: Mapping[str, Any]) -> frozenset[str]:

@@ -173,6 +173,14 @@ def claim_patch(ledger: NodeDevices, uid: str, claim: Claim) -> Patch:
     return _patch(ledger, uid, _claim_json(claim))
 
 
+def claims_patch(ledger: NodeDevices, claims: Mapping[str, Claim]) -> Patch:
+    """Writes several claims by their holders' UIDs, if nobody wrote the ledger meanwhile."""
+    return {
+        "metadata": {"resourceVersion": ledger.metadata.resource_version},
+        "spec": {"claims": {uid: _claim_json(claim) for uid, claim in claims.items()}},
+    }
+
+
 def former_patch(ledger: NodeDevices, uid: str, former: Iterable[Device]) -> Patch:
     """Sets the claim's former devices."""
     return _patch(ledger, uid, {"former": as_json(former) or None})

@@ -22,7 +22,7 @@ class Pod(Struct, frozen=True, rename="camel"):
     spec: PodSpec = field(default_factory=PodSpec)
     status: PodStatus = field(default_factory=PodStatus)
     left_out: str = ""
-    """The group named by a pod that can't be trusted (pod_guard.py). No API server sends this field."""
+    """The name of the holder, for a pod that can't be trusted (pod_guard.py). No API server sends this field."""
 
     @property
     def group(self) -> str:
@@ -61,6 +61,12 @@ class Pod(Struct, frozen=True, rename="camel"):
     def sharer(self) -> Holder:
         """The pod as a holder of shares."""
         return Holder(self.metadata.uid, POD, self.metadata.key)
+
+    @property
+    def share_uid(self) -> str:
+        """The UID of the pod whose shares it got at its binding, which is its own unless it is an impostor, or ""."""
+        annotations = self.metadata.annotations
+        return annotations.get(contract.POD_UID, "") if contract.SHARES in annotations else ""
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -113,8 +119,7 @@ class Pod(Struct, frozen=True, rename="camel"):
     def holds(self, uid: str, node: str) -> bool:
         """Whether the pod may hold devices of the holder with this UID on the node."""
         known = bool(self.holder_uid) or not self.metadata.hides("metadata.annotations")
-        mine = self.holder_uid == uid or (self.metadata.uid == uid and bool(self.holder_uid))
-        return self.lives_on(node) and (mine or not known)
+        return self.lives_on(node) and (uid in (self.holder_uid, self.share_uid) or not known)
 
     @property
     def pending(self) -> bool:

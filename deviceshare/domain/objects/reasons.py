@@ -25,6 +25,7 @@ class ReasonKind(StrEnum):
     DEVICES_OPAQUE = "DevicesOpaque"
     DEVICES_WITHHELD = "DevicesWithheld"
     TOO_FULL = "TooFewDevices"
+    MEMORY_UNKNOWN = "DeviceMemoryUnknown"
     GROUP_ELSEWHERE = "GroupElsewhere"
     CLAIM_RELEASING = "ClaimReleasing"
 

@@ -5,14 +5,16 @@ All or nothing: a request for several resources gets all of them on one node, or
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import Link
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import topology
-from deviceshare.domain.placement.device_states import device_states, free_devices
+from deviceshare.domain.placement.device_state import DeviceState, Use
+from deviceshare.domain.placement.device_states import device_states, free_devices, held_by
+from deviceshare.domain.placement.rooms import Room
 from deviceshare.domain.wording import listed
 
 MAX_SCORE = 10
@@ -25,11 +27,24 @@ class Available(NamedTuple):
     devices: Devices
     links: list[Link]
     """How the node's devices are joined, as far as its agent reports."""
+    rooms: tuple[tuple[Device, Room], ...] = ()
+    """What is left for shares, of each device that serves any."""
 
 
-def available(ledger: NodeDevices) -> Available:
-    """What nobody holds, by the ledger."""
-    return Available(free_devices(device_states(ledger)), ledger.hardware.links)
+def available(ledger: NodeDevices, within: str = "") -> Available:
+    """What nobody holds, by the ledger; with the rooms of the devices of the group `within`, or of nobody's."""
+    states = device_states(ledger)
+    return Available(free_devices(states), ledger.hardware.links, rooms(states, within))
+
+
+def rooms(states: Iterable[DeviceState], within: str = "") -> tuple[tuple[Device, Room], ...]:
+    """What is left for shares of nobody's devices, or of those that the group with this UID holds."""
+    if within:
+        return tuple((state.device, state.room_within(within)) for state in held_by(states, within))
+    return tuple((state.device, state.room) for state in states if state.use in _SHAREABLE and not state.barriers)
+
+
+_SHAREABLE: Final = (Use.FREE, Use.SHARED)
 
 
 def shortage(request: Request, free: Mapping[str, int], total: Mapping[str, int]) -> str:

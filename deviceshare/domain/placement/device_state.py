@@ -1,16 +1,18 @@
-"""DeviceState: who uses a device, its health, and every reason why no group gets it.
+"""DeviceState: who uses a device, its health, every reason why nobody gets it, and how much of it is left for shares.
 
 Use and health are two dimensions: an unhealthy GPU on which a group trains is held *and* unhealthy.
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.domain.objects.ledger import Claim
+from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.placement.rooms import Room, capacity, used
 
 
 class Use(StrEnum):
@@ -18,6 +20,8 @@ class Use(StrEnum):
 
     HELD = "held"
     """A group has it, by its claim."""
+    SHARED = "shared"
+    """Pods have shares of it, by their claims."""
     RELEASING = "releasing"
     """Its claim is being released; the last pods of the group may still use it."""
     FORMER = "former"
@@ -33,10 +37,10 @@ class Use(StrEnum):
     UNUSABLE = "unusable"
     """Nobody's, and nobody gets it: it is unhealthy or lost, or its ledger can't be read."""
     FREE = "free"
-    """Nobody's, and a group may get it now."""
+    """Nobody's, and a group or shares may get it now, as far as it serves these."""
 
 
-ALLOCATED: Final = frozenset({Use.HELD, Use.RELEASING, Use.FORMER, Use.PLUGIN})
+ALLOCATED: Final = frozenset({Use.HELD, Use.SHARED, Use.RELEASING, Use.FORMER, Use.PLUGIN})
 """Uses of devices that somebody has."""
 
 
@@ -54,6 +58,19 @@ class Health(StrEnum):
     def sound(self) -> bool:
         """Whether the device is there and not known to be unhealthy."""
         return self is Health.HEALTHY or self is Health.UNKNOWN
+
+
+class Sharer(NamedTuple):
+    """A pod that has a part of the device."""
+
+    uid: str
+    claim: Claim
+    shares: tuple[Share, ...]
+    """Of this device."""
+
+
+SERVES_SHARES: Final = "shares"
+SERVES_GROUPS: Final = "groups"
 
 
 class DeviceState(Struct, frozen=True):
@@ -78,11 +95,32 @@ class DeviceState(Struct, frozen=True):
     """Why it isn't for groups, whoever has it."""
     left: bool = False
     """Whether the device plugin may allocate it to any pod next."""
+    memory_mib: int = 0
+    """0 where it is unknown."""
+    sharers: tuple[Sharer, ...] = ()
+    """The pods with shares of it, sorted by name."""
+    serves: str = ""
+    """SERVES_SHARES or SERVES_GROUPS alone, by the node's annotation; "" for either."""
 
     @property
     def free(self) -> bool:
         """Whether a group may get it now."""
-        return self.use is Use.FREE
+        return self.use is Use.FREE and self.serves != SERVES_SHARES
+
+    @property
+    def room(self) -> Room:
+        """What of it is left for shares of pods without a group."""
+        usable = self.use is Use.FREE or (self.use is Use.SHARED and not self.barriers)
+        return self._room("") if usable and self.serves != SERVES_GROUPS else self._room("")._replace(free=0)
+
+    def room_within(self, uid: str) -> Room:
+        """What of it is left for shares of the group that holds it, by the group's UID."""
+        return self._room(uid)
+
+    def _room(self, within: str) -> Room:
+        mine = [each for each in self.sharers if each.claim.within == within]
+        taken = sum(used(each.shares, self.memory_mib) for each in mine)
+        return Room(self.device.resource, self.memory_mib, capacity(self.memory_mib) - taken)
 
     @property
     def lost(self) -> bool:

@@ -6,11 +6,21 @@ Code that chooses, counts or shows devices reads the facts here, and decides non
 from collections.abc import Iterable
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device, Devices, Identity
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
-from deviceshare.domain.placement.device_state import DeviceState, Health, Use
+from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.placement.device_state import (
+    SERVES_GROUPS,
+    SERVES_SHARES,
+    DeviceState,
+    Health,
+    Sharer,
+    Use,
+)
 
 
 def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
@@ -25,7 +35,9 @@ def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
     there = {device: device.identity for device in (*ledger.devices, *kept_out)}
     present = set(there.values())
     named = _Names(ledger, there, {part.device: key for key, part in lost.items() if key not in present})
-    held, holders = _held(ledger, named), _holders(ledger, named)
+    held, holders, sharers = _held(ledger, named), _holders(ledger, named), _sharers(ledger, named)
+    serves = {named.find(device): SERVES_SHARES for device in ledger.status.for_shares}
+    serves |= {named.find(device): SERVES_GROUPS for device in ledger.status.for_groups}
     pods, placeholders = _allocated(hardware, named)
     states = []
     for device, identity in named.devices.items():
@@ -37,8 +49,10 @@ def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
         if use is None:
             barred = not health.sound or bool(ledger.metadata.unreadable)
             use = _unclaimed(part, pod, withheld=identity in withheld, left=left, barred=barred)
-        mine, why = holders.get(identity, frozenset()), withheld.get(identity, "")
-        states.append(DeviceState(device, use, health, uid, claim, mine, part, pod, kept, why, left))
+        mine, why, size = holders.get(identity, frozenset()), withheld.get(identity, ""), ledger.memory_of(device)
+        pods_with_shares, only = tuple(sharers.get(identity, ())), serves.get(identity, "")
+        shared = pods_with_shares, only
+        states.append(DeviceState(device, use, health, uid, claim, mine, part, pod, kept, why, left, size, *shared))
     return tuple(sorted(states, key=attrgetter("device")))
 
 
@@ -117,10 +131,18 @@ class _Names:
         return identity
 
 
-def _held(ledger: NodeDevices, named: _Names) -> dict[Identity, tuple[Use, str, Claim]]:
-    """Who has which device by a claim; a claim's devices count before another's former ones."""
-    held: dict[Identity, tuple[Use, str, Claim]] = {}
+def _held(ledger: NodeDevices, named: _Names) -> dict[Identity, tuple[Use, str, Claim | None]]:
+    """Who has which device by a claim: a group before shares, and what is held before what is former.
+
+    Of a shared device nobody in particular is the holder.
+    """
+    held: dict[Identity, tuple[Use, str, Claim | None]] = {}
+    for claim in ledger.claims.values():
+        if claim.shares and claim.within not in ledger.claims:
+            held |= {named.add(device): (Use.SHARED, "", None) for device in claim.devices}
     for uid, claim in ledger.claims.items():
+        if claim.shares:
+            continue
         use = Use.RELEASING if claim.releasing else Use.HELD
         held |= {named.add(device): (use, uid, claim) for device in claim.devices}
     for uid, claim in ledger.claims.items():
@@ -136,6 +158,20 @@ def _holders(ledger: NodeDevices, named: _Names) -> dict[Identity, frozenset[str
         for identity in map(named.find, claim.devices):
             holders[identity] = holders.get(identity, frozenset()) | {uid}
     return holders
+
+
+def _sharers(ledger: NodeDevices, named: _Names) -> dict[Identity, list[Sharer]]:
+    """Who has which parts of which device. What a group no longer holds is shared like any other device."""
+    sharers: dict[Identity, list[Sharer]] = {}
+    for uid, claim in sorted(ledger.claims.items(), key=lambda each: (each[1].pod, each[0])):
+        mine: dict[Identity, list[Share]] = {}
+        for share in claim.shares:
+            mine.setdefault(named.find(share.device), []).append(share)
+        within = claim.within if claim.within in ledger.claims else ""
+        counted = claim if claim.within == within else replace(claim, within=within)
+        for identity, shares in mine.items():
+            sharers.setdefault(identity, []).append(Sharer(uid, counted, tuple(shares)))
+    return sharers
 
 
 def _allocated(hardware: Hardware, named: _Names) -> tuple[dict[Identity, str], dict[Identity, str]]:

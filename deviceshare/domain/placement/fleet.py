@@ -10,27 +10,22 @@ shape.
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from deviceshare.domain.objects.devices import Devices, identities
+from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.placement import allocation, join_obstacles
+from deviceshare.domain.placement import allocation, join_obstacles, sharing
+from deviceshare.domain.placement.assumptions import Assumption, left_of, touched
 from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.node_selections import Selections
 from deviceshare.domain.placement.node_shape import Shape, counts, opaque
+from deviceshare.domain.placement.rooms import Room
 
 T = TypeVar("T")
-
-
-class Assumption(NamedTuple):
-    """Devices that a bind under way takes on a node."""
-
-    node: str
-    devices: Devices
 
 
 class Filtered(NamedTuple):
@@ -109,16 +104,19 @@ class Fleet:
         if not pods:
             del self._living[uid]
 
-    def assume(self, uid: str, node: str, devices: Devices) -> None:
+    def assume(self, uid: str, taken: Assumption) -> None:
         """Takes devices in memory for the holder `uid` while a bind writes its claim."""
         self.forget(uid)
-        self._assumed[uid] = Assumption(node, devices)
-        self._reshape(node)
+        self._assumed[uid] = taken
+        self._reshape(taken.node)
 
     def forget(self, uid: str) -> None:
         """Drops an assumption: its bind failed, or the mirrors show its outcome."""
         if gone := self._assumed.pop(uid, None):
             self._reshape(gone.node)
+
+    def _assumed_on(self, name: str) -> list[Assumption]:
+        return [each for each in self._assumed.values() if each.node == name]
 
     def assumed(self, uid: str) -> Assumption | None:
         """The bind under way for the holder with this UID, if any."""
@@ -157,13 +155,28 @@ class Fleet:
 
     def free(self, name: str) -> Devices:
         """Devices of the node that neither a claim nor an assumption holds."""
-        assumed = identities(d for a in self._assumed.values() if a.node == name for d in a.devices)
+        assumed = touched(self._assumed_on(name))
         return tuple(device for device in free_devices(self.states(name)) if device.identity not in assumed)
 
-    def available(self, name: str) -> allocation.Available:
+    def rooms(self, name: str, within: str = "") -> tuple[tuple[Device, Room], ...]:
+        """What is left for shares of the devices of the group with the UID `within`, or of nobody's."""
+        left, assumed = allocation.rooms(self.states(name), within), self._assumed_on(name)
+        return tuple((device, left_of(room, device, assumed, within)) for device, room in left) if assumed else left
+
+    def available(self, name: str, within: str = "") -> allocation.Available:
         """What of the node neither a claim nor an assumption holds."""
         ledger = self._ledgers.get(name) or NodeDevices()
-        return allocation.Available(self.free(name), ledger.hardware.links)
+        return allocation.Available(self.free(name), ledger.hardware.links, self.rooms(name, within))
+
+    def largest(self, resources: Collection[str]) -> int:
+        """MiB of the largest device of these resources on a shared node; 0 where that of some device is unknown."""
+        sizes = [
+            state.memory_mib
+            for node in self.shared_nodes()
+            for state in self.states(node.metadata.name)
+            if state.offered and state.device.resource in resources
+        ]
+        return max(sizes) if sizes and all(sizes) else 0
 
     def home(self, request: Request) -> str:
         """The one node the holder's next pod may go to, or "" where any may do.
@@ -191,7 +204,7 @@ class Fleet:
         refused = {join_obstacles.elsewhere(request.holder, home): others} if others else {}
         if len(others) == len(asked):
             return Filtered([], refused)
-        if reason := self.joining_obstacle(request, home):
+        if reason := self.joining_obstacle(request, home) or self.share_obstacle(request, home):
             return Filtered([], {reason: [home], **refused})
         return Filtered([home], refused)
 
@@ -229,18 +242,32 @@ class Fleet:
             or join_obstacles.joining_obstacle(self._ledgers[home], self.states(home), request.holder)
         )
 
+    def share_obstacle(self, request: Request, home: str) -> Reason | None:
+        """Why the node has no room for the request's share, unless its claim is there already."""
+        ledger, sharer = self._ledgers.get(home), request.sharer or request.holder
+        if not request.share or (ledger and sharer.uid in ledger.claims):
+            return None
+        within = request.holder.uid if request.sharer else ""
+        return sharing.shortage(request.share, [room for _, room in self.rooms(home, within)])
+
     def obstacle(self, name: str) -> Reason | None:
         """Why no group at all fits on the node."""
         return self._shapes[name].obstacle if name in self._shapes else join_obstacles.NOT_SHARED
 
     def opacity(self, request: Request, name: str) -> Reason | None:
         """Why no device of the node can be said to be free for the request; see `opaque`."""
-        return join_obstacles.opaque_reason(self.opaque(name) & request.resources.keys())
+        opaque = self.opaque(name) & set(request.wants)
+        return join_obstacles.opaque_reason(opaque) if opaque == set(request.wants) or request.resources else None
 
     def prioritize(self, request: Request, names: Iterable[str]) -> dict[str, int]:
         """The score of each named node for the request, 0 to 10 (allocation.scores)."""
-        wants = request.resources
-        free = {name: shape.room(wants) if (shape := self._shapes.get(name)) else 0 for name in names}
+        free: dict[str, int] = {}
+        known: dict[int, int] = {}
+        for name in names:
+            shape = self._shapes.get(name)
+            if shape and id(shape) not in known:
+                known[id(shape)] = shape.preference(request)
+            free[name] = known[id(shape)] if shape else 0
         return allocation.scores(request.strategy, free)
 
     def _reshape(self, name: str) -> None:
@@ -248,13 +275,14 @@ class Fleet:
         if node is None and ledger is None:
             self._shapes.pop(name, None)
             return
-        withheld = ledger.status.withheld if ledger else ()
+        withheld, opaque = ledger.status.withheld if ledger else (), self.opaque(name)
         shape = Shape(
             join_obstacles.node_obstacle(name, node, ledger, self._blind_spots),
             counts(self.free(name)),
             counts(state.device for state in self.states(name) if state.offered),
-            self.opaque(name),
+            opaque,
             tuple((each.resource, join_obstacles.withheld_reason(each.resource, each)) for each in withheld),
+            tuple(sorted(room for device, room in self.rooms(name) if device.resource not in opaque)),
         )
         self._shapes[name] = self._interned.setdefault(shape, shape)
 

@@ -9,7 +9,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node, rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import Holder
+from deviceshare.domain.objects.requests import POD, Holder, Request
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
 from deviceshare.domain.placement.device_state import DeviceState
@@ -19,6 +19,7 @@ from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
 
 SHOWN_GATES: Final = 3
+RECREATE_POD: Final = "delete and recreate the pod"
 
 NOT_SHARED: Final = Reason(
     ReasonKind.NODE_NOT_SHARED,
@@ -84,7 +85,8 @@ def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder:
         return Reason(ReasonKind.CLAIM_RELEASING, f"the devices of {holder} are being released")
     mine = held_by(states, holder.uid)
     if unhealthy := unhealthy_among(mine):
-        return Reason(ReasonKind.DEVICES_UNHEALTHY, f"{unhealthy} of {holder}", f"deviceshare rebind {holder.name}")
+        cure = RECREATE_POD if holder.kind == POD else f"deviceshare rebind {holder.name}"
+        return Reason(ReasonKind.DEVICES_UNHEALTHY, f"{unhealthy} of {holder}", cure)
     if fault := handover_fault(ledger, claim):
         return fault
     lost = [state.device for state in mine if state.lost]
@@ -103,18 +105,41 @@ def home_gone(holder: Holder, home: str) -> Reason:
 
 
 def recreating(holder: Holder) -> str:
-    """How a group gets another node, or other devices."""
+    """How a holder gets another node, or other devices."""
+    if holder.kind == POD:
+        return RECREATE_POD
     return f"delete and recreate the group (kubectl delete sdg {holder.name})"
+
+
+def request_of(pod: Pod, group: Group | None) -> Request | None:
+    """What is to be allocated before the pod can be bound: its group's devices, a share, or a share of the group's.
+
+    `group` is the one that it names; None where that doesn't exist, and where it names none.
+    """
+    if pod.group:
+        if group is None:
+            return None
+        return group.request._replace(share=pod.share, sharer=pod.sharer) if pod.share else group.request
+    strategy = pod.metadata.annotations.get(contract.STRATEGY, "binpack")
+    return Request(pod.sharer, {}, strategy, {}, "", pod.share) if pod.share else None
 
 
 def pod_obstacle(pod: Pod, group: Group | None) -> Reason | None:
     """Why the pod can't be bound to any node, whatever is free there."""
     if pod.left_out:
         return left_out(pod)
-    if lacking := pod.lacking(vendors_of(group.spec.resources) if group else ()):
+    share = pod.share
+    if lacking := pod.lacking(vendors_of(group.spec.resources if group else () if pod.group else share.of)):
         return pod_fault(pod) or not_injected(lacking)
+    if share.faults:
+        return Reason(ReasonKind.INVALID_SPEC, f"the share is invalid: {share.faults[0]}", RECREATE_POD)
+    if not pod.group:
+        return Reason(ReasonKind.GATED, f"the pod {behind_gates([pod])}") if pod.gates else None
     if group is None:
         return missing(pod)
+    if share and not set(share.of) & group.spec.resources.keys():
+        text = f"group {group.name} has no devices of which {listed(share.resources)} asks for a part"
+        return Reason(ReasonKind.INVALID_SPEC, text, "ask for a part of the group's devices, or leave one of both out")
     if group.deleting:
         text = f"group {pod.group} is being deleted and takes no pods"
         return Reason(ReasonKind.GROUP_DELETING, text, "recreate it when it is gone")
@@ -126,7 +151,7 @@ def pod_obstacle(pod: Pod, group: Group | None) -> Reason | None:
 def not_injected(lacking: Iterable[str]) -> Reason:
     """Why a pod can't be bound that lacks these parts of the injection."""
     text = f"deviceshare's webhook did not inject {listed(lacking)}, so its containers could see other devices"
-    return Reason(ReasonKind.NOT_INJECTED, text, "delete and recreate the pod")
+    return Reason(ReasonKind.NOT_INJECTED, text, RECREATE_POD)
 
 
 def missing(pod: Pod) -> Reason:
@@ -151,7 +176,8 @@ def left_out(pod: Pod) -> Reason:
     namespace = pod.metadata.namespace
     return Reason(
         ReasonKind.NAMESPACE_LEFT_OUT,
-        f"deviceshare's webhooks leave namespace {namespace} out, so none of its pods can join group {pod.left_out}",
+        f"deviceshare's webhooks leave namespace {namespace} out, so none of its pods can"
+        f" {'have shares of devices' if '/' in pod.left_out else f'join group {pod.left_out}'}",
         "create it in another one, or take this one out of webhooks.excludedNamespaces in the chart's values"
         " (--excluded-namespaces)",
     )

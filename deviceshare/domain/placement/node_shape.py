@@ -12,9 +12,11 @@ from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.placement import sharing
 from deviceshare.domain.placement.allocation import shortage
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.join_obstacles import opaque_reason
+from deviceshare.domain.placement.rooms import Room
 
 Counts = tuple[tuple[str, int], ...]
 """Devices by resource, sorted."""
@@ -24,13 +26,15 @@ class Shape(NamedTuple):
     """Equal for nodes on which the same requests fit."""
 
     obstacle: Reason | None
-    """Why no group at all fits."""
+    """Why no device of it can be had at all."""
     free: Counts
     total: Counts
     opaque: frozenset[str]
     """Resources of which pods hold devices through the vendor's device plugin, unknown which."""
     withheld: tuple[tuple[str, Reason], ...] = ()
     """Resources of which the node withholds devices, and why."""
+    rooms: tuple[Room, ...] = ()
+    """What is left for shares, sorted; none of opaque resources."""
 
     def room(self, resources: Container[str]) -> int:
         """How many devices of these resources are free."""
@@ -38,6 +42,8 @@ class Shape(NamedTuple):
 
     def obstacle_to(self, request: Request) -> Reason | None:
         """Why the request doesn't fit."""
+        if not request.resources:
+            return self._obstacle_to_share(request)
         if obstacle := self.obstacle or opaque_reason(self.opaque & request.resources.keys()):
             return obstacle
         total = dict(self.total)
@@ -46,7 +52,32 @@ class Shape(NamedTuple):
                 return reason
         lacks = shortage(request, dict(self.free), total)
         # kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons.
-        return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}") if lacks else None
+        if lacks:
+            return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}")
+        # Which of the free devices the group gets isn't known yet: the share must fit on some of them.
+        whole = [room for room in self.rooms if room.free == room.capacity and room.resource in request.resources]
+        return sharing.shortage(request.share, whole) if request.share else None
+
+    def _obstacle_to_share(self, request: Request) -> Reason | None:
+        share = request.share
+        if obstacle := self.obstacle:
+            return obstacle
+        lacks = sharing.shortage(share, self.rooms)
+        if lacks is None:
+            return None
+        if reason := opaque_reason(self.opaque & set(share.of)):
+            return reason
+        there = {resource for resource, _ in self.total}
+        withheld = (reason for resource, reason in self.withheld if resource in share.of and resource not in there)
+        return next(withheld, lacks)
+
+    def preference(self, request: Request) -> int:
+        """The number by which nodes are compared for the request (allocation.scores): the less, the fuller."""
+        if request.resources:
+            return self.room(request.resources)
+        if request.strategy == sharing.SPREAD:
+            return sum(room.free for room in self.rooms if room.resource in request.share.of)
+        return sharing.tightness(request.share, self.rooms)
 
 
 def counts(devices: Iterable[Device]) -> Counts:

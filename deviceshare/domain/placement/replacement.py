@@ -21,6 +21,7 @@ from deviceshare.domain.placement import topology
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.handover import as_claimed, is_kind, mute, unspeakable
+from deviceshare.domain.wording import listed
 
 
 class Replacement(NamedTuple):
@@ -60,6 +61,8 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Re
         obstacle = ""
         if resource in opaque:
             obstacle = f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
+        elif shared := [each.device for each in states if each.sharers and each.device in map(ledger.present, gone)]:
+            obstacle = f"has pods with shares of {listed(map(str, shared))}, which keep these until they end"
         elif mute(gone, handover) and (why := handover_fault(ledger, claim)):
             obstacle = f"can't be given other devices of node {ledger.node}: {why}"
         elif len(candidates) < count:
@@ -103,6 +106,7 @@ def handover_fault(ledger: NodeDevices, claim: Claim) -> Reason | None:
     if numbered := unspeakable(claim.devices, ledger.status.handover):
         text = f"{numbered[0]} was claimed before its UUID was known, and the node's runtime takes UUIDs only"
         cure = f"delete the group's pods and the group (kubectl delete sdg {claim.holder_name}), and recreate both"
+        cure = "delete and recreate the pod" if claim.pod else cure
         return Reason(ReasonKind.NOT_HANDED_OVER, text, cure)
     return None
 

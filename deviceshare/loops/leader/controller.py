@@ -15,7 +15,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement import counted_devices
+from deviceshare.domain.placement import allocation, counted_devices
 from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.endings import Endings
@@ -85,9 +85,12 @@ class Controller:
         self._term.members.change(change)
         self._waker.change(change)
         for pod in change.sides:
-            if not pod.group:
+            if not pod.wants_devices:
                 continue
-            self._statuses.enqueue_for_pods(pod.group)
+            if pod.group:
+                self._statuses.enqueue_for_pods(pod.group)
+            if pod.share:
+                self._releaser.enqueue_holder(change.key)
             if pod.holder_uid:
                 self._keeper.queue.add(pod.node, COVER_SECONDS)
                 self._rebinder.enqueue_pod(pod)
@@ -95,7 +98,7 @@ class Controller:
                 self._endings.queue.add(change.key)
         old, new = change.old, change.new
         if old and (old.metadata.unreadable or not (new and new.lives)):
-            self._releaser.enqueue_holder(old.group)
+            self._releaser.enqueue_holder(old.holder_name)
 
     def _on_ledger(self, change: ObjectChange[NodeDevices]) -> None:
         self._releaser.change(change)
@@ -103,10 +106,11 @@ class Controller:
         self._keeper.queue.add(change.key)
         for ledger in change.sides:
             for claim in ledger.claims.values():
-                self._statuses.queue.add(claim.group)
+                if claim.group:
+                    self._statuses.queue.add(claim.group)
         self._enqueue_statuses_on(change.key)
         old, new = change.old, change.new
-        if new and not (old and _free(new) <= _free(old)):
+        if new and not (old and _offers_no_more(new, old)):
             self._waker.enqueue_waiting()
 
     def _on_group(self, change: ObjectChange[Group]) -> None:
@@ -138,5 +142,17 @@ def _facets(node: Node) -> tuple[object, ...]:
     return meta.uid, meta.labels, meta.fault, node.ready, listed, counted_devices.count(node)
 
 
-def _free(ledger: NodeDevices) -> set[Device]:
-    return set(free_devices(device_states(ledger)))
+def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:
+    """Whether nothing came free: no device, and no room for shares on any."""
+    now, before = _free(new), _free(old)
+    return all(left <= before.get(what, 0) for what, left in now.items())
+
+
+def _free(ledger: NodeDevices) -> dict[tuple[Device, str], int]:
+    """What is left, by device and by whose it is: the group's UID, or ""."""
+    states = device_states(ledger)
+    within = {claim.within for claim in ledger.claims.values() if claim.within}
+    left = {(device, ""): 1 for device in free_devices(states)}
+    for uid in ("", *within):
+        left |= {(device, f"room {uid}"): room.free for device, room in allocation.rooms(states, uid)}
+    return left

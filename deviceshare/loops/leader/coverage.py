@@ -11,13 +11,13 @@ import structlog
 from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.holdings import Holding
 from deviceshare.domain.placement.replacement import covers
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.protocol import repair
-from deviceshare.loops.protocol.repair import Holding
 from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
@@ -52,10 +52,12 @@ class Coverage:
         pods = await self._term.cluster.list(PODS, label_selector=contract.GROUP)
         here = [pod for pod in pods if pod.lives and pod.node == node and pod.holder_uid and not pod.impostor]
         uncovered = _uncovered(here, ledger)
-        for uid in sorted({pod.holder_uid for pod in uncovered} - ledger.claims.keys()):
-            mine = [pod for pod in here if pod.holder_uid == uid]
-            if await repair.cover(self._term.cluster, ledger, mine):
-                log.warning("Claimed devices of pods without a claim", node=node, holder=str(mine[0].holder))
+        holders = {pod.holder_uid: pod for pod in uncovered if pod.group}
+        holders |= {pod.share_uid: pod for pod in uncovered if pod.shares}
+        for uid in sorted(holders.keys() - ledger.claims.keys()):
+            mine = [pod for pod in here if uid in (pod.holder_uid, pod.share_uid)]
+            if await repair.cover(self._term.cluster, ledger, mine, uid):
+                log.warning("Claimed devices of pods without a claim", node=node, holder=str(holders[uid].holder))
                 return  # The change of the ledger enqueues this node again.
         self._remember(node, uncovered)
 
@@ -82,12 +84,21 @@ class Coverage:
         devices = listed(map(str, pod.devices))
         log.error("Found a pod with devices that others hold", pod=pod.metadata.key, node=pod.node, devices=devices)
         message = (
-            f"the pod uses {devices} of node {pod.node}, which its group does not hold there and others may get:"
+            f"the pod uses {devices} of node {pod.node}, for which it has no claim there, and others may get them:"
             f" delete the pod; kubectl get ndev {pod.node} shows who holds what"
         )
         self._term.recorder.warn(subject_of(pod), "DevicesNotHeld", message)
 
 
 def _uncovered(pods: Iterable[Pod], ledger: NodeDevices) -> list[Pod]:
-    held = ((pod, ledger.claims.get(pod.holder_uid)) for pod in pods if pod.received)
-    return [pod for pod, claim in held if claim is None or not covers(ledger, claim, pod.received)]
+    return [pod for pod in pods if not (_group_covers(pod, ledger) and _shares_covered(pod, ledger))]
+
+
+def _group_covers(pod: Pod, ledger: NodeDevices) -> bool:
+    claim = ledger.claims.get(pod.holder_uid)
+    return not pod.group or not pod.received or (claim is not None and covers(ledger, claim, pod.received))
+
+
+def _shares_covered(pod: Pod, ledger: NodeDevices) -> bool:
+    claim = ledger.claims.get(pod.share_uid)
+    return not pod.shares or (claim is not None and covers(ledger, claim, (share.device for share in pod.shares)))

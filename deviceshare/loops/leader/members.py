@@ -1,4 +1,4 @@
-"""An index of the groups' pods by group and by node, so that no reconciler goes through all of them."""
+"""An index of pods of groups and pods with shares, by holder and by node: no reconciler goes through all of them."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ class Members:
 
     def __init__(self) -> None:
         self._named = _Index(lambda pod: pod.group)
-        self._pending = _Index(lambda pod: pod.group if pod.pending else "")
+        self._pending = _Index(lambda pod: pod.holder_name if pod.pending else "")
         self._holding = _Index(lambda pod: pod.node if pod.lives and pod.holder_uid and not pod.impostor else "")
 
     def change(self, change: ObjectChange[Pod]) -> None:
@@ -49,14 +49,14 @@ class Members:
         """Every pod that names the group."""
         return self._named[group]
 
-    def pending(self, group: str) -> list[Pod]:
-        """The pods that name the group and may yet be bound."""
-        return self._pending[group]
+    def pending(self, holder: str) -> list[Pod]:
+        """The pods that name the group and may yet be bound; or the pod of this name, if it waits for a share."""
+        return self._pending[holder]
 
     def holding(self, node: str) -> list[Pod]:
-        """The pods that live on the node with devices of a group, by right."""
+        """The pods that live on the node with devices of a group, or with shares, by right."""
         return self._holding[node]
 
     def waiting(self) -> list[str]:
-        """The names of groups, existing or not, that pods wait for."""
+        """The names of groups, existing or not, that pods wait for, and of pods that wait for shares."""
         return self._pending.buckets()

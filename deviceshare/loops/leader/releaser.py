@@ -81,6 +81,8 @@ class Releaser:
 
     async def _suspect(self, key: ClaimKey, claim: Claim) -> bool:
         """Whether to collect now; raises `Later` where time has to pass first."""
+        if claim.pod:
+            return await self._suspect_of_pod(key, claim)
         group = await self._holder(key, claim)
         if group is not None and group.metadata.unreadable:
             return False
@@ -100,12 +102,31 @@ class Releaser:
         self._term.wait_until(self._unbound_since(key) + BIND_SECONDS)
         return True
 
+    async def _suspect_of_pod(self, key: ClaimKey, claim: Claim) -> bool:
+        """Likewise, of a claim of shares: its pod is gone, finished, elsewhere, or unbound for longer than a bind."""
+        holder = claim.holder(key.uid)
+        pod = self._term.pods.get(holder.name)
+        if pod is None or key.uid not in (pod.metadata.uid, pod.share_uid):
+            pod = await holders.read_pod(self._term.cluster, holder)  # the mirror alone never proves a pod gone
+        if pod is not None and pod.metadata.unreadable:
+            return False
+        if pod is not None and pod.lives_on(key.node):
+            self._unbound_since.forget(key)
+            return bool(claim.releasing)  # to have the mark taken away
+        if pod is None or not pod.pending:
+            return True
+        if claim.releasing:
+            await self._wait_out_binds(key, claim.releasing)
+        else:
+            self._term.wait_until(self._unbound_since(key) + BIND_SECONDS)
+        return True
+
     async def _holder(self, key: ClaimKey, claim: Claim) -> Group | None:
         """The group that the claim is for. The mirror may not have a new one yet; it alone never proves one gone."""
         group = self._term.groups.get(claim.holder_name)
         if group is not None and group.uid == key.uid:
             return group
-        return await holders.read(self._term.cluster, claim.holder(key.uid))
+        return await holders.read_group(self._term.cluster, claim.holder(key.uid))
 
     async def _collect(self, key: ClaimKey, claim: Claim, ledger: NodeDevices) -> None:
         wait = partial(self._wait_out_binds, key)
@@ -121,6 +142,9 @@ class Releaser:
             self._term.recorder.note(subject_of(ledger), "Released", message)
 
     def _report_use(self, key: ClaimKey, claim: Claim) -> None:
+        if claim.pod:
+            self.queue.add(key)  # It was bound after all: next time the mark is taken away.
+            return
         if key in self._in_use:
             return
         self._in_use.add(key)

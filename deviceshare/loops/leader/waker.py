@@ -18,7 +18,9 @@ from deviceshare import timestamps
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import ShareRequest
 from deviceshare.domain.placement.barred_pods import barred
+from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.api_objects import annotate
 from deviceshare.loops.leader.members import WAITING_GROUPS
 from deviceshare.loops.leader.term import Term
@@ -53,14 +55,14 @@ class _Woken(Struct):
     def again_at(self) -> float:
         return self.at + AGAIN_SECONDS[min(self.times, len(AGAIN_SECONDS) - 1)]
 
-    def untouched(self, group: Group, pods: list[Pod]) -> list[Pod]:
-        """Those of the pods that have yet to be touched, in their order."""
+    def untouched(self, pods: list[Pod], *, bound: bool) -> list[Pod]:
+        """Those of the pods that have yet to be touched, in their order; all of them where the group is bound."""
         left = [pod for pod in pods if pod.metadata.uid not in self.pods]
-        return left if group.node else [pod for pod in left if pod.metadata.uid in self.chosen]
+        return left if bound else [pod for pod in left if pod.metadata.uid in self.chosen]
 
 
 class Waker:
-    """Keyed by the name of the waiting pods' group."""
+    """Keyed by the name of the waiting pods' group, or of a pod that waits for a share."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
@@ -75,8 +77,8 @@ class Waker:
             self._window.leave(old)
             self._go_on(old.metadata.namespace)
         for pod in change.sides:
-            if pod.group and pod.refusal:
-                self.queue.add(pod.group, GATHER_SECONDS)
+            if pod.wants_devices and pod.refusal:
+                self.queue.add(pod.holder_name, GATHER_SECONDS)
 
     def enqueue_waiting(self) -> None:
         """Enqueues every group that pods wait for: devices came free, or a node came or changed."""
@@ -93,29 +95,43 @@ class Waker:
             # A pod that waits in vain would stand in front of those that don't.
             vain = {each.pod.metadata.uid for each in barred(self._term.fleet, group, pods)}
             pods = [pod for pod in pods if pod.metadata.uid not in vain]
-        if group is None or group.deleting or group.metadata.unreadable or not pods:
+        usable = group is None or not (group.deleting or group.metadata.unreadable)
+        nodes = self._nodes_for(pods, group) if usable else {}
+        if not nodes or not any(each is not None for each in nodes.values()):
             self._rest(name)
             return
-        fits = frozenset(self._term.fleet.filter(group.request, self._term.fleet.names()).fits)
+        pods = [pod for pod in pods if nodes[pod.metadata.uid]]
+        fits = frozenset[str]().union(*(each or () for each in nodes.values()))
         if not fits:
             # A bind that fails forgets what it had assumed, of which there is no event: retry after a while.
             self._rest(name)
             self.queue.add(name, AGAIN_SECONDS[0])
             return
+        bound = group is not None and bool(group.node)
         pods.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key))
         woken = self._woken.get(name)
         if woken is None or fits - woken.fits or not any(pod.metadata.uid in woken.pods for pod in pods):
             woken = _Woken(fits, _uids(pods[:1]), self._term.clock())
-        elif not woken.untouched(group, pods) and self._term.clock() >= woken.again_at:
+        elif not woken.untouched(pods, bound=bound) and self._term.clock() >= woken.again_at:
             woken = _Woken(fits, _uids(pods), self._term.clock(), woken.times + 1)
         woken.fits = fits
-        closed = await self._touch_in_turn(woken, woken.untouched(group, pods))
+        closed = await self._touch_in_turn(woken, woken.untouched(pods, bound=bound))
         self._give_up(name, but=closed)
         if closed:
             woken.at = self._term.clock()
             self.queue.add(name, AGAIN_SECONDS[0])  # unless its turn comes earlier
             return
         self.queue.add(name, woken.again_at - self._term.clock())
+
+    def _nodes_for(self, pods: list[Pod], group: Group | None) -> dict[str, frozenset[str] | None]:
+        """Where each of the pods fits now, by UID; None where it wants what isn't there. Equal requests count once."""
+        found: dict[ShareRequest, frozenset[str] | None] = {}
+        for pod in pods:
+            if pod.share not in found:
+                request = request_of(pod, group)
+                fits = self._term.fleet.filter(request, self._term.fleet.names()).fits if request else None
+                found[pod.share] = None if fits is None else frozenset(fits)
+        return {pod.metadata.uid: found[pod.share] for pod in pods}
 
     async def _touch_in_turn(self, woken: _Woken, pods: list[Pod]) -> set[str]:
         """Touches those of a group's pods whose turn it is; returns the namespaces in whose lines the group stands."""
@@ -132,12 +148,12 @@ class Waker:
                 await self._touch(pod)
             except ApiError:
                 self._window.leave(pod)
-                self._give_up(pod.group)  # a group that is retried later keeps no other waiting
+                self._give_up(pod.holder_name)  # a group that is retried later keeps no other waiting
                 self._go_on(namespace)
                 raise
             woken.pods.add(pod.metadata.uid)
             # Only now: if the first touch fails, the retry begins as this one did.
-            self._woken[pod.group] = woken
+            self._woken[pod.holder_name] = woken
             self._go_on(namespace)
         return closed
 
@@ -162,7 +178,7 @@ class Waker:
         touched = await annotate(self._term.cluster, pod, {contract.WOKEN_AT: timestamps.micro_now()})
         if touched is not None:
             self._term.pods.put(touched)
-            log.info("Woke pod", pod=pod.metadata.key, group=pod.group)
+            log.info("Woke pod", pod=pod.metadata.key, holder=pod.holder_name)
 
 
 def _uids(pods: list[Pod]) -> frozenset[str]:

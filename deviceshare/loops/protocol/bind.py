@@ -20,7 +20,6 @@ from deviceshare.domain.placement import allocation
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.handover import as_claimed
 from deviceshare.domain.placement.join_obstacles import joining_obstacle
-from deviceshare.domain.placement.replacement import annotations_of
 from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
@@ -99,14 +98,13 @@ async def attach(
     pod: Pod,
     holder: Holder,
     node: str,
-    devices: Devices,
+    devices: Mapping[str, str],
     *,
-    handover: Mapping[str, str],
     timeout: float,
 ) -> None:
     """Step 5: writes the pod's node and its devices in one Binding, within `timeout` seconds.
 
-    `handover` is that of the ledger from which the devices were read.
+    `devices` are the annotations that name them, as the ledger says in which the claim was seen.
 
     The Binding fails if anybody wrote the pod since `pod` was read, which must have been before the ledger was: so who
     touches the pod after marking its claim (`fence_pod`) stops every bind that has not seen the mark, however late it
@@ -119,7 +117,7 @@ async def attach(
     """
     meta = pod.metadata
     annotations = {
-        **annotations_of(devices, handover),
+        **devices,
         contract.GROUP_UID: holder.uid,
         contract.POD_UID: meta.uid,
     }

@@ -1,4 +1,4 @@
-"""Holders in the API server: the node that one lives on, its pods, and its fence.
+"""Holders in the API server, groups and pods with shares: the node that one lives on, its pods, and its fence.
 
 The rest of the protocol knows claims and their `Holder`s only; which object a holder is, is known here.
 """
@@ -9,26 +9,38 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Devices, selected
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.requests import Holder
+from deviceshare.domain.objects.requests import POD, Holder
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, PODS
 from deviceshare.loops.ports import Cluster
 
 
-async def read(cluster: Cluster, holder: Holder) -> Group | None:
-    """The holder as it is now; None when it is gone, though another may have its name. Raises ApiError."""
+async def read_group(cluster: Cluster, holder: Holder) -> Group | None:
+    """The group as it is now; None when it is gone, though another may have its name. Raises ApiError."""
     group = await find(cluster, GROUPS, holder.name)
     return group if group and group.uid == holder.uid else None
+
+
+async def read_pod(cluster: Cluster, holder: Holder) -> Pod | None:
+    """Likewise, of a pod with shares. One that got the Binding of the holder stands for it. Raises ApiError."""
+    namespace, _, name = holder.name.partition("/")
+    pod = await find(cluster, PODS, name, namespace)
+    return pod if pod and holder.uid in (pod.metadata.uid, pod.share_uid) else None
 
 
 async def home(cluster: Cluster, holder: Holder) -> str:
     """The node that the holder lives on, or "" once every bind fails that read before that it may choose.
 
+    For a pod such binds end in time, or by its fence (bind.fence_pod), since there is nothing else to commit.
+
     Raises:
         Conflict: somebody else wrote the holder; retry.
         ApiError: a request failed; retry.
     """
-    group = await read(cluster, holder)
+    if holder.kind == POD:
+        pod = await read_pod(cluster, holder)
+        return pod.node if pod and pod.lives else ""
+    group = await read_group(cluster, holder)
     if group is not None and not group.node:
         await fence(cluster, group)
     return group.node if group is not None else ""
@@ -53,6 +65,9 @@ async def fence(cluster: Cluster, group: Group) -> Group:
 
 async def pods(cluster: Cluster, holder: Holder) -> list[Pod]:
     """The pods that have the holder's devices or may yet get them. Raises ApiError."""
+    if holder.kind == POD:
+        pod = await read_pod(cluster, holder)
+        return [pod] if pod else []
     return await cluster.list(PODS, label_selector=f"{contract.GROUP}={holder.name}")
 
 

@@ -4,33 +4,22 @@ Ownership is written in three places (the claim, the group's status, the annotat
 can be deleted by hand and is recreated from the others. What contradicts is reported, never guessed.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from typing import NamedTuple
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.ledger_status import devices_patch
 from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.devices import Device, Devices, Identity, identities, parse_selected
+from deviceshare.domain.objects.devices import Devices, identities
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.requests import Holder
+from deviceshare.domain.placement.holdings import Holding, all_holdings, of_claim, of_pods, reconcile_holdings
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound, Undecodable
 from deviceshare.loops.protocol import holders
-
-
-class Holding(NamedTuple):
-    """Devices that somebody holds by the evidence of a claim, a group's status or a live pod.
-
-    `former` were replaced by a rebind, and pods may hold them still.
-    """
-
-    holder: Holder
-    devices: Devices
-    former: Devices = ()
 
 
 class Recreated(NamedTuple):
@@ -91,8 +80,8 @@ async def recreate(
     """Creates the node's ledger, with the claims of groups bound there and of live pods in the same write.
 
     A bind may be under way that claimed in the ledger that was lost. Those of unbound groups are fenced off: `gather`
-    is `fenced_evidence`, or a share in one that begins after this call. Those of groups that are gone are waited out,
-    since there is nothing left to fence; and so are those of groups that were rebound: they, and leaders that update
+    is `fenced_evidence`, or a share in one that begins after this call. What nothing fences is waited out: binds of
+    groups that are gone, of pods with shares, and of groups that were rebound, since they, and leaders that update
     pods, may have read other devices in the ledger than anything else names.
 
     Raises:
@@ -102,13 +91,13 @@ async def recreate(
     name = node.metadata.name
     groups, pods = await gather()
     known = {group.name for group in groups}
-    gone = any(pod.group not in known for pod in pods if pod.pending or (pod.lives and pod.node == name))
-    if gone or any(group.rebind and group.node == name for group in groups):
+    unfenced = any(_unfenced(pod, known, name) for pod in pods)
+    if unfenced or any(group.rebind and group.node == name for group in groups):
         await wait_out_binds()
         pods = await cluster.list(PODS, label_selector=contract.GROUP)
     _refuse_hidden(groups, pods, name)
-    kept, disputed = reconcile_holdings(_all_holdings([], groups, pods, name))
-    body = ledger.new_ledger(node, {h.holder.uid: ledger.claim_of(*h) for h in kept})
+    kept, disputed = reconcile_holdings(all_holdings([], groups, pods, name))
+    body = ledger.new_ledger(node, {h.holder.uid: h.claim for h in kept})
     return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
 
 
@@ -130,13 +119,13 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
     seen = await cluster.get(NODE_DEVICES, node)
     groups, pods = await gather()
     _refuse_hidden(groups, pods, node)
-    claims = [Holding(c.holder(uid), tuple(c.devices), tuple(c.former)) for uid, c in seen.claims.items()]
-    kept, disputed = reconcile_holdings(_all_holdings(claims, groups, pods, node), present=seen.present)
+    claims = [of_claim(uid, claim) for uid, claim in seen.claims.items()]
+    kept, disputed = reconcile_holdings(all_holdings(claims, groups, pods, node), present=seen.present)
     for holding in kept:
         uid = holding.holder.uid
         claim = seen.claims.get(uid)
         if claim is None:
-            patch = ledger.claim_patch(seen, uid, ledger.claim_of(*holding))
+            patch = ledger.claim_patch(seen, uid, holding.claim)
         elif len(holding.former) > len(claim.former):
             patch = ledger.former_patch(seen, uid, holding.former)
         else:
@@ -174,27 +163,36 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
             # to mark the claim again, its fence would fail our settling.
             await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, group.uid))
         return await holders.settle(cluster, group, node, tuple(sorted(claim.devices)))
-    covered = await cover(cluster, seen, mine)
+    covered = await cover(cluster, seen, mine, group.uid)
     return await holders.settle(cluster, group, node, covered) if covered else None
 
 
-async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod]) -> Devices:
-    """Claims what live pods of one holder have on the node without a claim; empty when others hold some of it.
+async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod], uid: str) -> Devices:
+    """Claims what live pods of the holder have on the node without a claim; empty when others hold some of it.
 
     Raises:
         Conflict: somebody else wrote the ledger; retry.
         ApiError: a request failed; retry.
     """
-    holdings, disputed = reconcile_holdings(_of_pods(pods, seen.node), seen.present)
+    mine = [each for each in of_pods(pods, seen.node) if each.holder.uid == uid]
+    holdings, disputed = reconcile_holdings(mine, seen.present)
     if len(holdings) != 1 or disputed:
         return ()
-    [(holder, devices, former)] = holdings
+    [holding] = holdings
+    devices, former = holding.devices, holding.former
     # What a pod had before need not be there any more: that may be why it was replaced.
-    there, taken = identities((*seen.devices, *seen.kept_out)), identities(seen.claimed())
+    there = identities((*seen.devices, *seen.kept_out))
+    others = (of_claim(each, claim) for each, claim in seen.claims.items())
+    taken = {
+        seen.present(device).identity
+        for other in others
+        if other.owner != holding.owner and other.holder.uid != holding.within
+        for device in (*other.devices, *other.former)
+    }
     wanted, before = identities(map(seen.present, devices)), identities(map(seen.present, former))
     if not wanted <= there - taken or not taken.isdisjoint(before):
         return ()
-    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, holder.uid, ledger.claim_of(*holdings[0])))
+    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, holding.claim))
     return devices
 
 
@@ -210,61 +208,8 @@ def _refuse_hidden(groups: Iterable[Group], pods: Iterable[Pod], node: str) -> N
             raise Undecodable(f"pod {meta.key} may hold devices of node {node}, but can't be read ({meta.fault})")
 
 
-_BY_NUMBER = NodeDevices().present
-"""As in a ledger that is gone: it has no UUIDs."""
-
-
-def reconcile_holdings(
-    holdings: Iterable[Holding], present: Callable[[Device], Device] = _BY_NUMBER
-) -> tuple[list[Holding], list[Holding]]:
-    """Joins the holdings of each holder, earlier evidence first, and sets aside what would give a device two owners.
-
-    `present` says which device is meant (NodeDevices.present): a reboot may have changed the numbers since.
-    """
-    kept: dict[str, list[Holding]] = {}
-    owners: dict[Identity, str] = {}
-    disputed = []
-    for holding in holdings:
-        meant = identities(present(device) for device in (*holding.devices, *holding.former))
-        if any(owners.get(device, holding.holder.uid) != holding.holder.uid for device in meant):
-            disputed.append(holding)
-            continue
-        kept.setdefault(holding.holder.uid, []).append(holding)
-        owners.update(dict.fromkeys(meant, holding.holder.uid))
-    return [_joined(mine, present) for mine in kept.values()], disputed
-
-
-def _joined(holdings: list[Holding], present: Callable[[Device], Device]) -> Holding:
-    """One holding with the devices of one of these, and all others as former.
-
-    They differ when a rebind was under way. Its newest devices are those that nobody had to give up yet.
-    """
-    given_up = {present(device) for holding in holdings for device in holding.former}
-    current = (h for h in holdings if h.devices and given_up.isdisjoint(map(present, h.devices)))
-    newest = next(current, holdings[0])
-    every = {present(device): device for holding in holdings for device in (*holding.devices, *holding.former)}
-    for device in newest.devices:
-        every.pop(present(device), None)
-    return newest._replace(former=tuple(sorted(every.values())))
-
-
-def _all_holdings(claims: list[Holding], groups: Iterable[Group], pods: Iterable[Pod], node: str) -> list[Holding]:
-    """All evidence for the node. A group's status names no UUIDs, so it counts only where nothing else is evidence."""
-    named = [*claims, *_of_pods(pods, node)]
-    known = {holding.holder.uid for holding in named}
-    return [*named, *(holding for holding in _of_groups(groups, node) if holding.holder.uid not in known)]
-
-
-def _of_groups(groups: Iterable[Group], node: str) -> Iterable[Holding]:
-    for group in groups:
-        if group.node == node:
-            try:
-                yield Holding(group.holder, parse_selected(group.status.selected_devices))
-            except ValueError:
-                continue  # Somebody edited the status by hand; the pods' annotations still speak for the group.
-
-
-def _of_pods(pods: Iterable[Pod], node: str) -> Iterable[Holding]:
-    for pod in pods:
-        if pod.lives and pod.node == node and pod.holder_uid and pod.devices and not pod.impostor:
-            yield Holding(pod.holder, pod.devices, pod.former)
+def _unfenced(pod: Pod, groups: Container[str], node: str) -> bool:
+    """Whether a bind of the pod may be under way that no group's fence stops."""
+    if pod.pending:
+        return bool(pod.share) or pod.group not in groups
+    return bool(pod.group) and pod.group not in groups and pod.lives and pod.node == node

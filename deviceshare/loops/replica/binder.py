@@ -16,14 +16,19 @@ import structlog
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement import allocation
+from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.placement import allocation, sharing
+from deviceshare.domain.placement.assumptions import Assumption
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle
+from deviceshare.domain.placement.join_obstacles import elsewhere, left_out, missing, pod_obstacle, request_of
+from deviceshare.domain.placement.replacement import annotations_of
+from deviceshare.domain.placement.share_handover import share_annotations
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster, Conflict, Mirror
 from deviceshare.loops.protocol import bind, holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDING_SECONDS, Moved, Refused
+from deviceshare.loops.replica.share_claims import ShareClaims
 from deviceshare.loops.shared_read import SharedRead
 
 log = structlog.get_logger(__name__)
@@ -59,6 +64,7 @@ class Binder:
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._settling: dict[str, asyncio.Future[Group | None]] = {}
         self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(lambda node: bind.read_ledger(cluster, node))
+        self._claim_share = ShareClaims(cluster, fleet.opaque)
 
     def remember(self, pod: Pod) -> None:
         """Keeps a pod that filter was asked about, so that its bind needs no read."""
@@ -67,13 +73,13 @@ class Binder:
         if len(self._seen) > REMEMBERED_PODS:
             self._seen.popitem(last=False)
 
-    def groupless(self, uid: str) -> bool:
-        """Whether this is known to be a pod without a group, whose bind needs nothing of what is mirrored."""
+    def deviceless(self, uid: str) -> bool:
+        """Whether this is known to be a pod without a group or share, whose bind needs nothing of what is mirrored."""
         pod = self._seen.get(uid)
-        return pod is not None and not (pod.group or pod.left_out)
+        return pod is not None and not (pod.wants_devices or pod.left_out)
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:
-        """Binds the pod to the node, with its group's devices.
+        """Binds the pod to the node, with its group's devices, or with its shares.
 
         Raises:
             Refused: with the reason, for the pod's events; the scheduler retries.
@@ -86,7 +92,7 @@ class Binder:
                     raise Refused(f"pod {namespace}/{name} has not the UID {uid!r}: bind it by its own")
                 if pod.left_out:
                     raise Refused(left_out(pod))
-                if not pod.group:
+                if not pod.wants_devices:
                     await bind.post_binding(self._cluster, pod, node, {}, timeout=BINDING_SECONDS)
                 else:
                     await self._bind_with_retries(pod, node)
@@ -96,6 +102,7 @@ class Binder:
     async def close(self) -> None:
         """Ends the reads under way."""
         await self._fresh_ledger.close()
+        await self._claim_share.close()
 
     async def _bind_with_retries(self, pod: Pod, node: str) -> None:
         deadline = self._clock() + BIND_SECONDS
@@ -106,7 +113,7 @@ class Binder:
             except Moved as moved:
                 if attempt == ATTEMPTS:
                     raise
-                if moved.pod.group != pod.group:
+                if (moved.pod.group, moved.pod.share) != (pod.group, pod.share):
                     raise Refused(f"pod {pod.metadata.key} has changed; it is scheduled again") from None
                 pod = moved.pod
                 self.remember(pod)
@@ -118,26 +125,48 @@ class Binder:
 
     async def _bind_once(self, pod: Pod, node: str, deadline: float) -> None:
         """One try, by a pod as it was read before this: whoever fenced it off did so after we read the ledger."""
-        group = self._groups.get(pod.group)
-        obstacle = pod_obstacle(pod, group)
-        if obstacle or group is None:
+        group = self._groups.get(pod.group) if pod.group else None
+        request, obstacle = request_of(pod, group), pod_obstacle(pod, group)
+        if obstacle or request is None:
             raise Refused(obstacle or missing(pod))
-        # Of the binds that waited for one that failed, the first to wake begins another, for which the rest wait again.
-        while not group.node and (settling := self._settling.get(group.uid)):
-            # Shielded: others wait for the same bind, and one of them may give up.
-            group = await asyncio.shield(settling) or group
-        home = self._fleet.home(group.request)
-        if home and home != node:
-            raise Refused(elsewhere(group.holder, home))
-        if not group.node:
-            group = await self._settle(group, node)
-        ledger = await self._fresh_ledger(node)
-        devices, handover = bind.joinable(ledger, group.holder), ledger.status.handover
+        if group is not None:
+            request = request_of(pod, await self._at_home(group, node)) or request
+        elif (home := self._fleet.home(request)) and home != node:
+            raise Refused(elsewhere(request.holder, home))
+        ledger = await (self._with_share(request, node) if request.share else self._fresh_ledger(node))
+        devices = _annotations(pod, request, ledger)
         if self._clock() >= deadline:
             # This process was held up: where versions aren't compared, the claim may have been collected meanwhile.
             raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; kube-scheduler retries it")
-        await bind.attach(self._cluster, pod, group.holder, node, devices, handover=handover, timeout=BINDING_SECONDS)
-        log.info("Bound pod", pod=pod.metadata.key, group=group.name, node=node)
+        await bind.attach(self._cluster, pod, request.holder, node, devices, timeout=BINDING_SECONDS)
+        log.info("Bound pod", pod=pod.metadata.key, holder=str(request.holder), node=node)
+
+    async def _at_home(self, group: Group, node: str) -> Group:
+        """The group once it lives on the node; raises Refused where it lives elsewhere."""
+        # Of the binds that waited for one that failed, the first to wake begins another, for which the rest wait again.
+        while not group.node and (settling := self._settling.get(group.uid)):
+            # Shielded: others wait for the same bind, and one of them may give up.
+            settled = await asyncio.shield(settling)
+            group = settled or group
+        home = self._fleet.home(group.request)
+        if home and home != node:
+            raise Refused(elsewhere(group.holder, home))
+        return group if group.node else await self._settle(group, node)
+
+    async def _with_share(self, request: Request, node: str) -> NodeDevices:
+        """The node's ledger with a claim of the pod's share."""
+        if not request.sharer and (reason := self._fleet.opacity(request, node)):
+            raise Refused(reason)  # Since filter, the node may have got a pod with devices of the device plugin.
+        uid, within = (request.sharer or request.holder).uid, request.holder.uid if request.sharer else ""
+        rooms = self._fleet.rooms(node, within)
+        if shares := sharing.choose_shares(request.share, request.strategy, rooms):
+            self._fleet.assume(uid, Assumption(node, shares=shares, within=within))
+        try:
+            ledger = await self._claim_share(request, node)
+            self._ledgers.put(ledger)
+            return ledger
+        finally:
+            self._fleet.forget(uid)
 
     async def _settle(self, group: Group, node: str) -> Group:
         """Steps 3 and 4, once for all binds of the group that are under way in this process."""
@@ -145,7 +174,7 @@ class Binder:
             raise Refused(reason)  # Since filter, the node may have got a pod with devices of the device plugin.
         devices = allocation.choose(group.request, self._fleet.available(node))
         if devices is not None:
-            self._fleet.assume(group.uid, node, devices)
+            self._fleet.assume(group.uid, Assumption(node, devices))
         outcome = self._settling[group.uid] = asyncio.get_running_loop().create_future()
         settled: Group | None = None
         try:
@@ -169,3 +198,13 @@ class Binder:
         if uid and pod.metadata.uid != uid:
             raise Refused(f"pod {namespace}/{name} was recreated; the new pod is scheduled separately")
         return pod
+
+
+def _annotations(pod: Pod, request: Request, ledger: NodeDevices) -> dict[str, str]:
+    """The annotations that name the pod's devices; raises Refused where it can't join its group."""
+    devices = {}
+    if request.resources:
+        devices = annotations_of(bind.joinable(ledger, request.holder), ledger.status.handover)
+    if request.share:
+        devices |= share_annotations(pod, ledger, ledger.claims[(request.sharer or request.holder).uid].shares)
+    return devices

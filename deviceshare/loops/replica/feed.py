@@ -37,10 +37,11 @@ class Feed:
         key, old, new = change
         if any(pod.left_out for pod in change.sides):
             self._on_plugin("pods", change)
-        if old and old.holder_uid:
-            self._fleet.set_living(old.holder_uid, key, "")
-        if new and new.holder_uid and new.lives and not new.impostor:
-            self._fleet.set_living(new.holder_uid, key, new.node)
+        for uid in {old.holder_uid, old.share_uid} - {""} if old else ():
+            self._fleet.set_living(uid, key, "")
+        if new and new.lives and not new.impostor:
+            for uid in {new.holder_uid, new.share_uid} - {""}:
+                self._fleet.set_living(uid, key, new.node)
 
     def _on_plugin(self, mirror: str, change: ObjectChange[Pod]) -> None:
         _, old, new = change

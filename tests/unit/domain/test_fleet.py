@@ -12,6 +12,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement.assumptions import Assumption
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import NOT_SHARED, elsewhere
 from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
@@ -64,7 +65,7 @@ def test_filter_agrees_with_looking_at_every_device(situation: Situation, group:
     tell: list[Callable[[], None]] = [
         *(partial(known.set_node, name, nodes[name]) for name in NAMES),
         *(partial(known.set_ledger, name, ledgers[name]) for name in NAMES),
-        *(partial(known.assume, f"uid-of-a-bind-on-{name}", name, assumed[name]) for name in NAMES),
+        *(partial(known.assume, f"uid-of-a-bind-on-{name}", Assumption(name, assumed[name])) for name in NAMES),
     ]
     for turn in order:
         tell[turn]()
@@ -86,7 +87,7 @@ def test_what_was_known_before_leaves_no_trace(before: Situation, after: Situati
                 known.set_node(name, nodes[name])
                 known.set_ledger(name, ledgers[name])
                 known.forget(f"uid-of-a-bind-on-{name}")
-                known.assume(f"uid-of-a-bind-on-{name}", name, assumed[name])
+                known.assume(f"uid-of-a-bind-on-{name}", Assumption(name, assumed[name]))
     assert old.filter(group.request, NAMES) == new.filter(group.request, NAMES)
     assert old.prioritize(group.request, NAMES) == new.prioritize(group.request, NAMES)
     assert [old.free(name) for name in NAMES] == [new.free(name) for name in NAMES]
@@ -117,7 +118,7 @@ def test_a_group_that_names_no_node_is_held_to_where_its_pods_live() -> None:
     living = a_pod(node="n1", devices=gpus(0, 1))
     fleet = a_fleet(a_node(), a_node("n2"), a_node("n3"), ledgers=(a_ledger(), a_ledger("n2"), claimed), pods=(living,))
     group = a_group()
-    fleet.assume(group.uid, "n2", gpus(0, 1))
+    fleet.assume(group.uid, Assumption("n2", gpus(0, 1)))
     assert fleet.home(group.request) == "n1"
     fleet.set_living(group.uid, living.metadata.key, "")
     assert fleet.home(group.request) == "n2"

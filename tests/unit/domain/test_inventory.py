@@ -18,6 +18,7 @@ from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.allocation import available, choose
+from deviceshare.domain.placement.assumptions import Assumption
 from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
 from deviceshare.domain.placement.replacement import judge
@@ -211,7 +212,7 @@ def test_a_bind_under_way_takes_the_device_under_every_name() -> None:
     """The assumption in memory, too; and pods that a plugin serves."""
     have = {A910: 2, A310: 2}
     fleet = a_fleet(a_node(devices=have), ledgers=(a_ledger(devices=have),))
-    fleet.assume("uid", "n1", (Device(A910, 0),))
+    fleet.assume("uid", Assumption("n1", (Device(A910, 0),)))
     assert fleet.free("n1") == (Device(A310, 1), Device(A910, 1))
     fleet.set_plugin_pods("n1", {"p": frozenset({A310})})
     assert fleet.filter(a_group(resources={A910: 1}).request, ["n1"]).reasons["n1"].kind is ReasonKind.DEVICES_OPAQUE

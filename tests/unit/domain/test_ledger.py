@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.loops.protocol.repair import Holding, reconcile_holdings
+from deviceshare.domain.placement.holdings import Holding, reconcile_holdings
 from tests.unit.domain.objects import GPU, a_group, a_ledger, free_on, gpus
 
 A, B = a_group("a").holder, a_group("b").holder

@@ -3,6 +3,7 @@
 import asyncio
 
 from deviceshare.domain import contract
+from deviceshare.domain.placement.assumptions import Assumption
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
 from deviceshare.loops.ports import Conflict
 from tests.unit.domain.objects import GPU
@@ -166,7 +167,7 @@ async def test_devices_that_a_failed_bind_gives_back_in_memory_are_noticed() -> 
     async with led_world(2) as world:
         await soon(lambda: world.open("n1"))
         ledger = world.ledger("n1")
-        world.fleet.assume("another-uid", "n1", tuple(ledger.devices))
+        world.fleet.assume("another-uid", Assumption("n1", tuple(ledger.devices)))
         world.group("team")
         world.pod("a", "team", refused=True)
         await asyncio.sleep(2)

@@ -40,7 +40,7 @@ class RecordingBinder:
         if not pod.group:
             self.plain.add(pod.metadata.uid)
 
-    def groupless(self, uid: str) -> bool:
+    def deviceless(self, uid: str) -> bool:
         return uid in self.plain
 
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None:

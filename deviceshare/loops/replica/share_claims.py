@@ -1,0 +1,76 @@
+"""Claims of shares, written together: binds that arrive for a node while its ledger is written share the next write.
+
+kube-scheduler binds pods side by side and fills one node after the other, so that without this nearly every write of
+a ledger would conflict with another of our own.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.requests import Request
+from deviceshare.loops.ports import ApiError, Cluster
+from deviceshare.loops.protocol.bind import Refused
+from deviceshare.loops.protocol.share import claim_shares
+from deviceshare.loops.shared_read import SharedRead
+
+
+class _Asked(NamedTuple):
+    request: Request
+    answer: asyncio.Future[NodeDevices]
+
+
+class ShareClaims:
+    """Claims by node. Its tasks are its own: `close` ends them."""
+
+    def __init__(self, cluster: Cluster, opaque: Callable[[str], Collection[str]]) -> None:
+        """`opaque` names the resources of a node of which a device plugin allocated devices, unknown which."""
+        self._cluster = cluster
+        self._opaque = opaque
+        self._asked: dict[str, list[_Asked]] = {}
+        self._write: SharedRead[None] = SharedRead(self._claim)
+
+    async def __call__(self, request: Request, node: str) -> NodeDevices:
+        """The node's ledger with the claim of this request's share, read after this call.
+
+        Raises:
+            Refused: there is no room, or the claim is being released.
+            Conflict: somebody else wrote the ledger; retry.
+            ApiError: the ledger could not be read or written.
+        """
+        asked = _Asked(request, asyncio.get_running_loop().create_future())
+        self._asked.setdefault(node, []).append(asked)
+        await self._write(node)
+        return await asked.answer
+
+    async def close(self) -> None:
+        """Ends the writes under way."""
+        await self._write.close()
+
+    async def _claim(self, node: str) -> None:
+        """Answers all that have asked until now. Those who gave up meanwhile get no claim."""
+        waiting = [each for each in self._asked.pop(node, []) if not each.answer.cancelled()]
+        if not waiting:
+            return
+        try:
+            requests = [each.request for each in waiting]
+            ledger, refused = await claim_shares(self._cluster, requests, node, self._opaque(node))
+        except (ApiError, Refused) as error:
+            for each in waiting:
+                _fail(each.answer, type(error)(str(error)))
+            return
+        except BaseException:
+            for each in waiting:
+                each.answer.cancel()
+            raise
+        for request, answer in waiting:
+            if reason := refused.get((request.sharer or request.holder).uid):
+                _fail(answer, Refused(reason))
+            elif not answer.done():
+                answer.set_result(ledger)
+
+
+def _fail(answer: asyncio.Future[NodeDevices], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
