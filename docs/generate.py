@@ -24,6 +24,7 @@ from deviceshare.cli.run import run
 from deviceshare.domain import vendors
 from deviceshare.domain.answers.census import DeviceCount
 from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.loops.agent.ports import Xid
@@ -54,12 +55,26 @@ def _filled(page: Path, table: str) -> str:
 
 
 def devices() -> str:
-    """The devices that groups may ask for, and the variable that each vendor's runtime reads."""
+    """The devices that groups may ask for, with the variables of their runtimes, and how pods ask for parts of them."""
     rows = [
         (vendor.label, *map(_code, ([vendor.resource], [vendor.env], [vendor.annotation], vendor.kinds)))
         for vendor in vendors.VENDORS
     ]
-    return _table(("device", "resource", "variable", "annotation that it refers to", "CDI kinds"), rows)
+    whole = _table(("device", "resource", "variable", "annotation that it refers to", "CDI kinds"), rows)
+    return f"{whole}\n## Parts of devices\n\n{_shares()}"
+
+
+def _shares() -> str:
+    """The limits by which containers ask for parts of devices."""
+    rows = [
+        (_code([each.resource]), each.system or "deviceshare", _unit(each), _code(each.devices))
+        for each in DIALECTS.values()
+    ]
+    return _table(("limit of a container", "of", "one unit is", "devices that serve it"), rows)
+
+
+def _unit(dialect: Dialect) -> str:
+    return f"{in_gib(dialect.mib)} of device memory" if dialect.mib else f"1/{WHOLE} of a device"
 
 
 def metrics() -> str:

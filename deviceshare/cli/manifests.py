@@ -21,6 +21,7 @@ from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.workloads import WORKLOADS, Workload, pods_of
+from deviceshare.domain.placement.device_memory import memory_mib
 from deviceshare.domain.placement.inventory import take
 
 T = TypeVar("T")
@@ -154,8 +155,15 @@ def _node(plain: PlainNode) -> Node:
 
 def _ledger(node: Node) -> NodeDevices:
     ledger = NodeDevices(metadata=ObjectMeta(name=node.metadata.name))
-    devices, withheld, _ = take(node, ledger.hardware)
-    return replace(ledger, status=LedgerStatus(devices=list(devices), withheld=list(withheld)))
+    offer = take(node, ledger.hardware)
+    status = LedgerStatus(
+        devices=list(offer.devices),
+        withheld=list(offer.withheld),
+        memory_mib=memory_mib(node),
+        for_shares=list(offer.for_shares),
+        for_groups=list(offer.for_groups),
+    )
+    return replace(ledger, status=status)
 
 
 def _documents(files: Iterable[Path]) -> Iterable[_Document]:

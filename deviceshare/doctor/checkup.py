@@ -16,6 +16,7 @@ from deviceshare.doctor import (
     rights,
     runtime,
     scheduler,
+    shares,
     unreadable,
     waiting,
     webhooks,
@@ -67,6 +68,7 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     yield await nodes.examine(api, request.release)
     yield await waiting.examine(api)
     yield await plugin.examine(api)
+    yield await shares.examine(api)
     yield await runtime.examine(api, request.runtime_config)
     yield await handover.examine(api, deployment)
     if request.canary:

@@ -12,6 +12,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import counted_devices
+from deviceshare.domain.placement.dedicated_devices import AnnotationFault
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.inventory import KEPT_OUT, take
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
@@ -48,7 +49,8 @@ def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices] | None, release:
         name = node.metadata.name
         book = (books or {}).get(name)
         inventory = take(node, book.hardware if book else NO_HARDWARE)
-        for each in inventory.withheld if not inventory.faults else ():
+        kept_out = [each for each in inventory.withheld if each.reason == KEPT_OUT and not inventory.faults]
+        for each in (*kept_out, *inventory.untold):
             withheld.setdefault(str(each), (each, []))[1].append(name)
         if not inventory.devices and not inventory.withheld:
             bare.append(name)
@@ -105,9 +107,9 @@ def _slip(key: str, value: str) -> bool:
     return key.startswith(contract.PREFIX) or SequenceMatcher(None, key.lower(), contract.MODE_LABEL).ratio() >= ALIKE
 
 
-def _misread(node: str, fault: str) -> Finding:
-    cure = f"kubectl annotate node {node} --overwrite {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
-    return Finding(PROBLEM, f"annotation {contract.INVENTORY_ANNOTATION} of {node}: {fault}", cure)
+def _misread(node: str, fault: AnnotationFault) -> Finding:
+    cure = f"kubectl annotate node {node} --overwrite {fault.annotation}=nvidia.com/gpu=0-3"
+    return Finding(PROBLEM, f"annotation {fault.annotation} of {node}: {fault.text}", cure)
 
 
 def _withheld(each: Withheld, nodes: list[str]) -> Finding:

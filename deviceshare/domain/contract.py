@@ -26,6 +26,7 @@ INVENTORY_ANNOTATION: Final = f"{PREFIX}devices"
 SHARE_DEVICES: Final = f"{PREFIX}share-devices"
 GROUP_DEVICES: Final = f"{PREFIX}group-devices"
 """In the format of `INVENTORY_ANNOTATION`: devices that serve shares only, or groups only. Others serve either."""
+DEVICE_ANNOTATIONS: Final = (INVENTORY_ANNOTATION, SHARE_DEVICES, GROUP_DEVICES)
 HANDOVER_LABEL: Final = f"{PREFIX}handover"
 """`auto`, `index`, `uuid` or `cdi`: how devices are named to the node's runtime; wins over the cluster's setting."""
 

@@ -42,7 +42,9 @@ class Vendor(Struct, frozen=True, eq=False, kw_only=True):
     cdi_annotation: str = ""
     """The pod annotation that the vendor's NRI plugin reads, or ""."""
     plugin_prefixes: tuple[str, ...] = ()
-    """How resources begin by which the device plugin allocates devices besides `resource`: whole, in turns or in parts.
+    """How resources begin by which device plugins allocate devices besides `resource`: whole, in turns or in parts.
+
+    The vendor's own plugin, and those of other systems that share its devices (shares.DIALECTS).
     """
     in_turns: str = ""
     """What the device plugin calls `resource` where several pods take turns on one device, and it is set to rename."""
@@ -80,7 +82,7 @@ class Vendor(Struct, frozen=True, eq=False, kw_only=True):
         return _NAME.fullmatch(resource.partition("/")[2]) is not None
 
     def allocates(self, resource: str) -> bool:
-        """Whether the vendor's device plugin allocates devices, or turns on or parts of them, as this resource."""
+        """Whether a device plugin allocates the vendor's devices, or turns on or parts of them, as this resource."""
         return self.supplies(resource) or resource.startswith(self.plugin_prefixes)
 
 
@@ -96,7 +98,7 @@ NVIDIA: Final = Vendor(
     numbered_kinds=("nvidia.com/gpu",),
     cdi_tool="nvidia-ctk cdi generate",
     cdi_annotation="nvidia.cdi.k8s.io/pod",
-    plugin_prefixes=("nvidia.com/gpu", "nvidia.com/vgpu", MIG_PREFIX),
+    plugin_prefixes=("nvidia.com/gpu", "nvidia.com/vgpu", MIG_PREFIX, "aliyun.com/gpu-mem", "cnvrg.io/metagpu"),
     in_turns="nvidia.com/gpu.shared",
     device_list="/run/nvidia-container-devices",
     node_paths=("/run/nvidia",),

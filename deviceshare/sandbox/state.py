@@ -24,6 +24,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 2
     devices: int = 4
     """On each node."""
+    memory_mib: int = 16384
+    """Of each NVIDIA GPU, as GPU feature discovery's label has it; 0 for no label."""
     resource: str = vendors.NVIDIA.resource
     deviceshare: bool = True
     """Whether deviceshare runs and its webhooks are registered. The CRDs and its rights are there in any case."""

@@ -1,11 +1,22 @@
 """Each cure that a text names, performed: the pod that waits is bound. tests/unit/test_cures.py knows them all."""
 
+import asyncio
+import json
+import shlex
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, METAGPU
+from deviceshare.domain.placement import dialect_leftovers
+from deviceshare.kube.api import Api
+from deviceshare.kube.connection import connect
+from deviceshare.loops.kinds import NODES
 from tests.controlplane.pool import GPU, Json, Pool, deployment, pod, refers
+from tests.controlplane.test_inventory import capacity
 from tests.controlplane.test_rebind import deviceshare
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -156,6 +167,47 @@ def test_a_node_without_devices_is_annotated(pool: Pool) -> None:
     pool.eventually(lambda: pool.kubectl("describe", "node", node), refers(cure))
     pool.kubectl(*cure.split()[1:], "--overwrite")
     pool.running("waits")
+
+
+def test_what_another_plugin_left_on_a_node_is_removed(pool: Pool) -> None:
+    """Its kubelet would refuse pods that ask for it; the command takes it out, and nothing else."""
+    node = pool.node(0, inventory="amd.com/gpu=1")
+    before = pool.get("node", node)["status"]["capacity"]
+    capacity(pool, node, **{ALIYUN_GPU_MEM: "0", METAGPU: "30"})
+    pool.kubectl("annotate", "--overwrite", "node", node, f"{contract.INVENTORY_ANNOTATION}=")
+    told = f"the device plugin of metagpu ({METAGPU}) allocates its GPUs"
+    said = pool.eventually(lambda: pool.kubectl("describe", "node", node), refers(told))
+    assert "kubectl patch node NODE --subresource=status --type=merge -p '" in said
+
+    left = dialect_leftovers.advertised(seen(pool, node))
+    assert left == {ALIYUN_GPU_MEM, METAGPU}
+    cure = dialect_leftovers.leftover_reason(left).cure
+    run_in_shell(pool, cure[cure.index("kubectl") : cure.rindex("(")].replace("NODE", node))
+
+    status = pool.get("node", node)["status"]
+    assert status["capacity"] == status["allocatable"] == before
+    assert not dialect_leftovers.advertised(seen(pool, node))
+    pool.eventually(lambda: pool.kubectl("get", "ndev", node), lambda text: "metagpu" not in text)
+
+
+def seen(pool: Pool, node: str) -> Node:
+    return msgspec.convert(pool.get("node", node), Node)
+
+
+def run_in_shell(pool: Pool, command: str) -> None:
+    """The command as a person runs it; where kubectl is older than 1.24, the request that a newer one would send."""
+    verb, *arguments = shlex.split(command)[1:]
+    done = pool.sandbox.kubectl(verb, *arguments)
+    if "unknown flag: --subresource" not in done.stderr:
+        assert done.returncode == 0, done.stderr
+        return
+    assert (verb, arguments[0], arguments[2:5]) == ("patch", "node", ["--subresource=status", "--type=merge", "-p"])
+
+    async def send() -> None:
+        async with connect(str(pool.sandbox.kubeconfig)) as connection:
+            await Api(connection).patch(NODES, arguments[1], json.loads(arguments[5]), subresource="status")
+
+    asyncio.run(send())
 
 
 def test_an_idle_group_that_is_in_the_way_is_deleted(pool: Pool) -> None:

@@ -39,6 +39,7 @@ NAMES = [
     "nodes",
     "waiting pods",
     "plugin",
+    "shares",
     "runtime",
     "hand-over",
     "canary",
@@ -302,6 +303,32 @@ def test_nodes_that_lost_their_label_are_found(sandbox: Sandbox) -> None:
     assert "no node is shared" in texts["nodes"] and "these have devices: node-1 and node-2" in texts["nodes"]
     assert "the label deviceshare.io/mode=Shared shares nothing" in texts["nodes"]
     assert "kubectl label node NODE --overwrite deviceshare.io/mode=shared" in texts["nodes"]
+
+
+def test_nodes_where_shares_are_refused_are_found(sandbox: Sandbox) -> None:
+    """By what gpushare's plugin left on one; where memory is unknown, that is said and is no fault."""
+    label = ("label", "node", "node-2", "--overwrite")
+    node = json.loads(kubectl(sandbox, "get", "--raw", "/api/v1/nodes/node-1"))
+    for field in ("capacity", "allocatable"):
+        node["status"][field]["aliyun.com/gpu-mem"] = "0"
+    left = ("replace", "--raw", "/api/v1/nodes/node-1/status", "-f", "-")
+    with deviceshare(sandbox):
+        kubectl(sandbox, *left, stdin=json.dumps(node))
+        kubectl(sandbox, *label, f"{GPU}.memory-")
+        try:
+            wait(lambda: kubectl(sandbox, "get", "ndev", "node-2", "-o", "jsonpath={.status.memoryMib}") in ("", "{}"))
+            told = examine(sandbox, "--no-canary")
+        finally:
+            kubectl(sandbox, *label, f"{GPU}.memory=16384")
+            node = json.loads(kubectl(sandbox, "get", "--raw", "/api/v1/nodes/node-1"))
+            for field in ("capacity", "allocatable"):
+                del node["status"][field]["aliyun.com/gpu-mem"]
+            kubectl(sandbox, *left, stdin=json.dumps(node))
+    assert told.status == 0 and told.marks["shares"] == WARNING
+    text = told.texts["shares"]
+    assert "aliyun.com/gpu-mem is advertised by node-1" in text and "kubectl patch node NODE" in text
+    assert "don't go to node-2: that of nvidia.com/gpu isn't known there" in text
+    assert "kubectl label node NODE nvidia.com/gpu.memory=" in text
 
 
 def test_a_cluster_that_is_full_is_not_called_broken(sandbox: Sandbox) -> None:

@@ -78,3 +78,25 @@ def test_a_device_that_is_kept_out_is_given_to_nobody(pool: Pool) -> None:
     pool.apply(pod("three", pool.group("three", 3)))
     (seen,) = pool.environments(pool.running("three"))
     assert seen["NVIDIA_VISIBLE_DEVICES"] == "1,2,3"
+
+
+def test_the_ledger_keeps_how_much_memory_devices_have_and_whom_they_serve(pool: Pool) -> None:
+    """As the CRD stores it; what the node no longer says goes away."""
+    node = pool.node()
+    fields = ("memoryMib", "forShares", "forGroups")
+
+    def kept() -> list[object]:
+        status = pool.get("ndev", node)["status"]
+        return [status.get(field) or None for field in fields]
+
+    first = [{"resource": GPU, "index": 0}]
+    pool.kubectl("annotate", "node", node, f"deviceshare.io/share-devices={GPU}=0-0")
+    pool.eventually(kept, lambda now: now == [{GPU: 16384}, first, None])
+    pool.kubectl("annotate", "node", node, f"deviceshare.io/group-devices={GPU}=0-0")
+    pool.eventually(lambda: pool.kubectl("get", "ndev", node), refers("name each device in one of them"))
+    pool.apply(pod("waits", pool.group("waits", 1)))
+    pool.eventually(lambda: pool.reason("waits"), refers("the node offers no nvidia.com/gpu"))
+    pool.kubectl("annotate", "node", node, "deviceshare.io/share-devices-")
+    pool.running("waits")
+    pool.kubectl("label", "node", node, f"{GPU}.memory=16Gi", "--overwrite")
+    pool.eventually(kept, lambda now: now == [None, None, first])

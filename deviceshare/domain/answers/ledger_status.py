@@ -2,43 +2,46 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import to_builtins
 from msgspec.structs import replace
 
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.ledger import NodeDevices, Patch, as_json
-from deviceshare.domain.objects.withheld import Withheld
+from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices, Patch, as_json
 from deviceshare.domain.placement.device_state import DeviceState, Health, Use
 from deviceshare.domain.placement.device_states import by_resource, device_states, numbers
+
+T = TypeVar("T")
 
 _NOT_SOUND: Final = (Health.UNHEALTHY, Health.LOST)
 
 
-def devices_patch(
-    ledger: NodeDevices,
-    devices: Iterable[Device],
-    withheld: Iterable[Withheld] | None = None,
-    handover: Mapping[str, str] | None = None,
-) -> Patch:
+def devices_patch(ledger: NodeDevices, devices: Iterable[Device], rest: LedgerStatus | None = None) -> Patch:
     """Writes what the node has, with the lines that follow from it; for the status subresource.
 
-    What is withheld, and how devices are handed over, stay as they are unless they are named.
+    `rest` is what else the leader decided about the devices; what the ledger says of it, by default.
     """
-    before = ledger.status.handover
-    have, kept = sorted(devices), ledger.status.withheld if withheld is None else list(withheld)
-    then = replace(ledger, status=replace(ledger.status, devices=have, withheld=kept))
-    stored = [{**to_builtins(each), "devices": as_json(each.devices)} for each in kept]
+    before, have = ledger.status, sorted(devices)
+    decided = rest or before
+    then = replace(decided, devices=have, hardware=before.hardware)
     return {
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
         "status": {
             "devices": as_json(have),
-            "withheld": stored,
-            "handover": before if handover is None else dict.fromkeys(before) | dict(handover),
-            **summary(then),
+            "withheld": [{**to_builtins(each), "devices": as_json(each.devices)} for each in decided.withheld],
+            "handover": _merged(before.handover, decided.handover),
+            "memoryMib": _merged(before.memory_mib, decided.memory_mib),
+            "forShares": as_json(decided.for_shares),
+            "forGroups": as_json(decided.for_groups),
+            **summary(replace(ledger, status=then)),
         },
     }
+
+
+def _merged(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, T | None]:
+    """The map as a merge patch: what is gone has to be named."""
+    return {**dict.fromkeys(before), **after}
 
 
 def summary(ledger: NodeDevices) -> dict[str, str]:

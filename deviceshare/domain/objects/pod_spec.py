@@ -7,7 +7,15 @@ from deviceshare.domain.objects.container_states import SeenContainer
 from deviceshare.domain.objects.node_affinity import Affinity
 from deviceshare.domain.objects.object_meta import Condition
 from deviceshare.domain.objects.quantities import Quantity, is_some
-from deviceshare.domain.objects.shares import INIT, MAIN, SIDECAR, ContainerLimits, ShareRequest, share_request
+from deviceshare.domain.objects.shares import (
+    DIALECTS,
+    INIT,
+    MAIN,
+    SIDECAR,
+    ContainerLimits,
+    ShareRequest,
+    share_request,
+)
 
 
 class FieldRef(Struct, frozen=True, rename="camel"):
@@ -37,7 +45,12 @@ class Requirements(Struct, frozen=True):
     @property
     def devices(self) -> set[str]:
         """The device resources that it requests from the vendor's device plugin; a limit of `0` requests none."""
-        return {r for r, quantity in self.limits.items() if vendors.plugin_vendor_of(r) and is_some(quantity)}
+        return {r for r, q in self.limits.items() if r not in DIALECTS and vendors.plugin_vendor_of(r) and is_some(q)}
+
+    @property
+    def parts(self) -> set[str]:
+        """The resources by which it asks for parts of devices: ours, or another system's."""
+        return {r for r, quantity in self.limits.items() if r in DIALECTS and is_some(quantity)}
 
 
 class Container(Struct, frozen=True, rename="camel"):

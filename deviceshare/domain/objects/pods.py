@@ -220,13 +220,21 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def past_us(self) -> bool:
-        """Whether it may have devices from the vendor's device plugin, not from deviceshare."""
+        """Whether it may have devices from a device plugin, not from deviceshare."""
         return self.containers_hidden or bool(self.plugin_resources())
 
     def plugin_resources(self) -> set[str]:
-        """Device resources, or parts of devices, that the pod requests from the vendor's device plugin."""
+        """Device resources, or parts of devices, that the pod requests from a device plugin.
+
+        The parts that a pod with deviceshare's label asks for come from deviceshare. Those of any other pod come from
+        the plugin of the system whose resource it is, as far as that has one.
+        """
         containers = [*self.spec.init_containers, *self.spec.containers]
-        return self.spec.resources.devices.union(*(container.resources.devices for container in containers))
+        asked = [self.spec.resources, *(container.resources for container in containers)]
+        found = {resource for each in asked for resource in each.devices}
+        if contract.GROUP in self.metadata.labels:
+            return found
+        return found | {r for each in asked for r in each.parts if vendors.plugin_vendor_of(r)}
 
 
 def holder_uid_of(meta: ObjectMeta) -> str:

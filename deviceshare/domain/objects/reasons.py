@@ -22,6 +22,7 @@ class ReasonKind(StrEnum):
 
     # Of a node and a group: its next pod can't go there.
     NODE_SELECTOR = "NodeSelectorMismatch"
+    OTHER_PLUGIN = "OtherDevicePlugin"
     DEVICES_OPAQUE = "DevicesOpaque"
     DEVICES_WITHHELD = "DevicesWithheld"
     TOO_FULL = "TooFewDevices"

@@ -1,4 +1,4 @@
-"""The node annotation `deviceshare.io/devices`, by which a node's owner says which devices it has for groups.
+"""The format of node annotations that name devices, such as `deviceshare.io/devices`: what a node has for groups.
 
     nvidia.com/gpu=4                        the four devices 0 to 3
     nvidia.com/gpu=1-3                      these devices; 0 is kept out
@@ -6,14 +6,15 @@
     nvidia.com/gpu=5-5                      device 5 alone: one whole number is how many, not which
     nvidia.com/gpu=GPU-8a56a4bc-…           by UUID, where the node's agent reports these
 
-An entry that can't be read is never guessed: groups then get nothing of that resource.
+An entry that can't be read is never guessed: nobody then gets anything of that resource.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from deviceshare.domain import vendors
+from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.wording import listed
 
 MOST: Final = 1024
@@ -31,6 +32,13 @@ class Listed(NamedTuple):
     uuids: frozenset[str] = frozenset()
     fault: str = ""
     """Why the entry can't be read, or ""."""
+
+
+class Named(NamedTuple):
+    """The devices that an entry means on a node, and why it can't be read as it stands."""
+
+    devices: tuple[Device, ...]
+    faults: tuple[str, ...] = ()
 
 
 class Annotated(NamedTuple):
@@ -82,3 +90,17 @@ def _parsed(resource: str, values: list[str]) -> Listed:
             return too_many
         indices.update(range(first, last + 1))
     return Listed(frozenset(indices), frozenset(uuids))
+
+
+def named(resource: str, entry: Listed, there: Iterable[Device], *, agent: bool) -> Named:
+    """The devices meant, where these of the resource are there; `agent` reports them with UUIDs."""
+    faults = [entry.fault] if entry.fault else []
+    by_uuid = {device.uuid: device for device in there if device.uuid}
+    if entry.uuids and not agent:
+        faults.append(f"{resource}: only deviceshare's agent knows UUIDs; run it on the node, or give numbers")
+    elif missing := sorted(entry.uuids - by_uuid.keys()):
+        faults.append(f"{resource}: the node has no {listed(missing, link='or')}; see kubectl get ndev -o yaml")
+    # By its UUID where that is how it was named: the number may be another device's after a reboot.
+    chosen = [by_uuid[uuid] for uuid in entry.uuids & by_uuid.keys()]
+    numbers = entry.indices - {device.index for device in chosen}
+    return Named(tuple(sorted([*chosen, *(Device(resource, index) for index in numbers)])), tuple(faults))

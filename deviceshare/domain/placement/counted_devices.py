@@ -16,7 +16,9 @@ import msgspec
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.quantities import is_some, whole
+from deviceshare.domain.placement import dialect_leftovers
 from deviceshare.domain.placement.annotated_devices import MOST
+from deviceshare.domain.wording import listed
 
 GPU: Final = vendors.NVIDIA.resource
 AMD_GPU: Final = vendors.AMD.resource
@@ -38,6 +40,8 @@ class Counted(NamedTuple):
     cure: str = ""
     found: str = ""
     """What was found that isn't a mere number of devices, for people."""
+    overrules: bool = False
+    """Whether the trouble is there, too, where an agent sees the devices."""
 
 
 def count(node: Node) -> dict[str, Counted]:
@@ -56,14 +60,29 @@ def _nvidia(node: Node) -> Counted:
     if slices or "-MIG-" in product or _SLICES in labels:
         found = f"MIG ({', '.join(slices) or product or _SLICES})"
         return Counted(None, "its GPUs are split by MIG, unknown which", _which(GPU), found)
+    if systems := dialect_leftovers.allocating(node):
+        return _allocated_by_others(node, systems)
     capacity, healthy = _quantities(node, (GPU, vendors.NVIDIA.in_turns))
     if capacity is None or healthy is None:
         return _unreadable(node, GPU)
+    if not capacity and (said := dialect_leftovers.gpu_count(node)):
+        trouble = f"gpushare's device plugin, which is gone, found {said} GPUs, and nobody says how many there are now"
+        return Counted(None, trouble, _annotate("how many there are", GPU, str(said)), "gpushare was here")
     if not capacity:
         return Counted(0)
     if register := node.metadata.annotations.get(_HAMI_NVIDIA, ""):
         return _hami(register, capacity, healthy)
     return _shared(node, capacity, healthy)
+
+
+def _allocated_by_others(node: Node, systems: dict[str, str]) -> Counted:
+    """Another system's plugin may allocate any GPU at any time, whatever claims deviceshare has."""
+    found = f"{listed(sorted(set(systems.values())))} ({listed(systems)})"
+    trouble = f"the device plugin of {found} allocates its GPUs to pods"
+    gone = f"5 minutes later {dialect_leftovers.removal(systems)}"
+    cure = f"keep its DaemonSet off the node, and {gone}; or {_which(GPU, agent=False)}"
+    number = dialect_leftovers.gpu_count(node) or None
+    return Counted(number, trouble, cure, found, overrules=True)
 
 
 def _shared(node: Node, capacity: int, healthy: int) -> Counted:
@@ -189,11 +208,11 @@ def _how_many(resource: str) -> str:
     return _annotate("how many there are", resource, "NUMBER")
 
 
-def _which(resource: str) -> str:
-    return _annotate("which may be used", resource, "0,2-3")
+def _which(resource: str, *, agent: bool = True) -> str:
+    return _annotate("which may be used", resource, "0,2-3", agent=agent)
 
 
-def _annotate(what: str, resource: str, value: str) -> str:
+def _annotate(what: str, resource: str, value: str, *, agent: bool = True) -> str:
     vendor = vendors.vendor_of(resource)
-    agent = " or run deviceshare's agent there" if vendor and vendor.has_agent else ""
-    return f"say {what} (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}={resource}={value}){agent}"
+    run = " or run deviceshare's agent there" if agent and vendor and vendor.has_agent else ""
+    return f"say {what} (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}={resource}={value}){run}"

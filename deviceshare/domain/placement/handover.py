@@ -69,7 +69,7 @@ def apply(
         if (vendor := vendors.vendor_of(resource))
     ]
     devices = tuple(device for device in offer.devices if device not in silent)
-    return Offer(devices, (*offer.withheld, *withheld), offer.faults), words
+    return offer._replace(devices=devices, withheld=(*offer.withheld, *withheld)), words
 
 
 def mute(devices: Iterable[Device], handover: Mapping[str, str]) -> Devices:

@@ -1,4 +1,4 @@
-"""The devices that a node offers to groups, and those that it doesn't, each with the reason.
+"""The devices that a node offers to groups and shares, and those that it doesn't, each with the reason.
 
 The sources, by precedence: the node's annotation (for all of a vendor's devices), the node's agent, and what else the
 cluster knows of the node (counted_devices.py). A vendor's variable numbers all its devices in one row, so of resources
@@ -16,25 +16,36 @@ from deviceshare.domain.objects.devices import Device, Devices, devices_of
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.withheld import Withheld
-from deviceshare.domain.placement import annotated_devices, counted_devices
+from deviceshare.domain.placement import annotated_devices, counted_devices, dedicated_devices
 from deviceshare.domain.placement.annotated_devices import Annotated, Listed
 from deviceshare.domain.placement.counted_devices import Counted
+from deviceshare.domain.placement.dedicated_devices import AnnotationFault, correction
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed as enumerated
 
 KEPT_OUT: Final = "kept out by the node's annotation"
 _UNREAD: Final = f"the node's annotation {contract.INVENTORY_ANNOTATION} can't be read"
-_CORRECT: Final = (
-    f"correct it (kubectl annotate node NODE --overwrite {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=1-3)"
-)
+_CORRECT: Final = correction(contract.INVENTORY_ANNOTATION)
 
 
 class Offer(NamedTuple):
-    """Devices for groups, devices that are not for them, and what is wrong with the annotation, a sentence each."""
+    """Devices for groups and shares, and devices that aren't for them."""
 
     devices: Devices = ()
     withheld: tuple[Withheld, ...] = ()
-    faults: tuple[str, ...] = ()
+    faults: tuple[AnnotationFault, ...] = ()
+    """What is wrong with the node's annotations."""
+    for_shares: Devices = ()
+    """Those that serve shares only; likewise `for_groups`. Others serve either."""
+    for_groups: Devices = ()
+
+    @property
+    def untold(self) -> tuple[Withheld, ...]:
+        """What is withheld for another reason than a fault, nor on purpose."""
+        texts = [fault.text for fault in self.faults]
+        return tuple(
+            each for each in self.withheld if each.reason != KEPT_OUT and not any(text in each.reason for text in texts)
+        )
 
 
 def take(node: Node, hardware: Hardware) -> Offer:
@@ -43,13 +54,17 @@ def take(node: Node, hardware: Hardware) -> Offer:
     seen: dict[str, list[Part]] = {}
     for part in hardware.devices:
         seen.setdefault(part.resource, []).append(part)
-    counts = {resource: each for resource, each in counted_devices.count(node).items() if resource not in seen}
+    counts = {r: each for r, each in counted_devices.count(node).items() if each.overrules or r not in seen}
     found = [_of_vendor(vendor, words, seen, counts) for vendor in vendors.VENDORS]
-    return Offer(
-        tuple(sorted(device for each in found for device in each.devices)),
-        tuple(withheld for each in found for withheld in each.withheld),
-        (*words.faults, *(fault for each in found for fault in each.faults)),
-    )
+    dedicated = dedicated_devices.read(node.metadata.annotations, hardware)
+    devices, refused = dedicated.split(sorted(device for each in found for device in each.devices))
+    faults = (*map(_fault, words.faults), *(fault for each in found for fault in each.faults), *dedicated.faults)
+    withheld = (*(withheld for each in found for withheld in each.withheld), *refused)
+    return Offer(devices, withheld, faults, dedicated.for_shares, dedicated.for_groups)
+
+
+def _fault(text: str) -> AnnotationFault:
+    return AnnotationFault(contract.INVENTORY_ANNOTATION, text)
 
 
 def _of_vendor(
@@ -100,17 +115,10 @@ def _counted(resource: str, devices: Devices, counted: Counted | None) -> Offer:
 
 
 def _annotated(resource: str, entry: Listed, there: Devices, *, agent: bool) -> Offer:
-    faults = [entry.fault] if entry.fault else []
-    by_uuid = {device.uuid: device for device in there if device.uuid}
-    if entry.uuids and not agent:
-        faults.append(f"{resource}: only deviceshare's agent knows UUIDs; run it on the node, or give numbers")
-    elif missing := sorted(entry.uuids - by_uuid.keys()):
-        faults.append(f"{resource}: the node has no {enumerated(missing, link='or')}; see kubectl get ndev -o yaml")
-    # By its UUID where that is how it was named: the number may be another device's after a reboot.
-    chosen = {index: Device(resource, index) for index in entry.indices}
-    chosen |= {by_uuid[uuid].index: by_uuid[uuid] for uuid in entry.uuids & by_uuid.keys()}
+    devices, faults = annotated_devices.named(resource, entry, there, agent=agent)
+    chosen = {device.index: device for device in devices}
     kept_out = [device for device in there if device.index not in chosen]
     unread = bool(faults and not chosen)
     reason = f"{_UNREAD}: {'; '.join(faults)}" if unread else KEPT_OUT
     withheld = (Withheld(resource, reason, _CORRECT if unread else "", kept_out),) if kept_out or not chosen else ()
-    return Offer(tuple(chosen.values()), withheld, tuple(faults))
+    return Offer(tuple(chosen.values()), withheld, tuple(map(_fault, faults)))

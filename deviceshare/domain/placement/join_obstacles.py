@@ -68,7 +68,8 @@ def opaque_reason(resources: Collection[str]) -> Reason | None:
     if not resources:
         return None
     text = f"pods on the node hold {listed(sorted(resources))} through the device plugin, unknown which devices"
-    cure = "delete those pods, or run deviceshare's agent there (agent.enabled=true)"
+    seen = "which sees what the vendor's own device plugin allocated"
+    cure = f"delete those pods, or run deviceshare's agent there (agent.enabled=true), {seen}"
     return Reason(ReasonKind.DEVICES_OPAQUE, text, cure)
 
 

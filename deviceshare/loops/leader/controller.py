@@ -15,7 +15,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement import allocation, counted_devices
+from deviceshare.domain.placement import allocation, counted_devices, device_memory, dialect_leftovers
 from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.endings import Endings
@@ -138,8 +138,9 @@ class Controller:
 def _facets(node: Node) -> tuple[object, ...]:
     """What of a node concerns us."""
     meta = node.metadata
-    listed = meta.annotations.get(contract.INVENTORY_ANNOTATION)
-    return meta.uid, meta.labels, meta.fault, node.ready, listed, counted_devices.count(node)
+    annotated = [meta.annotations.get(key) for key in contract.DEVICE_ANNOTATIONS]
+    counted = counted_devices.count(node), device_memory.memory_mib(node), dialect_leftovers.advertised(node)
+    return meta.uid, meta.labels, meta.fault, node.ready, annotated, counted
 
 
 def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:

@@ -11,10 +11,10 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers import ledger_status
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.placement import handover
-from deviceshare.domain.placement.inventory import KEPT_OUT, Offer, take
+from deviceshare.domain.placement import device_memory, handover
+from deviceshare.domain.placement.inventory import Offer, take
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
@@ -102,22 +102,23 @@ class Ledgers:
         log.info("Adopted ledger", node=seen.node)
 
     async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
-        name, ((devices, withheld, _), words) = node.metadata.name, self._offer(node, seen.hardware)
-        decided = (tuple(seen.status.withheld), seen.status.handover) == (withheld, words)
+        name, (offer, words) = node.metadata.name, self._offer(node, seen.hardware)
+        devices, rest = offer.devices, _rest(node, offer, words)
+        decided = rest == _as_written(seen.status)
         if devices and decided and not seen.status.devices:
             disputed = await repair.open_ledger(self._term.cluster, name, devices, gather=lambda: self._evidence(""))
             log.info("Opened ledger", node=name, devices=len(devices))
             self._coverage.report_disputed(name, disputed)
             return
         # A closed ledger stays closed here: it is opened above, once it says what is withheld, and in which words.
-        patch = ledger_status.devices_patch(seen, devices if seen.status.devices else (), withheld, words)
+        patch = ledger_status.devices_patch(seen, devices if seen.status.devices else (), rest)
         summary = {line: getattr(seen.status, line) for line in ledger_status.summary(seen)}
         same_devices = decided and tuple(sorted(seen.status.devices)) in (devices, ())
         if same_devices and all(patch["status"][line] == text for line, text in summary.items()):
             return
-        rest = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._term.clock()
-        if same_devices and rest > 0:
-            self.queue.add(name, rest)
+        left = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._term.clock()
+        if same_devices and left > 0:
+            self.queue.add(name, left)
             return
         self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, name, patch, subresource="status"))
         self._written[name] = self._term.clock()
@@ -144,10 +145,9 @@ class Ledgers:
 
     def _report_faults(self, node: Node, hardware: Hardware) -> None:
         name = node.metadata.name
-        (devices, withheld, of_annotation), _ = self._offer(node, hardware)
-        # What the annotation keeps out, it keeps out on purpose.
-        faults = [*of_annotation, *(str(w) for w in withheld if w.reason != KEPT_OUT and not of_annotation)]
-        if not devices and not withheld and not faults:
+        offer, _ = self._offer(node, hardware)
+        faults = [*map(str, offer.faults), *map(str, offer.untold)]
+        if not offer.devices and not offer.withheld and not faults:
             annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
             cures = f"start its device plugin or deviceshare's agent there, or name what it has: {annotate}"
             faults = [f"the node is shared but has no devices: {cures}"]
@@ -163,3 +163,25 @@ class Ledgers:
         self._missing_since.forget(name)
         self._written.pop(name, None)
         self._faults.pop(name, None)
+
+
+def _rest(node: Node, offer: Offer, words: dict[str, str]) -> LedgerStatus:
+    """All that the leader writes of a node's devices, but which these are and the lines that follow."""
+    return LedgerStatus(
+        withheld=list(offer.withheld),
+        handover=words,
+        memory_mib=device_memory.memory_mib(node),
+        for_shares=list(offer.for_shares),
+        for_groups=list(offer.for_groups),
+    )
+
+
+def _as_written(status: LedgerStatus) -> LedgerStatus:
+    """The same, as a ledger has it."""
+    return LedgerStatus(
+        withheld=status.withheld,
+        handover=status.handover,
+        memory_mib=status.memory_mib,
+        for_shares=sorted(status.for_shares),
+        for_groups=sorted(status.for_groups),
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceshare import timestamps
+from deviceshare.domain import vendors
 from deviceshare.domain.contract import INVENTORY_ANNOTATION, MODE_LABEL, MODE_SHARED
 from deviceshare.kube.api import Api
 from deviceshare.loops.kinds import NODES
@@ -53,7 +54,7 @@ async def equip(api: Api, name: str, options: Options) -> None:
     except TimeoutError:
         raise SandboxError(f"{name} wasn't ready after {_READY_SECONDS:.0f} s; see kubelet.log") from None
     annotations = {INVENTORY_ANNOTATION: f"{options.resource}={options.devices}"}
-    await api.patch(NODES, name, {"metadata": {"annotations": annotations}})
+    await api.patch(NODES, name, {"metadata": {"annotations": annotations, "labels": memory_labels(options)}})
 
 
 async def _ready(api: Api, name: str) -> bool:
@@ -74,6 +75,7 @@ def node(name: str, options: Options, version: str) -> dict[str, Any]:
         "kubernetes.io/arch": "amd64",
         MODE_LABEL: MODE_SHARED,
         SIMULATED: "true",
+        **memory_labels(options),
     }
     return {
         "metadata": {"name": name, "labels": labels},
@@ -93,6 +95,13 @@ def node(name: str, options: Options, version: str) -> dict[str, Any]:
             | {"kubeProxyVersion": version, "bootID": _BOOT_ID.read_text().strip()},
         },
     }
+
+
+def memory_labels(options: Options) -> dict[str, str]:
+    """How much memory each device has, as GPU feature discovery writes it."""
+    if options.resource != vendors.NVIDIA.resource or not options.memory_mib:
+        return {}
+    return {f"{options.resource}.memory": str(options.memory_mib)}
 
 
 def conditions() -> list[dict[str, str]]:

@@ -7,6 +7,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers.ledger_status import devices_patch
 from deviceshare.domain.objects.devices import Device, Devices, visible, with_uuids
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
+from deviceshare.domain.objects.ledger import LedgerStatus
 from deviceshare.domain.placement import handover
 from deviceshare.domain.placement.handover import Handover, HandoverSetting, decide
 from deviceshare.domain.placement.inventory import Offer
@@ -140,7 +141,7 @@ def test_a_ledger_forgets_what_no_longer_holds() -> None:
     """A vendor whose devices are gone must not keep its words; and who doesn't know them leaves them as they are."""
     seen = a_ledger()
     before = replace(seen, status=replace(seen.status, handover={"nvidia": PLUGINS, "amd": "index"}))
-    assert devices_patch(before, gpus(0), (), {"nvidia": "none"})["status"]["handover"] == {
+    assert devices_patch(before, gpus(0), LedgerStatus(handover={"nvidia": "none"}))["status"]["handover"] == {
         "nvidia": "none",
         "amd": None,
     }

@@ -84,7 +84,7 @@ def test_an_annotation_that_cannot_be_read_keeps_everything_out(text: str, hardw
     """Somebody wanted to keep a device out: nobody knows which."""
     offer = take(annotated(text), hardware)
     assert offer.devices == ()
-    assert fault in offer.faults[0]
+    assert fault in offer.faults[0].text
     (reason,) = withheld(offer).values()
     assert fault in reason
 

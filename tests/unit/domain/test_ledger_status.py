@@ -1,10 +1,12 @@
 """The status of a NodeDevices, and what `kubectl get ndev` shows of it."""
 
+from msgspec.structs import replace
+
 from deviceshare.domain.answers.ledger_status import devices_patch, summary
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
-from deviceshare.domain.objects.ledger import Claim
+from deviceshare.domain.objects.ledger import Claim, LedgerStatus
 from deviceshare.domain.objects.withheld import Withheld
 from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
 from tests.unit.domain.test_drawing import with_claim, with_hardware
@@ -16,7 +18,7 @@ def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
     have = [*gpus(0, 1, 2), Device(AMD, 0)]
     before = a_ledger(b=gpus(2), a=(Device(AMD, 0), *gpus(0)), releasing=("b",))
     withheld = Withheld(GPU, "out of order", "repair it", [*gpus(3)])
-    assert devices_patch(before, have, [withheld])["status"] == {
+    assert devices_patch(before, have, LedgerStatus(withheld=[withheld]))["status"] == {
         "devices": ledger.as_json(have),
         "withheld": [
             {"resource": GPU, "reason": "out of order", "cure": "repair it", "devices": ledger.as_json(gpus(3))}
@@ -26,6 +28,9 @@ def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
         "free": "amd.com/gpu=0, nvidia.com/gpu=1",
         "held": "a: amd.com/gpu=0 nvidia.com/gpu=0; b (releasing): nvidia.com/gpu=2",
         "handover": {},
+        "memoryMib": {},
+        "forShares": [],
+        "forGroups": [],
     }
 
 
@@ -50,3 +55,16 @@ def test_a_claim_says_which_of_its_devices_are_broken_or_former() -> None:
     assert lines["held"] == "a: nvidia.com/gpu=0,1,7 (unhealthy 1; lost 7; former 2)"
     assert lines["total"] == "nvidia.com/gpu=4 (2 unhealthy, 1 lost)"
     assert lines["free"] == "nvidia.com/gpu=1"
+
+
+def test_what_no_longer_holds_is_nulled_and_the_rest_stays() -> None:
+    """A merge patch keeps what it doesn't name; who writes devices alone leaves all else as it is."""
+    seen = a_ledger()
+    known = replace(seen.status, memory_mib={GPU: 16384, AMD: 8192}, for_shares=[*gpus(0)], for_groups=[*gpus(1)])
+    before = replace(seen, status=known)
+    status = devices_patch(before, gpus(0, 1), LedgerStatus(memory_mib={GPU: 24576}, for_groups=[*gpus(0)]))["status"]
+    assert status["memoryMib"] == {GPU: 24576, AMD: None}
+    assert (status["forShares"], status["forGroups"]) == ([], ledger.as_json(gpus(0)))
+    kept = devices_patch(before, gpus(0))["status"]
+    assert kept["memoryMib"] == {GPU: 16384, AMD: 8192}
+    assert (kept["forShares"], kept["forGroups"]) == (ledger.as_json(gpus(0)), ledger.as_json(gpus(1)))

@@ -85,6 +85,64 @@ async def test_devices_that_do_not_exist_are_not_in_the_ledger() -> None:
 
 
 @in_virtual_time
+async def test_the_ledger_follows_what_the_node_says_of_memory() -> None:
+    """Written, changed and taken back, each once."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        for label, expected in (("16384", {GPU: 16384}), ("24576", {GPU: 24576}), ("much", {}), (None, {})):
+            world.cluster.edit(NODES, "n1", {"metadata": {"labels": {f"{GPU}.memory": label}}})
+            await soon(lambda expected=expected: world.ledger("n1").status.memory_mib == expected)  # type: ignore[misc]
+        capacity = {"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}
+        owners = {contract.INVENTORY_ANNOTATION: f"{GPU}=2"}
+        world.cluster.edit(NODES, "n1", {"metadata": {"annotations": owners}, "status": {"capacity": capacity}})
+        await soon(lambda: world.ledger("n1").status.memory_mib == {GPU: 15360})
+        world.cluster.edit(NODES, "n1", {"status": {"capacity": {"aliyun.com/gpu-mem": "32"}}})
+        await soon(lambda: world.ledger("n1").status.memory_mib == {GPU: 16384})
+        await asyncio.sleep(5)
+        written = len(world.cluster.writes("nodedevices"))
+        await asyncio.sleep(60)
+        assert len(world.cluster.writes("nodedevices")) == written
+        assert len(world.ledger("n1").devices) == 2
+
+
+@in_virtual_time
+async def test_the_ledger_says_which_devices_serve_shares_and_which_groups() -> None:
+    """While that is unclear it offers none, and people are told once; who holds some keeps them."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        said = {contract.SHARE_DEVICES: f"{GPU}=3-3", contract.GROUP_DEVICES: f"{GPU}=0-1"}
+        world.cluster.edit(NODES, "n1", {"metadata": {"annotations": said}})
+        await soon(lambda: [device.index for device in world.ledger("n1").status.for_shares] == [3])
+        assert [device.index for device in world.ledger("n1").status.for_groups] == [0, 1]
+        assert world.recorder.reasons("n1") == []
+        world.cluster.edit(NODES, "n1", {"metadata": {"annotations": {contract.SHARE_DEVICES: f"{GPU}=1-3"}}})
+        await soon(lambda: world.ledger("n1").devices == ())
+        status = world.ledger("n1").status
+        assert (status.for_shares, status.for_groups, free_on(world.ledger("n1"))) == ([], [], ())
+        assert "name each device in one of them" in status.reasons
+        assert world.recorder.reasons("n1") == ["DevicesUnknown"]
+        assert world.holders("n1") == {"team": "0,1"}
+        assert world.condition("team", "Healthy") == ("True", "AsClaimed")
+        world.cluster.edit(NODES, "n1", {"metadata": {"annotations": {contract.SHARE_DEVICES: None}}})
+        await soon(lambda: len(world.ledger("n1").devices) == 4 and world.ledger("n1").status.reasons == "")
+    assert world.recorder.reasons("n1") == ["DevicesUnknown"]
+
+
+@in_virtual_time
+async def test_another_systems_plugin_on_a_node_is_told() -> None:
+    """The devices come when it is gone, without a word of ours."""
+    resource = "aliyun.com/gpu-mem"
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        world.cluster.edit(NODES, "n1", {"status": {"allocatable": {resource: "30"}}})
+        await soon(lambda: world.ledger("n1").devices == ())
+        [(_, _, reason, message)] = world.recorder.events
+        assert reason == "DevicesUnknown" and "the device plugin of gpushare (aliyun.com/gpu-mem)" in message
+        world.cluster.edit(NODES, "n1", {"status": {"allocatable": {resource: "0"}}})
+        await soon(lambda: len(world.ledger("n1").devices) == 4)
+
+
+@in_virtual_time
 async def test_a_device_that_is_kept_out_stays_with_the_group_that_holds_it() -> None:
     """It is given to nobody else; another pod joins; and when the group is gone it stays out."""
     async with led_world() as world:
