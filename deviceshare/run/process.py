@@ -216,7 +216,7 @@ class Process:
             settings.identity,
             settings.agent_identity,
             bypasses=settings.bypasses,
-            runtime_class=settings.runtime_class,
+            injection=settings.injection,
         )
         return Server(
             "webhook",

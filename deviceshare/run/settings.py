@@ -4,6 +4,7 @@ Each flag `--some-name` may also be set as `DEVICESHARE_SOME_NAME`; the flag win
 """
 
 import ipaddress
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any, Final
 import click
 
 from deviceshare.domain import contract
-from deviceshare.domain.admission import bypasses
+from deviceshare.domain.admission import bypasses, injection_settings
+from deviceshare.domain.admission.injection_settings import InjectionSettings
+from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.placement.handover import AUTO, STYLES, HandoverSetting, is_kind
 from deviceshare.flags import (
     FILE,
@@ -31,6 +34,15 @@ from deviceshare.loops import leadership
 
 ROLES: Final = ("controller", "extender", "webhook")
 _ROLES: Final = Words("ROLE[,ROLE…]", lambda word: word in ROLES, f"name some of {', '.join(ROLES)}", empty=False)
+_DIALECTS: Final = Words(
+    "SYSTEM[,SYSTEM…]", lambda word: word in SYSTEMS, f"name some of {', '.join(SYSTEMS)}, or none"
+)
+_SCHEDULERS: Final = Words(
+    "SCHEDULER[,SCHEDULER…]",
+    re.compile("[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?").fullmatch,
+    "not a scheduler's name, such as ack-co-scheduler",
+)
+_ON, _OFF = "on", "off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +64,10 @@ class Settings:
     webhook_service: str
     webhook_config: str
     bypasses: str
+    dialects: frozenset[str]
+    replaced_schedulers: frozenset[str]
+    framework_limits: str
+    group_memory: str
     excluded_namespaces: frozenset[str]
     ca_secret: str
     tls_cert: Path | None
@@ -108,6 +124,13 @@ class Settings:
     def handover_setting(self) -> HandoverSetting:
         """How devices are handed over to containers."""
         return HandoverSetting(self.handover, self.cdi_kind, self.runtime_class)
+
+    @property
+    def injection(self) -> InjectionSettings:
+        """Which pods are injected, and with what."""
+        return InjectionSettings(
+            self.runtime_class, self.dialects, self.framework_limits == _ON, self.replaced_schedulers, self.group_memory
+        )
 
     @property
     def lease(self) -> leadership.Timing:
@@ -196,6 +219,30 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             default="kube-system",
             help="Those that the webhooks leave out, besides --namespace: no pod there joins a group or is believed.",
         ),
+        flag(
+            "--dialects",
+            type=_DIALECTS,
+            default=",".join(SYSTEMS),
+            help="The other systems by whose resources pods may ask for a share of a device.",
+        ),
+        flag(
+            "--replaced-schedulers",
+            type=_SCHEDULERS,
+            default=",".join(sorted(injection_settings.OTHER_SCHEDULERS)),
+            help="The schedulers, besides the default one, that pods with a share are taken from.",
+        ),
+        flag(
+            "--framework-limits",
+            type=click.Choice([_ON, _OFF]),
+            default=_ON,
+            help="Whether containers with a share get the variables by which JAX, PyTorch and TensorFlow keep to it.",
+        ),
+        flag(
+            "--group-memory",
+            type=click.Choice(injection_settings.MEMORY_MODES),
+            default=injection_settings.GROW,
+            help="Whether frameworks in pods of groups take device memory as they need it, or as they are set.",
+        ),
         flag("--ca-secret", default="", help="Make the webhooks' certificates; this Secret keeps the CA."),
         flag("--tls-cert", type=FILE, help="Or bring them: a certificate, PEM; read again when it changes."),
         flag("--tls-key", type=FILE, help="Its private key, PEM."),
@@ -203,7 +250,9 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("--ui-bind", type=_OptionalAddress(), default="127.0.0.1:8088", help="The page /ui, or off; plain HTTP."),
         flag("--handover", type=click.Choice(STYLES), default=AUTO, help="How a pod's devices are passed to runtimes."),
         flag("--cdi-kind", default="", help="The CDI kind of NVIDIA's devices.  [default: one that the node knows]"),
-        flag("--runtime-class", default="", help="The RuntimeClass of pods of groups that name none."),
+        flag(
+            "--runtime-class", default="", help="The RuntimeClass of pods of groups, and with shares, that name none."
+        ),
         flag("--lease-duration", type=int, default=15, help="Seconds until the lease of a leader that died is taken."),
         flag("--renew-deadline", type=float, default=10.0, help="Seconds without a renewal until a leader stops."),
         flag("--retry-period", type=float, default=2.0, help="Seconds between two reads of the lease."),

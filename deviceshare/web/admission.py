@@ -14,14 +14,18 @@ from msgspec import Raw, Struct
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import WARN, bypasses, new_bypasses, refusal_or_warnings
+from deviceshare.domain.admission.concern import concerns
 from deviceshare.domain.admission.drafts import Draft, DraftMeta
 from deviceshare.domain.admission.group_review import review_changed_group, review_deleted_group, review_new_group
-from deviceshare.domain.admission.injection import Injection, concerns, inject, inject_ephemeral
+from deviceshare.domain.admission.injection import DEFAULTS, Injection, inject, inject_ephemeral
+from deviceshare.domain.admission.injection_settings import InjectionSettings
 from deviceshare.domain.admission.node_devices_review import review_report
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
+from deviceshare.domain.admission.share_review import Largest, no_largest
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.object_decoder import ObjectDecoder
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import DIALECTS, NO_SHARE, ShareRequest
 from deviceshare.loops.ports import Mirror
 from deviceshare.web.quoting import Repeats
 from deviceshare.web.review import (
@@ -51,8 +55,11 @@ _MAX_RESOURCES = 100
 """Of a group. Lists that are read item by item are bounded here: webhooks run before the API server's own checks."""
 
 
+_SHARES = tuple(resource.encode() for resource in DIALECTS)
+
+
 class _Concern(Struct, frozen=True):
-    """The part of a pod that says whether it concerns deviceshare."""
+    """The part of a pod that says whether it names a group."""
 
     metadata: DraftMeta = DraftMeta()
 
@@ -77,8 +84,9 @@ class Admission:
     bypasses: str = field(default=WARN, kw_only=True)
     """Whether ways around the hand-over are warned of or refused (bypasses.py). They are judged in the validation,
     which sees the pod as it is stored."""
-    runtime_class: str = field(default="", kw_only=True)
-    """The one that pods of groups get, or ""."""
+    injection: InjectionSettings = field(default=DEFAULTS, kw_only=True)
+    largest: Largest = field(default=no_largest, kw_only=True)
+    """What the nodes have, to refuse shares that none can serve."""
 
     def routes(self) -> list[web.RouteDef]:
         """The webhooks' paths, for a Server of `MAX_BODY` bytes."""
@@ -90,25 +98,26 @@ class Admission:
         ]
 
     def _mutate_pod(self, request: ReviewRequest) -> ReviewVerdict:
-        if not _concerns_us(request.object):
+        if not self._concerns_us(request.object):
             return ALLOWED
         pod = _draft(request.object)
         if request.operation == "CREATE" and not request.sub_resource:
             name = (pod.metadata.annotations or {}).get(contract.GROUP, "")
-            known, runtime_class = self.groups.synced, self.runtime_class
-            injection = inject(pod, self.groups.get(name), group_known=known, runtime_class=runtime_class)
+            known = self.groups.synced
+            injection = inject(pod, self.groups.get(name), group_known=known, settings=self.injection)
         elif request.operation == "UPDATE" and request.sub_resource == "ephemeralcontainers":
-            injection = inject_ephemeral(pod, _ephemeral_names(request.old_object))
+            injection = inject_ephemeral(pod, _ephemeral_names(request.old_object), self.injection)
         else:
             injection = Injection()
         return ReviewVerdict(injection.refusal, patch=injection.patch, warnings=injection.warnings)
 
     def _validate_pod(self, request: ReviewRequest) -> ReviewVerdict:
-        if not (_concerns_us(request.object) or _concerns_us(request.old_object)):
+        if not (self._concerns_us(request.object) or self._concerns_us(request.old_object)):
             return ALLOWED
         if request.operation == "CREATE":
-            pod = _pod(request.object)
-            return self._verdict(review_new_pod(pod, self.groups.get(pod.group)), bypasses(_draft(request.object)))
+            pod, dialects = _pod(request.object), self.injection.dialects
+            refusal = review_new_pod(pod, self.groups.get(pod.group), largest=self.largest, dialects=dialects)
+            return self._verdict(refusal, bypasses(_draft(request.object)))
         if request.operation != "UPDATE":
             return ALLOWED
         if request.sub_resource == "ephemeralcontainers":
@@ -125,6 +134,13 @@ class Admission:
         ours = request.user_info.username == self.identity
         around = [] if ours else new_bypasses(old.metadata.annotations, new.metadata.annotations)
         return self._verdict(review_changed_pod(old, new, by_deviceshare=ours), around)
+
+    def _concerns_us(self, raw: Raw) -> bool:
+        # Nearly every pod of a cluster comes by here and is none of ours, so as little as possible of it is read.
+        if bytes(raw) == b"null":
+            return False
+        metadata = decode_object(_concerns, raw).metadata
+        return concerns(metadata.labels, metadata.annotations, _share(raw), self.injection.dialects)
 
     def _verdict(self, refusal: str, around: list[str]) -> ReviewVerdict:
         refused, warnings = refusal_or_warnings(around, self.bypasses)
@@ -158,11 +174,10 @@ class Admission:
         return ReviewVerdict(review_report(old, new, request.user_info.node))
 
 
-def _concerns_us(raw: Raw) -> bool:
-    if bytes(raw) == b"null":
-        return False
-    metadata = decode_object(_concerns, raw).metadata
-    return concerns(metadata.labels, metadata.annotations)
+def _share(raw: Raw) -> ShareRequest:
+    """What the pod's containers ask for; the API server escapes nothing in such a limit's name."""
+    text = bytes(raw)
+    return decode_object(_drafts, raw).spec.share if any(name in text for name in _SHARES) else NO_SHARE
 
 
 def _ephemeral_names(raw: Raw) -> set[str]:

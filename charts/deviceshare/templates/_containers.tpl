@@ -38,6 +38,10 @@ capabilities:
     {{- if has "webhook" .Values.roles }}
     - --webhook-bind=:9443
     - --bypasses={{ .Values.webhooks.bypasses }}
+    - --dialects={{ join "," .Values.shares.dialects }}
+    - --replaced-schedulers={{ join "," .Values.shares.replacedSchedulers }}
+    - --framework-limits={{ ternary "on" "off" .Values.shares.frameworkLimits }}
+    - --group-memory={{ .Values.groups.memory }}
     {{- if include "deviceshare.webhookClients" . }}
     - --webhook-client-ca=/etc/deviceshare/webhook-clients/ca.crt
     {{- end }}

@@ -39,6 +39,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (not .Values.scheduler.enabled) (has "extender" .Values.roles) }}yes{{ end }}
 {{- end }}
 
+{{/* The limits by which containers ask for a share, as deviceshare/domain/objects/shares.py has them, as JSON. */}}
+{{- define "deviceshare.shareResources" -}}
+{{- $resources := list "deviceshare.io/gpu-mem" "deviceshare.io/gpu-percent" -}}
+{{- $dialects := .Values.shares.dialects -}}
+{{- range $system, $resource := dict "gpushare" "aliyun.com/gpu-mem" "metagpu" "cnvrg.io/metagpu" -}}
+{{- if has $system $dialects -}}{{- $resources = append $resources $resource -}}{{- end -}}
+{{- end -}}
+{{ toJson $resources }}
+{{- end }}
+
 {{/* How devices are handed over; refuses what can't work together. */}}
 {{- define "deviceshare.handover" -}}
 {{- if .Values.handover.nri -}}

@@ -1,6 +1,6 @@
-"""Ways around the hand-over: fields of a group's pod that may give it other devices than its group's.
+"""Ways around the hand-over: fields of a pod that may give it other devices than its group's, or its share's.
 
-The devices of a group are handed over by a variable. Whatever else gives a container devices, or access to them,
+Devices are handed over by a variable. Whatever else gives a container devices, or access to them,
 isn't counted by deviceshare. `ways` lists what can be seen in a pod; docs/security.md lists the rest, too.
 """
 
@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from deviceshare.domain import vendors
 from deviceshare.domain.admission.drafts import Draft, DraftContainer
 from deviceshare.domain.objects.printable import quoted
+from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.domain.vendors import Vendor
 
 WARN, REFUSE = "warn", "refuse"
@@ -67,7 +68,7 @@ def refusal_or_warnings(found: list[str], mode: str) -> tuple[str, list[str]]:
     )
     if mode == WARN:
         return "", listed
-    cure = "leave it out: deviceshare refuses ways around the devices of a group here (--bypasses=refuse)"
+    cure = "leave it out: deviceshare refuses ways around the hand-over of devices here (--bypasses=refuse)"
     return f"{'; '.join(listed)}; {cure}", []
 
 
@@ -107,7 +108,7 @@ def _limits(pod: Draft, skip: Collection[str]) -> Iterator[str]:
     for where, container in _containers(pod, skip):
         for name, quantity in sorted(container.limits.items()):
             vendors_own = name.partition("/")[0] in {vendor.domain for vendor in vendors.VENDORS}
-            others = vendors_own and vendors.vendor_of(name) is None
+            others = vendors_own and vendors.vendor_of(name) is None and name not in DIALECTS
             if (others or name.startswith(_CLASS)) and str(quantity) != "0":
                 yield f"{where}: the limit {quoted(name)}"
 
@@ -136,7 +137,7 @@ def _within(path: str, directory: str) -> bool:
     return directory in ("/", path) or path.startswith(f"{directory}/")
 
 
-_PRIVILEGED: Final = "is privileged: it sees every device of its node, not only the group's"
+_PRIVILEGED: Final = "is privileged: it sees every device of its node, not only those handed over"
 _POWERFUL: Final = "has SYS_ADMIN: it can get access to every device of its node"
 _HOST_PID: Final = "shows the pod all processes of its node, and with them their devices"
 _ANNOTATED: Final = "has the container runtime add devices or mounts"

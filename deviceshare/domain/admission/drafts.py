@@ -8,6 +8,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from deviceshare.domain.objects.shares import INIT, MAIN, SIDECAR, ContainerLimits, ShareRequest, share_request
+
 Json = dict[str, Any]
 
 
@@ -40,6 +42,8 @@ class DraftContainer(Struct, frozen=True, rename="camel"):
 
     name: str = ""
     env: list[Json] | None = None
+    env_from: list[Json] | None = None
+    restart_policy: str | None = None
     security_context: SecurityContext | None = None
     volume_mounts: list[DraftMount] | None = None
     resources: DraftResources | None = None
@@ -85,12 +89,29 @@ class DraftSpec(Struct, frozen=True, rename="camel"):
             ("ephemeralContainers", self.ephemeral_containers),
         )
 
+    @property
+    def share(self) -> ShareRequest:
+        """The parts of devices that its containers ask for; ephemeral containers can't ask for anything."""
+        mains, inits, _ = self.lists()
+        return share_request(
+            ContainerLimits(each.name, f"spec.{field}[{i}]", _role(field, each), each.limits)
+            for field, containers in (mains, inits)
+            for i, each in enumerate(containers or ())
+        )
+
 
 class Draft(Struct, frozen=True, rename="camel"):
     """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/"""
 
     metadata: DraftMeta = field(default_factory=DraftMeta)
     spec: DraftSpec = field(default_factory=DraftSpec)
+
+
+def _role(field: str, container: DraftContainer) -> str:
+    """As `PodSpec.share` has it."""
+    if field == "containers":
+        return MAIN
+    return SIDECAR if container.restart_policy == "Always" else INIT
 
 
 def add(path: str, value: Any) -> Json:

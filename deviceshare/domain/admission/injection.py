@@ -1,4 +1,4 @@
-"""The patch with which the mutating webhook injects a pod that names a group.
+"""The patch with which the mutating webhook injects a pod that names a group, or asks for a share.
 
 A pod's environment is fixed at its admission, before its devices are known. So each container gets references to
 annotations that the Binding will write (the downward API). The nodes where the pod may run aren't written into it: they
@@ -8,16 +8,26 @@ Everything here is idempotent: API servers may call the webhook twice for one po
 `kubectl get -o yaml`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.admission.concern import concerns, is_ours_alone, metadata_fault
 from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, add
-from deviceshare.domain.objects.groups import Group, name_fault
+from deviceshare.domain.admission.injection_settings import GROW, InjectionSettings
+from deviceshare.domain.admission.share_injection import GROWTH, ShareOf, shares_of
+from deviceshare.domain.admission.variables import Reference, Setting, with_variables
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.shares import ShareRequest
 from deviceshare.domain.vendors import Vendor
 
-CUDA_ORDER = "CUDA_DEVICE_ORDER"
+CUDA_ORDER: Final = Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 """CUDA numbers the fastest device 0, unless this variable is PCI_BUS_ID: then it counts by PCI bus, as NVML does."""
+JAX_GROWS: Final = Setting("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+DEFAULTS: Final = InjectionSettings()
 
 
 class Injection(NamedTuple):
@@ -28,69 +38,56 @@ class Injection(NamedTuple):
     refusal: str = ""
 
 
-def concerns(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> bool:
-    """Whether a pod with this metadata names a group; every other pod is left unchanged."""
-    return contract.GROUP in (labels or {}) or contract.GROUP in (annotations or {})
-
-
-def is_ours_alone(key: str) -> bool:
-    """Whether only deviceshare may write the annotation with this name on a pod of a group."""
-    return (key.startswith(contract.PREFIX) and key != contract.GROUP) or vendors.is_cdi_annotation(key)
-
-
-def group_fault(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> str:
-    """What is wrong with the way a pod names its group, and what to do, or ""."""
-    name, label = (annotations or {}).get(contract.GROUP), (labels or {}).get(contract.GROUP)
-    if name is None:
-        return (
-            f"metadata.labels[{contract.GROUP}] is written by deviceshare only: "
-            f"join the group with the annotation {contract.GROUP}: {label} and leave the label out"
-        )
-    if fault := name_fault(name):
-        return f"metadata.annotations[{contract.GROUP}]: {fault}; `kubectl get sdg` lists the groups"
-    if label not in (None, name):
-        return (
-            f"metadata.labels[{contract.GROUP}] says {label!r}, but the annotation of that name says {name!r}: "
-            "leave the label out, deviceshare sets it"
-        )
-    return ""
-
-
-def inject(pod: Draft, group: Group | None, *, group_known: bool = True, runtime_class: str = "") -> Injection:
-    """Injects a new pod; a pod that names no group is left unchanged.
+def inject(
+    pod: Draft, group: Group | None, *, group_known: bool = True, settings: InjectionSettings = DEFAULTS
+) -> Injection:
+    """Injects a new pod; one that neither names a group nor asks for a share is left unchanged.
 
     `group` is the group it names, None if it isn't found; `group_known` says whether that is certain enough for a
-    warning. `runtime_class` is the one that pods of groups get (handover.HandoverSetting).
+    warning.
     """
-    labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
-    if not concerns(labels, annotations):
+    labels, annotations, share = pod.metadata.labels or {}, pod.metadata.annotations or {}, pod.spec.share
+    if not concerns(labels, annotations, share, settings.dialects):
         return Injection()
-    if refusal := group_fault(labels, annotations):
+    if refusal := metadata_fault(labels, annotations, share, settings.dialects):
         return Injection(refusal=refusal)
-    name = annotations[contract.GROUP]
+    name = annotations.get(contract.GROUP, "")
     patch, warnings = _strip(annotations)
     if pod.metadata.labels is None:
         patch.append(add("/metadata/labels", {contract.GROUP: name}))
     elif contract.GROUP not in labels:
         patch.append(add(_pointer("labels", contract.GROUP), name))
-    if pod.spec.scheduler_name in (None, "", contract.DEFAULT_SCHEDULER_NAME):
+    if pod.spec.scheduler_name in _replaced(share, settings):
         patch.append(add("/spec/schedulerName", contract.SCHEDULER_NAME))
-    _set_runtime_class(pod.spec, runtime_class, patch, warnings)
+    _set_runtime_class(pod.spec, settings.runtime_class, patch, warnings)
+    shares = shares_of(pod.spec, share)
     for field, containers in pod.spec.lists():
-        _inject_all(field, containers, patch, warnings)
-    if group is None and group_known:
+        asking = {} if field == "ephemeralContainers" else shares
+        _inject_all(field, containers, patch, warnings, settings, in_group=bool(name), shares=asking)
+    if name and group is None and group_known:
         warnings.append(f"SharedDeviceGroup {name!r} doesn't exist yet; the pod waits for it (kubectl get sdg)")
     return Injection(patch, warnings)
 
 
-def inject_ephemeral(pod: Draft, existing: Collection[str]) -> Injection:
-    """Injects new ephemeral containers of a group's pod; `existing` names those that can't be changed any more."""
-    if contract.GROUP not in (pod.metadata.annotations or {}):
+def inject_ephemeral(pod: Draft, existing: Collection[str], settings: InjectionSettings = DEFAULTS) -> Injection:
+    """Injects new ephemeral containers; `existing` names those that can't be changed any more.
+
+    They can't ask for a share: they see the devices of the pod's group, or none.
+    """
+    if not concerns(pod.metadata.labels, pod.metadata.annotations):
         return Injection()
     patch: list[Json] = []
     warnings: list[str] = []
-    _inject_all("ephemeralContainers", pod.spec.ephemeral_containers, patch, warnings, skip=existing)
+    in_group = contract.GROUP in (pod.metadata.annotations or {})
+    added = pod.spec.ephemeral_containers
+    _inject_all("ephemeralContainers", added, patch, warnings, settings, in_group=in_group, skip=existing)
     return Injection(patch, warnings)
+
+
+def _replaced(share: ShareRequest, settings: InjectionSettings) -> Collection[str | None]:
+    """The schedulers from which the pod is taken."""
+    usual = {None, "", contract.DEFAULT_SCHEDULER_NAME}
+    return usual | settings.replaced_schedulers if share else usual
 
 
 def _strip(annotations: dict[str, str]) -> tuple[list[Json], list[str]]:
@@ -108,7 +105,7 @@ def _set_runtime_class(spec: DraftSpec, wanted: str, patch: list[Json], warnings
         patch.append(add("/spec/runtimeClassName", wanted))
     elif wanted and own != wanted:
         warnings.append(
-            f"spec.runtimeClassName: {own!r} is kept, but pods of groups get their devices by {wanted!r} here: leave it"
+            f"spec.runtimeClassName: {own!r} is kept, but pods get deviceshare's devices by {wanted!r} here: leave it"
             f" out unless {own!r} gives containers devices, too"
         )
 
@@ -121,51 +118,48 @@ def _inject_all(
     containers: list[DraftContainer] | None,
     patch: list[Json],
     warnings: list[str],
+    settings: InjectionSettings,
+    *,
+    in_group: bool,
+    shares: Mapping[str, ShareOf] = MappingProxyType({}),
     skip: Collection[str] = (),
 ) -> None:
     for position, container in enumerate(containers or ()):
         if container.name in skip:
             continue
-        env = container.env or []
-        wanted, overridden = _environment(env)
+        env, share = container.env or [], shares.get(container.name)
+        references, plain = _references(share, settings), _plain(share, settings, in_group=in_group)
+        wanted, overridden = with_variables(env, references, plain)
         if wanted != env:
             patch.append(add(f"/spec/{field}/{position}/env", wanted))
         where = f"spec.{field}[{position}] {container.name!r}"
-        replaced = "is replaced: deviceshare sets it for every pod of a group"
+        replaced = "is replaced: deviceshare sets it for every pod to which it gives devices"
         warnings += [f"{where}: env {name} {replaced}" for name in overridden]
 
 
-def _environment(env: list[Json]) -> tuple[list[Json], list[str]]:
-    """The variables of an injected container, and the names of its author's that were replaced.
-
-    deviceshare's come first, so that later variables may refer to them as `$(NVIDIA_VISIBLE_DEVICES)`.
-    """
-    ours, overridden = [], []
-    for vendor in vendors.VENDORS:
-        mine = [variable for variable in env if variable.get("name") == vendor.env]
-        good = [variable for variable in mine if _refers(variable, vendor)]
-        ours.append(good[0] if good else _reference(vendor))
-        if len(good) < len(mine):
-            overridden.append(vendor.env)
-    if all(variable.get("name") != CUDA_ORDER for variable in env):
-        ours.append({"name": CUDA_ORDER, "value": "PCI_BUS_ID"})
-    names = [vendor.env for vendor in vendors.VENDORS]  # not a set: a name may be any JSON, even unhashable
-    return ours + [variable for variable in env if variable.get("name") not in names], overridden
+def _references(share: ShareOf | None, settings: InjectionSettings) -> list[Reference]:
+    """What refers to a container's devices. Of vendors that serve no share of its own, those are its group's."""
+    own = list(share.references(framework_limits=settings.framework_limits)) if share else []
+    names = [reference.name for reference in own]
+    return [*(_reference(vendor) for vendor in vendors.VENDORS if vendor.env not in names), *own]
 
 
-def _reference(vendor: Vendor) -> Json:
-    return {"name": vendor.env, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": vendor.field_path}}}
+def _plain(share: ShareOf | None, settings: InjectionSettings, *, in_group: bool) -> Iterator[Setting]:
+    yield CUDA_ORDER
+    if share:
+        yield from share.settings(framework_limits=settings.framework_limits)
+    elif in_group and settings.group_memory == GROW:
+        yield from (JAX_GROWS, GROWTH)
+
+
+def _reference(vendor: Vendor) -> Reference:
+    return Reference(vendor.env, vendor.field_path)
 
 
 def reads(env: list[Json], vendor: Vendor) -> bool:
     """Whether a container with these variables reads the vendor's devices from the pod's annotation."""
     mine = [variable for variable in env if variable.get("name") == vendor.env]
-    return bool(mine) and _refers(mine[-1], vendor)
-
-
-def _refers(variable: Json, vendor: Vendor) -> bool:
-    source = {"fieldRef": {"fieldPath": vendor.field_path}}  # without the version that the API server defaults
-    return variable in (_reference(vendor), {"name": vendor.env, "valueFrom": source})
+    return bool(mine) and _reference(vendor).equals(mine[-1])
 
 
 def _pointer(field: str, key: str) -> str:

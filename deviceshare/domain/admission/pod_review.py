@@ -1,4 +1,4 @@
-"""Validation of pods of groups: their creation, changed metadata, and new ephemeral containers.
+"""Validation of pods that name a group or ask for a share: their creation, changed metadata, new ephemeral containers.
 
 The mutating webhook runs before, but may have been unavailable: pods that it has not injected are refused here.
 A refusal names the field and what to do; an empty one allows.
@@ -7,48 +7,62 @@ A refusal names the field and what to do; an empty one allows.
 from collections.abc import Collection, Mapping, Sequence
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.admission.concern import concerns, is_ours_alone, metadata_fault
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import concerns, group_fault, is_ours_alone, reads
+from deviceshare.domain.admission.injection import reads
+from deviceshare.domain.admission.share_review import Largest, no_largest, review_share
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
 
 _NOT_INJECTED = (
-    "deviceshare's mutating webhook did not inject {}, so containers could see other devices than the group's: retry"
+    "deviceshare's mutating webhook did not inject {}, so containers could see other devices than theirs: retry"
 )
 _OWN_DEVICES = (
     "the group supplies the devices; leave the limit out, or leave the annotation out to get devices of the pod's own"
 )
+_BOTH = (
+    "the pod asks for a share, too, and gets devices from deviceshare alone; leave one of the two limits out"
+    " (deviceshare.io/gpu-percent: 100 is a whole device)"
+)
 
 
-def review_new_pod(pod: Pod, group: Group | None) -> str:
-    """Why this pod may not be created, or ""; `group` is the one it names, as far as that is known."""
-    labels, annotations = pod.metadata.labels, pod.metadata.annotations
-    if not concerns(labels, annotations):
+def review_new_pod(
+    pod: Pod, group: Group | None, *, largest: Largest = no_largest, dialects: Collection[str] = SYSTEMS
+) -> str:
+    """Why this pod may not be created, or "".
+
+    `group` is the one it names, as far as that is known; `dialects` are the other systems' that are served.
+    """
+    labels, annotations, share = pod.metadata.labels, pod.metadata.annotations, pod.share
+    if not concerns(labels, annotations, share, dialects):
         return ""
-    if fault := group_fault(labels, annotations):
+    if fault := metadata_fault(labels, annotations, share, dialects):
         return fault
     if ours := sorted(filter(is_ours_alone, annotations)):
         return f"metadata.annotations[{ours[0]}] is written by deviceshare only: leave it out"
-    return _spec_fault(pod, group)
+    return _spec_fault(pod, group) or review_share(pod, group, largest)
 
 
 def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
     """Why a pod's metadata may not change in this way, or "".
 
     The devices of a pod are read from its annotations at each start of a container, so a user who can write them can
-    take any device.
+    take any device. How much a container asks for needs no protection of ours: the API server refuses a change of its
+    limits, and its subresource `resize`, from 1.27 on, takes CPU and memory only.
     """
     metadata = (old.metadata, new.metadata)
     if by_deviceshare or not any(concerns(each.labels, each.annotations) for each in metadata):
         return ""
     if changed := _changed(old.metadata.labels, new.metadata.labels, {contract.GROUP}):
-        return f"metadata.labels[{changed}] can't be changed: delete the pod and create it with another group"
-    ours = {key for each in metadata for key in each.annotations if is_ours_alone(key)} | {contract.GROUP}
+        return f"metadata.labels[{changed}] can't be changed: delete the pod and create it with another group or share"
+    ours = {key for each in metadata for key in each.annotations if is_ours_alone(key)} | contract.USERS
     changed = _changed(old.metadata.annotations, new.metadata.annotations, ours)
-    if changed == contract.GROUP:
-        return f"metadata.annotations[{changed}] can't be changed: delete the pod and create it with another group"
+    if changed in contract.USERS:
+        what = changed.removeprefix(contract.PREFIX)
+        return f"metadata.annotations[{changed}] can't be changed: delete the pod and create it with another {what}"
     if changed:
         return f"metadata.annotations[{changed}] is written by deviceshare only: leave it as it is"
     return ""
@@ -57,12 +71,13 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
 def review_ephemeral_containers(pod: Draft, existing: Collection[str], group: Group | None) -> str:
     """Why ephemeral containers may not be added in this way, or ""; `existing` names those that the pod already has."""
     annotations = pod.metadata.annotations or {}
-    if contract.GROUP not in annotations:
+    if not concerns(pod.metadata.labels, annotations):
         return ""
     if group and annotations.get(contract.GROUP_UID, group.uid) != group.uid:
         group = None  # The pod has devices of an earlier group of this name.
     added = [each for each in pod.spec.ephemeral_containers or () if each.name not in existing]
-    lacking = [vendor.env for vendor in _vendors(group) if not all(reads(each.env or [], vendor) for each in added)]
+    wanted = _vendors(annotations.get(contract.GROUP, ""), group, pod.spec.share.of)
+    lacking = [vendor.env for vendor in wanted if not all(reads(each.env or [], vendor) for each in added)]
     return f"spec.ephemeralContainers: {_NOT_INJECTED.format(f'the env {listed(lacking)}')}" if lacking else ""
 
 
@@ -72,26 +87,31 @@ def _changed(old: Mapping[str, str], new: Mapping[str, str], keys: Collection[st
 
 def _spec_fault(pod: Pod, group: Group | None) -> str:
     if pod.node:
+        node, nodes = ("the group's node", "the group's spec.nodeSelector") if pod.group else ("what is free", "")
         return (
-            f"spec.nodeName: a pod of a group is placed by {contract.SCHEDULER_NAME}, which knows the group's node; "
-            "leave it out and choose nodes with the group's spec.nodeSelector"
+            f"spec.nodeName: a pod that shares devices is placed by {contract.SCHEDULER_NAME}, which knows {node}; "
+            f"leave it out and choose nodes with {nodes or 'spec.nodeSelector'}"
         )
     if pod.spec.scheduler_name != contract.SCHEDULER_NAME:
+        what = "the devices of a group" if pod.group else "a share"
         return (
-            f"spec.schedulerName: {pod.spec.scheduler_name!r} can't give a pod the devices of a group; "
+            f"spec.schedulerName: {pod.spec.scheduler_name!r} can't give a pod {what}; "
             f"leave it out or set it to {contract.SCHEDULER_NAME}"
         )
+    own = _BOTH if pod.share else _OWN_DEVICES
     for field, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
         for position, container in enumerate(containers):
             for resource in sorted(container.resources.devices):
-                return f"spec.{field}[{position}].resources.limits[{resource}]: {_OWN_DEVICES}"
+                return f"spec.{field}[{position}].resources.limits[{resource}]: {own}"
     for resource in sorted(pod.spec.resources.devices):
-        return f"spec.resources.limits[{resource}]: {_OWN_DEVICES}"
-    lacking = pod.lacking(_vendors(group))
+        return f"spec.resources.limits[{resource}]: {own}"
+    lacking = pod.lacking(_vendors(pod.group, group, pod.share.of))
     return "spec.containers: " + _NOT_INJECTED.format(listed(lacking)) if lacking else ""
 
 
-def _vendors(group: Group | None) -> Sequence[Vendor]:
-    """Those whose variables a pod of the group needs: all where it isn't known what the group requests."""
+def _vendors(name: str, group: Group | None, share: Sequence[str]) -> Sequence[Vendor]:
+    """Those whose variables a pod needs: all where it isn't known what the group of this name requests."""
+    if not name:
+        return vendors.vendors_of(share)
     known = group is not None and not group.metadata.unreadable
     return vendors.vendors_of(group.spec.resources) if group and known else vendors.VENDORS

@@ -13,6 +13,7 @@ import msgspec
 import yaml
 
 from deviceshare.domain.contract import DEFAULT_SCHEDULER_NAME, IDENTITY, SCHEDULER_NAME
+from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.sandbox.host.network import HOST, SERVICES
 from deviceshare.sandbox.host.ports import free_ports
 from deviceshare.sandbox.state import Layout, Ports, SandboxPlan
@@ -132,6 +133,9 @@ class Components:
         # A pod that waits for devices must be retried soon after it was touched, however often it failed before.
         config["podInitialBackoffSeconds"] = 1
         config["podMaxBackoffSeconds"] = 1
+        # No node advertises what pods ask for as a share: the extender alone knows what is free.
+        fit = {"name": "NodeResourcesFit", "args": {"ignoredResources": sorted(DIALECTS)}}
+        config["profiles"][0]["pluginConfig"] = [fit]
         if not asks_before_evicting(self._binaries.version):
             # Otherwise it would evict pods for devices that would not be free afterwards.
             config["profiles"][0]["plugins"] = {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}}

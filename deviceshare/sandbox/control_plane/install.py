@@ -7,7 +7,7 @@ loopback.
 import asyncio
 import base64
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import yaml
 
 from deviceshare import assets
 from deviceshare.domain.contract import AGENT_IDENTITY, GROUP
+from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.kubernetes.binaries import Binaries
 from deviceshare.sandbox.state import Layout, SandboxPlan
@@ -66,8 +67,8 @@ def local_webhooks(document: Mapping[str, Any], url: str, authority: bytes, mino
 def narrow(document: Mapping[str, Any], minor: int) -> dict[str, Any]:
     """Makes those webhooks strict that can select our requests.
 
-    Until 1.28 a webhook can't select by annotation, nor by who asks, so it sees everybody's requests and must be
-    ignored when it is unreachable. From 1.28 on `matchConditions` select ours, which fail until it is back.
+    Until 1.28 a webhook can't select by annotation or limit, nor by who asks, so it sees everybody's requests and must
+    be ignored when it is unreachable. From 1.28 on `matchConditions` select ours, which fail until it is back.
     https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-matchconditions
     """
     changed: dict[str, Any] = copy.deepcopy(dict(document))
@@ -78,12 +79,23 @@ def narrow(document: Mapping[str, Any], minor: int) -> dict[str, Any]:
     return changed
 
 
-def _any_of(maps: Iterable[str]) -> str:
-    return " || ".join(f"(has(object.metadata.{each}) && '{GROUP}' in object.metadata.{each})" for each in maps)
+def _names_a_group() -> Iterator[str]:
+    for each in ("annotations", "labels"):
+        yield f"(has(object.metadata.{each}) && '{GROUP}' in object.metadata.{each})"
+
+
+def _asks_for_a_share() -> Iterator[str]:
+    asked = f"[{','.join(map(repr, DIALECTS))}].exists(r, r in c.resources.limits)"
+    for each in ("containers", "initContainers"):
+        asks = f"exists(c, has(c.resources) && has(c.resources.limits) && {asked})"
+        yield f"(has(object.spec.{each}) && object.spec.{each}.{asks})"
 
 
 _OURS: Final = {
-    "mutate-pods.deviceshare.io": {"name": "names-a-group", "expression": _any_of(("annotations", "labels"))},
+    "mutate-pods.deviceshare.io": {
+        "name": "wants-devices",
+        "expression": " || ".join((*_names_a_group(), *_asks_for_a_share())),
+    },
     "validate-node-devices.deviceshare.io": {
         "name": "is-an-agent",
         "expression": f"request.userInfo.username == '{AGENT_IDENTITY}'",

@@ -9,6 +9,7 @@ from helm_python import HelmError
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
+from deviceshare.domain.admission.injection_settings import UNCHANGED, InjectionSettings
 from deviceshare.domain.admission.pod_guard import left_out
 from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.usage import Usage
@@ -194,6 +195,15 @@ def test_the_network_policy_lets_in_to_the_webhooks_whom_it_is_told() -> None:
 
     assert rule({"networkPolicy": {"webhookFrom": peers}})["from"] == peers
     assert "from" not in rule({})
+
+
+def test_how_pods_are_injected_is_told_to_deviceshare() -> None:
+    """By default as without any flag."""
+    assert settings({}).injection == InjectionSettings()
+    shares = {"dialects": ["metagpu"], "replacedSchedulers": [], "frameworkLimits": False}
+    chosen = settings({"shares": shares, "groups": {"memory": "unchanged"}}).injection
+    assert chosen == InjectionSettings("", frozenset({"metagpu"}), False, frozenset(), UNCHANGED)
+    assert settings({"shares": {"dialects": []}}).injection.dialects == frozenset()
 
 
 def test_how_devices_are_handed_over_is_told_to_deviceshare() -> None:

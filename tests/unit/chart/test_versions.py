@@ -8,6 +8,7 @@ import yaml
 from charts import helm
 from deviceshare import assets
 from deviceshare.domain import contract
+from deviceshare.domain.objects.shares import DIALECTS, METAGPU_SYSTEM, SYSTEMS
 from deviceshare.sandbox.control_plane.components import asks_before_evicting, scheduler_config_version
 from deviceshare.sandbox.control_plane.install import narrow
 from tests.unit.chart.objects import VERSIONS, Json, containers, named
@@ -17,10 +18,10 @@ BY_AN_AGENT = f"request.userInfo.username == '{contract.AGENT_IDENTITY}'"
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
-def scheduler_config(version: str) -> Json:
+def scheduler_config(version: str, **values: Json) -> Json:
     """What kube-scheduler reads."""
     config: Json = yaml.safe_load(
-        named(helm.render({}, version), "ConfigMap", "deviceshare-scheduler")["data"]["config.yaml"]
+        named(helm.render(values, version), "ConfigMap", "deviceshare-scheduler")["data"]["config.yaml"]
     )
     return config
 
@@ -56,6 +57,24 @@ def test_kube_scheduler_sees_all_nodes_and_asks_over_loopback(version: str) -> N
     assert extender["httpTimeout"] == "15s"
     assert not extender["ignorable"]
     assert "--extender-bind=127.0.0.1:8888" in containers(helm.render({}, version))["deviceshare"]["args"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kube_scheduler_leaves_shares_to_the_extender_which_it_asks_about_every_pod(version: str) -> None:
+    """No node advertises such a resource; with managedResources, pods of groups would get past the extender."""
+
+    def fit(**values: Json) -> Json:
+        config = scheduler_config(version, **values)
+        assert all("managedResources" not in extender for extender in config["extenders"])
+        [profile] = config["profiles"]
+        [plugin] = profile["pluginConfig"]
+        assert plugin["name"] == "NodeResourcesFit"
+        args: Json = plugin["args"]
+        return args
+
+    assert sorted(fit()["ignoredResources"]) == sorted(DIALECTS)
+    served = [each.resource for each in DIALECTS.values() if each.system in ("", METAGPU_SYSTEM)]
+    assert sorted(fit(shares={"dialects": [METAGPU_SYSTEM]})["ignoredResources"]) == sorted(served)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +156,17 @@ def test_match_conditions_make_the_mutating_webhook_strict() -> None:
 
     assert (before["failurePolicy"], "matchConditions" in before) == ("Ignore", False)
     assert (since["failurePolicy"], "matchConditions" in since) == ("Fail", True)
+
+
+@pytest.mark.parametrize("served", [[], ["metagpu"], list(SYSTEMS)])
+def test_the_mutating_webhook_is_asked_about_shares_of_the_dialects_that_are_served(served: list[str]) -> None:
+    """A dialect that is off belongs to another system, whose pods must not depend on deviceshare."""
+    [webhook] = named(helm.render({"shares": {"dialects": served}}, "1.28.0"), KINDS[0])["webhooks"]
+    [condition] = webhook["matchConditions"]
+
+    for dialect in DIALECTS.values():
+        asked = condition["expression"].count(f"'{dialect.resource}'")
+        assert asked == (2 if dialect.system in ("", *served) else 0)  # in containers and in init containers
 
 
 @pytest.mark.parametrize("version", ["1.20.2", "1.34.0"])

@@ -7,6 +7,7 @@ import pytest
 
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import inject
+from deviceshare.domain.admission.injection_settings import InjectionSettings
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_new_pod
 from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.jsonpatch import applied
@@ -26,7 +27,7 @@ def a_pod(**annotations: str) -> Json:
 
 def admitted(pod: Json, runtime_class: str = "") -> tuple[Json, list[str]]:
     """The pod as the mutating webhook leaves it, and the warnings, without the one that there is no such group."""
-    injection = inject(msgspec.convert(pod, Draft), None, group_known=False, runtime_class=runtime_class)
+    injection = inject(msgspec.convert(pod, Draft), None, group_known=False, settings=InjectionSettings(runtime_class))
     return applied(pod, injection.patch), list(injection.warnings)
 
 

@@ -12,8 +12,10 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import Injection, inject, inject_ephemeral
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import DIALECTS
 from tests.unit.domain.jsonpatch import applied
 
 Json = dict[str, Any]
@@ -49,6 +51,17 @@ def reference(name: str) -> Json:
 
 REFERENCES = [reference(name) for name in VARIABLES]
 CUDA = {"name": "CUDA_DEVICE_ORDER", "value": "PCI_BUS_ID"}
+GROWS = [
+    {"name": "XLA_PYTHON_CLIENT_PREALLOCATE", "value": "false"},
+    {"name": "TF_FORCE_GPU_ALLOW_GROWTH", "value": "true"},
+]
+PLAIN = [CUDA, *GROWS]
+OF_SHARES = (
+    *("DEVICESHARE_MEMORY_LIMIT_MIB", "DEVICESHARE_PERCENT", "DEVICESHARE_MEMORY_FRACTION", "METAGPU_MAX_MEM"),
+    *("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+    *(f"ALIYUN_COM_GPU_MEM_{what}" for what in ("IDX", "DEV", "POD", "CONTAINER")),
+)
+OBJECTS = decoder_of(Pod)
 
 
 # Examples.
@@ -61,7 +74,7 @@ def test_every_container_of_every_kind_refers_to_the_annotations() -> None:
     spec = injected(pod)["spec"]
 
     for field in ("containers", "initContainers", "ephemeralContainers"):
-        assert spec[field][0]["env"] == [*REFERENCES, CUDA]
+        assert spec[field][0]["env"] == [*REFERENCES, *PLAIN]
 
 
 def test_the_variables_come_first_so_that_others_can_refer_to_them() -> None:
@@ -70,7 +83,7 @@ def test_the_variables_come_first_so_that_others_can_refer_to_them() -> None:
 
     env = injected(a_pod(containers=[{"name": "main", "env": [own]}]))["spec"]["containers"][0]["env"]
 
-    assert env == [*REFERENCES, CUDA, own]
+    assert env == [*REFERENCES, *PLAIN, own]
 
 
 def test_a_hand_written_variable_gives_way_with_a_warning_that_names_it() -> None:
@@ -80,7 +93,7 @@ def test_a_hand_written_variable_gives_way_with_a_warning_that_names_it() -> Non
 
     result = injection(pod, a_group())
 
-    assert applied(pod, result.patch)["spec"]["containers"][0]["env"] == [*REFERENCES, CUDA]
+    assert applied(pod, result.patch)["spec"]["containers"][0]["env"] == [*REFERENCES, *PLAIN]
     [warning] = result.warnings
     assert "spec.containers[0] 'main'" in warning
     assert "NVIDIA_VISIBLE_DEVICES" in warning
@@ -92,7 +105,7 @@ def test_a_chosen_device_order_is_left_alone() -> None:
 
     env = injected(a_pod(containers=[{"name": "main", "env": [own]}]))["spec"]["containers"][0]["env"]
 
-    assert env == [*REFERENCES, own]
+    assert env == [*REFERENCES, *GROWS, own]
 
 
 @pytest.mark.parametrize("name", ["default-scheduler", "", None])
@@ -195,7 +208,7 @@ def test_only_new_ephemeral_containers_are_changed_in_a_pod_that_runs() -> None:
     patch = inject_ephemeral(msgspec.convert(pod, Draft), {"old"}).patch
 
     wanted = copy.deepcopy(pod)
-    wanted["spec"]["ephemeralContainers"][1]["env"] = [*REFERENCES, CUDA]
+    wanted["spec"]["ephemeralContainers"][1]["env"] = [*REFERENCES, *PLAIN]
     assert applied(pod, patch) == wanted
 
 
@@ -218,13 +231,32 @@ variables = st.one_of(
         }
     ),
     st.sampled_from(VARIABLES).map(lambda name: reference(name) | {"value": "all"}),
-    st.builds(lambda value: {"name": "CUDA_DEVICE_ORDER", "value": value}, st.text(max_size=3)),
+    st.builds(
+        lambda name, value: {"name": name, "value": value},
+        st.sampled_from([each["name"] for each in PLAIN]),
+        st.text(max_size=3),
+    ),
+    st.builds(
+        lambda name, kind: {
+            "name": name,
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{kind}.a']"}},
+        },
+        st.sampled_from(OF_SHARES),
+        st.sampled_from(["deviceshare.io/heap-fraction", "deviceshare.io/memory-limit-mib", "mine"]),
+    ),
+    st.builds(lambda name, value: {"name": name, "value": value}, st.sampled_from(OF_SHARES), st.text(max_size=3)),
     st.builds(lambda name: {"name": name, "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}, st.text("AB")),
+)
+limits = st.one_of(
+    st.builds(lambda name, size: {name: size}, st.sampled_from(sorted(DIALECTS)), st.sampled_from(["0", "3", 150])),
+    st.just({"cpu": "1"}),
 )
 containers = st.lists(
     st.fixed_dictionaries(
         {"name": st.text("abc", min_size=1, max_size=3), "image": st.just("busybox")},
         optional={
+            "resources": st.none() | st.fixed_dictionaries({}, optional={"limits": st.none() | limits}),
+            "envFrom": st.just([{"configMapRef": {"name": "settings"}}]),
             "env": st.none() | st.lists(variables, max_size=5),
             "securityContext": st.fixed_dictionaries({"privileged": st.booleans(), "runAsUser": st.just(0)}),
         },
@@ -268,7 +300,7 @@ affinities = st.fixed_dictionaries(
         ),
     },
 )
-pods = st.fixed_dictionaries(
+group_pods = st.fixed_dictionaries(
     {
         "metadata": st.fixed_dictionaries(
             {
@@ -290,6 +322,18 @@ pods = st.fixed_dictionaries(
         ),
     }
 )
+
+
+def without_group(pod: Json) -> Json:
+    """The pod, naming no group; with the label of a share, where it had one."""
+    metadata = pod["metadata"]
+    annotations = {key: value for key, value in metadata["annotations"].items() if key != "deviceshare.io/group"}
+    labels = {key: "" if key == "deviceshare.io/group" else value for key, value in metadata.get("labels", {}).items()}
+    return pod | {"metadata": {"annotations": annotations, "labels": labels}}
+
+
+share_pods = group_pods.map(without_group).filter(lambda pod: bool(msgspec.convert(pod, Draft).spec.share))
+pods = group_pods | share_pods
 groups = st.none() | st.builds(lambda node, selector: a_group(node, **selector), st.just("") | node_names, labels)
 
 
@@ -299,10 +343,11 @@ def test_a_pod_is_complete_after_injection(pod: Json, group: Group | None) -> No
     """What the extender asks before it binds, and what the review asks before it admits, holds."""
     result = injected(pod, group)
 
-    assert msgspec.convert(result, Pod, strict=False).injected
-    assert result["metadata"]["labels"]["deviceshare.io/group"] == "team"
-    owned = [key for key in result["metadata"]["annotations"] if key.startswith(contract.PREFIX)]
-    assert owned == ["deviceshare.io/group"]
+    named = {key: value for key, value in pod["metadata"]["annotations"].items() if key in contract.USERS}
+    assert OBJECTS.decode(msgspec.json.encode(result)).injected
+    assert result["metadata"]["labels"]["deviceshare.io/group"] == named.get("deviceshare.io/group", "")
+    owned = {key for key in result["metadata"]["annotations"] if key.startswith(contract.PREFIX)}
+    assert owned == named.keys()
 
 
 @settings(deadline=None)
@@ -332,8 +377,9 @@ def users_part(pod: Json) -> Json:
         metadata[field] = {key: value for key, value in entries if not key.startswith("deviceshare.io/")}
     for field in ("containers", "initContainers", "ephemeralContainers"):
         for container in spec.get(field, []):
-            ours = {*VARIABLES} | ({"CUDA_DEVICE_ORDER"} if CUDA in (container.get("env") or []) else set())
-            container["env"] = [entry for entry in container.get("env") or [] if entry["name"] not in ours]
+            env = container.get("env") or []
+            ours = {*VARIABLES, *OF_SHARES} | {each["name"] for each in PLAIN if each in env}
+            container["env"] = [entry for entry in env if entry["name"] not in ours]
     if spec.pop("schedulerName", "") == "other":
         spec["schedulerName"] = "other"
     return pod

@@ -5,9 +5,11 @@ from typing import Any
 
 import yaml
 
+from charts import helm
 from deviceshare import assets
 from deviceshare.domain.contract import AGENT_IDENTITY
 from deviceshare.sandbox.control_plane.install import local_webhooks
+from tests.unit.chart.objects import named
 
 
 def installed(minor: int) -> dict[str, dict[str, Any]]:
@@ -43,7 +45,8 @@ def test_new_servers_ask_about_pods_of_groups_only_and_wait_for_the_answer() -> 
     webhook = installed(28)["mutate-pods.deviceshare.io"]
     assert webhook["failurePolicy"] == "Fail"
     (condition,) = webhook["matchConditions"]
-    assert "'deviceshare.io/group' in object.metadata.annotations" in condition["expression"]
+    [charts] = named(helm.render({}, "1.28.0"), "MutatingWebhookConfiguration")["webhooks"]
+    assert [condition["expression"].split()] == [each["expression"].split() for each in charts["matchConditions"]]
 
 
 def test_only_agents_wait_for_the_review_of_their_reports() -> None:

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from deviceshare.domain import contract
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import inject
+from deviceshare.domain.admission.injection_settings import InjectionSettings
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
@@ -33,11 +34,11 @@ USER = Pod(ObjectMeta(name="user", namespace="a", annotations={"deviceshare.io/g
 class Webhooks:
     """The three webhooks, served, with the mirrors they look at."""
 
-    def __init__(self, *pods: Pod, bypasses: str = "warn") -> None:
+    def __init__(self, *pods: Pod, **settings: Any) -> None:
         self.groups = FixedMirror(GROUP)
         self.pods = FixedMirror(*(pods or (USER,)))
         self.metrics = Metrics()
-        routes = Admission(self.groups, self.pods, IDENTITY, bypasses=bypasses).routes()
+        routes = Admission(self.groups, self.pods, IDENTITY, **settings).routes()
         self.server = Server("webhook", "127.0.0.1", 0, routes, self.metrics, max_body=MAX_BODY, timeout=2)
         self.session: ClientSession
 
@@ -74,8 +75,9 @@ class Webhooks:
 
 @pytest.fixture
 async def webhooks(request: pytest.FixtureRequest) -> AsyncIterator[Webhooks]:
-    """What is done about ways around the hand-over may be given by an indirect parameter."""
-    webhooks = Webhooks(bypasses=getattr(request, "param", "warn"))
+    """Settings may be given by an indirect parameter; a word is what is done about ways around the hand-over."""
+    given = getattr(request, "param", {})
+    webhooks = Webhooks(**(given if isinstance(given, dict) else {"bypasses": given}))
     await webhooks.server.start()
     async with ClientSession() as webhooks.session:
         yield webhooks
@@ -177,6 +179,44 @@ async def test_other_pods_pass_whatever_they_hold(webhooks: Webhooks, path: str)
     pod = a_pod(group=None) | {"spec": "of a kind that we have never seen"}
 
     assert await webhooks.ask(path, object=pod) == {"uid": "42", "allowed": True}
+
+
+SHARE = [{"name": "main", "image": "busybox", "resources": {"limits": {"aliyun.com/gpu-mem": "3", "cpu": None}}}]
+
+
+async def test_a_pod_that_asks_for_a_share_comes_back_ready(webhooks: Webhooks) -> None:
+    """It says so by its limits alone, and passes the review that stands behind."""
+    pod = a_pod(group=None, containers=SHARE, initContainers=None)
+
+    ready = patched(pod, await webhooks.ask("/mutate-pods", object=pod))
+
+    assert ready["metadata"]["labels"] == {"deviceshare.io/group": ""}
+    assert (await webhooks.ask("/validate-pods", object=ready)) == {"uid": "42", "allowed": True}
+    assert "patch" not in await webhooks.ask("/mutate-pods", object=ready)
+
+
+@pytest.mark.parametrize("resources", [None, {}, {"limits": None}, {"limits": {"cpu": "1"}}])
+async def test_who_merely_speaks_of_shares_asks_for_none(webhooks: Webhooks, resources: Json | None) -> None:
+    """A pod that was applied by kubectl carries its former manifest, whatever it asks for now; Go writes nulls."""
+    pod = a_pod(group=None, containers=[None, {"name": "main", "resources": resources}])
+    pod["metadata"]["annotations"]["note"] = json.dumps(SHARE)
+
+    assert await webhooks.ask("/mutate-pods", object=pod) == {"uid": "42", "allowed": True}
+
+
+@pytest.mark.parametrize(
+    "webhooks", [{"injection": InjectionSettings(dialects=frozenset()), "largest": lambda _: 1024}], indirect=True
+)
+async def test_settings_and_nodes_decide_which_shares_are_served(webhooks: Webhooks) -> None:
+    """A dialect that is off is left to its own system; more than any node has is refused at once."""
+    pod = a_pod(group=None, containers=SHARE)
+    for path in ("/mutate-pods", "/validate-pods"):
+        assert await webhooks.ask(path, object=pod) == {"uid": "42", "allowed": True}
+
+    large = [{"name": "main", "resources": {"limits": {"deviceshare.io/gpu-mem": "3"}}}]
+    pod = a_pod(group=None, containers=large)
+    answer = await webhooks.ask("/validate-pods", object=patched(pod, await webhooks.ask("/mutate-pods", object=pod)))
+    assert "ask for at most 1" in answer["status"]["message"]
 
 
 async def test_a_dry_run_gets_the_same_answer(webhooks: Webhooks) -> None:
