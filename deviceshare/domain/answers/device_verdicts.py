@@ -44,7 +44,9 @@ def in_part(fleet: Fleet, node: str, state: DeviceState, share: ShareRequest, ro
     least = min((cost for need in share.needs if (cost := units(need, room.size)) is not None), default=0)
     if least > room.capacity:
         smallest = min(share.needs, key=lambda need: units(need, room.size) or 0)
-        return _verdict(state, [(f"smaller than {smallest}", "ask for less, or add a node with larger devices")], str(room))
+        return _verdict(
+            state, [(f"smaller than {smallest}", "ask for less, or add a node with larger devices")], str(room)
+        )
     mine = [each for each in state.sharers if each.claim.within == (state.uid if state.uid in state.holders else "")]
     ends = _enough({each.claim.pod: used(each.shares, room.size) for each in mine}, least - room.free)
     cure = f"{named(ends)} {'ends' if len(ends) == 1 else 'end'}" if ends else "it is released soon"
@@ -52,8 +54,7 @@ def in_part(fleet: Fleet, node: str, state: DeviceState, share: ShareRequest, ro
 
 
 def _enough(taken: dict[str, int], lacking: int) -> list[str]:
-    """The pods whose end would give so many units: one alone where there is one, that with the least; else the largest.
-    """
+    """The pods whose end would free so many units: the one with the least that suffices, else the largest ones."""
     suffice = [pod for pod, cost in taken.items() if cost >= lacking]
     if suffice:
         return [min(suffice, key=lambda pod: (taken[pod], pod))]

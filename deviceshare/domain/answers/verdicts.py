@@ -74,8 +74,8 @@ def verdicts(fleet: Fleet, request: Request, fault: Reason | None = None) -> lis
     Of nodes that only lack room for a share, those with the largest room on one device are first.
     """
     scores, reasons = candidates(fleet, request, fault)
-    found = [(_verdict(fleet, request, name, reasons.get(name), scores), _room(fleet, request, name)) for name in fleet.names()]
-    return [verdict for verdict, room in sorted(found, key=lambda each: _rank(*each))]
+    found = [_verdict(fleet, request, name, reasons.get(name), scores) for name in fleet.names()]
+    return sorted(found, key=lambda each: _rank(each, _room(fleet, request, each.node)))
 
 
 def _rank(verdict: NodeVerdict, room: int) -> tuple[bool, int, bool, int, int, str]:

@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.answers.device_verdicts import DeviceVerdict
 from deviceshare.domain.answers.explanation import LOWEST, explain_group, explain_pod
 from deviceshare.domain.answers.group_status import desired_status
-from deviceshare.domain.answers.device_verdicts import DeviceVerdict
 from deviceshare.domain.answers.verdicts import verdicts
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part
@@ -156,7 +156,7 @@ def told_of(pod: Pod, group: Group | None) -> str:
 @pytest.mark.parametrize(
     ("pod", "group", "text"),
     [
-        (with_annotations(a_pod(), **{contract.GROUP: None}), None, "it names no group; a pod joins one with"),
+        (with_annotations(a_pod(), **{contract.GROUP: None}), None, "it names no group and asks for no share"),
         (a_pod("p", "typo"), None, "group typo does not exist: create it"),
         (a_pod("p", injected=False), a_group(), str(not_injected(["the env NVIDIA_VISIBLE_DEVICES"]))),
         (a_pod("p"), a_group(schedulingStrategy="x"), "group team is invalid: spec.schedulingStrategy"),
