@@ -25,6 +25,9 @@ capabilities:
     {{- with .Values.handover.runtimeClassName }}
     - --runtime-class={{ . }}
     {{- end }}
+    {{- with .Values.shares.nodeLabels }}
+    - --shared-node-labels={{ join "," . }}
+    {{- end }}
     - --probe-bind=:8080
     {{- if include "deviceshare.scheduler" . }}
     - --extender-bind=127.0.0.1:8888

@@ -2,12 +2,18 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from charts import helm
 from deviceshare.agent.settings import AgentSettings
 from deviceshare.cli.agent import agent
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects.node_affinity import admits
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pod_spec import PodSpec
+from deviceshare.domain.objects.sharing_labels import SharingLabels
 from tests.unit.chart.objects import VARIANTS, containers, named, variant, with_values
 
 Json = dict[str, Any]
@@ -65,6 +71,30 @@ def test_shared_nodes_have_an_agent_whatever_they_are_tainted_with() -> None:
         contract.MODE_LABEL: contract.MODE_SHARED,
         "example.com/gpu": "nvidia",
     }
+
+
+def test_agents_and_placeholders_run_where_other_systems_labels_share_nodes() -> None:
+    """Just where deviceshare sees a node as shared; a selector can't say that either label will do."""
+    labels = ["ack.node.gpu.schedule=share", "gpushare=true"]
+    values = with_values(
+        ENABLED, PLACEHOLDERS, {"shares": {"nodeLabels": labels}, "agent": {"nodeSelector": {"a": "b"}}}
+    )
+    nodes = [
+        Node(ObjectMeta(name="n", labels={"kubernetes.io/os": "linux", "a": "b", "size": "l", **more}))
+        for more in (
+            {},
+            {contract.MODE_LABEL: contract.MODE_SHARED},
+            {"gpushare": "true"},
+            {"gpushare": "false"},
+            {"ack.node.gpu.schedule": "share", contract.MODE_LABEL: "exclusive"},
+        )
+    ]
+    for name in (contract.AGENT, "deviceshare-placeholder-a"):
+        body = named(helm.render(values), "DaemonSet", name)["spec"]["template"]["spec"]
+        spec = msgspec.convert({key: body[key] for key in ("nodeSelector", "affinity")}, PodSpec)
+        runs = [admits(spec.node_selector, spec.affinity, node) for node in nodes]
+        assert runs == [SharingLabels(labels)(node).shared for node in nodes] == [False, True, True, False, False]
+    assert "affinity" not in pod()
 
 
 def test_an_agent_is_told_its_node_and_sees_every_device() -> None:

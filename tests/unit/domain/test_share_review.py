@@ -25,8 +25,8 @@ def a_pod(limits: Json | None = None, group: str = "") -> Json:
         "metadata": {"name": "pod", "annotations": {"deviceshare.io/group": group} if group else {}},
         "spec": {"containers": [{"name": "other"}, {"name": "main", "resources": {"limits": limits or {LIMIT: 8}}}]},
     }
-    pod = applied(pod, inject(msgspec.convert(pod, Draft), None).patch)
-    return pod
+    ready: Json = applied(pod, inject(msgspec.convert(pod, Draft), None).patch)
+    return ready
 
 
 def read(pod: Json) -> Pod:

@@ -1,4 +1,4 @@
-"""What people are shown of shares: in `explain`, `plan`, `inspect`, on the page, in `kubectl get ndev` and in metrics."""
+"""What people are shown of shares: by `explain`, `plan` and `inspect`, on the page, and by `kubectl get ndev`."""
 
 from typing import Any
 
