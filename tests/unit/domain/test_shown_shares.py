@@ -1,5 +1,6 @@
 """What people are shown of shares: by `explain`, `plan` and `inspect`, on the page, and by `kubectl get ndev`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import explain_group, explain_pod
 from deviceshare.domain.answers.ledger_status import summary
 from deviceshare.domain.answers.plan import Planner
-from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
@@ -23,12 +24,13 @@ from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, g
 GIB = 1024
 
 
-def sharing(name: str = "p", limits: dict[str, Any] | None = None, *, group: str = "", **annotations: str) -> Pod:
+def sharing(name: str = "p", limits: dict[str, Any] | None = None, *, group: str = "", strategy: str = "") -> Pod:
     """A pod as the webhook admits it; it asks for 8 GiB unless told otherwise."""
     asked = {"aliyun.com/gpu-mem": 8} if limits is None else limits
-    named = {contract.GROUP: group} if group else {}
+    named = {contract.GROUP: group, contract.STRATEGY: strategy}
+    annotations = {key: value for key, value in named.items() if value}
     body = {
-        "metadata": {"name": name, "namespace": "ns", "uid": f"uid-of-{name}", "annotations": {**named, **annotations}},
+        "metadata": {"name": name, "namespace": "ns", "uid": f"uid-of-{name}", "annotations": annotations},
         "spec": {"containers": [{"name": "main", "resources": {"limits": asked}}]},
     }
     return admitted(msgspec.convert(body, Pod))
@@ -52,13 +54,24 @@ def part(index: int, gib: int = 0, percent: int = 0, container: str = "main", **
 
 
 def a_shared_ledger(
-    node: str = "n1", *, size: int = 16 * GIB, devices: int = 2, groups: dict[str, Any] | None = None, **pods: Any
+    node: str = "n1",
+    *,
+    size: int = 16 * GIB,
+    devices: int = 2,
+    groups: Mapping[str, Devices] | None = None,
+    **pods: list[Share],
 ) -> NodeDevices:
-    """A ledger with devices of 16 GiB, and claims of pods by name."""
-    ledger = a_ledger(node, {GPU: devices}, **(groups or {}))
-    claims = {f"uid-of-{name}": Claim(pod=f"ns/{name}", shares=list(shares)) for name, shares in pods.items()}
+    """A ledger with devices of 16 GiB, and claims of groups and pods by name."""
+    ledger = a_ledger(node, {GPU: devices})
+    claims = {f"uid-of-{name}": Claim(name, list(held)) for name, held in (groups or {}).items()}
     status = replace(ledger.status, memory_mib={GPU: size} if size else {})
-    return replace(ledger, spec=replace(ledger.spec, claims={**ledger.claims, **claims}), status=status)
+    return with_pods(replace(ledger, spec=replace(ledger.spec, claims=claims), status=status), pods)
+
+
+def with_pods(ledger: NodeDevices, pods: Mapping[str, list[Share]]) -> NodeDevices:
+    """The ledger with claims of pods by name."""
+    claims = {f"uid-of-{name}": Claim(pod=f"ns/{name}", shares=shares) for name, shares in pods.items()}
+    return replace(ledger, spec=replace(ledger.spec, claims={**ledger.claims, **claims}))
 
 
 def a_shared_fleet(*ledgers: NodeDevices) -> Fleet:
@@ -81,7 +94,7 @@ def test_a_pod_whose_share_fits_is_told_where_it_would_go_and_what_it_would_get(
         (0, "16 of 16 GiB", []),
         (1, "11 of 16 GiB", ["ns/a 5 GiB"]),
     ]
-    spread = explain_pod(fleet, sharing(**{contract.STRATEGY: "spread"}), None, [], None)
+    spread = explain_pod(fleet, sharing(strategy="spread"), None, [], None)
     assert spread.facts["would get"].endswith(f"{GPU} 0, where the most room is left")
 
 
@@ -105,8 +118,8 @@ def test_each_device_says_what_of_it_is_free_who_has_the_rest_and_whose_end_suff
 def test_a_device_of_a_group_or_for_groups_says_so_to_who_wants_a_part() -> None:
     """And one for shares, or with shares, to a group."""
     ledger = a_shared_ledger(devices=4, groups={"team": gpus(0)}, a=[part(3, 3)])
-    reserved = {"for_groups": [Device(GPU, 1)], "for_shares": [Device(GPU, 2)]}
-    fleet = a_fleet(a_node(), ledgers=(replace(ledger, status=replace(ledger.status, **reserved)),))
+    status = replace(ledger.status, for_groups=[Device(GPU, 1)], for_shares=[Device(GPU, 2)])
+    fleet = a_fleet(a_node(), ledgers=(replace(ledger, status=status),))
     [node] = explain_pod(fleet, sharing(limits={"aliyun.com/gpu-mem": 15}), None, [], None).nodes
     assert [(each.reason, each.cure) for each in node.devices[:2]] == [
         ("held by group team", "no pod uses it: kubectl delete sdg team"),
@@ -221,7 +234,7 @@ def test_a_plan_says_what_the_webhook_would_refuse(limits: dict[str, Any], text:
 def test_a_pod_that_the_cluster_has_already_is_not_planned_again() -> None:
     """As with `plan -f` of a StatefulSet that runs."""
     there = bound(sharing("binpack-1-0"), "n1", part(0, 8))
-    fleet = a_shared_fleet(a_shared_ledger(**{"binpack-1-0": [part(0, 8)]}))
+    fleet = a_shared_fleet(with_pods(a_shared_ledger(), {"binpack-1-0": [part(0, 8)]}))
     plan = Planner(fleet, {}, {"ns/binpack-1-0": there}).plan([], [sharing("binpack-1-0"), sharing("binpack-1-1")])
     assert [(each.pod, each.already, each.shares[0].index) for each in plan.pods] == [
         ("ns/binpack-1-0", True, 0),
@@ -279,7 +292,7 @@ def test_waiting_pods_with_shares_are_listed_with_what_they_ask_for() -> None:
 def test_sixty_pods_with_parts_are_a_few_words() -> None:
     """Whoever lists nodes doesn't want their names."""
     pods = {f"p{number}": [part(2 + number % 2, percent=1)] for number in range(60)}
-    lines = summary(a_shared_ledger(devices=4, groups={"team-a": gpus(0)}, **pods))
+    lines = summary(with_pods(a_shared_ledger(devices=4, groups={"team-a": gpus(0)}), pods))
     assert lines["held"] == f"team-a: {GPU}=0; 60 pods share {GPU}=2,3"
     assert lines["free"] == f"{GPU}=1 (+22.4 GiB for shares)"
     unknown = summary(a_shared_ledger(size=0, devices=1, a=[part(0, percent=30)]))
