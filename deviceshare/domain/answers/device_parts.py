@@ -39,7 +39,23 @@ class PodPart(Struct, frozen=True, rename="camel", omit_defaults=True):
         return f"{self.pod} {self.asked}"
 
 
-class Allocated(NamedTuple):
+class ContainerPart(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What one container has, or would get, of a device."""
+
+    container: str
+    resource: str
+    index: int
+    asked: str
+    """As it asked for it: `8 GiB`, `30%`."""
+    memory_mib: int = 0
+    percent: int = 0
+
+    def __str__(self) -> str:
+        """`8 GiB`, `30%`."""
+        return self.asked
+
+
+class AllocatedAmount(NamedTuple):
     """How much of a device, or of several, is allocated."""
 
     units: int
@@ -64,20 +80,20 @@ class Allocated(NamedTuple):
         return f"{gib(self.memory_mib)}/{gib(self.size)} GiB ({share})" if self.size else share
 
 
-def allocated(state: DeviceState) -> Allocated:
+def allocated(state: DeviceState) -> AllocatedAmount:
     """What is allocated of the device."""
     full, size = capacity(state.memory_mib), state.memory_mib
     if state.use in ALLOCATED and state.use is not Use.SHARED:
-        return Allocated(full, size)
-    return Allocated(min(sum(used(each.shares, size) for each in state.sharers), full), size)
+        return AllocatedAmount(full, size)
+    return AllocatedAmount(min(sum(used(each.shares, size) for each in state.sharers), full), size)
 
 
-def together(states: Iterable[DeviceState]) -> Allocated:
+def together(states: Iterable[DeviceState]) -> AllocatedAmount:
     """What is allocated of several devices; where the memory of one is unknown, each counts the same."""
     each = [allocated(state) for state in states]
     if all(one.size for one in each):
-        return Allocated(sum(one.units for one in each), sum(one.size for one in each), len(each))
-    return Allocated(int(sum(one.percent for one in each)), 0, len(each))
+        return AllocatedAmount(sum(one.units for one in each), sum(one.size for one in each), len(each))
+    return AllocatedAmount(int(sum(one.percent for one in each)), 0, len(each))
 
 
 def parts(state: DeviceState) -> list[PodPart]:
@@ -92,7 +108,7 @@ def _part(state: DeviceState, sharer: Sharer) -> PodPart:
     return PodPart(
         pod=sharer.claim.pod,
         memory_mib=mib(units, size),
-        percent=Allocated(units, size).percent,
+        percent=AllocatedAmount(units, size).percent,
         asked=_asked(sharer.shares, units, size),
         containers={
             name: listed(str(share) for share in sharer.shares if share.container == name)
@@ -107,10 +123,15 @@ def _asked(shares: tuple[Share, ...], units: int, size: int) -> str:
         return str(shares[0])
     if size and all(share.memory_mib for share in shares):
         return in_gib(mib(units, size))
-    return f"{int(Allocated(units, size).percent)}%"
+    return f"{int(AllocatedAmount(units, size).percent)}%"
 
 
-def parts_text(shares: Iterable[Share]) -> str:
+def container_parts(shares: Iterable[Share]) -> list[ContainerPart]:
+    """The shares for people and programs."""
+    return [ContainerPart(s.container, s.resource, s.index, str(s), s.memory_mib, s.percent) for s in shares]
+
+
+def parts_text(shares: Iterable[Share | ContainerPart]) -> str:
     """Parts in a sentence: `8 GiB of nvidia.com/gpu 0 and 2 x 30% of nvidia.com/gpu 1`."""
     texts = Counter(f"{share} of {share.resource} {share.index}" for share in shares)
     return listed(f"{count} x {text}" if count > 1 else text for text, count in texts.items())

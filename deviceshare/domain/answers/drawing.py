@@ -113,7 +113,7 @@ def _device(state: DeviceState, trespasses: Iterable[Trespass]) -> DeviceView:
         model=part.model if part else "",
         memory_mib=state.memory_mib,
         allocated_mib=taken.memory_mib,
-        allocated_percent=taken.percent,
+        allocated_percent=taken.percent or 0,
         parts=parts(state),
         serves=state.serves,
         withheld=state.withheld,

@@ -43,7 +43,7 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     trespasses: list[Trespass] = field(default_factory=list)
     allocated_mib: int = 0
     """How much of its memory is allocated: all of it where a group or a device plugin's pod has it; else its parts."""
-    allocated_percent: float = 0.0
+    allocated_percent: float = 0
     """The same of the device, known also where its memory isn't."""
     parts: list[PodPart] = field(default_factory=list)
     """The pods that have parts of it, by name; of a group's device those of the group that asked for a part."""

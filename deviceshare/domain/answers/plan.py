@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain.admission.pod_review import review_new_pod
 from deviceshare.domain.answers import group_status
+from deviceshare.domain.answers.device_parts import ContainerPart, container_parts
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Picture
 from deviceshare.domain.answers.verdicts import candidates, chosen_shares
@@ -23,7 +24,6 @@ from deviceshare.domain.objects.ledger import Claim, claim_of, share_claim_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement import allocation, topology
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import invalid, pod_obstacle, request_of
@@ -54,7 +54,7 @@ class PlacedPod(Struct, frozen=True, rename="camel", omit_defaults=True):
     pod: str
     """`namespace/name`."""
     node: str
-    shares: list[Share]
+    shares: list[ContainerPart]
     """What its containers get."""
     group: str = ""
     """The group of whose devices these are parts."""
@@ -129,7 +129,7 @@ class Planner:
         there = self._present.get(pod.metadata.key)
         if there is not None and there.shares and there.lives:
             self._placed.append(
-                PlacedPod(there.metadata.key, there.node, list(there.shares), there.group, already=True)
+                PlacedPod(there.metadata.key, there.node, container_parts(there.shares), there.group, already=True)
             )
             self._pods.append(there)
             return
@@ -161,7 +161,7 @@ class Planner:
         if shares:
             within = request.holder.uid if request.sharer else ""
             self._claim(node, pod.metadata.uid, share_claim_of(pod.sharer, shares, within))
-            self._placed.append(PlacedPod(pod.metadata.key, node, list(shares), pod.group, equals))
+            self._placed.append(PlacedPod(pod.metadata.key, node, container_parts(shares), pod.group, equals))
         return bool(shares)
 
     def _settle(self, group: Group, request: Request) -> Group:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
+from deviceshare.domain.answers.device_parts import ContainerPart, container_parts
 from deviceshare.domain.answers.device_verdicts import DeviceVerdict, as_a_whole, in_part
 from deviceshare.domain.answers.waiting import unusable
 from deviceshare.domain.objects.devices import selected
@@ -32,7 +33,7 @@ class NodeVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Among the nodes that fit, 0 to 10; kube-scheduler adds its own."""
     would_get: dict[str, str] = field(default_factory=dict)
     """As `status.selectedDevices`."""
-    shares: list[Share] = field(default_factory=list)
+    shares: list[ContainerPart] = field(default_factory=list)
     """The parts of these devices that the pod's containers would get."""
     why_these: str = ""
     lacks: int = 0
@@ -125,7 +126,7 @@ def _on_share(
         why=reason,
         score=scores.get(name),
         would_get=selected({share.device for share in shares}),
-        shares=list(shares),
+        shares=container_parts(shares),
         why_these=_WHY_THESE.get(request.strategy, _WHY_THESE["binpack"]) if shares else "",
         devices=[in_part(fleet, name, state, request.share, rooms.get(state.device)) for state in mine],
     )

@@ -21,7 +21,7 @@ _Alike = tuple[str, ShareRequest, str]
 def waiting_pods(
     fleet: Fleet, groups: Mapping[str, Group], bound: Mapping[str, Reason], pods: Iterable[Pod]
 ) -> list[WaitingPod]:
-    """Those of the pods that wait, the oldest first; `bound` is the condition Bound of each group."""
+    """The waiting ones of the pods, the oldest first; `bound` is the condition Bound of each group."""
     alike: dict[_Alike, list[Pod]] = {}
     for pod in pods:
         if pod.pending:

@@ -23,6 +23,7 @@ from deviceshare.domain.objects.reasons import ReasonKind as Kind
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.dialect_leftovers import leftover_reason
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.sharing import MEMORY_UNKNOWN
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 from tests.unit.domain.test_gates import gated
 
@@ -166,6 +167,7 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     ),
     (Kind.DEVICES_NOT_KEPT, healthy(seen(HELD, allocations=[], placeholders=True)), "deviceshare rebind team"),
     (Kind.PODS_OUTDATED, healthy(HELD, NODE, SEALED), ""),
+    (Kind.MEMORY_UNKNOWN, MEMORY_UNKNOWN, "agent.enabled=true"),
     (Kind.OTHER_PLUGIN, leftover_reason(["aliyun.com/gpu-mem"]), "kubectl patch node NODE"),
     (Kind.NOT_HANDED_OVER, healthy(MUTED), "write one"),
     (Kind.NOT_HANDED_OVER, on(NODE, MUTED, LIVES), "write one"),
