@@ -1,18 +1,23 @@
-"""`deviceshare inspect`: who holds which devices, which pods wait, and why."""
+"""`deviceshare inspect`: who has which devices or parts of devices, which pods wait, and why."""
 
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from typing import Final
 
 import click
 
-from deviceshare.cli import cluster
+from deviceshare.cli import cluster, gpushare_table
 from deviceshare.cli.inspect_view import view
-from deviceshare.cli.output import FORMATS, TABLE, WIDE, Part, answer_with
+from deviceshare.cli.output import FORMATS, TABLE, WIDE, Part, answer_with, say
 from deviceshare.cli.snapshot import ClusterSnapshot, look
 from deviceshare.domain import contract
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Picture
+from deviceshare.domain.wording import listed
+
+CGPU: Final = "cgpu"
+SHOWN_NODES: Final = 5
 
 
 @click.command(
@@ -22,6 +27,7 @@ Examples:
   deviceshare inspect                  the whole cluster
   deviceshare inspect node-1           one node, device by device
   deviceshare inspect -d -o wide       every device, with model, memory and UUID
+  deviceshare inspect -o cgpu          as kubectl inspect cgpu shows it; -d with pods
   deviceshare inspect --watch          redraw at each change, until Ctrl-C
   deviceshare inspect -o json | jq '.waiting[].reason'
 \b
@@ -29,11 +35,11 @@ Exit codes: 0 shown, 1 failed or no such node, 2 wrong flags.""",
 )
 @click.argument("node", required=False)
 @click.option("-d", "--details", is_flag=True, help="Every device; nothing folded. Naming a node does that, too.")
-@click.option("-o", "--output", type=click.Choice(FORMATS), default=TABLE, help="For people or programs.")
+@click.option("-o", "--output", type=click.Choice((*FORMATS, CGPU)), default=TABLE, help="For people or programs.")
 @click.option("-w", "--watch", is_flag=True, help="Show it again at each change, until Ctrl-C.")
 @cluster.options
 def inspect(target: cluster.Target, node: str | None, output: str, *, details: bool, watch: bool) -> None:
-    """Show nodes and their devices, who holds them, which are unhealthy, and which pods wait for what."""
+    """Show nodes and their devices, who has them or parts of them, which are unhealthy, and what pods wait for."""
     if watch and output not in (TABLE, WIDE):
         raise click.UsageError(f"--watch shows tables: leave out -o {output}, or run the command repeatedly.")
 
@@ -47,9 +53,20 @@ def inspect(target: cluster.Target, node: str | None, output: str, *, details: b
 
         with suppress(KeyboardInterrupt):
             target.ask(lambda api: follow(api, picture, parts), seconds=None)
+        return
+    answer = picture(target.ask(look))
+    if output == CGPU:
+        _print_as_gpushare(answer, details=details)
     else:
-        answer = picture(target.ask(look))
         answer_with(answer, output, lambda: parts(answer))
+
+
+def _print_as_gpushare(shown: Picture, *, details: bool) -> None:
+    for line in gpushare_table.lines(shown, details=details):
+        say(line)
+    if others := gpushare_table.left_out(shown):
+        names = listed(others, most=SHOWN_NODES)
+        say(f"Left out, since the memory of their devices is not known: {names}; see deviceshare inspect", err=True)
 
 
 def _picture(seen: ClusterSnapshot, node: str | None) -> Picture:

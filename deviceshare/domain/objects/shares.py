@@ -4,6 +4,7 @@ Other systems' resources are asked for in the same way, so that manifests writte
 DIALECTS says what one unit of each is. Sharing is accounting, not isolation.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
@@ -97,6 +98,12 @@ class ShareRequest(NamedTuple):
         """The resources whose devices serve all of it, preferred ones first."""
         rows = [DIALECTS[resource].devices for resource in self.resources]
         return tuple(each for each in rows[0] if all(each in row for row in rows)) if rows else ()
+
+    @property
+    def wanted(self) -> str:
+        """What it asks for, in a sentence: `8 GiB of a GPU`, `2 x a whole GPU and 50% of a GPU`."""
+        texts = Counter("a whole GPU" if need.percent == WHOLE else f"{need} of a GPU" for need in self.needs)
+        return listed(f"{count} x {text}" if count > 1 else text for text, count in texts.items())
 
     def container(self, name: str) -> list[Need]:
         """What the container with this name asks for."""
