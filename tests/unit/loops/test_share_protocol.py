@@ -5,7 +5,7 @@ outsider at once, a group's parts inside the group, every live part claimed as i
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -40,7 +40,7 @@ class SharingWorld(HistoryWorld):
 
     devices = 1
     wanted = 1
-    pods = ("p1", "p2", "p3", "p4")
+    pods: Sequence[str] = ("p1", "p2", "p3", "p4")
     known: ClassVar[Mapping[str, Any]] = {"memoryMib": {GPU: GIB * 1024}}
 
     def memory_is_known(self) -> None:
