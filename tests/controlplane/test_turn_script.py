@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_one_works_at_a_time(table: Rig) -> None:
     clients = [table.work(str(number), 5) for number in range(5)]
     assert [client.wait(40) for client in clients] == [0] * 5
     seen = sorted(table.runs().values(), key=lambda run: run.first)
-    gaps = [then.first - before.last for before, then in zip(seen, seen[1:], strict=False)]
+    gaps = [then.first - before.last for before, then in pairwise(seen)]
     assert max(gaps) < BUDGET, gaps
 
 
@@ -80,7 +81,7 @@ def test_a_watched_program_survives_its_watchers(tmp_path: Path, which: int | sl
         (tmp_path / kind).mkdir()
         with rig(kind, tmp_path / kind) as table:
             client = table.work("a", 40)
-            eventually(lambda: "a" in table.runs())  # noqa: B023 called at once
+            eventually(lambda: "a" in table.runs())
             shells = sorted(table.parts(client)["shells"])
             assert len(shells) == 3
             kill(shells[which] if isinstance(which, slice) else [shells[which]])
@@ -198,8 +199,8 @@ def test_the_one_with_the_higher_priority_is_next(table: Rig, holding: "subproce
 
 def test_what_a_program_leaves_behind_ends_with_it(table: Rig) -> None:
     """Else it would run beside the next one."""
-    left = 'sh -c "trap : TERM; while :; do read -r up rest </proc/uptime; echo left \\$up >>\\"$WITNESS\\"; sleep 0.1; done" &'
-    assert table.take_turn("sh", "-c", f"{left} sleep 1").wait(20) == 0
+    loop = 'trap : TERM; while :; do read -r up rest </proc/uptime; echo "left $up" >>"$WITNESS"; sleep 0.1; done'
+    assert table.take_turn("sh", "-c", 'sh -c "$0" & sleep 1', loop).wait(20) == 0
     assert table.work("b", 5).wait(30) == 0
     assert list(table.runs()) == ["left", "b"]
 

@@ -1,8 +1,8 @@
 """An arena: the players that take turns with each other, of whom one at most has the turn.
 
 A state machine on plain values: time and what the node's kernel shows are passed in. Never two hold the turn: it is
-free again only when its holder released it, when its processes are seen to have ended, or, where they can't be seen, when
-the grace of a lost holder has passed.
+free again only when its holder released it, when its processes are seen to have ended, or, where they can't be seen,
+when the grace of a lost holder has passed.
 """
 
 from enum import Enum, auto

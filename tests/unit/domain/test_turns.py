@@ -63,8 +63,8 @@ def test_every_waiting_program_gets_the_turn_in_the_end(sight: bool, records: bo
             assert history.given == expected
 
 
-def player(name: str, priority: int = 0, slice: float = 0.0, *, seen: bool = False) -> Player:
-    return Player("pod", name, f"ns/{name}", priority, slice, Witness(1, 1, "pod") if seen else None)
+def player(name: str, priority: int = 0, seconds: float = 0.0, *, seen: bool = False) -> Player:
+    return Player("pod", name, f"ns/{name}", priority, seconds, Witness(1, 1, "pod") if seen else None)
 
 
 def join(arena: Arena, who: Player, connection: int, now: float, *, waited: float = 0.0, held: bool = False) -> Answer:
@@ -155,14 +155,14 @@ def test_an_agent_without_a_record_waits_for_the_former_holder() -> None:
 def test_a_slice_ends_when_others_wait() -> None:
     """The holder is asked once, and not while nobody waits."""
     arena = Arena()
-    join(arena, player("long", slice=10), 1, 0)
+    join(arena, player("long", seconds=10), 1, 0)
     assert arena.ask(60) is None
     join(arena, player("next"), 2, 60)
     assert arena.ask(60) is not None
     assert arena.ask(61) is None
 
     eager = Arena()
-    join(eager, player("short", slice=10), 1, 0)
+    join(eager, player("short", seconds=10), 1, 0)
     join(eager, player("next"), 2, 0)
     assert eager.ask(9.9) is None
     assert eager.ask(10) is not None

@@ -1,8 +1,8 @@
 """Histories of an arena: honest clients that lose their connections and are killed, and an agent that restarts.
 
 A program *works* while its CMD runs; that is the truth, which neither side knows. Clients are as late as they may be: a
-heartbeat counts from when it was sent, and CMD ends at the last moment that `lease.py` allows. Those whose watchers were
-killed or stopped end CMD never.
+heartbeat counts from when it was sent, and CMD ends at the last moment that `lease.py` allows. Those whose watchers
+were killed or stopped end CMD never.
 """
 
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Program:
 
 @dataclass
 class History:
-    """An arena, its agent and some programs. `sight` is whether the agent sees processes, `records` whether it keeps any."""
+    """An arena, its agent and some programs: `sight`, the agent sees processes; `records`, it keeps a record."""
 
     sight: bool
     records: bool
