@@ -7,9 +7,9 @@ were killed or stopped end CMD never.
 
 from dataclasses import dataclass, field
 
-from deviceshare.domain.turns.arena import Answer, Arena
+from deviceshare.domain.turns.arena import Seating, Arena
 from deviceshare.domain.turns.lease import KILL, LEASE_SEEN, LEASE_UNSEEN, MARGIN, grace
-from deviceshare.domain.turns.standing import Holding, Player, Witness
+from deviceshare.domain.turns.standing import TurnHeld, Player, Witness
 
 LATEST = KILL + MARGIN
 """Seconds after the end of its lease by when a client has ended CMD, at the latest."""
@@ -43,7 +43,7 @@ class History:
     now: float = 1000.0
     arena: Arena = field(default_factory=Arena)
     programs: list[Program] = field(default_factory=list)
-    recorded: Holding | None = None
+    recorded: TurnHeld | None = None
     connections: int = 0
     given: int = 0
 
@@ -77,10 +77,10 @@ class History:
         answer = self.arena.join(
             self.player(program), self.connections, self.now, waited=0, held=program.held, lease=self.lease
         )
-        if answer is Answer.TURN:
+        if answer is Seating.TURN:
             self.record()
             self.hear(program)
-        elif answer is Answer.GONE:
+        elif answer is Seating.GONE:
             program.ends_at = self.now + LATEST
         self.settle(program)
 
