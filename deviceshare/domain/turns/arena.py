@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from msgspec.structs import replace
 
-from deviceshare.domain.turns.standing import TurnHeld, Player, Waiting
+from deviceshare.domain.turns.standing import Player, TurnHeld, Waiting
 
 
 class Seating(Enum):

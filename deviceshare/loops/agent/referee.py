@@ -13,11 +13,11 @@ from typing import Protocol
 import structlog
 
 from deviceshare.domain.objects.turn_queues import TurnQueue
-from deviceshare.domain.turns.arena import Seating, Arena
+from deviceshare.domain.turns.arena import Arena, Seating
 from deviceshare.domain.turns.arena_name import ArenaName
 from deviceshare.domain.turns.bid import Bid
 from deviceshare.domain.turns.lease import HEARTBEAT, LEASE_SEEN, LEASE_UNSEEN, grace
-from deviceshare.domain.turns.standing import TurnHeld, Player, Waiting, Witness
+from deviceshare.domain.turns.standing import Player, TurnHeld, Waiting, Witness
 from deviceshare.domain.turns.turn_record import TurnRecord
 from deviceshare.domain.turns.turn_words import queue_of, what_they_wait_for
 from deviceshare.loops.agent.seat import Seat

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceshare.domain.turns.arena import Seating, Arena
+from deviceshare.domain.turns.arena import Arena, Seating
 from deviceshare.domain.turns.bid import BadBid, Bid, bid_of
 from deviceshare.domain.turns.lease import LEASE_UNSEEN, grace
 from deviceshare.domain.turns.standing import Player, Witness

@@ -7,9 +7,9 @@ were killed or stopped end CMD never.
 
 from dataclasses import dataclass, field
 
-from deviceshare.domain.turns.arena import Seating, Arena
+from deviceshare.domain.turns.arena import Arena, Seating
 from deviceshare.domain.turns.lease import KILL, LEASE_SEEN, LEASE_UNSEEN, MARGIN, grace
-from deviceshare.domain.turns.standing import TurnHeld, Player, Witness
+from deviceshare.domain.turns.standing import Player, TurnHeld, Witness
 
 LATEST = KILL + MARGIN
 """Seconds after the end of its lease by when a client has ended CMD, at the latest."""
