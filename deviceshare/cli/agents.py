@@ -12,6 +12,7 @@ from msgspec import Struct, field, structs
 from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.turn_queues import TurnQueue
 from deviceshare.domain.objects.usage import DeviceUsage, Usage
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states
@@ -42,6 +43,7 @@ class NodeNow(Struct, frozen=True, rename="camel", omit_defaults=True):
     time: str = ""
     silent: str = ""
     devices: list[DeviceNow] = field(default_factory=list)
+    turns: list[TurnQueue] = field(default_factory=list)
 
 
 async def ask(api: "Api", namespace: str, node: str = "") -> list[NodeNow]:
@@ -91,7 +93,8 @@ async def _ask_node(api: "Api", name: str, agent: Pod | None, ledger: NodeDevice
         raise  # all agents are asked with the same rights
     except ApiError as error:
         return NodeNow(name, silent=f"its agent {agent.metadata.name} doesn't answer: {error}")
-    return NodeNow(name, usage.time, devices=[_with_holders(device, device_states(ledger)) for device in usage.devices])
+    devices = [_with_holders(device, device_states(ledger)) for device in usage.devices]
+    return NodeNow(name, usage.time, devices=devices, turns=usage.turns)
 
 
 def _with_holders(usage: DeviceUsage, states: Iterable[DeviceState]) -> DeviceNow:

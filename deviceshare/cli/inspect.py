@@ -3,18 +3,24 @@
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from deviceshare.cli import cluster, gpushare_table
+from deviceshare.cli import agents, cluster, gpushare_table
+from deviceshare.cli.agents import NodeNow
 from deviceshare.cli.inspect_view import view
-from deviceshare.cli.output import FORMATS, TABLE, WIDE, Part, answer_with, say
+from deviceshare.cli.output import FORMATS, TABLE, WIDE, Part, answer_with, say, spaced
 from deviceshare.cli.snapshot import ClusterSnapshot, look
+from deviceshare.cli.turns_table import turns_table
 from deviceshare.domain import contract
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Picture
 from deviceshare.domain.wording import listed
+from deviceshare.loops.ports import Forbidden
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
 
 CGPU: Final = "cgpu"
 SHOWN_NODES: Final = 5
@@ -34,7 +40,12 @@ Examples:
 Exit codes: 0 shown, 1 failed or no such node, 2 wrong flags.""",
 )
 @click.argument("node", required=False)
-@click.option("-d", "--details", is_flag=True, help="Every device; nothing folded. Naming a node does that, too.")
+@click.option(
+    "-d",
+    "--details",
+    is_flag=True,
+    help="Every device, and who has turns; nothing folded. Naming a node does that, too.",
+)
 @click.option("-o", "--output", type=click.Choice((*FORMATS, CGPU)), default=TABLE, help="For people or programs.")
 @click.option("-w", "--watch", is_flag=True, help="Show it again at each change, until Ctrl-C.")
 @cluster.options
@@ -58,7 +69,23 @@ def inspect(target: cluster.Target, node: str | None, output: str, *, details: b
     if output == CGPU:
         _print_as_gpushare(answer, details=details)
     else:
-        answer_with(answer, output, lambda: parts(answer))
+        answer_with(answer, output, lambda: [*_turns(target, node, asked=details or node is not None), *parts(answer)])
+
+
+def _turns(target: cluster.Target, node: str | None, *, asked: bool) -> list[Part]:
+    """Who has turns, where every device is shown: only the nodes' agents know, and each has to be asked.
+
+    Who may not ask them is shown the rest.
+    """
+    if not asked:
+        return []
+
+    async def ask(api: "Api") -> list[NodeNow]:
+        with suppress(Forbidden):
+            return await agents.ask(api, contract.NAMESPACE, node or "")
+        return []
+
+    return list(spaced([turns_table(target.ask(ask), None)]))
 
 
 def _print_as_gpushare(shown: Picture, *, details: bool) -> None:
