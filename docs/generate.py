@@ -25,6 +25,7 @@ from deviceshare.domain import vendors
 from deviceshare.domain.answers.census import DeviceCount
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
+from deviceshare.domain.objects.turn_queues import TurnHolder, TurnQueue
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.loops.agent.ports import Xid
@@ -98,6 +99,7 @@ def _agents_metrics() -> AgentMetrics:
     used = DeviceUsage("resource", 0, utilization=1, processes=[DeviceProcess(1)])
     hardware, usage = Hardware(devices=[Part("resource", 0)]), Usage("node", devices=[used])
     of_an_agent.watch_devices(lambda: hardware, lambda: usage, lambda: 1)
+    of_an_agent.watch_turns(lambda: [TurnQueue("group", TurnHolder("pod", 1))])
     return of_an_agent
 
 

@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from deviceshare.domain.device_health.examination import APPLICATION_XIDS
 from deviceshare.domain.objects.hardware import Hardware
+from deviceshare.domain.objects.turn_queues import TurnQueue
 from deviceshare.domain.objects.usage import Usage
 from deviceshare.loops.agent.ports import Xid
 from deviceshare.telemetry import ServerMetrics
 
 MIB: Final = 1 << 20
+WAIT_BUCKETS: Final = (0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0)
 HIGHEST_XID: Final = 255
 """Higher ones, which NVIDIA hasn't assigned yet, are counted together."""
 
@@ -40,6 +42,30 @@ class AgentMetrics(ServerMetrics):
             "Pods evicted because they used a group's device without being of the group.",
             registry=self.registry,
         )
+
+        self._turn_waits = Histogram(
+            "deviceshare_turn_wait_seconds",
+            "Time that programs waited for the turns that they were given.",
+            buckets=WAIT_BUCKETS,
+            registry=self.registry,
+        )
+        self._turns_lost = Counter(
+            "deviceshare_turns_lost_total",
+            "Connections of programs with the turn that ended before they said that they had.",
+            registry=self.registry,
+        )
+
+    def given(self, waited: float) -> None:
+        """Counts a turn that was given, after so many seconds."""
+        self._turn_waits.observe(waited)
+
+    def lost(self) -> None:
+        """Counts a holder of a turn that lost its connection."""
+        self._turns_lost.inc()
+
+    def watch_turns(self, queues: Callable[[], list[TurnQueue]]) -> None:
+        """Adds who has the turn and who waits for it, computed at each scrape. Call it once."""
+        self.registry.register(_Turns(queues))
 
     def count_xid(self, xid: Xid) -> None:
         """Counts a reported error."""
@@ -109,6 +135,26 @@ class _Devices(Collector):
                 memory.add_metric(labels, mib[key] * MIB)
                 count.add_metric(labels, number)
         return memory, count
+
+
+@dataclass(eq=False)
+class _Turns(Collector):
+    queues: Callable[[], list[TurnQueue]]
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        held = GaugeMetricFamily(
+            "deviceshare_turn_held_seconds", "For how long a program has had the group's turn.", labels=["group"]
+        )
+        waiting = GaugeMetricFamily("deviceshare_turn_waiting", "Programs that wait for it.", labels=["group"])
+        longest = GaugeMetricFamily(
+            "deviceshare_turn_longest_wait_seconds", "The longest time that one of them has waited.", labels=["group"]
+        )
+        for queue in self.queues():
+            if queue.holder:
+                held.add_metric([queue.group], queue.holder.seconds)
+            waiting.add_metric([queue.group], len(queue.waiting))
+            longest.add_metric([queue.group], max((each.seconds for each in queue.waiting), default=0.0))
+        return held, waiting, longest
 
 
 def _family(name: str, documentation: str, more: tuple[str, ...] = ()) -> GaugeMetricFamily:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import structlog
 from aiohttp import web
+from msgspec.structs import replace
 
 from deviceshare import __version__, daemon, timestamps
 from deviceshare.agent.cdi_specs import CdiSpecs
@@ -20,7 +21,11 @@ from deviceshare.agent.pod_processes import PodProcesses
 from deviceshare.agent.pods_api.caller import Callers
 from deviceshare.agent.pods_api.server import pods_server
 from deviceshare.agent.pods_api.smi import smi_endpoint
+from deviceshare.agent.pods_api.streams import Streams
+from deviceshare.agent.pods_api.turns import TurnsApi
 from deviceshare.agent.settings import AgentSettings
+from deviceshare.agent.turn_processes import TurnProcesses, boot_and_namespace
+from deviceshare.agent.turn_records import TurnRecords
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.flags import Address
 from deviceshare.kube.api import Api
@@ -34,6 +39,7 @@ from deviceshare.loops.agent.judge import Judge
 from deviceshare.loops.agent.lookout import Lookout
 from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import NODE_PODS, NodePod, Sight
+from deviceshare.loops.agent.referee import Referee
 from deviceshare.loops.agent.reporter import Reporter
 from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES
@@ -92,6 +98,8 @@ class Agent:
         self._metrics.watch_devices(
             lambda: self._lookout.hardware, lambda: self._lookout.usage, lambda: self._reporter.reports
         )
+        self._referee = _referee(settings, self._metrics)
+        self._metrics.watch_turns(self._referee.view)
         self._server = self._build_server(settings)
         self._pods_server = self._build_pods_server(settings, settings.serve_pods) if settings.serve_pods else None
 
@@ -112,7 +120,9 @@ class Agent:
             background.run("allocations", self._allocations.run)
             background.run("device-reader", self._reader.run)
             if self._pods_server:
+                background.run("referee", self._referee.run)
                 await background.start(self._pods_server)
+                background.on_stop(self._referee.stop)
             await stopping.wait()
             log.info("Stopping agent", failed=background.failure is not None)
         log.info("Stopped agent")
@@ -125,7 +135,8 @@ class Agent:
 
     def _build_server(self, settings: AgentSettings) -> Server:
         async def usage(_: web.Request) -> web.Response:
-            return web.Response(body=msgspec.json.encode(self._lookout.usage), content_type="application/json")
+            now = replace(self._lookout.usage, turns=self._referee.view())
+            return web.Response(body=msgspec.json.encode(now), content_type="application/json")
 
         live = {"devices": self._lookout.fault}
         routes = [
@@ -135,6 +146,15 @@ class Agent:
         return Server("agent", *settings.bind, routes, self._metrics, max_body=65536, timeout=5)
 
     def _build_pods_server(self, settings: AgentSettings, address: Address) -> Server:
-        callers = Callers(self._node, PodProcesses(settings.proc_root).may_run)
-        endpoints = [smi_endpoint(self._node, callers, lambda: self._lookout.usage)]
+        callers, streams = Callers(self._node, PodProcesses(settings.proc_root).may_run), Streams()
+        endpoints = [
+            smi_endpoint(self._node, callers, lambda: self._lookout.usage),
+            *TurnsApi(self._referee, callers, streams).endpoints,
+        ]
         return pods_server(address, endpoints, self._metrics)
+
+
+def _referee(settings: AgentSettings, metrics: AgentMetrics) -> Referee:
+    directory, proc = settings.turns_directory, settings.proc_root
+    records = TurnRecords(Path(directory), *boot_and_namespace(proc)) if directory else None
+    return Referee(TurnProcesses(proc), records, metrics)

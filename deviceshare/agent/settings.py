@@ -29,6 +29,7 @@ class AgentSettings:
     kubeconfig: Path | None
     bind: Address
     serve_pods: Address | None
+    turns_directory: str
     proc_root: Path
     sys_root: Path
     cdi_specs: str
@@ -60,6 +61,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=OptionalAddressType(),
             default="",
             help="Where containers of the node's pods ask for their own devices (docs/inside.md); empty: nowhere.",
+        ),
+        flag(
+            "--turns-directory",
+            default="",
+            help="The node's directory for the record of who has a turn (docs/turns.md). Without one, turns are given"
+            " late after each start of an agent.",
         ),
         flag("--proc-root", type=directory, default="/proc", help="Where the node's processes are shown."),
         flag("--sys-root", type=directory, default="/sys", help="Where the node's PCI devices are shown."),

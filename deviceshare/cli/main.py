@@ -16,9 +16,19 @@ from deviceshare.domain.objects.printable import printable_lines
 _SANDBOX: Final = find_spec("deviceshare.sandbox") is not None
 """Whether there is one: the image has none (Containerfile)."""
 
-_COMMANDS: Final = {"agent", "doctor", "explain", "inspect", "plan", "rebind", "recover", "run", "smi", "top"}.union(
-    {"sandbox"} if _SANDBOX else ()
-)
+_COMMANDS: Final = {
+    "agent",
+    "doctor",
+    "explain",
+    "inspect",
+    "plan",
+    "rebind",
+    "recover",
+    "run",
+    "smi",
+    "top",
+    "turn",
+}.union({"sandbox"} if _SANDBOX else ())
 """Each `deviceshare.cli.NAME` holds the command NAME."""
 
 _SANDBOX_EXAMPLES: Final = """

@@ -9,9 +9,10 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.sharing_labels import SharingLabels
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache, Object
-from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
+from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from deviceshare.loops.ports import Cluster, Forbidden, NotFound
 from deviceshare.loops.replica.feed import Feed
 
@@ -53,7 +54,8 @@ async def mirrored(api: "Api") -> "Mirrors":
     """The mirrors that `run` keeps, listed once."""
     from deviceshare.kube.mirrors import Mirrors  # noqa: PLC0415
 
-    mirrors = Mirrors(api, await guard_of(api))
+    configuration = await _webhooks(api)
+    mirrors = Mirrors(api, _guard(configuration), _labels(configuration))
     await mirrors.list()
     return mirrors
 
@@ -66,12 +68,27 @@ def seen(mirrors: "Mirrors") -> ClusterSnapshot:
 
 async def guard_of(api: Cluster) -> PodGuard:
     """The guard as the webhooks' configuration has it; the usual one where that can't be read."""
+    return _guard(await _webhooks(api))
+
+
+async def _webhooks(api: Cluster) -> WebhookConfiguration | None:
+    """The settings of `run`, as far as commands go by them, stand in it; None where it can't be read."""
     try:
-        found = await api.get(WEBHOOK_CONFIGURATIONS[1], contract.NAME)
+        return await api.get(WEBHOOK_CONFIGURATIONS[1], contract.NAME)
     except (Forbidden, NotFound):
+        return None
+
+
+def _guard(configuration: WebhookConfiguration | None) -> PodGuard:
+    if configuration is None:
         return PodGuard()
-    webhooks = {webhook.get("name", ""): webhook for webhook in found.webhooks}
+    webhooks = {webhook.get("name", ""): webhook for webhook in configuration.webhooks}
     return PodGuard(left_out(webhooks.get(GUARDING, {})))
+
+
+def _labels(configuration: WebhookConfiguration | None) -> SharingLabels:
+    annotations = configuration.metadata.annotations if configuration else {}
+    return SharingLabels.written(annotations.get(contract.SHARED_NODE_LABELS, ""))
 
 
 def snapshot(

@@ -22,6 +22,8 @@ from deviceshare.doctor import (
     webhooks,
 )
 from deviceshare.doctor.findings import PROBLEM, Check
+from deviceshare.domain.objects.sharing_labels import SharingLabels
+from deviceshare.loops.labelled_cluster import LabelledCluster
 from deviceshare.loops.ports import ApiError
 
 if TYPE_CHECKING:
@@ -64,17 +66,19 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     yield await scheduler.examine(api, request.release, deployment)
     yield await webhooks.examine(api, request.release, deployment)
     yield await webhooks.examine_injection(api, request.namespace, request.release)
-    yield await unreadable.examine(api)
-    yield await nodes.examine(api, request.release)
-    yield await waiting.examine(api)
-    yield await plugin.examine(api)
-    yield await shares.examine(api)
-    yield await runtime.examine(api, request.runtime_config)
-    yield await handover.examine(api, deployment)
+    sharing = (deployment.flag("shared-node-labels") if deployment else None) or ""
+    labelled = LabelledCluster(api, SharingLabels.written(sharing))
+    yield await unreadable.examine(labelled)
+    yield await nodes.examine(labelled, request.release)
+    yield await waiting.examine(labelled)
+    yield await plugin.examine(labelled)
+    yield await shares.examine(labelled)
+    yield await runtime.examine(labelled, request.runtime_config)
+    yield await handover.examine(labelled, deployment)
     if request.canary:
-        yield await canary_run.examine(api, request.namespace, request.release)
+        yield await canary_run.examine(labelled, request.namespace, request.release)
     if request.gpu:
-        yield await gpu_run.examine(api, request.namespace, request.release, deployment, request.image)
+        yield await gpu_run.examine(labelled, request.namespace, request.release, deployment, request.image)
 
 
 def conclude(checks: list[Check]) -> Checkup:

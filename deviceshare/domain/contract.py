@@ -60,6 +60,10 @@ ENDED: Final = f"{PREFIX}ended"
 FORMER_DEVICES: Final = f"{PREFIX}former-devices"
 """JSON, as a claim's `devices`: what the pod had before a rebind; its containers may use that until it ends."""
 
+# On the webhook configurations.
+SHARED_NODE_LABELS: Final = f"{PREFIX}shared-node-labels"
+"""The setting of that name, as commands read it: labels of other systems by which nodes are shared."""
+
 # On groups.
 REBIND: Final = f"{PREFIX}rebind"
 """Asks for other devices in place of unhealthy ones; the value, new each time, names the request."""

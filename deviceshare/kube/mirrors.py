@@ -5,6 +5,7 @@ from typing import Any
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.objects.sharing_labels import SharingLabels, may_be_shared
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import ApiMirror
@@ -15,10 +16,14 @@ from deviceshare.loops.replica.feed import Feed
 class Mirrors:
     """Groups, ledgers, shared nodes, the pods of groups as the guard sees them, and others that may have devices."""
 
-    def __init__(self, api: Api, guard: PodGuard) -> None:
+    def __init__(self, api: Api, guard: PodGuard, labels: SharingLabels = SharingLabels()) -> None:  # noqa: B008 it is never changed
+        """`labels`: those of other systems by which nodes are shared, too."""
         self.groups = ApiMirror(api, GROUPS)
         self.ledgers = ApiMirror(api, NODE_DEVICES)
-        self.nodes = ApiMirror(api, NODES, label_selector=SHARED_NODES)
+        if labels:  # a selector can't say "or", so all nodes are listed and watched
+            self.nodes = ApiMirror(api, NODES, keep=may_be_shared, see=labels)
+        else:
+            self.nodes = ApiMirror(api, NODES, label_selector=SHARED_NODES)
         self.pods = ApiMirror(api, PODS, label_selector=contract.GROUP, see=guard)
         # Pods that got devices from a vendor's device plugin. In a large cluster that is a long stream of which nearly
         # nothing is kept; the two selectors spare the API server from sending every pod twice.

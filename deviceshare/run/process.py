@@ -74,7 +74,7 @@ class Process:
         self._pulse = Pulse(api)
         self._guard = PodGuard(settings.left_out)
         self._cluster = GuardedCluster(api, self._guard)
-        self._mirrors = mirrors = Mirrors(api, self._guard)
+        self._mirrors = mirrors = Mirrors(api, self._guard, settings.sharing_labels)
         self._fleet = mirrors.fleet
         self._binder = Binder(
             self._cluster,

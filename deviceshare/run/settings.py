@@ -17,6 +17,7 @@ from deviceshare.domain.admission import bypasses, injection_settings
 from deviceshare.domain.admission.agent_variables import template_fault
 from deviceshare.domain.admission.injection_settings import InjectionSettings
 from deviceshare.domain.objects.shares import SYSTEMS
+from deviceshare.domain.objects.sharing_labels import SharingLabels, is_label
 from deviceshare.domain.placement.handover import AUTO, STYLES, HandoverSetting, is_kind
 from deviceshare.flags import (
     FILE,
@@ -44,6 +45,7 @@ _SCHEDULERS: Final = Words(
     re.compile("[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?").fullmatch,
     "not a scheduler's name, such as ack-co-scheduler",
 )
+_LABELS: Final = Words("LABEL=VALUE[,LABEL=VALUE…]", is_label, "not another system's label, such as gpushare=true")
 _ON, _OFF = "on", "off"
 
 
@@ -80,6 +82,7 @@ class Settings:
     cdi_kind: str
     runtime_class: str
     agent_url: str
+    shared_node_labels: frozenset[str]
     lease_duration: int
     renew_deadline: float
     retry_period: float
@@ -140,6 +143,11 @@ class Settings:
             self.group_memory,
             self.agent_url,
         )
+
+    @property
+    def sharing_labels(self) -> SharingLabels:
+        """By which nodes are shared, besides our own."""
+        return SharingLabels(self.shared_node_labels)
 
     @property
     def lease(self) -> leadership.Timing:
@@ -263,6 +271,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         flag(
             "--runtime-class", default="", help="The RuntimeClass of pods of groups, and with shares, that name none."
+        ),
+        flag(
+            "--shared-node-labels",
+            type=_LABELS,
+            default="",
+            help="Labels of others by which nodes are shared, too, as in gpushare=true; all nodes are watched then.",
         ),
         flag("--lease-duration", type=int, default=15, help="Seconds until the lease of a leader that died is taken."),
         flag("--renew-deadline", type=float, default=10.0, help="Seconds without a renewal until a leader stops."),

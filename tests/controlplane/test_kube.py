@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.objects.sharing_labels import SharingLabels
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.kube.mirror import ApiMirror
+from deviceshare.kube.mirrors import Mirrors
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.kube.refusals import Unserved
 from deviceshare.loops.kinds import EVENTS, GROUPS, LEASES, NODES, PODS
@@ -70,6 +73,24 @@ async def test_the_life_of_an_object(api: Api, namespace: str) -> None:
     await api.delete(GROUPS, namespace, uid=made.metadata.uid)
     with pytest.raises(NotFound):
         await api.get(GROUPS, namespace)
+
+
+async def test_nodes_are_mirrored_by_other_systems_labels_where_a_setting_names_them(api: Api, namespace: str) -> None:
+    """As long as they have one: the label may come and go while the node stays."""
+    mirrors = Mirrors(api, PodGuard(), SharingLabels([f"{namespace}=true"]))
+    await api.create(NODES, {"metadata": {"name": namespace, "labels": {f"{namespace}": "true"}}})
+    try:
+        async with owned(mirrors.nodes.run()):
+            await until(lambda: mirrors.nodes.get(namespace) is not None)
+            assert all(node.shared for node in mirrors.nodes.values())
+            assert len(mirrors.nodes) == 3  # the sandbox's two have our own
+            await api.patch(NODES, namespace, {"metadata": {"labels": {namespace: None}}})
+            await until(lambda: mirrors.nodes.get(namespace) is None)
+            await api.patch(NODES, namespace, {"metadata": {"labels": {namespace: "true"}}})
+            await until(lambda: mirrors.nodes.get(namespace) is not None)
+            assert mirrors.fleet.node(namespace) is not None
+    finally:
+        await api.delete(NODES, namespace)
 
 
 async def test_of_two_writers_with_the_same_version_one_loses(api: Api, namespace: str) -> None:

@@ -28,6 +28,9 @@ capabilities:
     {{- with include "deviceshare.agent.url" . }}
     - --agent-url={{ . }}
     {{- end }}
+    {{- with .Values.shares.nodeLabels }}
+    - --shared-node-labels={{ join "," . }}
+    {{- end }}
     - --probe-bind=:8080
     {{- if include "deviceshare.scheduler" . }}
     - --extender-bind=127.0.0.1:8888

@@ -39,6 +39,29 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (not .Values.scheduler.enabled) (has "extender" .Values.roles) }}yes{{ end }}
 {{- end }}
 
+{{/* The node selector of what runs on each shared node: include "deviceshare.sharedNodes" (list $ selector). */}}
+{{- define "deviceshare.sharedNodes" -}}
+{{- $ := index . 0 -}}
+{{- $all := dict "kubernetes.io/os" "linux" -}}
+{{- if not $.Values.shares.nodeLabels -}}{{- $_ := set $all "deviceshare.io/mode" "shared" -}}{{- end -}}
+nodeSelector: {{- toYaml (merge $all (index . 1)) | nindent 2 }}
+{{- if $.Values.shares.nodeLabels }}
+# A selector can't say that either label will do.
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions:
+            - {key: deviceshare.io/mode, operator: In, values: [shared]}
+        {{- range $.Values.shares.nodeLabels }}
+        {{- $label := splitn "=" 2 . }}
+        - matchExpressions:
+            - {key: {{ $label._0 }}, operator: In, values: [{{ $label._1 | quote }}]}
+            - {key: deviceshare.io/mode, operator: DoesNotExist}
+        {{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The limits by which containers ask for a share, as deviceshare/domain/objects/shares.py has them, as JSON. */}}
 {{- define "deviceshare.shareResources" -}}
 {{- $resources := list "deviceshare.io/gpu-mem" "deviceshare.io/gpu-percent" -}}

@@ -5,6 +5,8 @@
 
 from msgspec import Struct, field
 
+from deviceshare.domain.objects.turn_queues import TurnQueue
+
 
 class DeviceProcess(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A process with memory on a device."""
@@ -41,3 +43,5 @@ class Usage(Struct, frozen=True, rename="camel", omit_defaults=True):
     node: str
     time: str = ""
     devices: list[DeviceUsage] = field(default_factory=list)
+    turns: list[TurnQueue] = field(default_factory=list)
+    """Of groups with players."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from helm_python import HelmError
 
@@ -10,6 +11,11 @@ from deviceshare.agent.settings import AgentSettings
 from deviceshare.cli.agent import agent
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.agent_variables import template_fault
+from deviceshare.domain.objects.node_affinity import admits
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pod_spec import PodSpec
+from deviceshare.domain.objects.sharing_labels import SharingLabels
 from tests.unit.chart.objects import VARIANTS, containers, named, variant, with_values
 
 Json = dict[str, Any]
@@ -67,6 +73,30 @@ def test_shared_nodes_have_an_agent_whatever_they_are_tainted_with() -> None:
         contract.MODE_LABEL: contract.MODE_SHARED,
         "example.com/gpu": "nvidia",
     }
+
+
+def test_agents_and_placeholders_run_where_other_systems_labels_share_nodes() -> None:
+    """Just where deviceshare sees a node as shared; a selector can't say that either label will do."""
+    labels = ["ack.node.gpu.schedule=share", "gpushare=true"]
+    values = with_values(
+        ENABLED, PLACEHOLDERS, {"shares": {"nodeLabels": labels}, "agent": {"nodeSelector": {"a": "b"}}}
+    )
+    nodes = [
+        Node(ObjectMeta(name="n", labels={"kubernetes.io/os": "linux", "a": "b", "size": "l", **more}))
+        for more in (
+            {},
+            {contract.MODE_LABEL: contract.MODE_SHARED},
+            {"gpushare": "true"},
+            {"gpushare": "false"},
+            {"ack.node.gpu.schedule": "share", contract.MODE_LABEL: "exclusive"},
+        )
+    ]
+    for name in (contract.AGENT, "deviceshare-placeholder-a"):
+        body = named(helm.render(values), "DaemonSet", name)["spec"]["template"]["spec"]
+        spec = msgspec.convert({key: body[key] for key in ("nodeSelector", "affinity")}, PodSpec)
+        runs = [admits(spec.node_selector, spec.affinity, node) for node in nodes]
+        assert runs == [SharingLabels(labels)(node).shared for node in nodes] == [False, True, True, False, False]
+    assert "affinity" not in pod()
 
 
 def test_an_agent_is_told_its_node_and_sees_every_device() -> None:
@@ -158,16 +188,17 @@ def test_a_placeholder_is_a_pod_that_an_agent_takes_for_one_and_that_stays() -> 
 
 
 def test_an_agent_has_no_more_of_its_node_than_it_needs() -> None:
-    """Its processes, its addresses, and some directories to read; no capability, no way to write."""
+    """Its processes, its addresses, some directories to read, and one to write; no capability."""
     spec = pod()
 
     assert spec["hostPID"]
     assert spec["hostNetwork"]
     assert "hostIPC" not in spec
-    [volume, *specifications] = spec["volumes"]
+    [volume, turns, *specifications] = spec["volumes"]
     assert volume["hostPath"] == {"path": "/var/lib/kubelet/pod-resources", "type": "Directory"}
     assert [each["hostPath"]["path"] for each in specifications] == ["/etc/cdi", "/var/run/cdi"]
-    assert {mount["readOnly"] for mount in container()["volumeMounts"]} == {True}
+    assert turns["hostPath"] == {"path": "/run/deviceshare", "type": "DirectoryOrCreate"}
+    assert [mount["name"] for mount in container()["volumeMounts"] if not mount.get("readOnly")] == ["turns"]
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container()["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -180,7 +211,7 @@ def test_an_agent_has_no_more_of_its_node_than_it_needs() -> None:
 def test_another_kubelets_directory_is_mounted_where_the_agent_looks() -> None:
     """As with k0s and its kin."""
     values = {"agent": {"kubeletDirectory": "/var/lib/k0s/kubelet", "cdiDirectories": []}}
-    [mount], [volume] = container(values)["volumeMounts"], pod(values)["volumes"]
+    [mount, _], [volume, _] = container(values)["volumeMounts"], pod(values)["volumes"]
 
     assert volume["hostPath"]["path"] == "/var/lib/k0s/kubelet/pod-resources"
     assert f"--pod-resources={mount['mountPath']}/kubelet.sock" in container(values)["args"]

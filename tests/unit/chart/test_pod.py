@@ -9,9 +9,11 @@ from helm_python import HelmError
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
+from deviceshare.domain import contract
 from deviceshare.domain.admission.injection_settings import UNCHANGED, InjectionSettings
 from deviceshare.domain.admission.pod_guard import left_out
 from deviceshare.domain.objects.hardware import Hardware
+from deviceshare.domain.objects.sharing_labels import SharingLabels
 from deviceshare.domain.objects.usage import Usage
 from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.run.settings import Settings
@@ -204,6 +206,19 @@ def test_how_pods_are_injected_is_told_to_deviceshare() -> None:
     chosen = settings({"shares": shares, "groups": {"memory": "unchanged"}}).injection
     assert chosen == InjectionSettings("", frozenset({"metagpu"}), False, frozenset(), UNCHANGED)
     assert settings({"shares": {"dialects": []}}).injection.dialects == frozenset()
+
+
+def test_which_other_labels_share_nodes_is_told_to_deviceshare_and_its_commands() -> None:
+    """These read it from the webhooks' configuration, beside what cert-manager reads there."""
+    shares: Json = {"shares": {"nodeLabels": ["a=b", "example.com/c="]}}
+    assert settings({}).sharing_labels.pairs == frozenset()
+    assert settings(shares).sharing_labels.pairs == {("a", "b"), ("example.com/c", "")}
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        annotations = named(helm.render(shares | {"certManager": {"enabled": True}}), kind)["metadata"]["annotations"]
+        assert annotations.keys() == {contract.SHARED_NODE_LABELS, "cert-manager.io/inject-ca-from"}
+        written = SharingLabels.written(annotations[contract.SHARED_NODE_LABELS])
+        assert written.pairs == settings(shares).sharing_labels.pairs
+        assert "annotations" not in named(helm.render({}), kind)["metadata"]
 
 
 def test_how_devices_are_handed_over_is_told_to_deviceshare() -> None:

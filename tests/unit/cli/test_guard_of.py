@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from deviceshare.cli.snapshot import guard_of
+from deviceshare.cli.snapshot import guard_of, mirrored
 from deviceshare.domain.admission.pod_guard import USUAL
-from deviceshare.loops.kinds import WebhookConfiguration
-from deviceshare.loops.ports import ApiError, Forbidden, NotFound, Unavailable
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.loops.kinds import NODES, WebhookConfiguration
+from deviceshare.loops.ports import ApiError, Forbidden, Kind, NotFound, Unavailable
 
 
 class OneAnswer:
@@ -31,6 +33,22 @@ async def test_commands_go_by_the_webhooks_configuration() -> None:
     }
     api: Any = OneAnswer(WebhookConfiguration(webhooks=[{"name": "other"}, webhook]))
     assert (await guard_of(api)).left_out == {"gpu", "monitoring"}
+
+
+class Listing(OneAnswer):
+    """Besides, two nodes, of which one has another system's label, and nothing else."""
+
+    async def snapshot(self, kind: Kind[Any], *_: Any) -> tuple[list[Any], str]:
+        labels = {"a": {"gpushare": "true"}, "b": {"gpushare": "false"}} if kind is NODES else {}
+        return [Node(ObjectMeta(name=name, labels=each, resource_version="1")) for name, each in labels.items()], "1"
+
+
+@pytest.mark.parametrize(("setting", "shared"), [("cgpu=true,gpushare=true", ["a"]), ("cgpu=true", [])])
+async def test_commands_see_the_nodes_that_deviceshare_sees(setting: str, shared: list[str]) -> None:
+    """By other systems' labels, too."""
+    meta = ObjectMeta(annotations={"deviceshare.io/shared-node-labels": setting})
+    api: Any = Listing(WebhookConfiguration(meta))
+    assert [node.metadata.name for node in (await mirrored(api)).nodes.values()] == shared
 
 
 @pytest.mark.parametrize("error", [Forbidden("no"), NotFound("no")])

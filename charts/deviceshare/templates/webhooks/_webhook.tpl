@@ -33,8 +33,14 @@ namespaceSelector:
 metadata:
   name: deviceshare
   labels: {{- include "deviceshare.labels" . | nindent 4 }}
-  {{- if .Values.certManager.enabled }}
+  {{- if or .Values.certManager.enabled .Values.shares.nodeLabels }}
   annotations:
+    {{- if .Values.certManager.enabled }}
     cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/deviceshare-webhook
+    {{- end }}
+    {{- with .Values.shares.nodeLabels }}
+    # deviceshare's commands read here which nodes are shared.
+    deviceshare.io/shared-node-labels: {{ join "," . | quote }}
+    {{- end }}
   {{- end }}
 {{- end }}

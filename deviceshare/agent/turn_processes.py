@@ -1,0 +1,122 @@
+"""The processes of turns, read from /proc in a thread: whether any is left of a turn whose connection is lost.
+
+/proc/PID/stat, /proc/PID/status and /proc/PID/cgroup can be read without privileges (proc_pid_stat(5),
+proc_pid_status(5)); with hostPID they show the processes of all pods. A pod in a sandbox with a kernel of its own shows
+none, so that its turns have no witness.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from deviceshare.domain.device_health.process_owners import owner_of
+from deviceshare.domain.turns.standing import Witness
+
+_DEAD: Final = ("Z", "X")
+_STAT_FIELDS: Final = 20
+
+
+class SeenProcess(NamedTuple):
+    """One line of /proc/PID/stat, as far as it matters here."""
+
+    pid: int
+    group: int
+    session: int
+    started: int
+    runs: bool
+    """Whether a thread of it is left."""
+
+
+class TurnProcesses:
+    """Implements the port of `loops/agent/referee.py`."""
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._one = asyncio.Lock()
+        """A walk through /proc at a time: clients decide how often they connect."""
+
+    async def witness(self, pod_uid: str, pid: int, started: int) -> Witness | None:
+        async with self._one:
+            return await asyncio.to_thread(self._find, pod_uid, pid, started)
+
+    async def ended(self, witnesses: Collection[Witness]) -> set[Witness]:
+        async with self._one:
+            return await asyncio.to_thread(self._ended, witnesses)
+
+    def _find(self, pod_uid: str, pid: int, started: int) -> Witness | None:
+        found = [
+            each.pid
+            for each in self._walk()
+            if each.started == started and each.runs and self._number_inside(each.pid) == pid
+            if self._pod_of(each.pid) == pod_uid
+        ]
+        return Witness(found[0], started, pod_uid) if len(found) == 1 else None
+
+    def _ended(self, witnesses: Collection[Witness]) -> set[Witness]:
+        suspects = {witness for witness in witnesses if not self._runs(witness)}
+        if not suspects:
+            return suspects
+        seen = {each.pid: each for each in self._walk()}
+        return {witness for witness in suspects if not self._is_left(witness, seen)}
+
+    def _runs(self, witness: Witness) -> bool:
+        """Whether the first process of the turn itself runs, which is all that has to be known of most."""
+        process = _process(witness.pid, self._read(witness.pid, "stat"))
+        return process is not None and process.runs and process.started == witness.started
+
+    def _is_left(self, witness: Witness, seen: dict[int, SeenProcess]) -> bool:
+        first = seen.get(witness.pid)
+        if first and first.started != witness.started:
+            # A PID is given to another process only when no group or session has that number any more.
+            return False
+        if first and first.runs:
+            return True
+        grouped = (each for each in seen.values() if each.runs and witness.pid in (each.group, each.session))
+        return any(self._pod_of(each.pid) == witness.pod_uid for each in grouped)
+
+    def _walk(self) -> Iterator[SeenProcess]:
+        for directory in self._proc.iterdir():
+            if directory.name.isdecimal():
+                try:
+                    stat = (directory / "stat").read_text(errors="replace")
+                except OSError:
+                    continue  # it has ended meanwhile
+                if process := _process(int(directory.name), stat):
+                    yield process
+
+    def _number_inside(self, pid: int) -> int:
+        """Its PID in the innermost namespace: the last number of NSpid (proc_pid_status(5)); 0 where it ended."""
+        for line in self._read(pid, "status").splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+        return 0
+
+    def _pod_of(self, pid: int) -> str:
+        owner = owner_of(self._read(pid, "cgroup"))
+        return owner.pod_uid if owner else ""
+
+    def _read(self, pid: int, name: str) -> str:
+        try:
+            return (self._proc / str(pid) / name).read_text(errors="replace")
+        except OSError:
+            return ""
+
+
+def _process(pid: int, stat: str) -> SeenProcess | None:
+    # The second field is the process's name in parentheses, which may contain blanks and parentheses.
+    fields = stat.rpartition(")")[2].split()
+    if len(fields) < _STAT_FIELDS:
+        return None
+    # A process whose first thread has ended is a zombie while other threads run.
+    runs = fields[0] not in _DEAD or int(fields[17]) > 1
+    return SeenProcess(pid, group=int(fields[2]), session=int(fields[3]), started=int(fields[19]), runs=runs)
+
+
+def boot_and_namespace(proc: Path) -> tuple[str, str]:
+    """The node's boot, and what names the PID namespace that `proc` shows: when its first process started.
+
+    A record of processes is of use only to an agent that sees the same namespace.
+    """
+    first = _process(1, (proc / "1" / "stat").read_text(errors="replace"))
+    return (proc / "sys/kernel/random/boot_id").read_text().strip(), str(first.started if first else "")

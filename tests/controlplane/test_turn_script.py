@@ -1,0 +1,261 @@
+"""Clients of turns, with a real agent's server, in the shells and with the tools of containers, and killed for real."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from deviceshare.domain.turns.lease import KILL, LEASE_UNSEEN, MARGIN
+from tests.controlplane.turn_rig import KINDS, Rig, SeenRun, eventually, rig
+
+BUDGET = 2.0
+"""Seconds, within which the queue goes on; the program's own start is part of them."""
+SCRIPTS = [kind for kind in KINDS if kind != "deviceshare"]
+
+
+@pytest.fixture(params=KINDS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    """An agent, and clients of each kind in turn."""
+    with rig(request.param, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def holding(table: Rig) -> "subprocess.Popen[bytes]":
+    """Program `a` works, for four seconds."""
+    client = table.work("a", 40)
+    eventually(lambda: "a" in table.runs())
+    return client
+
+
+def next_after(table: Rig, seconds: float = 40.0) -> tuple[SeenRun, SeenRun]:
+    """The runs of `a` and of `b`, which waits for it, once `b` has ended."""
+    status = table.work("b", 5).wait(seconds)
+    seen = table.runs()
+    assert (status, seen["b"].lines) == (0, 5), table.errors.read_text()
+    return seen["a"], seen["b"]
+
+
+def kill(pids: list[int], number: signal.Signals = signal.SIGKILL) -> None:
+    """Each of them, of which there are some."""
+    assert pids
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def test_the_exit_status_and_the_arguments_are_the_programs(table: Rig) -> None:
+    """And its standard input is not the script."""
+    done = table.take_turn("sh", "-c", 'cat; echo "$1|$2"; exit 7', "x", "a b", "*")
+    output, _ = done.communicate(timeout=20)
+    assert (done.returncode, output) == (7, b"a b|*\n")
+
+
+def test_one_works_at_a_time(table: Rig) -> None:
+    """Five at once, and none waits longer than it must."""
+    clients = [table.work(str(number), 5) for number in range(5)]
+    assert [client.wait(40) for client in clients] == [0] * 5
+    seen = sorted(table.runs().values(), key=lambda run: run.first)
+    gaps = [then.first - before.last for before, then in zip(seen, seen[1:], strict=False)]
+    assert max(gaps) < BUDGET, gaps
+
+
+def test_a_program_whose_connection_is_killed_goes_on(table: Rig, holding: "subprocess.Popen[bytes]") -> None:
+    """Its client connects again. The command has none that could be killed."""
+    if table.kind != "deviceshare":
+        kill(table.parts(holding)["client"])
+    first, last = next_after(table)
+    assert first.lines == 40
+    assert 0 < last.first - first.last < BUDGET
+
+
+@pytest.mark.parametrize("which", [0, 1, 2, slice(None)])
+def test_a_watched_program_survives_its_watchers(tmp_path: Path, which: int | slice) -> None:
+    """One of the three shells beside it is killed, or all: it goes on, and nobody else begins."""
+    for kind in ("dash-curl", "busybox"):
+        (tmp_path / kind).mkdir()
+        with rig(kind, tmp_path / kind) as table:
+            client = table.work("a", 40)
+            eventually(lambda: "a" in table.runs())
+            shells = sorted(table.parts(client)["shells"])
+            assert len(shells) == 3
+            kill(shells[which] if isinstance(which, slice) else [shells[which]])
+            first, last = next_after(table)
+            assert first.lines == 40
+            assert 0 < last.first - first.last < BUDGET
+
+
+def test_a_killed_program_passes_the_turn_on(table: Rig, holding: "subprocess.Popen[bytes]") -> None:
+    """With its status, as a shell tells it."""
+    kill(table.parts(holding)["cmd"])
+    first, last = next_after(table)
+    assert first.lines < 40
+    assert 0 < last.first - first.last < BUDGET
+    assert holding.wait(5) in (-signal.SIGKILL, 128 + signal.SIGKILL)
+
+
+def test_everything_of_a_turn_is_killed(table: Rig, holding: "subprocess.Popen[bytes]") -> None:
+    """As when its container is."""
+    kill([pid for pids in table.parts(holding).values() for pid in pids])
+    first, last = next_after(table)
+    assert first.lines < 40
+    assert 0 < last.first - first.last < BUDGET
+
+
+def test_a_stopped_client_keeps_the_turn(table: Rig, holding: "subprocess.Popen[bytes]") -> None:
+    """It can't watch its lease, but the agent sees that its program runs."""
+    parts = table.parts(holding)
+    kill([*parts["shells"], *parts["client"]], signal.SIGSTOP)
+    first, last = next_after(table)
+    assert first.lines == 40
+    assert 0 < last.first - first.last < BUDGET
+
+
+def test_a_killed_agents_successor_knows_the_holder(table: Rig) -> None:
+    """Though `b` asks it first."""
+    holding = table.work("a", 120)
+    eventually(lambda: "a" in table.runs())
+    table.kill_agent()
+    other = table.work("b", 5)
+    time.sleep(1)
+    table.start_agent()
+    assert (holding.wait(30), other.wait(30)) == (0, 0)
+    seen = table.runs()
+    assert seen["a"].lines == 120
+    assert 0 < seen["b"].first - seen["a"].last < BUDGET
+
+
+def test_a_turn_that_ends_while_the_agent_is_away_is_over(table: Rig, holding: "subprocess.Popen[bytes]") -> None:
+    """The next agent gives it to `b` within the budget."""
+    other = table.work("b", 5)
+    time.sleep(1)
+    table.kill_agent()
+    holding.wait(30)
+    time.sleep(2)
+    table.start_agent()
+    back = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert other.wait(30) == 0
+    assert table.runs()["b"].first - back < BUDGET
+
+
+def test_signals_reach_the_program(table: Rig) -> None:
+    """Those that a terminal or a kubelet sends."""
+    for name in ("TERM", "INT", "USR1"):
+        told = f'trap "echo got {name}; exit 3" {name}; echo ready; while :; do sleep 0.1; done'
+        client = table.take_turn("sh", "-c", told)
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"ready\n"
+        client.send_signal(signal.Signals["SIG" + name])
+        output, _ = client.communicate(timeout=20)
+        assert (client.returncode, output) == (3, f"got {name}\n".encode())
+
+
+def test_a_client_that_is_ended_while_it_waits_is_out_of_the_queue(
+    table: Rig, holding: "subprocess.Popen[bytes]"
+) -> None:
+    """Its program never starts."""
+    waits = table.work("never", 5)
+    eventually(lambda: "has it" in table.errors.read_text())
+    waits.send_signal(signal.SIGTERM)
+    assert waits.wait(5) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    next_after(table)
+    assert "never" not in table.runs()
+    holding.wait(5)
+
+
+def test_a_client_gives_up_after_its_timeout(table: Rig, holding: "subprocess.Popen[bytes]") -> None:
+    """With status 124 and the reason."""
+    assert table.work("b", 5, "--timeout 1s").wait(20) == 124
+    assert "gave up after waiting 1 s" in table.errors.read_text()
+    assert "b" not in table.runs()
+    holding.wait(20)
+
+
+def test_a_slice_ends_with_the_signal_of_ones_choice(table: Rig) -> None:
+    """When another one waits."""
+    asked = 'trap "echo asked; exit 0" USR1; echo ready; while :; do sleep 0.1; done'
+    client = table.take_turn("sh", "-c", asked, flags="--slice 1 --signal USR1")
+    assert client.stdout is not None
+    assert client.stdout.readline() == b"ready\n"
+    time.sleep(2)
+    assert client.poll() is None
+    assert table.work("b", 5).wait(20) == 0
+    assert client.communicate(timeout=5)[0] == b"asked\n"
+
+
+def test_the_one_with_the_higher_priority_is_next(table: Rig, holding: "subprocess.Popen[bytes]") -> None:
+    """Though it came later."""
+    low = table.work("low", 5)
+    eventually(lambda: "has it" in table.errors.read_text())
+    high = table.work("high", 5, "--priority 7")
+    assert [each.wait(30) for each in (holding, low, high)] == [0, 0, 0]
+    assert list(table.runs()) == ["a", "high", "low"]
+
+
+def test_what_a_program_leaves_behind_ends_with_it(table: Rig) -> None:
+    """Else it would run beside the next one."""
+    left = 'sh -c "trap : TERM; while :; do read -r up rest </proc/uptime; echo left \\$up >>\\"$WITNESS\\"; sleep 0.1; done" &'
+    assert table.take_turn("sh", "-c", f"{left} sleep 1").wait(20) == 0
+    assert table.work("b", 5).wait(30) == 0
+    assert list(table.runs()) == ["left", "b"]
+
+
+def test_nothing_is_left_of_a_turn(table: Rig) -> None:
+    """Neither a process nor a file."""
+    client = table.work("a", 2)
+    pid = client.pid
+    assert client.wait(20) == 0
+    eventually(lambda: not any(table.parts(client).values()), 5)
+    for place in ("/tmp", "/dev/shm"):
+        assert not list(Path(place).glob("deviceshare-turn-*")), pid
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "status", "text"),
+    [
+        (("no-such-program",), "", 127, "no-such-program: not found"),
+        (("sh",), "--priority high", None, "high"),
+        (("sh",), "--timeout soon", None, "soon"),
+        (("sh",), "--signal NONE", None, "NONE"),
+        (("sh",), "--fast", None, "--fast"),
+    ],
+)
+def test_mistakes_are_named(table: Rig, command: tuple[str, ...], flags: str, status: int | None, text: str) -> None:
+    """The script's own failures are 125, the command's wrong flags 2 as everywhere."""
+    expected = status or (2 if table.kind == "deviceshare" else 125)
+    assert table.take_turn(*command, flags=flags).wait(20) == expected
+    assert text in table.errors.read_text()
+
+
+def test_without_an_agents_address_nothing_runs(table: Rig) -> None:
+    """The text says where it comes from."""
+    del table.environment["DEVICESHARE_AGENT"]
+    assert table.work("a", 1).wait(20) == 125
+    assert "DEVICESHARE_AGENT is not set" in table.errors.read_text()
+
+
+def test_a_program_whose_agent_is_away_and_blind_is_ended_by_its_lease(tmp_path: Path) -> None:
+    """Before the grace of the next agent is over: SIGTERM, and SIGKILL for one that ignores it."""
+    with ExitStack() as stack:
+        tables = []
+        for kind in ("dash-curl", "busybox", "deviceshare"):
+            (tmp_path / kind).mkdir()
+            tables.append(stack.enter_context(rig(kind, tmp_path / kind, blind=True)))
+        stubborn = 'trap "echo asked; " TERM; while :; do sleep 0.1; done'
+        clients = [table.take_turn("sh", "-c", f"echo ready; {stubborn}") for table in tables]
+        for client in clients:
+            assert client.stdout is not None
+            assert client.stdout.readline() == b"ready\n"
+        began = time.clock_gettime(time.CLOCK_BOOTTIME)
+        for table in tables:
+            table.kill_agent()
+        for table, client in zip(tables, clients, strict=True):
+            output, _ = client.communicate(timeout=LEASE_UNSEEN + KILL + MARGIN)
+            lived = time.clock_gettime(time.CLOCK_BOOTTIME) - began
+            assert output == b"asked\n", table.kind
+            assert client.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+            assert LEASE_UNSEEN - 1 < lived < LEASE_UNSEEN + KILL + MARGIN

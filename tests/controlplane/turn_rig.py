@@ -1,0 +1,212 @@
+"""Programs that take turns on this machine: by the script, with what a container may have, and by `deviceshare turn`.
+
+The witness is independent: each program writes a line with the kernel's clock ten times a second while it runs.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from deviceshare.sandbox.kubernetes.debian import fetch_busybox
+from deviceshare.sandbox.progress import Progress
+
+T = TypeVar("T")
+
+KINDS: Final = ("dash-curl", "dash-wget", "busybox", "deviceshare")
+_NEEDED: Final = ("sleep", "mkfifo", "rm", "setsid", "env", "cat")
+WORK: Final = (
+    'i=0; while [ $i -lt "$1" ]; do read -r up rest </proc/uptime; echo "$0 $up" >>"$WITNESS"; sleep 0.1;'
+    " i=$((i + 1)); done"
+)
+"""A shell program that writes as many lines as its argument says, under the name before that."""
+
+
+class SeenRun(NamedTuple):
+    """What the witness saw of one program; times by the kernel's clock."""
+
+    name: str
+    first: float
+    last: float
+    lines: int
+
+
+class Rig:
+    """An agent, and clients of one kind."""
+
+    def __init__(self, kind: str, directory: Path, *, blind: bool = False) -> None:
+        self.kind = kind
+        self._directory = directory
+        self._blind = ["blind"] if blind else []
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._records = directory / "records"
+        self._records.mkdir()
+        self._witness = directory / "witness"
+        self._witness.touch()
+        self._script = directory / "turn.sh"
+        self._agent: subprocess.Popen[bytes] | None = None
+        self._programs: list[subprocess.Popen[bytes]] = []
+        self.environment = {
+            "PATH": str(self._tools()),
+            "DEVICESHARE_AGENT": self.url,
+            "WITNESS": str(self._witness),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), *sys.path))),
+        }
+
+    def start_agent(self) -> None:
+        """It answers when this returns."""
+        command = [sys.executable, "-m", "tests.controlplane.turns_agent", str(self._port), str(self._records)]
+        with (self._directory / "agent.log").open("ab") as log:
+            self._agent = subprocess.Popen([*command, *self._blind], env=self.environment, stdout=log, stderr=log)
+        self._script.write_bytes(eventually(self._fetch, 30))
+
+    def kill_agent(self) -> None:
+        """kill -9"""
+        assert self._agent is not None
+        self._agent.kill()
+        self._agent.wait(10)
+
+    def end(self) -> None:
+        """Kills all that is left."""
+        for process in Path("/proc").glob("[0-9]*"):
+            if int(process.name) != os.getpid() and self.url.encode() in read_process(process, "environ"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process.name), signal.SIGKILL)
+        for program in [*self._programs, *([self._agent] if self._agent else [])]:
+            program.wait(10)
+            if program.stdout:
+                program.stdout.close()
+
+    def take_turn(self, *command: str, flags: str = "") -> "subprocess.Popen[bytes]":
+        """Starts a client for the command."""
+        wish = [*flags.split(), "--", *command]
+        errors = self.errors.open("ab")
+        with errors, self._script.open("rb") as script:
+            if self.kind == "deviceshare":
+                start, given = [sys.executable, "-m", "deviceshare", "turn", *wish], subprocess.DEVNULL
+            else:
+                start, given = ["sh", "-s", "--", *wish], script.fileno()
+            environment = self.environment
+            path = environment["PATH"] if self.kind != "deviceshare" else os.environ["PATH"]
+            started = subprocess.Popen(
+                start,
+                executable=shutil.which(start[0], path=path),
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment | {"PATH": path},
+            )
+        self._programs.append(started)
+        return started
+
+    def work(self, name: str, lines: int, flags: str = "") -> "subprocess.Popen[bytes]":
+        """Starts a program that writes so many lines while it has the turn."""
+        return self.take_turn("sh", "-c", WORK, name, str(lines), flags=flags)
+
+    @property
+    def errors(self) -> Path:
+        """What all clients said on standard error."""
+        return self._directory / "errors"
+
+    def parts(self, client: "subprocess.Popen[bytes]") -> dict[str, list[int]]:
+        """The processes of a client: `cmd`, `client` (curl, wget) and `shells`, the watchers."""
+        found: dict[str, list[int]] = {"cmd": [], "client": [], "shells": []}
+        for process in Path("/proc").glob("[0-9]*"):
+            line = read_process(process, "cmdline")
+            pid = int(process.name)
+            if f"pid={client.pid}&".encode() in line:
+                found["client"].append(pid)
+            elif self.kind == "deviceshare" and pid == client.pid:
+                found["shells"].append(pid)
+            elif self.kind == "deviceshare" and f"\0{client.pid}\0".encode() in line:
+                continue
+            elif (self.kind == "deviceshare" and _parent(process) == client.pid) or pid == client.pid:
+                found["cmd"].append(pid)
+            elif line.startswith(b"sh\0-s\0") and line == self._line(client):
+                found["shells"].append(pid)
+        return found
+
+    def runs(self) -> dict[str, SeenRun]:
+        """What the witness saw so far. Never were two at once: no program's line stands between two of another's."""
+        seen: dict[str, list[float]] = {}
+        order: list[str] = []
+        for line in self._witness.read_text().splitlines():
+            name, _, up = line.partition(" ")
+            seen.setdefault(name, []).append(float(up))
+            if not order or order[-1] != name:
+                order.append(name)
+        assert len(order) == len(set(order)), f"two had the turn at once: {order}"
+        return {name: SeenRun(name, min(times), max(times), len(times)) for name, times in seen.items()}
+
+    def _line(self, client: "subprocess.Popen[bytes]") -> bytes:
+        assert isinstance(client.args, list)
+        return b"".join(str(each).encode() + b"\0" for each in client.args)
+
+    def _fetch(self) -> bytes | None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/turn.sh", timeout=5) as answer:
+            text: bytes = answer.read()
+            return text
+        return None
+
+    def _tools(self) -> Path:
+        """A directory with nothing but what such a container has."""
+        tools = self._directory / "bin"
+        tools.mkdir()
+        shell, _, client = self.kind.partition("-")
+        if shell == "deviceshare":
+            shell = "dash"
+        busybox = fetch_busybox(Progress()) if shell == "busybox" else None
+        for name in _NEEDED:
+            (tools / name).symlink_to(busybox or _found(name))
+        (tools / "sh").symlink_to(busybox or _found("dash"))
+        for name in ("wget",) if busybox else (client,) if client else ():
+            (tools / name).symlink_to(busybox or _found(name))
+        return tools
+
+
+def _found(name: str) -> str:
+    path = shutil.which(name)
+    assert path, f"{name} is not on PATH; on Debian: apt-get install {name}"
+    return path
+
+
+def _parent(process: Path) -> int:
+    return int((read_process(process, "stat").rpartition(b")")[2].split() or [b"0", b"0"])[1])
+
+
+def read_process(process: Path, name: str) -> bytes:
+    """What /proc says of it; nothing where it has ended."""
+    with contextlib.suppress(OSError):
+        return (process / name).read_bytes()
+    return b""
+
+
+def eventually(look: Callable[[], T | None], seconds: float = 30.0) -> T:
+    """Looks until there is something; fails after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not (seen := look()):
+        assert time.monotonic() < deadline, f"after {seconds:.0f} s still {seen!r}"
+        time.sleep(0.05)
+    return seen
+
+
+@contextlib.contextmanager
+def rig(kind: str, directory: Path, *, blind: bool = False) -> Iterator[Rig]:
+    """Its agent answers; nothing is left of it afterwards."""
+    made = Rig(kind, directory, blind=blind)
+    try:
+        made.start_agent()
+        yield made
+    finally:
+        made.end()

@@ -1,0 +1,202 @@
+"""Turns: never two at once, whatever is lost, killed and restarted in between; and who is next."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deviceshare.domain.turns.arena import Answer, Arena
+from deviceshare.domain.turns.bid import BadBid, Bid, bid_of
+from deviceshare.domain.turns.lease import LEASE_UNSEEN, grace
+from deviceshare.domain.turns.standing import Player, Witness
+from tests.unit.domain.turn_histories import History
+
+STEPS = (
+    "arrive",
+    "connect",
+    "unplug",
+    "notice",
+    "beat",
+    "finish",
+    "kill",
+    "kill_watchers",
+    "look",
+    "settle",
+    "restart",
+)
+WAITS = (0.5, 2.0, LEASE_UNSEEN - 1.0, LEASE_UNSEEN + 1.0, grace(LEASE_UNSEEN) - 0.5, 4000.0)
+TOKEN = "2860ef5f-2969-4aab-8cea-f9880c986253"
+EVENTS = st.one_of(
+    st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), st.tuples(st.just("wait"), st.sampled_from(WAITS))
+)
+
+
+@settings(max_examples=600)
+@given(sight=st.booleans(), records=st.booleans(), events=st.lists(EVENTS, min_size=4, max_size=40))
+def test_never_two_programs_have_the_turn(sight: bool, records: bool, events: list[tuple[str, float]]) -> None:
+    """Over random histories, with and without sight of processes and a record of holders."""
+    history = History(sight=sight, records=records)
+    history.arrive(None)  # type: ignore[arg-type]
+    history.arrive(None)  # type: ignore[arg-type]
+    for step, number in events:
+        if step == "wait":
+            history.wait(number)
+        else:
+            getattr(history, step)(history.programs[int(number) % len(history.programs)])
+        history.check()
+
+
+@pytest.mark.parametrize(("sight", "records"), [(True, True), (True, False), (False, True), (False, False)])
+def test_every_waiting_program_gets_the_turn_in_the_end(sight: bool, records: bool) -> None:
+    """However its predecessors end: a lost turn isn't lost for the others."""
+    for last in ("finish", "kill", "unplug"):
+        history = History(sight=sight, records=records)
+        for _ in range(3):
+            history.arrive(None)  # type: ignore[arg-type]
+        for expected in (2, 3):
+            [works] = [each for each in history.programs if each.works]
+            getattr(history, last)(works)
+            for _ in range(500):
+                history.wait(10)
+                for step in (history.notice, history.look, history.beat):
+                    step(works)
+                history.check()
+            assert history.given == expected
+
+
+def player(name: str, priority: int = 0, slice: float = 0.0, *, seen: bool = False) -> Player:
+    return Player("pod", name, f"ns/{name}", priority, slice, Witness(1, 1, "pod") if seen else None)
+
+
+def join(arena: Arena, who: Player, connection: int, now: float, *, waited: float = 0.0, held: bool = False) -> Answer:
+    """Joins, and gives the turn if it can be given."""
+    answer = arena.join(who, connection, now, waited=waited, held=held, lease=LEASE_UNSEEN)
+    give(arena, now)
+    return answer
+
+
+def give(arena: Arena, now: float) -> str:
+    """To whom the turn was given, by name; "" for nobody."""
+    waiting = arena.next(now)
+    return arena.give(waiting, now, LEASE_UNSEEN).player.token if waiting else ""
+
+
+def test_the_next_one_has_the_highest_priority_and_then_waits_longest() -> None:
+    """Also after it had to connect again."""
+    arena = Arena()
+    join(arena, player("first"), 1, 0)
+    join(arena, player("young"), 2, 30)
+    join(arena, player("returned"), 3, 31, waited=25)
+    join(arena, player("urgent", 5), 4, 40)
+    for gone, then in (("first", "urgent"), ("urgent", "returned"), ("returned", "young")):
+        arena.release(("pod", gone))
+        assert give(arena, 50) == then
+
+
+def test_a_lost_turn_that_nobody_sees_is_given_after_its_grace_and_not_before() -> None:
+    """Counted from the last heartbeat."""
+    arena = Arena()
+    join(arena, player("lost"), 1, 0)
+    join(arena, player("next"), 2, 0)
+    arena.beat(100)
+    arena.leave(("pod", "lost"), 1)
+
+    assert give(arena, 100 + grace(LEASE_UNSEEN)) == ""
+    assert give(arena, 100.1 + grace(LEASE_UNSEEN)) == "next"
+
+
+def test_a_lost_turn_whose_processes_are_seen_waits_for_their_end() -> None:
+    """However long that takes: a program that was stopped may go on."""
+    arena = Arena()
+    join(arena, player("lost", seen=True), 1, 0)
+    join(arena, player("next"), 2, 0)
+    arena.leave(("pod", "lost"), 1)
+
+    assert give(arena, 10**6) == ""
+    arena.ended(("pod", "lost"))
+    assert give(arena, 10**6) == "next"
+
+
+def test_a_holder_that_comes_back_still_has_the_turn() -> None:
+    """On a second connection, too, before the first is known to be lost; the end of the first then means nothing."""
+    arena = Arena()
+    join(arena, player("holder"), 1, 0)
+    assert join(arena, player("holder"), 2, 5, held=True) is Answer.TURN
+    arena.leave(("pod", "holder"), 1)
+    join(arena, player("next"), 3, 6)
+
+    assert arena.holding is not None and arena.holding.connection == 2
+    assert give(arena, 10**6) == ""
+
+
+def test_who_says_it_has_a_turn_that_another_has_is_told_to_end() -> None:
+    """And one that nobody has: it was given up for lost."""
+    arena = Arena()
+    assert join(arena, player("late"), 1, 0, held=True) is Answer.GONE
+    join(arena, player("holder"), 2, 0)
+    assert join(arena, player("late"), 3, 1, held=True) is Answer.GONE
+    assert arena.holding is not None and arena.holding.player.token == "holder"
+
+
+def test_an_agent_without_a_record_waits_for_the_former_holder() -> None:
+    """Until it comes back or its grace has passed."""
+    arena = Arena(closed_until=50)
+    join(arena, player("next"), 1, 10)
+    assert arena.holding is None
+    assert join(arena, player("former"), 2, 20, held=True) is Answer.TURN
+    arena.release(("pod", "former"))
+    assert give(arena, 21) == "next"
+
+    idle = Arena(closed_until=50)
+    join(idle, player("next"), 1, 10)
+    assert give(idle, 49.9) == ""
+    assert give(idle, 50) == "next"
+
+
+def test_a_slice_ends_when_others_wait() -> None:
+    """The holder is asked once, and not while nobody waits."""
+    arena = Arena()
+    join(arena, player("long", slice=10), 1, 0)
+    assert arena.ask(60) is None
+    join(arena, player("next"), 2, 60)
+    assert arena.ask(60) is not None
+    assert arena.ask(61) is None
+
+    eager = Arena()
+    join(eager, player("short", slice=10), 1, 0)
+    join(eager, player("next"), 2, 0)
+    assert eager.ask(9.9) is None
+    assert eager.ask(10) is not None
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ({}, "token"),
+        ({"token": "x"}, "token"),
+        ({"token": TOKEN, "priority": "1001"}, "priority"),
+        ({"token": TOKEN, "priority": "high"}, "priority"),
+        ({"token": TOKEN, "slice": "-1"}, "slice"),
+        ({"token": TOKEN, "pid": "99999999999"}, "pid"),
+        ({"token": TOKEN, "held": "2"}, "held"),
+        ({"token": TOKEN, "waited": "9" * 40}, "waited"),
+        ({"token": TOKEN, "pod": "another"}, "pod"),
+    ],
+)
+def test_a_bad_bid_is_refused_with_the_parameter(query: dict[str, str], named: str) -> None:
+    """And what it may be."""
+    with pytest.raises(BadBid, match=named):
+        bid_of(query)
+
+
+def test_a_bid_is_read_and_bounded() -> None:
+    """A wait of years is one of a month: it only decides who is next."""
+    query = {
+        "token": TOKEN,
+        "pid": "7",
+        "started": "123",
+        "priority": "-3",
+        "slice": "60",
+        "waited": "9" * 12,
+        "held": "1",
+    }
+    assert bid_of(query) == Bid(TOKEN, 7, 123, -3, 60.0, 30 * 86400.0, held=True)
