@@ -57,7 +57,7 @@ def fleet(nodes: int) -> Fleet:
 
 
 def shared_fleet(nodes: int) -> Fleet:
-    """`nodes` nodes of eight devices with 16 GiB, on each of which up to five pods have 1 to 8 GiB or 5 to 35 percent."""
+    """`nodes` nodes of eight devices with 16 GiB, up to five pods on each with 1 to 8 GiB or 5 to 35 percent."""
     filled, chance = Fleet(), random.Random(7)
     for number in range(nodes):
         name = f"node-{number}"
