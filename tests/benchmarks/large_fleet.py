@@ -1,10 +1,12 @@
 """deviceshare's extender over a fleet held in memory, without a cluster behind it: what deciding costs by itself.
 
-`python -m tests.benchmarks.large_fleet NODES` prints the port it listens on. Devices are held here and there, so that
-nodes are in different situations, and every tenth node has a label of its own.
+`python -m tests.benchmarks.large_fleet NODES [shared]` prints the port it listens on. Devices are held here and there,
+so that nodes are in different situations, and every tenth node has a label of its own. Of a `shared` fleet pods have
+parts of the devices instead, so that hardly two nodes are in the same situation.
 """
 
 import asyncio
+import random
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -18,6 +20,7 @@ from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, N
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.ports import Watcher
 from deviceshare.telemetry import Metrics, configure
@@ -27,6 +30,7 @@ from deviceshare.web.server import Server
 
 RESOURCE = "nvidia.com/gpu"
 DEVICES = 8
+MIB = 16384
 HOME = "node-7"
 SPECS = {
     "unbound": GroupSpec({RESOURCE: 2}),
@@ -50,6 +54,31 @@ def fleet(nodes: int) -> Fleet:
         devices = LedgerStatus(list(devices_of({RESOURCE: DEVICES})))
         filled.set_ledger(name, NodeDevices(ObjectMeta(name=name), LedgerSpec(claims), devices))
     return filled
+
+
+def shared_fleet(nodes: int) -> Fleet:
+    """`nodes` nodes of eight devices with 16 GiB, up to five pods on each with 1 to 8 GiB or 5 to 35 percent."""
+    filled, chance = Fleet(), random.Random(7)
+    for number in range(nodes):
+        name = f"node-{number}"
+        claims = {f"uid-{number}-{pod}": Claim(pod=f"default/{pod}", shares=[share]) for pod, share in _shares(chance)}
+        filled.set_node(name, Node(ObjectMeta(name=name, labels={contract.MODE_LABEL: contract.MODE_SHARED})))
+        status = LedgerStatus(list(devices_of({RESOURCE: DEVICES})), memory_mib={RESOURCE: MIB})
+        filled.set_ledger(name, NodeDevices(ObjectMeta(name=name), LedgerSpec(claims), status))
+    return filled
+
+
+def _shares(chance: random.Random) -> Iterable[tuple[str, Share]]:
+    for index in range(DEVICES):
+        left = 100
+        for number in range(chance.randrange(6)):
+            gib, percent = chance.randint(1, 8), chance.randint(5, 35)
+            by_memory = chance.random() < 0.5
+            left -= -(-gib * 102_400 // MIB) if by_memory else percent
+            if left < 0:
+                break
+            part = {"memory_mib": gib * 1024} if by_memory else {"percent": percent}
+            yield f"pod-{index}-{number}", Share("main", RESOURCE, index, **part)
 
 
 class Groups:
@@ -96,9 +125,9 @@ class NoBinds:
         raise NotImplementedError
 
 
-async def serve(nodes: int) -> None:
+async def serve(known: Fleet) -> None:
     """Serves until killed."""
-    routes = Extender(fleet(nodes), Groups(), NoBinds(), lambda: True).routes()
+    routes = Extender(known, Groups(), NoBinds(), lambda: True).routes()
     bounds = {"max_body": extender.MAX_BODY, "timeout": extender.TIMEOUT}
     server = Server("extender", "127.0.0.1", 0, routes, Metrics(), **bounds)  # type: ignore[arg-type]
     await server.start()
@@ -108,4 +137,4 @@ async def serve(nodes: int) -> None:
 
 if __name__ == "__main__":
     configure("json", "warning")
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve((shared_fleet if "shared" in sys.argv else fleet)(int(sys.argv[1]))))

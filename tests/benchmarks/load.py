@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,8 +33,11 @@ class _Bound(Struct):
 _bound = msgspec.json.Decoder(_Bound)
 
 
-def pod(name: str, group: str, scheduler: str, *, grouped: bool) -> bytes:
-    """A pod of ordinary size. Whether it asks to join its group or only carries its name, it is equally long."""
+def pod(name: str, group: str, scheduler: str, *, grouped: bool, limits: Mapping[str, str]) -> bytes:
+    """A pod of ordinary size. Whether it asks to join its group or only carries its name, it is equally long.
+
+    `limits` are those of its container, such as the share that it asks for.
+    """
     key = contract.GROUP if grouped else "example.com/group-name"
     return msgspec.json.encode(
         {
@@ -49,7 +52,7 @@ def pod(name: str, group: str, scheduler: str, *, grouped: bool) -> bytes:
                         "image": "example.com/team/training:1.0",
                         "command": ["python", "-m", "train", "--epochs=10"],
                         "env": [{"name": "LOG_LEVEL", "value": "info"}],
-                        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+                        "resources": {"requests": {"cpu": "100m", "memory": "128Mi", **limits}, "limits": limits},
                     }
                 ],
             },
@@ -108,9 +111,13 @@ async def remove_all(connection: Connection) -> None:
 
 
 async def mutated(connection: Connection, body: bytes) -> bool:
-    """Whether a webhook would touch this pod now. Nothing is created."""
+    """Whether a webhook would touch this pod now, so that its containers get more variables. Nothing is created."""
     answer = await send(connection, "POST", f"{PODS}?dryRun=All", body)
-    return bool(msgspec.json.decode(answer)["metadata"]["labels"].get(contract.GROUP))
+    return _variables(answer) > _variables(body)
+
+
+def _variables(pod: bytes) -> int:
+    return sum(len(container["env"]) for container in msgspec.json.decode(pod)["spec"]["containers"])
 
 
 async def _create_each(connection: Connection, remaining: Any) -> None:

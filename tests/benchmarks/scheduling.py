@@ -1,8 +1,11 @@
 """Pods created and bound per second: kube-scheduler alone, with an extender that agrees to everything, and deviceshare.
 
-    python -m tests.benchmarks.scheduling [--nodes 100] [--pods 500] [--rounds 3] [--json]
+    python -m tests.benchmarks.scheduling [--nodes 100] [--pods 500] [--rounds 3] [--only NAME]... [--json]
 
-All three are measured in one run, in alternating rounds on one API server with the same nodes, because figures of
+deviceshare has two rows: pods of groups that have their nodes, and pods with shares of 1 GiB, which fit best where
+others are, so that they fill one node after the other.
+
+All are measured in one run, in alternating rounds on one API server with the same nodes, because figures of
 different runs, let alone machines, can't be compared; read the ratios. Within a round the processes are new, a first
 pod for each group warms them up (and binds the groups of deviceshare), and only the pods after that count.
 """
@@ -23,12 +26,16 @@ from rich.progress import Progress
 from rich.table import Table
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects.shares import GPU_MEM, MIB_PER_GIB
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection
 from deviceshare.sandbox.control_plane.components import Component
+from deviceshare.sandbox.state import Options
 from tests.benchmarks import agreeable, load
 from tests.benchmarks.control_plane import ControlPlane, control_plane
 
+DEVICES = 8
+"""Of a node."""
 GROUPS = 50
 DEVICES_A_GROUP = 2
 _WEBHOOK_SECONDS = 30.0
@@ -48,6 +55,8 @@ class Contender:
     name: str
     scheduler = contract.SCHEDULER_NAME
     grouped = False
+    gib = 0
+    """The share that each pod asks for."""
 
     def components(self, plane: ControlPlane) -> list[Component]:
         raise NotImplementedError
@@ -61,7 +70,13 @@ class Contender:
     def pods(self, prefix: str, number: int) -> list[bytes]:
         """As many pods, spread evenly over the groups, those of one group after another as a Deployment makes them."""
         return [
-            load.pod(f"{prefix}-{each}", f"group-{each * GROUPS // number}", self.scheduler, grouped=self.grouped)
+            load.pod(
+                f"{prefix}-{each}",
+                f"group-{each * GROUPS // number}",
+                self.scheduler,
+                grouped=self.grouped,
+                limits={GPU_MEM: str(self.gib)} if self.gib else {},
+            )
             for each in range(number)
         ]
 
@@ -87,8 +102,7 @@ class Agreeable(Contender):
 
 
 class Deviceshare(Contender):
-    name = "deviceshare"
-    grouped = True
+    """With its webhooks."""
 
     def components(self, plane: ControlPlane) -> list[Component]:
         return [plane.parts.deviceshare, plane.parts.deviceshare_scheduler]
@@ -100,14 +114,28 @@ class Deviceshare(Contender):
             await load.await_ledgers(Api(connection), plane.nodes)
             async with plane.webhooks(connection):
                 await _until(connection, probe, mutated=True)
-                await load.create_groups(
-                    Api(connection), [f"group-{number}" for number in range(GROUPS)], DEVICES_A_GROUP
-                )
+                await self.prepare(Api(connection))
                 yield
             await _until(connection, probe, mutated=False)
 
+    async def prepare(self, api: Api) -> None:
+        """Creates what its pods need."""
 
-CONTENDERS = (Alone(), Agreeable(), Deviceshare())
+
+class Grouped(Deviceshare):
+    name = "deviceshare"
+    grouped = True
+
+    async def prepare(self, api: Api) -> None:
+        await load.create_groups(api, [f"group-{number}" for number in range(GROUPS)], DEVICES_A_GROUP)
+
+
+class Shares(Deviceshare):
+    name = "deviceshare, shares"
+    gib = 1
+
+
+CONTENDERS = (Alone(), Agreeable(), Grouped(), Shares())
 
 
 async def measure(
@@ -115,7 +143,7 @@ async def measure(
 ) -> dict[str, list[Round]]:
     """All rounds of all contenders, by name."""
     results: dict[str, list[Round]] = {contender.name: [] for contender in contenders}
-    async with control_plane(nodes, devices=4) as (plane, connection):
+    async with control_plane(nodes, DEVICES) as (plane, connection):
         for number in range(1, rounds + 1):
             for contender in contenders:
                 bar = progress.add_task(f"round {number}: {contender.name}", total=pods)
@@ -171,6 +199,9 @@ def _median(measured: Sequence[Round]) -> float:
 @click.option("--json", "as_json", is_flag=True, help="Every round's figures instead of the table.")
 def main(nodes: int, pods: int, rounds: int, only: tuple[str, ...], as_json: bool) -> None:
     contenders = [each for each in CONTENDERS if not only or each.name in only]
+    room = nodes * DEVICES * Options().memory_mib // MIB_PER_GIB
+    if any((pods + GROUPS) * each.gib > room for each in contenders):
+        raise click.UsageError(f"{nodes} nodes have {room} GiB for shares; give --nodes more, or --pods fewer")
     terminal = Console(stderr=True)
     with Progress(console=terminal, disable=not terminal.is_terminal) as progress:
         results = uvloop.run(measure(nodes, pods, rounds, contenders, progress))

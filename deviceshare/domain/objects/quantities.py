@@ -6,6 +6,7 @@ them as strings; manifests may have numbers. They are untrusted: lengths and exp
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 Quantity = str | int | float | None
@@ -17,6 +18,8 @@ _LEAST: Final = Fraction(1, 10**9)
 """The API server rounds anything smaller up to this, away from zero."""
 _LENGTH: Final = 64
 """Characters, twice the longest that an API server writes."""
+_DIFFERENT: Final = 1024
+"""Amounts remembered: nodes and pods have a few over and over, and exact arithmetic takes its time."""
 
 _GRAMMAR: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
@@ -34,7 +37,12 @@ _SUFFIXES: Final = {
 def amount(quantity: Quantity) -> Fraction | None:
     """The exact amount, or None where it can't be read."""
     text = "0" if quantity is None else str(quantity).strip()
-    match = _GRAMMAR.fullmatch(text) if len(text) <= _LENGTH else None
+    return _amount(text) if len(text) <= _LENGTH else None
+
+
+@lru_cache(_DIFFERENT)
+def _amount(text: str) -> Fraction | None:
+    match = _GRAMMAR.fullmatch(text)
     if match is None or not (match["whole"] or match["part"]):
         return None
     fraction = match["part"] or ""

@@ -7,6 +7,7 @@ DIALECTS says what one unit of each is. Sharing is accounting, not isolation.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, to_builtins
@@ -96,8 +97,7 @@ class ShareRequest(NamedTuple):
     @property
     def of(self) -> tuple[str, ...]:
         """The resources whose devices serve all of it, preferred ones first."""
-        rows = [DIALECTS[resource].devices for resource in self.resources]
-        return tuple(each for each in rows[0] if all(each in row for row in rows)) if rows else ()
+        return _serving(self.resources)
 
     @property
     def wanted(self) -> str:
@@ -108,6 +108,13 @@ class ShareRequest(NamedTuple):
     def container(self, name: str) -> list[Need]:
         """What the container with this name asks for."""
         return [need for need in self.needs if need.container == name]
+
+
+@cache
+def _serving(resources: tuple[str, ...]) -> tuple[str, ...]:
+    """Asked for each node; there are no more answers than subsets of DIALECTS."""
+    rows = [DIALECTS[resource].devices for resource in resources]
+    return tuple(each for each in rows[0] if all(each in row for row in rows)) if rows else ()
 
 
 NO_SHARE: Final = ShareRequest()

@@ -5,6 +5,7 @@ Code that chooses, counts or shows devices reads the facts here, and decides non
 
 from collections.abc import Iterable
 from operator import attrgetter
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -28,6 +29,21 @@ def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
 
     A device that is offered under two names is there twice, as `huawei.com/Ascend910` 0 and `huawei.com/Ascend310P` 0.
     """
+    key = ledger.node, ledger.metadata.resource_version
+    if (known := _known.get(key)) is None or known[0] != ledger:
+        known = _known[key] = ledger, _decide(ledger)
+        if len(_known) > KEPT:
+            del _known[next(iter(_known))]
+    return known[1]
+
+
+KEPT: Final = 256
+"""Ledgers of which the states are kept: who writes one, watches it and says what came free asks for the same again."""
+_known: Final[dict[tuple[str, str], tuple[NodeDevices, tuple[DeviceState, ...]]]] = {}
+"""By node and version. A ledger must also be equal, since proposed changes and restored backups repeat versions."""
+
+
+def _decide(ledger: NodeDevices) -> tuple[DeviceState, ...]:
     hardware, kept_out = ledger.hardware, ledger.kept_out
     lost = {part.device.identity: part for part in hardware.devices if part.lost}
     parts = lost | {part.device.identity: part for part in hardware.devices if not part.lost}
@@ -151,11 +167,11 @@ def _held(ledger: NodeDevices, named: _Names) -> dict[Identity, tuple[Use, str, 
 
 def _holders(ledger: NodeDevices, named: _Names) -> dict[Identity, frozenset[str]]:
     """The UIDs of the claims that hold each device, former ones not among them."""
-    holders: dict[Identity, frozenset[str]] = {}
+    holders: dict[Identity, set[str]] = {}
     for uid, claim in ledger.claims.items():
         for identity in map(named.find, claim.devices):
-            holders[identity] = holders.get(identity, frozenset()) | {uid}
-    return holders
+            holders.setdefault(identity, set()).add(uid)
+    return {identity: frozenset(uids) for identity, uids in holders.items()}
 
 
 def _sharers(ledger: NodeDevices, named: _Names) -> dict[Identity, list[Sharer]]:
@@ -168,7 +184,7 @@ def _sharers(ledger: NodeDevices, named: _Names) -> dict[Identity, list[Sharer]]
         group = ledger.claims.get(claim.within)
         theirs = {named.find(device) for device in (*group.whole, *group.former)} if group else ()
         for identity, shares in mine.items():
-            counted = claim if identity in theirs else replace(claim, within="")
+            counted = claim if identity in theirs or not claim.within else replace(claim, within="")
             sharers.setdefault(identity, []).append(Sharer(uid, counted, tuple(shares)))
     return sharers
 

@@ -3,8 +3,7 @@
 Besides the mirrors' objects it holds the devices that a bind under way has taken in memory ("assumed"). It answers the
 extender, the conditions and `explain` alike. It may be stale, so it only proposes; the ledger of the node decides.
 
-Each node's situation is kept as an interned `Shape`, up to date at each change, so that a filter call reasons once per
-shape.
+Each node's situation is kept as a `Shape`, up to date at each change, so that a filter call reasons once per shape.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -26,6 +25,7 @@ from deviceshare.domain.placement.homes import Homes
 from deviceshare.domain.placement.node_selections import Selections
 from deviceshare.domain.placement.node_shape import Shape, counts, opaque
 from deviceshare.domain.placement.rooms import Room
+from deviceshare.domain.placement.shapes import Shapes
 
 T = TypeVar("T")
 
@@ -50,12 +50,13 @@ class Fleet:
         self._selections = Selections()
         self._ledgers: dict[str, NodeDevices] = {}
         self._states: dict[str, tuple[DeviceState, ...]] = {}
+        self._rooms: dict[str, tuple[tuple[Device, Room], ...]] = {}
+        """By the ledger alone: it changes less often than what is assumed."""
         self._plugin_pods: dict[str, Mapping[str, frozenset[str]]] = {}
         self._assumed: dict[str, Assumption] = {}
         self._homes = Homes()
         self._blind_spots = BlindSpots()
-        self._shapes: dict[str, Shape] = {}
-        self._interned: dict[Shape, Shape] = {}
+        self._shapes = Shapes()
 
     # What is known.
 
@@ -71,6 +72,7 @@ class Fleet:
         self._homes.set_claims(name, before.claims if before else (), ledger.claims if ledger else ())
         _put(self._ledgers, name, ledger)
         _put(self._states, name, device_states(ledger) if ledger else None)
+        _put(self._rooms, name, allocation.rooms(self._states[name]) if ledger else None)
         self._reshape(name)
 
     def set_plugin_pods(self, name: str, pods: Mapping[str, frozenset[str]]) -> None:
@@ -154,7 +156,8 @@ class Fleet:
 
     def rooms(self, name: str, within: str = "") -> tuple[tuple[Device, Room], ...]:
         """What is left for shares of the devices of the group with the UID `within`, or of nobody's."""
-        left, assumed = allocation.rooms(self.states(name), within), self._assumed_on(name)
+        left = allocation.rooms(self.states(name), within) if within else self._rooms.get(name, ())
+        assumed = self._assumed_on(name)
         return tuple((device, left_of(room, device, assumed, within)) for device, room in left) if assumed else left
 
     def available(self, name: str, within: str = "") -> allocation.Available:
@@ -203,24 +206,9 @@ class Fleet:
         return Filtered([], {reason: [home], **refused}) if reason else Filtered([home], refused)
 
     def _filter_unbound(self, request: Request, names: Iterable[str]) -> Filtered:
-        fits: list[str] = []
-        unselected: list[str] = []
-        refused: dict[Reason, list[str]] = {}
-        places: dict[int, list[str]] = {}  # where nodes of a shape are listed: each name costs one look-up
-        selector, shapes = request.node_selector, self._shapes
-        selected: Collection[str] = self._selections.matching(selector) if selector else ()
-        for name in names:
-            shape = shapes.get(name)
-            place = places.get(id(shape))
-            if place is None:
-                reason = shape.obstacle_to(request) if shape else join_obstacles.NOT_SHARED
-                place = places[id(shape)] = refused.setdefault(reason, []) if reason else fits
-            if selector and place is fits and name not in selected:
-                place = unselected
-            place.append(name)
-        if unselected:
-            refused[join_obstacles.OTHER_LABELS] = unselected
-        return Filtered(fits, refused)
+        selector = request.node_selector
+        selected = self._selections.matching(selector) if selector else None
+        return Filtered(*self._shapes.filter(request, names, selected))
 
     def joining_obstacle(self, request: Request, home: str) -> Reason | None:
         """Why no further pod of the holder may go to the node it lives on.
@@ -260,7 +248,8 @@ class Fleet:
 
     def obstacle(self, name: str) -> Reason | None:
         """Why no group at all fits on the node."""
-        return self._shapes[name].obstacle if name in self._shapes else join_obstacles.NOT_SHARED
+        shape = self._shapes.get(name)
+        return shape.obstacle if shape else join_obstacles.NOT_SHARED
 
     def opacity(self, request: Request, name: str) -> Reason | None:
         """Why no device of the node can be said to be free for the request; see `opaque`."""
@@ -269,19 +258,12 @@ class Fleet:
 
     def prioritize(self, request: Request, names: Iterable[str]) -> dict[str, int]:
         """The score of each named node for the request, 0 to 10 (allocation.scores)."""
-        free: dict[str, int] = {}
-        known: dict[int, int] = {}
-        for name in names:
-            shape = self._shapes.get(name)
-            if shape and id(shape) not in known:
-                known[id(shape)] = shape.preference(request)
-            free[name] = known[id(shape)] if shape else 0
-        return allocation.scores(request.strategy, free)
+        return allocation.scores(request.strategy, self._shapes.preferences(request, names))
 
     def _reshape(self, name: str) -> None:
         node, ledger = self._nodes.get(name), self._ledgers.get(name)
         if node is None and ledger is None:
-            self._shapes.pop(name, None)
+            self._shapes.put(name, None)
             return
         withheld, opaque = ledger.status.withheld if ledger else (), self.opaque(name)
         free = self.free(name)
@@ -295,7 +277,7 @@ class Fleet:
             advertised(node) if node else frozenset(),
             tuple(sorted(each.whole for each in self.states(name) if each.free and each.device in free)),
         )
-        self._shapes[name] = self._interned.setdefault(shape, shape)
+        self._shapes.put(name, shape)
 
 
 def _put(table: dict[str, T], name: str, value: T | None) -> None:

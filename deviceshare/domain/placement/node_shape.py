@@ -42,6 +42,11 @@ class Shape(NamedTuple):
     whole: tuple[Room, ...] = ()
     """The devices that a group may get, sorted, and thus the smallest first."""
 
+    @property
+    def outline(self) -> "Shape":
+        """All that requests without a share ask about."""
+        return self._replace(rooms=(), whole=(), advertised=frozenset())
+
     def room(self, resources: Container[str]) -> int:
         """How many devices of these resources are free."""
         return sum(count for resource, count in self.free if resource in resources)

@@ -132,13 +132,17 @@ def how_many(share: ShareRequest, rooms: Sequence[Room], most: int) -> int:
 
 def tightness(share: ShareRequest, rooms: Sequence[Room]) -> int:
     """How much room the devices have together that the share would get here: the less, the better the fit."""
+    if len(share.needs) == 1:
+        [need] = share.needs
+        fits = ([room.free for room in rooms if room.resource == each and room.takes(need)] for each in share.of)
+        return min(next(filter(None, fits), (0,)))
     parts = place(share, "", rooms)
     return sum(rooms[position].free for position in {position for _, position in parts}) if parts else 0
 
 
 def shortage(share: ShareRequest, rooms: Sequence[Room]) -> Reason | None:
     """Why the share doesn't fit on a node with these rooms, or None where it does."""
-    if place(share, "", rooms) is not None:
+    if _fits(share, rooms):
         return None
     mine = [room for room in rooms if room.resource in share.of]
     if mine and any(need.memory_mib for need in share.needs) and not any(room.size for room in mine):
@@ -148,6 +152,15 @@ def shortage(share: ShareRequest, rooms: Sequence[Room]) -> Reason | None:
     # kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons.
     free = f"at most {largest} of one are free" if largest else "the node has none for shares"
     return Reason(ReasonKind.TOO_FULL, f"node(s) too full: the pod needs {wanted}; {free}")
+
+
+def _fits(share: ShareRequest, rooms: Sequence[Room]) -> bool:
+    """Whether `place` finds room. A single part fits where any device takes it, which needs no search."""
+    if len(share.needs) != 1:
+        return place(share, "", rooms) is not None
+    [need] = share.needs
+    # Of sorted rooms the last ones have the most left.
+    return any(room.takes(need) and room.resource in share.of for room in reversed(rooms))
 
 
 def _counted(needs: Iterable[Need]) -> str:
