@@ -148,6 +148,8 @@ class Callers:
         if not uid:  # No binding follows for a pod that has an address.
             raise Unrecognized(_NO_DEVICES.format(pod=pod.metadata.key, group=contract.GROUP), final=True)
         claim = ledger.claims.get(uid) if ledger else None
+        if claim and claim.shares and uid != pod.metadata.uid:
+            claim = None  # Shares are of one pod, and never another's, whatever that one says.
         if ledger is None or claim is None:
             raise Unrecognized(_NO_CLAIM.format(pod=pod.metadata.key, node=self._node.name))
         return Caller(pod, claim.holder(uid), ledger)
