@@ -52,7 +52,7 @@ def pod_lines(view: PodView) -> Iterator[str]:
         name = f"{device.resource} {device.index}"
         if part := _part(device.part_mib, device.part_percent):
             yield f"has {part} of {name}, of which it uses {sum(each.memory_mib for each in device.processes)} MiB"
-        for each in device.parts:
+        for each in device.parts if len(device.parts) > 1 else ():
             part = _part(each.memory_mib, each.percent)
             yield f"container {each.container} has {part} of {name}, of which it uses {each.used_mib} MiB"
         if device.former:
