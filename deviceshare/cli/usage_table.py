@@ -11,13 +11,15 @@ def cluster_table(nodes: list[NodeNow]) -> Grid:
     made = table("NODE", "DEVICE", "UTIL", "MEMORY (MiB)", "GROUP / POD", "CONTAINER", "MODEL / PROCESS", "PID", "")
     for node in nodes:
         for position, device in enumerate(node.devices):
+            greedy = {(share.pod, share.container) for share in device.shares if share.exceeded}
             name = styled("" if position else node.node, "bold")
             holders: Cell = joined(*map(group_name, device.groups), between=", ") if device.groups else NONE
             made.add_row(name, *numbers(device), holders, "", device.model, "", styled(device.unhealthy, "red"))
             for memory, process in processes(device):
                 whose = styled(process.pod or "no pod", "" if process.pod else "dim")
-                trespass = styled("trespass" if process.trespass else "", "red")
-                row = (whose, process.container, process.name or NONE, str(process.pid), trespass)
+                over = {(process.pod, process.container), (process.pod, "")} & greedy
+                fault = "trespass" if process.trespass else "more than its share" if over else ""
+                row = (whose, process.container, process.name or NONE, str(process.pid), styled(fault, "red"))
                 made.add_row("", "", "", memory, *row)
     return made
 
