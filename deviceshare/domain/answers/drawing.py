@@ -94,6 +94,7 @@ def _count(resource: str, states: list[DeviceState], *, barred: bool) -> Count:
         free=0 if barred else sum(each.free for each in there),
         unhealthy=sum(not each.health.sound for each in states),
         shared=sum(each.use is Use.SHARED for each in there),
+        for_shares=0 if barred else sum(each.use is Use.FREE and not each.free for each in there),
         memory_mib=sum(each.size for each in known),
         allocated_mib=sum(each.memory_mib for each in known),
     )

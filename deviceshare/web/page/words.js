@@ -25,6 +25,7 @@ export function label(device) {
   if (device.use === "split") return "split by MIG";
   if (device.use === "left") return "plugin's";
   if (device.use === "plugin") return `plugin: ${device.pod.slice(device.pod.indexOf("/") + 1)}`;
+  if (device.use === "free" && device.serves) return `free for ${device.serves}`;
   return device.use === "unusable" && isUnhealthy(device) ? device.health : device.use;
 }
 
