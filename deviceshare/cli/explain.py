@@ -143,11 +143,11 @@ def _rows(node: NodeVerdict, *, details: bool) -> Iterator[Row]:
     yield node.node, "", _verdict(node), ""
     if not details and not (node.why and node.why.kind is ReasonKind.TOO_FULL):
         return  # devices are listed only where a lack of them is the obstacle
-    alike: dict[tuple[str, Cell, str], list[int]] = {}
+    alike: dict[tuple[str, str, str], list[DeviceVerdict]] = {}
     for device in node.devices:
-        alike.setdefault((device.resource, _state(device), device.cure), []).append(device.index)
-    for (resource, state, cure), indices in alike.items():
-        yield "", f"{resource} {','.join(map(str, indices))}", state, cure
+        alike.setdefault((device.resource, str(_state(device)), device.cure), []).append(device)
+    for (resource, _, cure), devices in alike.items():
+        yield "", f"{resource} {','.join(str(device.index) for device in devices)}", _state(devices[0]), cure
 
 
 def _state(device: DeviceVerdict) -> Cell:
