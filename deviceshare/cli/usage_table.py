@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from deviceshare.cli.agents import NodeNow
+from deviceshare.cli.agents import DeviceNow, NodeNow
 from deviceshare.cli.output import Cell, Grid, group_name, joined, styled, table
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage
 
@@ -15,7 +15,7 @@ def cluster_table(nodes: list[NodeNow]) -> Grid:
     for node in nodes:
         for position, device in enumerate(node.devices):
             name = styled("" if position else node.node, "bold")
-            holders: Cell = joined(*map(group_name, device.groups), between=", ") if device.groups else NONE
+            holders = joined(*map(group_name, device.groups), between=", ") if device.groups else _sharers(device)
             made.add_row(name, *_numbers(device), holders, "", device.model, "", styled(device.unhealthy, "red"))
             for memory, process in _processes(device):
                 whose = styled(process.pod or "no pod", "" if process.pod else "dim")
@@ -23,6 +23,13 @@ def cluster_table(nodes: list[NodeNow]) -> Grid:
                 row = (whose, process.container, process.name or NONE, str(process.pid), trespass)
                 made.add_row("", "", "", memory, *row)
     return made
+
+
+def _sharers(device: DeviceNow) -> Cell:
+    """The one pod with a part of it, or how many have one."""
+    if len(device.parts) == 1:
+        return str(device.parts[0])
+    return f"{len(device.parts)} pods share it" if device.parts else NONE
 
 
 def pod_table(devices: list[DeviceUsage]) -> Grid:

@@ -52,7 +52,7 @@ export function sentence(device) {
     parts.push(`${device.health}: ${why}${device.since ? `, since ${device.since}` : ""}`);
   }
   for (const each of device.trespasses ?? []) {
-    parts.push(`used by another than its group: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
+    parts.push(`used by another than its holder: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
   }
   for (const part of shownParts(device)) parts.push(partText(part));
   const hidden = (device.parts ?? []).length - shownParts(device).length;
