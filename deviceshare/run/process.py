@@ -219,6 +219,7 @@ class Process:
             settings.agent_identity,
             bypasses=settings.bypasses,
             injection=settings.injection,
+            largest=self._fleet.largest,
         )
         return Server(
             "webhook",
