@@ -1,6 +1,7 @@
 """A pod: which group it names or which share it asks for, which devices it has, and whether it may still use them."""
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 from msgspec import Struct, field
@@ -13,6 +14,9 @@ from deviceshare.domain.objects.pod_spec import Container, PodSpec, PodStatus
 from deviceshare.domain.objects.requests import GROUP, POD, Holder
 from deviceshare.domain.objects.shares import Share, ShareRequest
 from deviceshare.domain.vendors import Vendor
+
+SHARE_LINE: Final = "/"
+"""The beginning of a `Pod.line` that is no group's name."""
 
 
 class Pod(Struct, frozen=True, rename="camel"):
@@ -56,6 +60,16 @@ class Pod(Struct, frozen=True, rename="camel"):
     def holder_name(self) -> str:
         """The name of the holder of its devices; "" for a pod that wants none."""
         return self.group or (self.metadata.key if self.share else "")
+
+    @property
+    def strategy(self) -> str:
+        """How a device is chosen for its share: `binpack`, or as its annotation says."""
+        return self.metadata.annotations.get(contract.STRATEGY, "binpack")
+
+    @property
+    def line(self) -> str:
+        """Equal for waiting pods that want the same: their group's name, or which share they ask for; "" for others."""
+        return self.group or (f"{SHARE_LINE}{self.strategy} {tuple(self.share)}" if self.share else "")
 
     @property
     def sharer(self) -> Holder:

@@ -5,14 +5,14 @@ All or nothing: a request for several resources gets all of them on one node, or
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import Link
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import topology
-from deviceshare.domain.placement.device_state import DeviceState, Use
+from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states, free_devices, held_by
 from deviceshare.domain.placement.rooms import Room
 from deviceshare.domain.wording import listed
@@ -41,10 +41,7 @@ def rooms(states: Iterable[DeviceState], within: str = "") -> tuple[tuple[Device
     """What is left for shares of nobody's devices, or of those that the group with this UID holds."""
     if within:
         return tuple((state.device, state.room_within(within)) for state in held_by(states, within))
-    return tuple((state.device, state.room) for state in states if state.use in _SHAREABLE and not state.barriers)
-
-
-_SHAREABLE: Final = (Use.FREE, Use.SHARED)
+    return tuple((state.device, state.room) for state in states if state.shareable)
 
 
 def shortage(request: Request, free: Mapping[str, int], total: Mapping[str, int]) -> str:

@@ -108,16 +108,25 @@ class DeviceState(Struct, frozen=True):
         return self.use is Use.FREE and self.serves != SERVES_SHARES
 
     @property
+    def shareable(self) -> bool:
+        """Whether pods without a group may get shares of it now, as far as there is room."""
+        return self.use in (Use.FREE, Use.SHARED) and not self.barriers and self.serves != SERVES_GROUPS
+
+    @property
     def room(self) -> Room:
         """What of it is left for shares of pods without a group."""
-        usable = self.use is Use.FREE or (self.use is Use.SHARED and not self.barriers)
-        return self._room("") if usable and self.serves != SERVES_GROUPS else self._room("")._replace(free=0)
+        return self.room_within("") if self.shareable else self.room_within("")._replace(free=0)
 
-    def room_within(self, uid: str) -> Room:
-        """What of it is left for shares of the group that holds it, by the group's UID."""
-        return self._room(uid)
+    @property
+    def whole(self) -> Room:
+        """All of it, as a group gets it."""
+        return Room(self.device.resource, self.memory_mib, capacity(self.memory_mib))
 
-    def _room(self, within: str) -> Room:
+    def room_within(self, within: str) -> Room:
+        """What of it is left for shares of the group that holds it, by the group's UID; "" for nobody's device.
+
+        Whether anybody may get it is another question.
+        """
         mine = [each for each in self.sharers if each.claim.within == within]
         taken = sum(used(each.shares, self.memory_mib) for each in mine)
         return Room(self.device.resource, self.memory_mib, capacity(self.memory_mib) - taken)

@@ -132,22 +132,20 @@ class _Names:
 
 
 def _held(ledger: NodeDevices, named: _Names) -> dict[Identity, tuple[Use, str, Claim | None]]:
-    """Who has which device by a claim: a group before shares, and what is held before what is former.
+    """Who has which device by a claim: what is held before what is former, and either before shares.
 
     Of a shared device nobody in particular is the holder.
     """
     held: dict[Identity, tuple[Use, str, Claim | None]] = {}
-    for claim in ledger.claims.values():
-        if claim.shares and claim.within not in ledger.claims:
-            held |= {named.add(device): (Use.SHARED, "", None) for device in claim.devices}
     for uid, claim in ledger.claims.items():
-        if claim.shares:
-            continue
         use = Use.RELEASING if claim.releasing else Use.HELD
-        held |= {named.add(device): (use, uid, claim) for device in claim.devices}
+        held |= {named.add(device): (use, uid, claim) for device in claim.whole}
     for uid, claim in ledger.claims.items():
         for device in claim.former:
             held.setdefault(named.add(device), (Use.FORMER, uid, claim))
+    for claim in ledger.claims.values():
+        for share in claim.shares:
+            held.setdefault(named.add(share.device), (Use.SHARED, "", None))
     return held
 
 
@@ -167,9 +165,10 @@ def _sharers(ledger: NodeDevices, named: _Names) -> dict[Identity, list[Sharer]]
         mine: dict[Identity, list[Share]] = {}
         for share in claim.shares:
             mine.setdefault(named.find(share.device), []).append(share)
-        within = claim.within if claim.within in ledger.claims else ""
-        counted = claim if claim.within == within else replace(claim, within=within)
+        group = ledger.claims.get(claim.within)
+        theirs = {named.find(device) for device in (*group.whole, *group.former)} if group else ()
         for identity, shares in mine.items():
+            counted = claim if identity in theirs else replace(claim, within="")
             sharers.setdefault(identity, []).append(Sharer(uid, counted, tuple(shares)))
     return sharers
 

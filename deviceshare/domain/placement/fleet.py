@@ -21,6 +21,7 @@ from deviceshare.domain.placement.assumptions import Assumption, left_of, touche
 from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states, free_devices
+from deviceshare.domain.placement.homes import Homes
 from deviceshare.domain.placement.node_selections import Selections
 from deviceshare.domain.placement.node_shape import Shape, counts, opaque
 from deviceshare.domain.placement.rooms import Room
@@ -50,8 +51,7 @@ class Fleet:
         self._states: dict[str, tuple[DeviceState, ...]] = {}
         self._plugin_pods: dict[str, Mapping[str, frozenset[str]]] = {}
         self._assumed: dict[str, Assumption] = {}
-        self._holders: dict[str, str] = {}
-        self._living: dict[str, dict[str, str]] = {}
+        self._homes = Homes()
         self._blind_spots = BlindSpots()
         self._shapes: dict[str, Shape] = {}
         self._interned: dict[Shape, Shape] = {}
@@ -67,11 +67,7 @@ class Fleet:
     def set_ledger(self, name: str, ledger: NodeDevices | None) -> None:
         """Takes in a ledger's newest state; None when it is gone."""
         before = self._ledgers.get(name)
-        for uid in before.claims if before else ():
-            if self._holders.get(uid) == name:
-                del self._holders[uid]
-        for uid in ledger.claims if ledger else ():
-            self._holders[uid] = name
+        self._homes.set_claims(name, before.claims if before else (), ledger.claims if ledger else ())
         _put(self._ledgers, name, ledger)
         _put(self._states, name, device_states(ledger) if ledger else None)
         self._reshape(name)
@@ -99,10 +95,7 @@ class Fleet:
 
     def set_living(self, uid: str, pod: str, node: str) -> None:
         """Takes in where a pod that received devices of the holder `uid` lives; "" when it no longer does."""
-        pods = self._living.setdefault(uid, {})
-        _put(pods, pod, node or None)
-        if not pods:
-            del self._living[uid]
+        self._homes.set_living(uid, pod, node)
 
     def assume(self, uid: str, taken: Assumption) -> None:
         """Takes devices in memory for the holder `uid` while a bind writes its claim."""
@@ -145,7 +138,7 @@ class Fleet:
 
     def pods(self, uid: str) -> dict[str, str]:
         """The live pods with devices of the holder `uid`: `namespace/name` → node."""
-        return self._living.get(uid, {})
+        return self._homes.pods(uid)
 
     def held(self, uid: str, name: str) -> Devices | None:
         """What the claim of the holder `uid` on the node holds; None where its ledger has no such claim."""
@@ -181,17 +174,14 @@ class Fleet:
     def home(self, request: Request) -> str:
         """The one node the holder's next pod may go to, or "" where any may do.
 
-        For a holder whose status names none that is, in this order, where its pods live (the status was wiped, see
-        claims.md, repair), where a bind under way is taking it, and where it has a claim: a bind ended half-way, and
-        its claim is used or, once marked, waited for, so that no holder comes to live on two nodes.
+        A claim may be of a bind that ended half-way: it is used or, once marked, waited for, so that no group comes to
+        live on two nodes.
         """
-        if request.node:
-            return request.node
-        uid = request.holder.uid
-        living, assumed = self._living.get(uid), self._assumed.get(uid)
-        if living:
-            return next(iter(living.values()))
-        return assumed.node if assumed else self._holders.get(uid, "")
+        return self._homes.of(request, self._assumed.get(request.holder.uid))
+
+    def pinned(self, request: Request) -> str:
+        """The node that the holder can't leave, or ""; see `Homes.pinned`."""
+        return self._homes.pinned(request, self._assumed.get(request.holder.uid))
 
     # What follows.
 
@@ -201,12 +191,15 @@ class Fleet:
             return self._filter_unbound(request, names)
         asked = list(names)
         others = [name for name in asked if name != home]
+        reason = self.joining_obstacle(request, home) or self.share_obstacle(request, home)
+        here = len(others) < len(asked)
+        if (reason or not here) and not self.pinned(request):
+            fits, refused = self._filter_unbound(request, others)
+            return Filtered(fits, {reason: [home], **refused} if reason and here else refused)
         refused = {join_obstacles.elsewhere(request.holder, home): others} if others else {}
-        if len(others) == len(asked):
+        if not here:
             return Filtered([], refused)
-        if reason := self.joining_obstacle(request, home) or self.share_obstacle(request, home):
-            return Filtered([], {reason: [home], **refused})
-        return Filtered([home], refused)
+        return Filtered([], {reason: [home], **refused}) if reason else Filtered([home], refused)
 
     def _filter_unbound(self, request: Request, names: Iterable[str]) -> Filtered:
         fits: list[str] = []
@@ -245,10 +238,22 @@ class Fleet:
     def share_obstacle(self, request: Request, home: str) -> Reason | None:
         """Why the node has no room for the request's share, unless its claim is there already."""
         ledger, sharer = self._ledgers.get(home), request.sharer or request.holder
-        if not request.share or (ledger and sharer.uid in ledger.claims):
+        if not request.share:
             return None
+        if ledger and sharer.uid in ledger.claims:
+            return join_obstacles.joining_obstacle(ledger, self.states(home), sharer)
         within = request.holder.uid if request.sharer else ""
         return sharing.shortage(request.share, [room for _, room in self.rooms(home, within)])
+
+    def how_many(self, request: Request, names: Iterable[str], most: int) -> int:
+        """How many pods with the request's share have room on these nodes together; counts no further than `most`."""
+        within, known, total = request.holder.uid if request.sharer else "", dict[int, int](), 0
+        for shape in filter(None, map(self._shapes.get, names)):
+            if id(shape) not in known and total < most:
+                rooms = [room for _, room in self.rooms(request.node, within)] if within else shape.rooms
+                known[id(shape)] = sharing.how_many(request.share, rooms, most)
+            total += known.get(id(shape), 0)
+        return min(total, most)
 
     def obstacle(self, name: str) -> Reason | None:
         """Why no group at all fits on the node."""
@@ -276,13 +281,15 @@ class Fleet:
             self._shapes.pop(name, None)
             return
         withheld, opaque = ledger.status.withheld if ledger else (), self.opaque(name)
+        free = self.free(name)
         shape = Shape(
             join_obstacles.node_obstacle(name, node, ledger, self._blind_spots),
-            counts(self.free(name)),
+            counts(free),
             counts(state.device for state in self.states(name) if state.offered),
             opaque,
             tuple((each.resource, join_obstacles.withheld_reason(each.resource, each)) for each in withheld),
             tuple(sorted(room for device, room in self.rooms(name) if device.resource not in opaque)),
+            tuple(sorted(each.whole for each in self.states(name) if each.free and each.device in free)),
         )
         self._shapes[name] = self._interned.setdefault(shape, shape)
 

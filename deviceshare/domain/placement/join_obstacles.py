@@ -121,8 +121,7 @@ def request_of(pod: Pod, group: Group | None) -> Request | None:
         if group is None:
             return None
         return group.request._replace(share=pod.share, sharer=pod.sharer) if pod.share else group.request
-    strategy = pod.metadata.annotations.get(contract.STRATEGY, "binpack")
-    return Request(pod.sharer, {}, strategy, {}, "", pod.share) if pod.share else None
+    return Request(pod.sharer, {}, pod.strategy, {}, "", pod.share) if pod.share else None
 
 
 def pod_obstacle(pod: Pod, group: Group | None) -> Reason | None:

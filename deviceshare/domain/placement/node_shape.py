@@ -5,6 +5,7 @@ A filter call may name thousands of nodes, most of them in the same situation; i
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
+from itertools import chain, islice
 from typing import NamedTuple
 
 from deviceshare.domain import vendors
@@ -35,6 +36,8 @@ class Shape(NamedTuple):
     """Resources of which the node withholds devices, and why."""
     rooms: tuple[Room, ...] = ()
     """What is left for shares, sorted; none of opaque resources."""
+    whole: tuple[Room, ...] = ()
+    """The devices that a group may get, sorted, and thus the smallest first."""
 
     def room(self, resources: Container[str]) -> int:
         """How many devices of these resources are free."""
@@ -54,9 +57,11 @@ class Shape(NamedTuple):
         # kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons.
         if lacks:
             return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}")
-        # Which of the free devices the group gets isn't known yet: the share must fit on some of them.
-        whole = [room for room in self.rooms if room.free == room.capacity and room.resource in request.resources]
-        return sharing.shortage(request.share, whole) if request.share else None
+        if not request.share:
+            return None
+        # Which of them the group gets isn't known yet, and once it has them it keeps them: so the smallest must do.
+        mine = (islice((room for room in self.whole if room.resource == r), n) for r, n in request.resources.items())
+        return sharing.shortage(request.share, list(chain.from_iterable(mine)))
 
     def _obstacle_to_share(self, request: Request) -> Reason | None:
         share = request.share

@@ -53,8 +53,8 @@ def units(part: Need | Share, size: int) -> int | None:
     return WHOLE * part.memory_mib if size else None
 
 
-def used(shares: Iterable[Share], size: int) -> int:
-    """What the shares that one pod has of one device cost together: all of it, where that can't be said.
+def used(shares: Iterable[Need | Share], size: int) -> int:
+    """What the shares that one pod has, or is to get, of one device cost together: all of it, where that can't be said.
 
     Init containers run one after the other, beside sidecars, before the others start: so of theirs the largest counts.
     """

@@ -5,6 +5,7 @@ them for tools that read those (AliyunContainerService/gpushare-device-plugin, `
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from deviceshare.domain.objects.devices import Device, visible
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, MIB_PER_GIB, WHOLE, Share, as_stored
-from deviceshare.domain.placement.rooms import capacity, mib, units
+from deviceshare.domain.placement.rooms import capacity, units
 
 _LONGEST_FOR_NRI: Final = 53
 """Characters of a container's name behind `nvidia.cdi.k8s.io/container.`, of the 63 that a name may have."""
@@ -57,32 +58,42 @@ def _names(container: str, devices: Iterable[Device], handover: Mapping[str, str
 
 
 def _limits(container: str, shares: Sequence[Share], ledger: NodeDevices) -> dict[str, str]:
-    sizes = [ledger.memory_of(ledger.present(share.device)) for share in shares]
-    costs = [units(share, size) or capacity(size) for share, size in zip(shares, sizes, strict=True)]
-    fractions = [cost / capacity(size) for cost, size in zip(costs, sizes, strict=True)]
-    percent = sum(int(WHOLE * fraction + 1e-9) for fraction in fractions)
-    values = {
-        container_keys.PERCENT: str(percent),
-        container_keys.MEMORY_FRACTION: _fraction(min(fractions)),
-        container_keys.DEVICE_INDEX: ",".join(str(ledger.present(share.device).index) for share in shares),
-    }
-    if all(sizes):
-        limits = [mib(cost, size) for cost, size in zip(costs, sizes, strict=True)]
+    present = [ledger.present(share.device) for share in shares]
+    sized = [(share, ledger.memory_of(device)) for share, device in zip(shares, present, strict=True)]
+    values = {container_keys.DEVICE_INDEX: ",".join(str(device.index) for device in present)}
+    if all(size for _, size in sized):
+        values[container_keys.DEVICE_GIB] = str(min(size for _, size in sized) // MIB_PER_GIB)
+    limits = [share.memory_mib or share.percent * size // WHOLE for share, size in sized]
+    if all(limits):
         values[container_keys.MEMORY_LIMIT] = str(sum(limits))
-        values[container_keys.DEVICE_GIB] = str(min(sizes) // MIB_PER_GIB)
-        # Half of a small share is left to the framework in any case.
-        heaps = [max(limit - _RESERVE_MIB, limit / 2) / size for limit, size in zip(limits, sizes, strict=True)]
-    else:
-        heaps = [0.9 * fraction for fraction in fractions]
-    if min(fractions) < 1:  # who has whole devices is left to the frameworks' own defaults
-        values[container_keys.HEAP_FRACTION] = _fraction(min(heaps))
-        values[container_keys.PYTORCH] = f"per_process_memory_fraction:{_fraction(min(heaps))}"
+    if all(share.percent or size for share, size in sized):
+        # Otherwise nobody knows which part of the device the memory is: the agent has stopped reporting since.
+        values |= _fractions([(Fraction(units(share, size) or 0, capacity(size)), size) for share, size in sized])
     return {container_annotation(kind, container): value for kind, value in values.items()}
 
 
-def _fraction(value: float) -> str:
-    """Rounded down, so that it is never more than the share."""
-    return f"{max(int(value * 10_000), 1) / 10_000:.4f}"
+def _fractions(parts: Sequence[tuple[Fraction, int]]) -> dict[str, str]:
+    """Of each device the container's part, and the device's memory in MiB."""
+    values = {
+        container_keys.PERCENT: str(sum(int(WHOLE * part) for part, _ in parts)),
+        container_keys.MEMORY_FRACTION: _rounded_down(min(part for part, _ in parts)),
+    }
+    if min(part for part, _ in parts) < 1:  # who has whole devices is left to the frameworks' own defaults
+        heap = min(_heap(part, size) for part, size in parts)
+        values[container_keys.HEAP_FRACTION] = _rounded_down(heap)
+        values[container_keys.PYTORCH] = f"per_process_memory_fraction:{_rounded_down(heap)}"
+    return values
+
+
+def _heap(part: Fraction, size: int) -> Fraction:
+    """What of the part is left to a framework's pool: half of a small one in any case."""
+    return max(part - Fraction(_RESERVE_MIB, size), part / 2) if size else part * Fraction(9, 10)
+
+
+def _rounded_down(part: Fraction) -> str:
+    """So that it is never more than the share, unless that is next to nothing."""
+    steps = max(int(part * 10_000), 1)
+    return f"{steps // 10_000}.{steps % 10_000:04}"
 
 
 def _of_gpushare(pod: Pod, ledger: NodeDevices, shares: Sequence[Share]) -> dict[str, str]:

@@ -4,20 +4,20 @@ All or nothing: every container of a pod gets its parts on one node, from device
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import INIT, SIDECAR, WHOLE, Need, Share, ShareRequest, share_of
-from deviceshare.domain.placement.rooms import Room, units
+from deviceshare.domain.placement.rooms import Room, units, used
 
 SPREAD: Final = "spread"
 _STEPS: Final = 2_000
 """Devices tried for one pod, at most: a few milliseconds. What takes more is refused, though it may fit."""
 
 
-class Part(NamedTuple):
+class Placed(NamedTuple):
     """The place of one need: a position in the rooms that were given."""
 
     need: Need
@@ -34,13 +34,13 @@ def choose_shares(
     return tuple(sorted(share_of(part.need, devices[part.place][0]) for part in parts))
 
 
-def place(share: ShareRequest, strategy: str, rooms: Sequence[Room]) -> list[Part] | None:
+def place(share: ShareRequest, strategy: str, rooms: Sequence[Room]) -> list[Placed] | None:
     """Where each need is met, from rooms of one resource; None where they don't suffice."""
     for resource in share.of:
         here = [position for position, room in enumerate(rooms) if room.resource == resource]
         parts = _Search([rooms[position] for position in here], strategy).place(share.needs)
         if parts is not None:
-            return [Part(need, here[position]) for need, position in parts]
+            return [Placed(need, here[position]) for need, position in parts]
     return None
 
 
@@ -48,63 +48,86 @@ class _Search:
     """One search: the rooms as they get fuller, and the steps that are left."""
 
     def __init__(self, rooms: Sequence[Room], strategy: str) -> None:
+        self._before = tuple(rooms)
         self._rooms = list(rooms)
+        self._beside = [0] * len(rooms)
+        """What sidecars take of each room: what they leave, an init container may have before the others start."""
         self._spread = strategy == SPREAD
         self._steps = _STEPS
+        self._inits: list[list[Need]] = []
 
-    def place(self, needs: Iterable[Need]) -> list[Part] | None:
-        running = [need for need in needs if need.role != INIT]
-        before = list(self._rooms)
-        parts = self._place(_largest_first(running), [])
-        if parts is None:
-            return None
-        # While an init container runs, only the sidecars do: it may use what the others get later.
-        beside = Counter[int]()
-        for need, position in parts:
-            if need.role == SIDECAR:
-                beside[position] += units(need, before[position].size) or 0
-        after = self._rooms
-        for container in dict.fromkeys(need.container for need in needs if need.role == INIT):
-            self._rooms = [room.less(beside[position]) for position, room in enumerate(before)]
-            mine = [need for need in needs if need.container == container]
-            more = self._place(_largest_first(mine), [position for _, position in parts])
-            if more is None:
-                return None
-            parts = [*parts, *more]
-        self._rooms = after
-        return parts
+    def place(self, needs: Iterable[Need]) -> list[Placed] | None:
+        inits: dict[str, list[Need]] = {}
+        running: list[Need] = []
+        for need in needs:
+            (inits.setdefault(need.container, []) if need.role == INIT else running).append(need)
+        self._inits = [_largest_first(mine) for mine in inits.values()]
+        return self._running(_largest_first(running), (), set())
 
-    def _place(self, needs: Sequence[Need], preferred: Sequence[int]) -> list[Part] | None:
-        """Meets the needs one after the other, and goes back where one can't be met."""
+    def _running(
+        self, needs: Sequence[Need], placed: tuple[Placed, ...], failed: set[tuple[object, ...]]
+    ) -> list[Placed] | None:
+        """Meets what runs together; goes back where that, or an init container, then finds no room."""
         if not needs:
-            return []
+            more = self._each_init({part.place for part in placed})
+            return None if more is None else [*placed, *more]
         need, *others = needs
-        tried: set[Room] = set()
-        for position in self._candidates(need, preferred):
-            room = self._rooms[position]
-            if room in tried and not preferred:
-                continue  # one device is as good as another with the same room
-            tried.add(room)
-            self._steps -= 1
-            if self._steps < 0:
-                return None
-            self._rooms[position] = room.less(units(need, room.size) or 0)
-            parts = self._place(others, preferred)
-            if parts is not None:
-                return [Part(need, position), *parts]
-            self._rooms[position] = room
+        for position in self._candidates(self._rooms, need, ()):
+            room, beside = self._rooms[position], self._beside[position]
+            cost = units(need, room.size) or 0
+            self._rooms[position] = room.less(cost)
+            self._beside[position] += cost if need.role == SIDECAR else 0
+            # One device is as good as another with the same room, so a situation is tried once.
+            situation = (len(others), *sorted(zip(self._rooms, self._before, self._beside, strict=True)))
+            if situation not in failed and self._step():
+                parts = self._running(others, (*placed, Placed(need, position)), failed)
+                if parts is not None:
+                    return parts
+                failed.add(situation)
+            self._rooms[position], self._beside[position] = room, beside
         return None
 
-    def _candidates(self, need: Need, preferred: Sequence[int]) -> list[int]:
+    def _each_init(self, preferred: Collection[int]) -> list[Placed] | None:
+        """Where each init container has its parts beside the sidecars alone; best where others get theirs."""
+        parts: list[Placed] = []
+        for needs in self._inits:
+            rooms = [room.less(beside) for room, beside in zip(self._before, self._beside, strict=True)]
+            for need in needs:
+                # Parts of one container are whole devices but for one, which comes last: the first that fits will do.
+                position = next(iter(self._candidates(rooms, need, preferred)), None)
+                if position is None:
+                    return None
+                rooms[position] = rooms[position].less(units(need, rooms[position].size) or 0)
+                parts.append(Placed(need, position))
+        return parts
+
+    def _step(self) -> bool:
+        self._steps -= 1
+        return self._steps >= 0
+
+    def _candidates(self, rooms: Sequence[Room], need: Need, preferred: Collection[int]) -> list[int]:
         """The devices with room for it, the best first."""
-        fits = [position for position, room in enumerate(self._rooms) if room.takes(need)]
+        fits = [position for position, room in enumerate(rooms) if room.takes(need)]
         sign = -1 if self._spread else 1
         # In MiB, since the same part leaves less of a smaller card; a card of unknown size counts for what it has.
-        return sorted(fits, key=lambda each: (each not in preferred, sign * self._rooms[each].free, each))
+        return sorted(fits, key=lambda each: (each not in preferred, sign * rooms[each].free, each))
 
 
 def _largest_first(needs: Iterable[Need]) -> list[Need]:
     return sorted(needs, key=lambda need: (-need.percent, -need.memory_mib))
+
+
+def how_many(share: ShareRequest, rooms: Sequence[Room], most: int) -> int:
+    """How many pods with this share have room here together; counts no further than `most`."""
+    left = list(rooms)
+    for number in range(most):
+        parts = place(share, "", left)
+        if not parts:
+            return number
+        for position in {part.place for part in parts}:
+            mine = [part.need for part in parts if part.place == position]
+            left[position] = left[position].less(used(mine, left[position].size))
+    return most
 
 
 def tightness(share: ShareRequest, rooms: Sequence[Room]) -> int:

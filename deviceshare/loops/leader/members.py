@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.pods import SHARE_LINE, Pod
 from deviceshare.loops.ports import ObjectChange
 
 WAITING_GROUPS = ""
@@ -37,7 +37,7 @@ class Members:
 
     def __init__(self) -> None:
         self._named = _Index(lambda pod: pod.group)
-        self._pending = _Index(lambda pod: pod.holder_name if pod.pending else "")
+        self._pending = _Index(lambda pod: pod.line if pod.pending else "")
         self._holding = _Index(lambda pod: pod.node if pod.lives and pod.holder_uid and not pod.impostor else "")
 
     def change(self, change: ObjectChange[Pod]) -> None:
@@ -49,14 +49,18 @@ class Members:
         """Every pod that names the group."""
         return self._named[group]
 
-    def pending(self, holder: str) -> list[Pod]:
-        """The pods that name the group and may yet be bound; or the pod of this name, if it waits for a share."""
-        return self._pending[holder]
+    def pending(self, line: str) -> list[Pod]:
+        """The pods that may yet be bound and name the group, or ask for the share, that this `Pod.line` says."""
+        return self._pending[line]
 
     def holding(self, node: str) -> list[Pod]:
         """The pods that live on the node with devices of a group, or with shares, by right."""
         return self._holding[node]
 
-    def waiting(self) -> list[str]:
-        """The names of groups, existing or not, that pods wait for, and of pods that wait for shares."""
+    def lines(self) -> list[str]:
+        """Every `Pod.line` in which pods wait."""
         return self._pending.buckets()
+
+    def waiting(self) -> list[str]:
+        """The names of groups, existing or not, that pods wait for."""
+        return [line for line in self.lines() if not line.startswith(SHARE_LINE)]

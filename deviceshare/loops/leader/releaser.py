@@ -29,6 +29,8 @@ from deviceshare.loops.subjects import subject_of
 log = structlog.get_logger(__name__)
 
 WORKERS = 8
+AGAIN_SECONDS = 1.0
+"""Before a claim is looked at again whose pod was bound while it was being collected."""
 
 
 class ClaimKey(NamedTuple):
@@ -143,7 +145,7 @@ class Releaser:
 
     def _report_use(self, key: ClaimKey, claim: Claim) -> None:
         if claim.pod:
-            self.queue.add(key)  # It was bound after all: next time the mark is taken away.
+            self.queue.add(key, AGAIN_SECONDS)  # It was bound after all: next time the mark is taken away.
             return
         if key in self._in_use:
             return

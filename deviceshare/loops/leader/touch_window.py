@@ -31,7 +31,7 @@ class TouchWindow:
         self._taken: Counter[str] = Counter()
         """By namespace."""
         self._line: dict[str, dict[str, None]] = {}
-        """By namespace, the groups that wait for a place, the first first."""
+        """By namespace, the lines (`Pod.line`) of those who wait for a place, the first first."""
 
     def enter(self, pod: Pod, now: float) -> bool:
         """Takes a place for the pod. If there is none, or it is another group's turn, its group stands in line."""
@@ -39,10 +39,10 @@ class TouchWindow:
         self.leave(pod)
         for uid in list(itertools.takewhile(lambda uid: self._until[uid][1] <= now, self._until)):
             self._free(uid)
-        if self._taken[namespace] >= PLACES or self.turn(namespace) not in ("", pod.group):
-            self._line.setdefault(namespace, {}).setdefault(pod.group)
+        if self._taken[namespace] >= PLACES or self.turn(namespace) not in ("", pod.line):
+            self._line.setdefault(namespace, {}).setdefault(pod.line)
             return False
-        self._quit(namespace, pod.group)
+        self._quit(namespace, pod.line)
         self._until[pod.metadata.uid] = namespace, now + TRIED_SECONDS
         self._taken[namespace] += 1
         return True

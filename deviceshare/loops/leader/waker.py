@@ -10,6 +10,7 @@ are touched again, less and less often. Of each namespace only a few are under w
 """
 
 from collections.abc import Collection
+from typing import Final
 
 import structlog
 from msgspec import Struct, field
@@ -18,6 +19,7 @@ from deviceshare import timestamps
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.requests import POD, Holder, Request
 from deviceshare.domain.objects.shares import ShareRequest
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.join_obstacles import request_of
@@ -43,7 +45,7 @@ class _Woken(Struct):
     fits: frozenset[str]
     """The nodes that it fitted on when we last looked."""
     chosen: frozenset[str]
-    """The UIDs of the pods to be touched while the group is unbound; then all are."""
+    """The UIDs of the pods to be touched (`_chosen`)."""
     at: float
     """When it began or, where pods have to take turns, was last under way."""
     times: int = 0
@@ -55,14 +57,13 @@ class _Woken(Struct):
     def again_at(self) -> float:
         return self.at + AGAIN_SECONDS[min(self.times, len(AGAIN_SECONDS) - 1)]
 
-    def untouched(self, pods: list[Pod], *, bound: bool) -> list[Pod]:
-        """Those of the pods that have yet to be touched, in their order; all of them where the group is bound."""
-        left = [pod for pod in pods if pod.metadata.uid not in self.pods]
-        return left if bound else [pod for pod in left if pod.metadata.uid in self.chosen]
+    def untouched(self, pods: list[Pod]) -> list[Pod]:
+        """Those of the pods that have yet to be touched, in their order."""
+        return [pod for pod in pods if pod.metadata.uid in self.chosen - self.pods]
 
 
 class Waker:
-    """Keyed by the name of the waiting pods' group, or of a pod that waits for a share."""
+    """Keyed by `Pod.line`: the name of the waiting pods' group, or the share that they ask for."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
@@ -78,16 +79,16 @@ class Waker:
             self._go_on(old.metadata.namespace)
         for pod in change.sides:
             if pod.wants_devices and pod.refusal:
-                self.queue.add(pod.holder_name, GATHER_SECONDS)
+                self.queue.add(pod.line, GATHER_SECONDS)
 
     def enqueue_waiting(self) -> None:
-        """Enqueues every group that pods wait for: devices came free, or a node came or changed."""
+        """Enqueues every line of waiting pods: devices came free, or a node came or changed."""
         self.queue.add(WAITING_GROUPS, GATHER_SECONDS)
 
     async def _reconcile(self, name: str) -> None:
         if name == WAITING_GROUPS:
-            for waiting in self._term.members.waiting():
-                self.queue.add(waiting)
+            for line in self._term.members.lines():
+                self.queue.add(line)
             return
         group = self._term.groups.get(name)
         pods = [pod for pod in self._term.members.pending(name) if pod.refusal and not pod.metadata.deletion_timestamp]
@@ -107,15 +108,17 @@ class Waker:
             self._rest(name)
             self.queue.add(name, AGAIN_SECONDS[0])
             return
-        bound = group is not None and bool(group.node)
         pods.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key))
         woken = self._woken.get(name)
         if woken is None or fits - woken.fits or not any(pod.metadata.uid in woken.pods for pod in pods):
-            woken = _Woken(fits, _uids(pods[:1]), self._term.clock())
-        elif not woken.untouched(pods, bound=bound) and self._term.clock() >= woken.again_at:
-            woken = _Woken(fits, _uids(pods), self._term.clock(), woken.times + 1)
+            woken = _Woken(fits, self._chosen(pods, group, fits, 0), self._term.clock())
+        elif not woken.untouched(pods) and self._term.clock() >= woken.again_at:
+            times = woken.times + 1
+            woken = _Woken(fits, self._chosen(pods, group, fits, times), self._term.clock(), times)
+        elif group is None or group.node:
+            woken.chosen = self._chosen(pods, group, fits, woken.times)  # more may have come, or more room
         woken.fits = fits
-        closed = await self._touch_in_turn(woken, woken.untouched(pods, bound=bound))
+        closed = await self._touch_in_turn(woken, woken.untouched(pods))
         self._give_up(name, but=closed)
         if closed:
             woken.at = self._term.clock()
@@ -128,10 +131,28 @@ class Waker:
         found: dict[ShareRequest, frozenset[str] | None] = {}
         for pod in pods:
             if pod.share not in found:
-                request = request_of(pod, group)
+                request = _request(pod, group)
                 fits = self._term.fleet.filter(request, self._term.fleet.names()).fits if request else None
                 found[pod.share] = None if fits is None else frozenset(fits)
         return {pod.metadata.uid: found[pod.share] for pod in pods}
+
+    def _chosen(self, pods: list[Pod], group: Group | None, fits: Collection[str], times: int) -> frozenset[str]:
+        """The UIDs of those to be touched, the longest waiting first: of equal shares as many as there is room for.
+
+        In each further round twice as many: what kept the first from a node may not keep the others.
+        """
+        if group is not None and not group.node:
+            return _uids(pods if times else pods[:1])
+        chosen = set[str]()
+        equal: dict[ShareRequest, list[Pod]] = {}
+        for pod in pods:
+            equal.setdefault(pod.share, []).append(pod)
+        for share, mine in equal.items():
+            request, many = _request(mine[0], group), len(mine)
+            if share and request:
+                many = self._term.fleet.how_many(request, sorted(fits), many) << times
+            chosen |= _uids(mine[:many])
+        return frozenset(chosen)
 
     async def _touch_in_turn(self, woken: _Woken, pods: list[Pod]) -> set[str]:
         """Touches those of a group's pods whose turn it is; returns the namespaces in whose lines the group stands."""
@@ -148,12 +169,12 @@ class Waker:
                 await self._touch(pod)
             except ApiError:
                 self._window.leave(pod)
-                self._give_up(pod.holder_name)  # a group that is retried later keeps no other waiting
+                self._give_up(pod.line)  # a group that is retried later keeps no other waiting
                 self._go_on(namespace)
                 raise
             woken.pods.add(pod.metadata.uid)
             # Only now: if the first touch fails, the retry begins as this one did.
-            self._woken[pod.holder_name] = woken
+            self._woken[pod.line] = woken
             self._go_on(namespace)
         return closed
 
@@ -179,6 +200,18 @@ class Waker:
         if touched is not None:
             self._term.pods.put(touched)
             log.info("Woke pod", pod=pod.metadata.key, holder=pod.holder_name)
+
+
+def _request(pod: Pod, group: Group | None) -> Request | None:
+    """What the pod wants, as each pod with the same share does: also where a bind that gave up left a claim of it.
+
+    kube-scheduler retries a pod whose bind failed by itself.
+    """
+    request = request_of(pod, group)
+    return request._replace(holder=NOBODY) if request and request.holder.kind == POD else request
+
+
+NOBODY: Final = Holder("", POD, "")
 
 
 def _uids(pods: list[Pod]) -> frozenset[str]:

@@ -15,7 +15,9 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.holdings import Holding, all_holdings, of_claim, of_pods, reconcile_holdings
+from deviceshare.domain.placement.rooms import used
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound, Undecodable
@@ -190,10 +192,19 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod], uid: s
         for device in (*other.devices, *other.former)
     }
     wanted, before = identities(map(seen.present, devices)), identities(map(seen.present, former))
-    if not wanted <= there - taken or not taken.isdisjoint(before):
+    if not wanted <= there - taken or not taken.isdisjoint(before) or not _has_room(holding, seen):
         return ()
     await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, holding.claim))
     return devices
+
+
+def _has_room(holding: Holding, seen: NodeDevices) -> bool:
+    """Whether the shares fit beside the others' on each device."""
+    for state in device_states(seen):
+        mine = [share for share in holding.shares if seen.present(share.device).identity == state.device.identity]
+        if used(mine, state.memory_mib) > state.room_within(holding.within).free:
+            return False
+    return True
 
 
 def _refuse_hidden(groups: Iterable[Group], pods: Iterable[Pod], node: str) -> None:

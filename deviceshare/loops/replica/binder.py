@@ -131,7 +131,7 @@ class Binder:
             raise Refused(obstacle or missing(pod))
         if group is not None:
             request = request_of(pod, await self._at_home(group, node)) or request
-        elif (home := self._fleet.home(request)) and home != node:
+        elif (home := self._fleet.pinned(request)) and home != node:
             raise Refused(elsewhere(request.holder, home))
         ledger = await (self._with_share(request, node) if request.share else self._fresh_ledger(node))
         devices = _annotations(pod, request, ledger)

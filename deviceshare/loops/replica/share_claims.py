@@ -5,12 +5,13 @@ a ledger would conflict with another of our own.
 """
 
 import asyncio
+import copy
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.requests import Request
-from deviceshare.loops.ports import ApiError, Cluster
+from deviceshare.loops.ports import Cluster
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.loops.protocol.share import claim_shares
 from deviceshare.loops.shared_read import SharedRead
@@ -40,30 +41,32 @@ class ShareClaims:
             ApiError: the ledger could not be read or written.
         """
         asked = _Asked(request, asyncio.get_running_loop().create_future())
+        asked.answer.add_done_callback(_retrieve)
         self._asked.setdefault(node, []).append(asked)
-        await self._write(node)
-        return await asked.answer
+        try:
+            await self._write(node)
+            return await asked.answer  # it is there: whatever wrote before this write has answered, or this one has
+        finally:
+            asked.answer.cancel()  # who gave up claims nothing, unless the write is under way
 
     async def close(self) -> None:
         """Ends the writes under way."""
         await self._write.close()
+        self._asked.clear()
 
     async def _claim(self, node: str) -> None:
         """Answers all that have asked until now. Those who gave up meanwhile get no claim."""
-        waiting = [each for each in self._asked.pop(node, []) if not each.answer.cancelled()]
+        waiting = [each for each in self._asked.pop(node, []) if not each.answer.done()]
         if not waiting:
             return
         try:
             requests = [each.request for each in waiting]
             ledger, refused = await claim_shares(self._cluster, requests, node, self._opaque(node))
-        except (ApiError, Refused) as error:
+        except Exception as error:  # noqa: BLE001 - everybody who asked raises it
+            # Each gets its own: a traceback grows with everybody who raises it.
             for each in waiting:
-                _fail(each.answer, type(error)(str(error)))
+                _fail(each.answer, _copy(error))
             return
-        except BaseException:
-            for each in waiting:
-                each.answer.cancel()
-            raise
         for request, answer in waiting:
             if reason := refused.get((request.sharer or request.holder).uid):
                 _fail(answer, Refused(reason))
@@ -74,3 +77,15 @@ class ShareClaims:
 def _fail(answer: asyncio.Future[NodeDevices], error: Exception) -> None:
     if not answer.done():
         answer.set_exception(error)
+
+
+def _copy(error: Exception) -> Exception:
+    again = copy.copy(error)
+    again.__cause__ = error
+    return again
+
+
+def _retrieve(answer: asyncio.Future[NodeDevices]) -> None:
+    """Whoever asked may have given up; asyncio must not call the exception never retrieved."""
+    if not answer.cancelled():
+        answer.exception()

@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects import shares
+from deviceshare.domain.objects.container_keys import devices_of_container, field_path
 from deviceshare.domain.objects.devices import Device, Devices, devices_of
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, new_ledger
@@ -103,6 +105,42 @@ def a_pod(name: str = "p", group: str = "team", *, node: str = "", devices: Devi
         "spec": {"nodeName": node, "containers": [{"name": "main", "env": INJECTED if injected else []}]},
     }
     return msgspec.convert(body, Pod)
+
+
+def a_share_pod(
+    name: str = "s", *, group: str = "", gib: int = 0, percent: int = 0, more: Mapping[str, Any] | None = None
+) -> Pod:
+    """A pending pod whose container `main` asks for a share; `more` are limits of further containers by name."""
+    limits = {"main": {k: v for k, v in ((shares.GPU_MEM, gib), (shares.GPU_PERCENT, percent)) if v}, **(more or {})}
+    named = {contract.GROUP: group} if group else {}
+    body = {
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": f"uid-of-{name}",
+            "resourceVersion": "1",
+            "labels": {contract.GROUP: group},
+            "annotations": named,
+        },
+        "spec": {"containers": [a_sharing_container(each, asked) for each, asked in limits.items()]},
+    }
+    return msgspec.convert(body, Pod)
+
+
+def a_sharing_container(name: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+    """A container with these limits, as the webhook leaves it: it sees what it asks for, else what its group has."""
+    env = [
+        {
+            "name": vendor.env,
+            "valueFrom": {
+                "fieldRef": {
+                    "fieldPath": field_path(devices_of_container(vendor, name)) if limits else vendor.field_path
+                }
+            },
+        }
+        for vendor in vendors.VENDORS
+    ]
+    return {"name": name, "env": env, "resources": {"limits": {k: str(v) for k, v in limits.items()}}}
 
 
 def a_fleet(*nodes: Node, ledgers: tuple[NodeDevices, ...] = (), pods: tuple[Pod, ...] = ()) -> Fleet:

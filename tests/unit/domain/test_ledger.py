@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.holdings import Holding, reconcile_holdings
-from tests.unit.domain.objects import GPU, a_group, a_ledger, free_on, gpus
+from tests.unit.domain.objects import GPU, a_group, a_ledger, a_pod, free_on, gpus
 
 A, B = a_group("a").holder, a_group("b").holder
 
@@ -73,27 +74,44 @@ def test_a_groups_claim_is_written_as_older_replicas_read_it() -> None:
 DEVICE_SETS = st.sets(st.builds(Device, st.just(GPU), st.integers(0, 4)), max_size=3).map(
     lambda held: tuple(sorted(held))
 )
-HOLDINGS = st.lists(
-    st.builds(
-        Holding,
-        st.sampled_from([A, B, a_group("c").holder]),
-        DEVICE_SETS,
-        DEVICE_SETS,
-    ),
-    max_size=8,
+WHOLE = st.builds(
+    Holding,
+    st.sampled_from([A, B, a_group("c").holder]),
+    DEVICE_SETS,
+    DEVICE_SETS,
+    st.just(()),
+    st.just(""),
 )
+SHARED = st.builds(
+    lambda name, number, within: a_holding(name, Share("main", GPU, number, percent=30), within=within),
+    st.sampled_from(["p", "q"]),
+    st.integers(0, 4),
+    st.sampled_from(["", A.uid, B.uid]),
+)
+HOLDINGS = st.lists(WHOLE | SHARED, max_size=8)
+
+
+def a_holding(pod: str, *shares: Share, within: str = "") -> Holding:
+    """What a pod has."""
+    return Holding(a_pod(pod).sharer, tuple(share.device for share in shares), (), shares, within)
 
 
 @given(HOLDINGS)
 def test_evidence_that_contradicts_never_gives_a_device_two_owners(evidence: list[Holding]) -> None:
     """What is left out is told; what is kept was evidenced; the first evidence always counts."""
     kept, disputed = reconcile_holdings(evidence)
-    owned = [device for holding in kept for device in {*holding.devices, *holding.former}]
-    assert len(owned) == len(set(owned))
+    owners: dict[Device, set[str]] = {}
+    for holding in kept:
+        for device in (*holding.devices, *holding.former):
+            owners.setdefault(device, set()).add(holding.within or ("pods" if holding.shares else holding.holder.uid))
+    assert all(len(each) == 1 for each in owners.values()), "one group with its pods, or pods without one"
     assert len({holding.holder.uid for holding in kept}) == len(kept)
     for uid in {holding.holder.uid for holding in evidence}:
         accepted = [h for h in evidence if h.holder.uid == uid and h not in disputed]
         joined = [h for h in kept if h.holder.uid == uid]
+        if any(h.shares for h in accepted):
+            assert joined == accepted[:1], "a pod's shares never change; the first evidence counts"
+            continue
         assert _all_devices(joined) == _all_devices(accepted)
         assert [h.devices for h in joined] in ([], *([h.devices] for h in accepted)), "they are somebody's, not mixed"
     if evidence:

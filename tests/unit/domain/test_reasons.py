@@ -20,11 +20,12 @@ from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.reasons import ReasonKind as Kind
+from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.dialect_leftovers import leftover_reason
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.sharing import MEMORY_UNKNOWN
-from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
+from deviceshare.domain.placement.join_obstacles import request_of
+from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, a_share_pod, gpus
 from tests.unit.domain.test_gates import gated
 
 NODE, POD, HELD, LIVES = a_node(), a_pod(), a_ledger(team=gpus(0, 1)), a_group(node="n1")
@@ -51,9 +52,17 @@ CORDONED = replace(NODE, spec=replace(NODE.spec, unschedulable=True))
 ODD = decoder_of(Group).salvage(b'{"metadata": {"name": "team", "uid": "g"}, "spec": {"resources": {"x": "2"}}}')
 
 
-def on_n1(fleet: Fleet, group: Group | None = None) -> Reason:
-    """Why the group's next pod can't go to n1."""
-    return fleet.filter((group or a_group()).request, ["n1"]).reasons["n1"]
+def on_n1(fleet: Fleet, wanted: Group | Request | None = None) -> Reason:
+    """Why the group's next pod, or a pod with this share, can't go to n1."""
+    wanted = wanted or a_group()
+    return fleet.filter(wanted.request if isinstance(wanted, Group) else wanted, ["n1"]).reasons["n1"]
+
+
+def a_share(gib: int = 0, percent: int = 0) -> Request:
+    """What a pod asks for that wants parts of devices."""
+    request = request_of(a_share_pod(gib=gib, percent=percent), None)
+    assert request is not None
+    return request
 
 
 def on(node: Node, ledger: NodeDevices | None, group: Group | None = None) -> Reason:
@@ -122,6 +131,8 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     (Kind.DEVICES_OPAQUE, on_n1(with_plugin_pods()), "agent.enabled=true"),
     (Kind.DEVICES_WITHHELD, on(NODE, withholding(KEPT)), "choose one"),
     (Kind.TOO_FULL, on_n1(FULL), ""),
+    (Kind.TOO_FULL, on_n1(FREE, a_share(percent=401)), ""),
+    (Kind.MEMORY_UNKNOWN, on_n1(FREE, a_share(gib=1)), "agent.enabled=true"),
     (Kind.GROUP_ELSEWHERE, on_n1(FREE, a_group(node="n2")), ""),
     (Kind.CLAIM_RELEASING, on(NODE, a_ledger(team=gpus(0), releasing=("team",)), LIVES), ""),
     (Kind.NAMESPACE_LEFT_OUT, waits(replace(POD, left_out="team"), None), "create it in another one"),
@@ -167,7 +178,6 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     ),
     (Kind.DEVICES_NOT_KEPT, healthy(seen(HELD, allocations=[], placeholders=True)), "deviceshare rebind team"),
     (Kind.PODS_OUTDATED, healthy(HELD, NODE, SEALED), ""),
-    (Kind.MEMORY_UNKNOWN, MEMORY_UNKNOWN, "agent.enabled=true"),
     (Kind.OTHER_PLUGIN, leftover_reason(["aliyun.com/gpu-mem"]), "kubectl patch node NODE"),
     (Kind.NOT_HANDED_OVER, healthy(MUTED), "write one"),
     (Kind.NOT_HANDED_OVER, on(NODE, MUTED, LIVES), "write one"),

@@ -6,8 +6,8 @@ pass, or lets the world change. After every request the invariants of design.md 
 """
 
 import os
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -44,6 +44,9 @@ class HistoryWorld:
 
     devices = 2
     wanted = 2
+    pods: Sequence[str] = POD_NAMES
+    known: ClassVar[Mapping[str, Any]] = {}
+    """What else the ledgers' status says at first."""
     everywhere_at_once = False
     """Whether mirrors catch up with all kinds together."""
 
@@ -68,12 +71,11 @@ class HistoryWorld:
         self.have = devices_of({GPU: self.devices})
         for name in ("n1", "n2"):
             self.cluster.put(NODES, {"metadata": {"name": name, "labels": {contract.MODE_LABEL: "shared"}}})
-            self.cluster.put(
-                NODE_DEVICES, {**new_ledger(self._node(name), {}), "status": {"devices": as_json(self.have)}}
-            )
+            status = {"devices": as_json(self.have), **self.known}
+            self.cluster.put(NODE_DEVICES, {**new_ledger(self._node(name), {}), "status": status})
         for name in GROUP_NAMES:
             self.make_group(name)
-        for name, group in zip(POD_NAMES, ("a", "a", "b"), strict=True):
+        for name, group in zip(self.pods, ("a", "a", "b", "b"), strict=False):
             self.make_pod(name, group)
         self.cluster.compares = self.pick((True, False))
         self.replicas = [self._replica(), self._replica()]
@@ -120,7 +122,7 @@ class HistoryWorld:
             self.make_group(name)
 
     def pod_comes_or_goes(self) -> None:
-        name = self.pick(POD_NAMES)
+        name = self.pick(self.pods)
         if self.cluster.read(PODS, name, "ns"):
             self.cluster.remove(PODS, name, "ns")
         else:
@@ -128,13 +130,13 @@ class HistoryWorld:
 
     def pod_is_written(self) -> None:
         """By anybody, such as kube-scheduler that says why it waits."""
-        name = self.pick(POD_NAMES)
+        name = self.pick(self.pods)
         if self.cluster.read(PODS, name, "ns"):
             self.cluster.edit(PODS, name, {}, "ns")
 
     def pod_ends(self) -> None:
         """In one of the ways in which pods do: at last, too early, and then as the kubelet or the leader says."""
-        name = self.pick(POD_NAMES)
+        name = self.pick(self.pods)
         pod = self.cluster.read(PODS, name, "ns")
         if pod is None or not pod.node:
             return
@@ -172,7 +174,7 @@ class HistoryWorld:
     # deviceshare's moves.
 
     def bind_begins(self) -> None:
-        self.begin_bind(self.pick(POD_NAMES), self.pick(NODE_NAMES))
+        self.begin_bind(self.pick(self.pods), self.pick(NODE_NAMES))
 
     def begin_bind(self, pod: str, node: str) -> Any:
         """kube-scheduler shows a replica the pod, mostly, and has it bound; the mirrors may lag far behind."""
@@ -192,13 +194,14 @@ class HistoryWorld:
         ledger = self.cluster.read(NODE_DEVICES, self.pick(NODE_NAMES))
         if ledger is None or not ledger.claims:
             return
-        uid = self.pick(sorted(ledger.claims))
+        self.begin_collection(ledger.node, self.pick(sorted(ledger.claims)))
 
+    def begin_collection(self, node: str, uid: str) -> None:
         def work(wait: "Wait") -> Coroutine[Any, Any, Any]:
             async def wait_out(mark: str) -> None:
                 await wait(self.seen_mark.setdefault(mark, self.clock.now) + self.binds_over())
 
-            return collect.collect(self.cluster, ledger.node, uid, new_mark=self._new_mark, wait_out_binds=wait_out)
+            return collect.collect(self.cluster, node, uid, new_mark=self._new_mark, wait_out_binds=wait_out)
 
         self._begin(f"collect {uid}", work)
 
