@@ -171,22 +171,12 @@ class Metrics(ServerMetrics):
 
     def watch_memory(self, devices: Callable[[], Iterable[DeviceMemory]]) -> None:
         """Adds the memory of each device, and how much of it is allocated; computed at each scrape, likewise."""
-        for name, what, amount in (
-            ("capacity", "The device's memory, where an agent or the node's labels tell it.", attrgetter("capacity")),
-            (
-                "allocated",
-                "How much of it is allocated: of a shared device its pods' shares, of any other allocated one all.",
-                attrgetter("allocated"),
-            ),
-        ):
-            self.registry.register(
-                _Gauges(
-                    f"deviceshare_device_memory_{name}_bytes",
-                    what,
-                    ["node", "resource", "index", "uuid"],
-                    partial(_memory, devices, amount),
-                )
-            )
+        labels = ["node", "resource", "index", "uuid"]
+        capacity, given = "deviceshare_device_memory_capacity_bytes", "deviceshare_device_memory_allocated_bytes"
+        text = "The device's memory, where an agent or the node's labels tell it."
+        self.registry.register(_Gauges(capacity, text, labels, partial(_memory, devices, attrgetter("capacity"))))
+        text = "How much of it is allocated: of a shared device its pods' shares, of any other allocated one all."
+        self.registry.register(_Gauges(given, text, labels, partial(_memory, devices, attrgetter("allocated"))))
 
     def watch_waiting(self, counts: Callable[[], Mapping[str, int]]) -> None:
         """Adds `deviceshare_waiting_pods`; at each scrape `counts` gives the number of pods by what they want."""
