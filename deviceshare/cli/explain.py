@@ -147,12 +147,21 @@ def _rows(node: NodeVerdict, *, details: bool) -> Iterator[Row]:
     for device in node.devices:
         alike.setdefault((device.resource, str(_state(device, details=details)), device.cure), []).append(device)
     for (resource, _, cure), devices in alike.items():
-        yield "", f"{resource} {','.join(str(device.index) for device in devices)}", _state(devices[0], details=details), cure
+        yield (
+            "",
+            f"{resource} {','.join(str(device.index) for device in devices)}",
+            _state(devices[0], details=details),
+            cure,
+        )
 
 
 def _state(device: DeviceVerdict, *, details: bool) -> Cell:
     """Why it can't be had or how much of it is free, and who has the rest."""
-    has = f" ({listed(map(str, device.parts), most=0 if details else SHOWN_PODS)})" if device.free and device.parts else ""
+    has = (
+        f" ({listed(map(str, device.parts), most=0 if details else SHOWN_PODS)})"
+        if device.free and device.parts
+        else ""
+    )
     if device.reason:
         return f"{device.reason}{has}"
     return styled(f"{device.free} free{has}" if device.free else "free", "green")

@@ -6,6 +6,7 @@ them as strings; manifests may have numbers. They are untrusted: lengths and exp
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 Quantity = str | int | float | None
@@ -34,7 +35,12 @@ _SUFFIXES: Final = {
 def amount(quantity: Quantity) -> Fraction | None:
     """The exact amount, or None where it can't be read."""
     text = "0" if quantity is None else str(quantity).strip()
-    match = _GRAMMAR.fullmatch(text) if len(text) <= _LENGTH else None
+    return _parsed(text) if len(text) <= _LENGTH else None
+
+
+@lru_cache(maxsize=1024)  # the pods of a cluster ask for a few amounts, over and over
+def _parsed(text: str) -> Fraction | None:
+    match = _GRAMMAR.fullmatch(text)
     if match is None or not (match["whole"] or match["part"]):
         return None
     fraction = match["part"] or ""
