@@ -22,7 +22,8 @@ from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
-from deviceshare.domain.answers.census import DeviceCount
+from deviceshare.domain.answers.census import DeviceCount, DeviceMemory
+from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
 from deviceshare.domain.objects.turn_queues import TurnHolder, TurnQueue
@@ -86,6 +87,8 @@ def metrics() -> str:
     all_of_them.watch_cluster(
         lambda: [DeviceCount("node", "resource", Use.FREE, Health.HEALTHY, 1)], lambda: {"Bound": 1}
     )
+    all_of_them.watch_memory(lambda: [DeviceMemory("node", Device("resource", 0), 1, 1)])
+    all_of_them.watch_waiting(lambda: {"group": 0, "share": 0})
     all_of_them.watch_unreadable(lambda: {"Pod": 0})
     all_of_them.watch_certificates(lambda: {"serving": 0.0})
     of_all = {family.name for family in ServerMetrics().registry.collect()}

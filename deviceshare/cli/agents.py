@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field, structs
 
 from deviceshare.domain import contract
+from deviceshare.domain.answers.device_parts import PodPart, parts
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.turn_queues import TurnQueue
@@ -33,6 +34,8 @@ class DeviceNow(DeviceUsage, frozen=True, rename="camel", omit_defaults=True):
 
     groups: list[str] = field(default_factory=list)
     """Those that hold it or, after a rebind, whose pods may still use it."""
+    parts: list[PodPart] = field(default_factory=list)
+    """The pods that have parts of it."""
     unhealthy: str = ""
 
 
@@ -102,4 +105,6 @@ def _with_holders(usage: DeviceUsage, states: Iterable[DeviceState]) -> DeviceNo
     number = (usage.resource, usage.index)
     state = next((each for each in seen if (each.device.resource, each.device.index) == number), None)
     groups = [state.group] if state and state.group else []
-    return DeviceNow(**structs.asdict(usage), groups=groups, unhealthy=state.unhealthy if state else "")
+    shares = parts(state) if state else []
+    unhealthy = state.unhealthy if state else ""
+    return DeviceNow(**structs.asdict(usage), groups=groups, parts=shares, unhealthy=unhealthy)

@@ -11,7 +11,7 @@ from deviceshare.cli import cluster
 from deviceshare.cli.folding import folded
 from deviceshare.cli.output import JSON, TABLE, YAML, Cell, Part, Row, answer_with, joined, styled, table
 from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, look
-from deviceshare.domain.answers.device_parts import parts_text
+from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
 from deviceshare.domain.answers.device_verdicts import DeviceVerdict
 from deviceshare.domain.answers.explanation import Explanation, explain_group, explain_pod
 from deviceshare.domain.answers.verdicts import NodeVerdict
@@ -143,16 +143,25 @@ def _rows(node: NodeVerdict, *, details: bool) -> Iterator[Row]:
     yield node.node, "", _verdict(node), ""
     if not details and not (node.why and node.why.kind is ReasonKind.TOO_FULL):
         return  # devices are listed only where a lack of them is the obstacle
-    alike: dict[tuple[str, Cell, str], list[int]] = {}
+    alike: dict[tuple[str, str, str], list[DeviceVerdict]] = {}
     for device in node.devices:
-        alike.setdefault((device.resource, _state(device), device.cure), []).append(device.index)
-    for (resource, state, cure), indices in alike.items():
-        yield "", f"{resource} {','.join(map(str, indices))}", state, cure
+        alike.setdefault((device.resource, str(_state(device, details=details)), device.cure), []).append(device)
+    for (resource, _, cure), devices in alike.items():
+        yield (
+            "",
+            f"{resource} {','.join(str(device.index) for device in devices)}",
+            _state(devices[0], details=details),
+            cure,
+        )
 
 
-def _state(device: DeviceVerdict) -> Cell:
+def _state(device: DeviceVerdict, *, details: bool) -> Cell:
     """Why it can't be had or how much of it is free, and who has the rest."""
-    has = f" ({listed(map(str, device.parts), most=SHOWN)})" if device.free and device.parts else ""
+    has = (
+        f" ({listed(map(str, device.parts), most=0 if details else SHOWN_PODS)})"
+        if device.free and device.parts
+        else ""
+    )
     if device.reason:
         return f"{device.reason}{has}"
     return styled(f"{device.free} free{has}" if device.free else "free", "green")

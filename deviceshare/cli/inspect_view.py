@@ -230,6 +230,7 @@ def total(picture: Picture) -> list[Cell]:
     on = f"on {counted(len(picture.nodes), 'node')}"
     lines = [
         f"{count.resource}: {count.allocated}/{count.total} allocated, {count.free} free"
+        + (f", {count.for_shares} free for shares" if count.for_shares else "")
         + (f", {count.unhealthy} unhealthy" if count.unhealthy else "")
         + f", {on}{_amount(count)}"
         for count in picture.total

@@ -105,17 +105,22 @@ def _part(state: DeviceState, sharer: Sharer) -> PodPart:
     size = state.memory_mib
     units = used(sharer.shares, size)
     group = state.claim.group if state.claim and sharer.claim.within else ""
+    asked = _asked(sharer.shares, units, size)
+    names = sorted({share.container for share in sharer.shares})
     return PodPart(
         pod=sharer.claim.pod,
         memory_mib=mib(units, size),
         percent=AllocatedAmount(units, size).percent,
-        asked=_asked(sharer.shares, units, size),
-        containers={
-            name: listed(str(share) for share in sharer.shares if share.container == name)
-            for name in sorted({share.container for share in sharer.shares})
-        },
+        asked=asked,
+        containers={name: _of_container(name, sharer.shares) for name in names}
+        if len(names) > 1
+        else {names[0]: asked},
         within=group,
     )
+
+
+def _of_container(name: str, shares: Iterable[Share]) -> str:
+    return listed(str(share) for share in shares if share.container == name)
 
 
 def _asked(shares: tuple[Share, ...], units: int, size: int) -> str:

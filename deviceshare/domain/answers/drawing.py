@@ -67,7 +67,7 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
     obstacle, opaque = unusable(fleet, name), fleet.opaque(name)
     withheld = [each for each in ledger.status.withheld if not each.devices]
     reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(opaque))
-    node = fleet.node(name)
+    node, devices = fleet.node(name), [_device(state, ledger.hardware.trespasses) for state in states]
     return NodeView(
         name=name,
         address=node.address if node else "",
@@ -77,16 +77,16 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
         reasons=[reason for reason in reasons if reason],
         driver=ledger.hardware.driver,
         counts=[
-            _count(resource, mine, barred=bool(obstacle) or resource in opaque)
+            _count(resource, mine, devices, barred=bool(obstacle) or resource in opaque)
             for resource, mine in by_resource(states).items()
         ],
-        devices=[_device(state, ledger.hardware.trespasses) for state in states],
+        devices=devices,
     )
 
 
-def _count(resource: str, states: list[DeviceState], *, barred: bool) -> Count:
+def _count(resource: str, states: list[DeviceState], devices: list[DeviceView], *, barred: bool) -> Count:
     there = [each for each in states if not each.lost]
-    known = [allocated(each) for each in there if each.memory_mib]
+    known = [each for each in devices if each.resource == resource and not each.lost]
     return Count(
         resource,
         total=len(there),
@@ -94,8 +94,9 @@ def _count(resource: str, states: list[DeviceState], *, barred: bool) -> Count:
         free=0 if barred else sum(each.free for each in there),
         unhealthy=sum(not each.health.sound for each in states),
         shared=sum(each.use is Use.SHARED for each in there),
-        memory_mib=sum(each.size for each in known),
-        allocated_mib=sum(each.memory_mib for each in known),
+        for_shares=0 if barred else sum(each.use is Use.FREE and not each.free for each in there),
+        memory_mib=sum(each.memory_mib for each in known),
+        allocated_mib=sum(each.allocated_mib for each in known),
     )
 
 

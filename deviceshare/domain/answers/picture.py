@@ -65,6 +65,8 @@ class Count(Struct, frozen=True, rename="camel"):
     """Those that are unhealthy or lost."""
     shared: int = 0
     """Those of the allocated ones of which pods have parts, so that more may be left of them."""
+    for_shares: int = 0
+    """Those that nobody has and that shares could get now, but no group, by the word of the node's owner."""
     memory_mib: int = 0
     """Of all devices of which it is known."""
     allocated_mib: int = 0

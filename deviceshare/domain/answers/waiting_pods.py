@@ -48,6 +48,7 @@ def _waiting(
             known[said, home] = why_unhindered_pods_wait(fleet, request, said, bound)
         return known[said, home]
 
+    wanted = share.wanted
     for pod in pods:
         request = request_of(pod, group)
         obstacle = pod_obstacle(pod, group) or vain.get(pod.metadata.key)
@@ -58,7 +59,7 @@ def _waiting(
             since=pod.metadata.creation_timestamp or "",
             reason=str(reason),
             why=reason,
-            share=share.wanted,
+            share=wanted,
         )
 
 

@@ -101,9 +101,11 @@ class ShareRequest(NamedTuple):
 
     @property
     def wanted(self) -> str:
-        """What it asks for, in a sentence: `8 GiB of a GPU`, `2 x a whole GPU and 50% of a GPU`."""
-        texts = Counter("a whole GPU" if need.percent == WHOLE else f"{need} of a GPU" for need in self.needs)
-        return listed(f"{count} x {text}" if count > 1 else text for text, count in texts.items())
+        """What it asks for, in a sentence: `8 GiB of a GPU`, `2 whole GPUs and 50% of a GPU`."""
+        texts = Counter("whole GPU" if need.percent == WHOLE else f"{need} of a GPU" for need in self.needs)
+        whole = texts.pop("whole GPU", 0)
+        parts = (f"{count} x {text}" if count > 1 else text for text, count in texts.items())
+        return listed([*([f"{whole} whole GPUs" if whole > 1 else "a whole GPU"] if whole else []), *parts])
 
     def container(self, name: str) -> list[Need]:
         """What the container with this name asks for."""

@@ -7,6 +7,9 @@ import { byName, isUnhealthy, label, lines, partText, sentence, shortName } from
 // When more nodes than this are shown, the tiles shrink and the names stand below them.
 const LARGE_TILES = 24;
 
+// With more parts than this, they touch each other.
+const MANY_PARTS = 12;
+
 const sum = (node, name) => (node.counts ?? []).reduce((all, count) => all + count[name], 0);
 const fullness = (node) => sum(node, "allocated") / sum(node, "total");
 const inTrouble = (device) => isUnhealthy(device) || device.trespasses?.length;
@@ -94,7 +97,7 @@ function drawDevice(device, before) {
 // A bar as long as the device: a segment for each pod, as wide as its part, and what is free.
 function drawParts(device) {
   const parts = device.parts ?? [];
-  const bar = element("span", { class: "parts", "aria-hidden": "true" });
+  const bar = element("span", { class: "parts", "aria-hidden": "true", data: { many: parts.length > MANY_PARTS ? "yes" : "" } });
   let rest = 100;
   for (const part of parts) {
     const percent = Math.min(part.percent ?? 0, rest);

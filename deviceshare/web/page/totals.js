@@ -10,7 +10,7 @@ export function drawTotals(list, { nodes, groups, waiting, total }) {
   const several = total.length > 1;
   list.replaceChildren(
     ...total.map((count) => devices(count, several)),
-    card("Free", sum(total, "free"), "whole devices now"),
+    card("Free", sum(total, "free") + sum(total, "forShares"), "whole devices now"),
     card("Unhealthy", unhealthy, unhealthy ? "not allocated" : "none", unhealthy ? "bad" : ""),
     card("Nodes", nodes.length, blocked ? `${blocked} not usable` : "all usable", blocked ? "bad" : ""),
     card("Groups", groups.length, degraded ? `${degraded} degraded` : "none degraded", degraded ? "bad" : ""),
@@ -31,13 +31,14 @@ function devices(count, several) {
     piece.style.flexGrow = number;
     return number > 0 ? piece : "";
   };
-  const other = Math.max(0, count.total - count.allocated - count.free);
+  const open = count.free + (count.forShares ?? 0);
+  const other = Math.max(0, count.total - count.allocated - open);
   return element(
     "div",
     { class: "card wide" },
     element("dt", {}, several ? `${shortName(count.resource)} in use` : "Devices in use"),
     element("dd", {}, element("b", {}, count.allocated.toLocaleString("en")), ` of ${count.total.toLocaleString("en")}${memory(count)}`),
-    element("div", { class: "bar", "aria-hidden": "true" }, part("taken", count.allocated), part("open", count.free), part("shut", other)),
+    element("div", { class: "bar", "aria-hidden": "true" }, part("taken", count.allocated), part("open", open), part("shut", other)),
   );
 }
 
@@ -57,5 +58,5 @@ function card(title, number, note, mood = "") {
 }
 
 function sum(counts, name) {
-  return counts.reduce((all, count) => all + count[name], 0);
+  return counts.reduce((all, count) => all + (count[name] ?? 0), 0);
 }

@@ -25,6 +25,7 @@ export function label(device) {
   if (device.use === "split") return "split by MIG";
   if (device.use === "left") return "plugin's";
   if (device.use === "plugin") return `plugin: ${device.pod.slice(device.pod.indexOf("/") + 1)}`;
+  if (device.use === "free" && device.serves) return `free for ${device.serves}`;
   return device.use === "unusable" && isUnhealthy(device) ? device.health : device.use;
 }
 
@@ -51,7 +52,7 @@ export function sentence(device) {
     parts.push(`${device.health}: ${why}${device.since ? `, since ${device.since}` : ""}`);
   }
   for (const each of device.trespasses ?? []) {
-    parts.push(`used by another than its group: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
+    parts.push(`used by another than its holder: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
   }
   for (const part of shownParts(device)) parts.push(partText(part));
   const hidden = (device.parts ?? []).length - shownParts(device).length;

@@ -201,6 +201,7 @@ def test_scripts_find_what_a_device_is_and_what_is_done_with_it() -> None:
     (first, *_) = msgspec.to_builtins(a_scene())["nodes"]
     assert first["devices"][0] == {"resource": GPU, "index": 0, "use": "held", "group": "a", "allocatedPercent": 100.0}
     assert first["devices"][3] == {"resource": GPU, "index": 3, "use": "free"}
-    numbers = {"total": 4, "allocated": 2, "free": 2, "unhealthy": 0, "shared": 0, "memoryMib": 0, "allocatedMib": 0}
+    numbers = {"total": 4, "allocated": 2, "free": 2, "unhealthy": 0}
+    numbers |= dict.fromkeys(("shared", "forShares", "memoryMib", "allocatedMib"), 0)
     assert first["counts"] == [{"resource": GPU, **numbers}]
     assert set(msgspec.to_builtins(a_scene())) == {"nodes", "groups", "waiting", "total", "unreadable"}
