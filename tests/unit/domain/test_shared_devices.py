@@ -232,7 +232,8 @@ def test_no_framework_is_told_more_than_the_share(percent: int, gib: int, by_mem
     here = seen(shared("p", wanted), gib=gib)
     told = {key.partition(".main")[0]: value for key, value in share_annotations(pod, here, [wanted]).items()}
     exact = Fraction(percent, 100) if not by_memory else Fraction(wanted.memory_mib, gib * GIB)
-    assert exact - Fraction(1, 10_000) < Fraction(told["deviceshare.io/memory-fraction"]) <= max(exact, step)
+    step = Fraction(1, 10_000)
+    assert exact - step < Fraction(told["deviceshare.io/memory-fraction"]) <= max(exact, step)
     assert exact - Fraction(1, 100) < Fraction(int(told["deviceshare.io/percent"]), 100) <= exact
     assert exact * gib * GIB - 1 < int(told["deviceshare.io/memory-limit-mib"]) <= exact * gib * GIB
     if exact < 1:
