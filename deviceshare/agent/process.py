@@ -17,6 +17,7 @@ from deviceshare import __version__, daemon, timestamps
 from deviceshare.agent.cdi_specs import CdiSpecs
 from deviceshare.agent.device_reader import DeviceReader
 from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.agent.pod_processes import PodProcesses
 from deviceshare.agent.pods_api.caller import Callers
 from deviceshare.agent.pods_api.server import pods_server
 from deviceshare.agent.pods_api.smi import smi_endpoint
@@ -100,7 +101,7 @@ class Agent:
         self._referee = _referee(settings, self._metrics)
         self._metrics.watch_turns(self._referee.view)
         self._server = self._build_server(settings)
-        self._pods_server = self._build_pods_server(settings.serve_pods) if settings.serve_pods else None
+        self._pods_server = self._build_pods_server(settings, settings.serve_pods) if settings.serve_pods else None
 
     async def run(self, stopping: asyncio.Event) -> int:
         """Starts all parts, waits for the signal or for a part to fail, stops all parts; returns the exit code.
@@ -144,8 +145,8 @@ class Agent:
         ]
         return Server("agent", *settings.bind, routes, self._metrics, max_body=65536, timeout=5)
 
-    def _build_pods_server(self, address: Address) -> Server:
-        callers, streams = Callers(self._node), Streams()
+    def _build_pods_server(self, settings: AgentSettings, address: Address) -> Server:
+        callers, streams = Callers(self._node, PodProcesses(settings.proc_root).may_run), Streams()
         endpoints = [
             smi_endpoint(self._node, callers, lambda: self._lookout.usage),
             *TurnsApi(self._referee, callers, streams).endpoints,

@@ -103,7 +103,8 @@ def deviceshare(directory: Path, tree: Path = ROOT, *, level: str = "info") -> I
 def agent(directory: Path, tree: Path = ROOT, *, level: str = "info") -> Iterator[Victim]:
     """The agent of a node without GPUs."""
     with _api_server(directory) as config:
-        binds = ["--bind=127.0.0.1:0", "--serve-pods=127.0.0.1:0"]
+        (directory / "proc").mkdir()  # no processes: those of this machine may be of another node's pods
+        binds = ["--bind=127.0.0.1:0", "--serve-pods=127.0.0.1:0", f"--proc-root={directory / 'proc'}"]
         command = ["agent", "--node-name=node-0", f"--kubeconfig={config}", *binds, f"--log-level={level}"]
         with _running(command, directory / "agent-log", tree, ("agent", "pods")) as target:
             yield target

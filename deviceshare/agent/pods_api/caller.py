@@ -6,6 +6,8 @@ A pod that has just started is known to its node before it is known here; it is 
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -24,9 +26,13 @@ log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS: Final = 5.0
 """For a pod or its claim that isn't known here yet: kubelets report an address about a second after they gave it."""
+AGAIN_SECONDS: Final = 1.0
+"""Between two attempts, where no watch tells of a change: processes come and go without one."""
 MAX_WAITING: Final = 64
 """Requests that wait so at once; further ones are refused without a wait, and may ask again."""
 MAX_WAITING_OF_ADDRESS: Final = 4
+ENDED: Final = "the address of a pod that has no process any more"
+"""So that the next pod has it, which isn't known here yet."""
 _DOCS: Final = "see docs/inside.md"
 
 
@@ -72,8 +78,10 @@ class Unrecognized(Exception):
 class Callers:
     """Recognizes callers. Subscribes to the node's mirrors; their owner runs them."""
 
-    def __init__(self, node: OwnNode) -> None:
+    def __init__(self, node: OwnNode, may_run: Callable[[str], Awaitable[bool]]) -> None:
+        """`may_run` says whether a process of the pod with this UID may run on the node (pod_processes.py)."""
         self._node = node
+        self._may_run = may_run
         self._changed = asyncio.Event()
         self._waiting = Counter[str]()
         self._repeats = Repeats()
@@ -99,8 +107,9 @@ class Callers:
             raise web.HTTPForbidden(text=f"{unknown}\n") from unknown
 
     async def _patiently(self, address: str) -> Caller:
+        changed = self._changed
         try:
-            return self._recognize(address)
+            return await self._recognize(address)
         except Unrecognized as unknown:
             crowded = self._waiting.total() >= MAX_WAITING or self._waiting[address] >= MAX_WAITING_OF_ADDRESS
             if unknown.final or crowded:
@@ -109,22 +118,30 @@ class Callers:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while True:
-                    await self._changed.wait()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(AGAIN_SECONDS):
+                            await changed.wait()
+                    changed = self._changed
                     try:
-                        return self._recognize(address)
+                        return await self._recognize(address)
                     except Unrecognized as unknown:
                         if unknown.final:
                             raise
         except TimeoutError:
-            return self._recognize(address)
+            return await self._recognize(address)
         finally:
             self._waiting[address] -= 1
             self._waiting += Counter()  # drops the addresses that don't wait any more
 
-    def _recognize(self, address: str) -> Caller:
+    async def _recognize(self, address: str) -> Caller:
         found = whose(self._node, address)
+        if found.pod:
+            runs, first = await self._may_run(found.pod.metadata.uid), found.pod
+            found = whose(self._node, address)  # as it is by now
+            if not runs or (found.pod and found.pod.metadata.uid != first.metadata.uid):
+                found = Whose(None, ENDED)
         if found.pod is None:
-            raise _nobody(address, found, self._node.name)
+            raise _nobody(address, found.instead, self._node.name)
         pod, ledger = found.pod, self._node.ledger
         # A static pod was never bound, so it has nothing, whatever its mirror pod says.
         uid = "" if pod.mirrored else self._node.holder_uid(pod)
@@ -157,11 +174,11 @@ _NO_CLAIM: Final = (
 )
 
 
-def _nobody(address: str, found: Whose, node: str) -> Unrecognized:
-    what = f"the request comes from {address}, {found.instead} on node {node}"
-    if found.instead == NODES_OWN:
+def _nobody(address: str, instead: str, node: str) -> Unrecognized:
+    what = f"the request comes from {address}, {instead} on node {node}"
+    if instead == NODES_OWN:
         cure = "programs of the node and pods with hostNetwork can't be told apart: ask from a pod without hostNetwork"
         return Unrecognized(f"{what}; {cure}, or from elsewhere: deviceshare inspect", final=True)
-    if found.instead == SHARED:
-        return Unrecognized(f"{what}; ask again when the other has ended, or {_DOCS}")
+    if instead in (SHARED, ENDED):
+        return Unrecognized(f"{what}; ask again in a moment, or {_DOCS}")
     return Unrecognized(f"{what}; ask the agent of the pod's own node, at $DEVICESHARE_AGENT ({_DOCS})")

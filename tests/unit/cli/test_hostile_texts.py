@@ -28,8 +28,8 @@ from deviceshare.doctor.findings import Check
 from deviceshare.domain.answers.explanation import Explanation
 from deviceshare.domain.answers.picture import DeviceView, Picture
 from deviceshare.domain.answers.plan import Plan
+from deviceshare.domain.answers.pod_view import PodDeviceView
 from deviceshare.domain.objects.printable import printable, quoted
-from deviceshare.domain.objects.usage import DeviceUsage
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.sandbox import SandboxStatus
 
@@ -97,7 +97,7 @@ VIEWS: dict[str, Callable[[], Iterable[Part]]] = {
     "top": lambda: top._drawn(
         [filled(NodeNow, HOSTILE), msgspec.structs.replace(filled(NodeNow, HOSTILE), silent="")], HOSTILE
     ),
-    "smi": lambda: [pod_table([filled(DeviceUsage, HOSTILE)])],
+    "smi": lambda: [pod_table([filled(PodDeviceView, HOSTILE)])],
     "doctor": lambda: [
         line
         for mark in doctor._COLOURS

@@ -18,6 +18,11 @@ A, B, C = "127.0.1.1", "127.0.1.2", "127.0.1.3"
 """Addresses of three pods."""
 
 
+async def runs(_: str) -> bool:
+    """Every pod has a process."""
+    return True
+
+
 @asynccontextmanager
 async def serving(endpoints: Sequence[Endpoint]) -> AsyncIterator[Server]:
     """The server with these endpoints."""

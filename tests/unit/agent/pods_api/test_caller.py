@@ -22,13 +22,18 @@ class Home(Node):
         self.set_ledger()
         self.hold(0)
         self.add_pod("member", group_uid=TEAM, ips=[A])
-        callers = Callers(self.own)
+        self.ended: set[str] = set()
+        """The UIDs of pods without a process."""
+        callers = Callers(self.own, self.may_run)
 
         async def whoami(request: web.Request) -> web.StreamResponse:
             found = await callers.caller(request)
             return plain(f"{found.key} {found.uid} {found.holder}")
 
         self.endpoint = Endpoint("/whoami", "Who asks.", whoami)
+
+    async def may_run(self, uid: str) -> bool:
+        return uid not in self.ended
 
 
 @pytest.fixture
@@ -71,6 +76,28 @@ async def test_a_pod_that_has_just_got_its_address_is_waited_for(home: Home, ser
     home.add_pod("late", group_uid=TEAM, ips=[B])
 
     assert await asking == (200, "ns/late uid-of-late group team")
+
+
+async def test_a_pod_that_has_ended_does_not_ask(home: Home, server: Server) -> None:
+    """Though it isn't known yet that another has its address: neither its name nor its group is told."""
+    home.ended.add("uid-of-member")
+    asking = asyncio.create_task(ask(server, "/whoami"))
+    await asyncio.sleep(0.1)
+    assert not asking.done()
+    home.add_pod("member", group_uid=TEAM, ips=[A], phase="Succeeded")
+    home.add_pod("next", group_uid=TEAM, ips=[A])
+
+    assert await asking == (200, "ns/next uid-of-next group team")
+
+
+async def test_an_address_between_two_pods_is_nobodys(home: Home, server: Server, hurried: None) -> None:
+    """As long as the next isn't known."""
+    home.ended.add("uid-of-member")
+
+    status, text = await ask(server, "/whoami")
+
+    assert (status, "a pod that has no process any more" in text) == (403, True)
+    assert "member" not in text
 
 
 async def test_a_claim_that_the_mirror_lacks_is_waited_for(home: Home, server: Server) -> None:

@@ -13,7 +13,7 @@ from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
 from deviceshare.domain.placement.device_state import DeviceState, Health, Use
-from tests.unit.agent.pods_api.asking import A, B, C, ask, serving
+from tests.unit.agent.pods_api.asking import A, B, C, ask, runs, serving
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.agent.node import NODE, NOW, TEAM, Node, part, uuid
 
@@ -53,7 +53,7 @@ class Shown(Node):
         )
 
     async def smi(self, source: str, accept: str = "*/*") -> str:
-        async with serving([smi_endpoint(self.own, Callers(self.own), lambda: self.usage)]) as server:
+        async with serving([smi_endpoint(self.own, Callers(self.own, runs), lambda: self.usage)]) as server:
             status, text = await ask(server, "/smi", source=source, headers={"Accept": accept})
         assert status == 200, text
         return text
@@ -109,7 +109,7 @@ async def test_a_pod_that_takes_anothers_name_sees_nothing_of_it() -> None:
     node.add_pod("thief", ips=[C], group_uid=TEAM, annotations={"deviceshare.io/group": "team"}, labels={})
     node.add_pod("stranger", ips=[])
 
-    async with serving([smi_endpoint(node.own, Callers(node.own), lambda: node.usage)]) as server:
+    async with serving([smi_endpoint(node.own, Callers(node.own, runs), lambda: node.usage)]) as server:
         assert (await ask(server, "/smi", source=C))[0] == 403
 
 
@@ -148,7 +148,7 @@ async def test_a_device_that_was_not_read_is_shown_without_figures() -> None:
 async def test_no_text_controls_a_terminal(accept: str) -> None:
     """Programs name themselves."""
     node = Shown()
-    node.usage = Usage(NODE, NOW, [use(2, process(15, "ns/stranger", "\x1b[2J\x7f\x9b31m\u202e\nfake"))])
+    node.usage = Usage(NODE, NOW, [use(2, process(15, "ns/stranger", "\x1b[2J\x7f\x9b31m\u202e\n\ud800fake"))])
 
     said = await node.smi(C, accept)
 

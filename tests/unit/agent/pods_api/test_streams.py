@@ -10,7 +10,7 @@ from deviceshare.agent.pods_api import streams as pods_api_streams
 from deviceshare.agent.pods_api.caller import Callers
 from deviceshare.agent.pods_api.server import Endpoint
 from deviceshare.agent.pods_api.streams import Streams
-from tests.unit.agent.pods_api.asking import A, B, ask, serving
+from tests.unit.agent.pods_api.asking import A, B, ask, runs, serving
 from tests.unit.loops.agent.node import TEAM, Node
 
 
@@ -24,7 +24,7 @@ class Streaming(Node):
         self.add_pod("a", group_uid=TEAM, ips=[A])
         self.add_pod("b", group_uid=TEAM, ips=[B])
         self.end = asyncio.Event()
-        callers, streams = Callers(self.own), Streams()
+        callers, streams = Callers(self.own, runs), Streams()
 
         async def stay(request: web.Request) -> web.StreamResponse:
             caller = await callers.caller(request)
