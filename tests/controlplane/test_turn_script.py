@@ -97,19 +97,16 @@ def three(shells: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2, slice(None)])
-def test_a_watched_program_survives_its_watchers(tmp_path: Path, which: int | slice) -> None:
+@pytest.mark.parametrize("table", ["dash-curl", "busybox"], indirect=True)
+def test_a_watched_program_survives_its_watchers(
+    table: Rig, holding: "subprocess.Popen[bytes]", next_one: "subprocess.Popen[bytes]", which: int | slice
+) -> None:
     """One of the three shells beside it is killed, or all: it goes on, and nobody else begins."""
-    for kind in ("dash-curl", "busybox"):
-        (tmp_path / kind).mkdir()
-        with rig(kind, tmp_path / kind) as table:
-            client = table.work("a", LINES)
-            eventually(lambda: "a" in table.runs())
-            following = waiting(table, client)
-            shells = eventually(lambda: three(table.parts(client)["shells"]))
-            kill(shells[which] if isinstance(which, slice) else [shells[which]])
-            first, last = both_ran(table, following)
-            assert first.lines == LINES
-            assert 0 < last.first - first.last < BUDGET
+    shells = eventually(lambda: three(table.parts(holding)["shells"]))
+    kill(shells[which] if isinstance(which, slice) else [shells[which]])
+    first, last = both_ran(table, next_one)
+    assert first.lines == LINES
+    assert 0 < last.first - first.last < BUDGET
 
 
 def test_a_killed_program_passes_the_turn_on(
