@@ -119,9 +119,11 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
                 yield plane, connection
 
 
-async def send(connection: Connection, method: str, path: str, body: bytes | None = None) -> bytes:
+async def send(
+    connection: Connection, method: str, path: str, body: bytes | None = None, seconds: float = _REQUEST_SECONDS
+) -> bytes:
     """One request; the answer's body."""
-    async with connection.request(method, path, timeout=within(_REQUEST_SECONDS), body=body) as answer:
+    async with connection.request(method, path, timeout=within(seconds), body=body) as answer:
         return await answer.read()
 
 

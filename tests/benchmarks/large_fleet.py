@@ -38,6 +38,12 @@ SPECS = {
     "selecting": GroupSpec({RESOURCE: 2}, node_selector={"rack": "r0"}),
 }
 """The groups; `bound` lives on `HOME`."""
+SHARES = {
+    "a share by memory": {"deviceshare.io/gpu-mem": "3"},
+    "two devices and a half": {"cnvrg.io/metagpu": "250"},
+    "unbound, beside shares": {},
+}
+"""What pods ask for on nodes that are shared already; the last is of the group `unbound`."""
 
 
 def fleet(nodes: int) -> Fleet:
