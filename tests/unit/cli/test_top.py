@@ -238,3 +238,25 @@ def test_a_cluster_without_shared_nodes_is_told_how_to_share_one(cluster: Monito
 
     assert empty.exit_code == 1
     assert "kubectl label node NODE deviceshare.io/mode=shared" in empty.output
+
+
+def test_turns_are_shown_below_the_devices(cluster: MonitoredCluster, tmp_path: Path) -> None:
+    """Who has each, and who waits; a holder that lost contact and a queue that is held up say so."""
+    held = {"pod": "default/a", "seconds": 840.0, "asked": True}
+    lost = {"pod": "default/c", "seconds": 5.0, "lost": 3.0}
+    waits = [{"pod": "default/b", "seconds": 7.0, "priority": 5}]
+    turns = [
+        {"group": "team", "holder": held, "waiting": waits},
+        {"group": "far", "holder": lost},
+        {"group": "new", "waiting": waits},
+    ]
+    cluster.node("node-1", usage={"devices": [device(0)], "turns": turns})
+
+    shown = top(tmp_path).output
+
+    assert "team     node-1  default/a  has it (asked to end)" in shown
+    assert "14m" in shown and "default/b  waits" in shown
+    assert "lost contact 3 s ago" in shown
+    assert "none given: a former agent's may not have ended" in shown
+    [node] = json.loads(top(tmp_path, "-o", "json").output)["nodes"]
+    assert node["turns"][0]["holder"] == held
