@@ -145,6 +145,27 @@ def test_a_trespass_and_a_broken_device_are_marked(cluster: MonitoredCluster, tm
     assert second == ["50", "no", "pod", "[odd]\\x1b[2J", "9", "trespass"]
 
 
+def test_who_has_more_than_its_share_is_marked(cluster: MonitoredCluster, tmp_path: Path) -> None:
+    """Its container, or the whole pod where only that is known; nobody else on the device."""
+    processes = [
+        process(1, 900, pod="ns/greedy", container="main"),
+        process(2, 800, pod="ns/greedy", container="side"),
+        process(3, 700, pod="ns/unknown", container=""),
+        process(4, 600, pod="ns/modest", container="main"),
+    ]
+    shares = [
+        {"pod": "ns/greedy", "container": "main", "usedMib": 900, "limitMib": 100, "exceeded": True},
+        {"pod": "ns/modest", "container": "main", "usedMib": 600, "limitMib": 700},
+        {"pod": "ns/unknown", "usedMib": 700, "limitMib": 100, "exceeded": True},
+    ]
+    cluster.node("node-1", usage={"devices": [device(0, *processes, shares=shares)]})
+
+    marked = {line[1] + ":" + line[2] for line in rows(top(tmp_path))[1:] if "share" in line}
+    assert marked == {"ns/greedy:main", "ns/unknown:python"}
+    [read] = json.loads(top(tmp_path, "-o", "json").output)["nodes"]
+    assert read["devices"][0]["shares"] == shares
+
+
 def test_nodes_that_can_not_be_asked_are_named_with_the_reason(cluster: MonitoredCluster, tmp_path: Path) -> None:
     """What others do is shown all the same."""
     cluster.node("node-1", usage={"devices": [device(0)]})
