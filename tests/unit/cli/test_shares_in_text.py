@@ -138,7 +138,7 @@ def test_doctor_names_a_pod_whose_own_selector_rules_out_every_node_with_room() 
     picky = replace(sharing(), spec=replace(sharing().spec, node_selector={"zone": "moon"}))
     [finding] = judge([a_node("n1")], [a_shared_ledger()], [], [picky, sharing("other")])
     assert finding.what.startswith("ns/p can't be bound: the pod's own nodeSelector or node affinity rules out")
-    assert "where its share fits" in finding.what
+    assert "its share may go to" in finding.what
 
 
 def test_top_says_who_has_a_part_of_a_device() -> None:
