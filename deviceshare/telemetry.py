@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
+from operator import attrgetter
 from time import perf_counter
-from typing import Literal, Self, TextIO
+from typing import Final, Literal, Self, TextIO
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
@@ -23,7 +24,7 @@ from prometheus_client.registry import Collector
 from structlog.typing import EventDict, ExcInfo, Processor
 
 from deviceshare import __version__
-from deviceshare.domain.answers.census import DeviceCount
+from deviceshare.domain.answers.census import DeviceCount, DeviceMemory
 from deviceshare.domain.objects.printable import printable_lines
 
 LogFormat = Literal["json", "console", "auto"]
@@ -161,12 +162,26 @@ class Metrics(ServerMetrics):
         self.registry.register(
             _Gauges(
                 "deviceshare_devices",
-                "Devices of the shared nodes, by who uses them (or why no group gets them) and by their health.",
+                "Devices of the shared nodes, by who uses them (or why nobody gets them) and by their health.",
                 ["node", "resource", "state", "health"],
                 lambda: (((each.node, each.resource, each.use, each.health), each.number) for each in devices()),
             )
         )
         self._watch("deviceshare_groups", "SharedDeviceGroups.", "phase", groups)
+
+    def watch_memory(self, devices: Callable[[], Iterable[DeviceMemory]]) -> None:
+        """Adds the memory of each device, and how much of it is allocated; computed at each scrape, likewise."""
+        labels = ["node", "resource", "index", "uuid"]
+        capacity, given = "deviceshare_device_memory_capacity_bytes", "deviceshare_device_memory_allocated_bytes"
+        text = "The device's memory, where an agent or the node's labels tell it."
+        self.registry.register(_Gauges(capacity, text, labels, partial(_memory, devices, attrgetter("capacity"))))
+        text = "How much of it is allocated: of a shared device its pods' shares, of any other allocated one all."
+        self.registry.register(_Gauges(given, text, labels, partial(_memory, devices, attrgetter("allocated"))))
+
+    def watch_waiting(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Adds `deviceshare_waiting_pods`; at each scrape `counts` gives the number of pods by what they want."""
+        text = "Pods without a node, by what they wait for: their group's devices, or a share; gated ones left out."
+        self._watch("deviceshare_waiting_pods", text, "wants", counts)
 
     def watch_unreadable(self, counts: Callable[[], Mapping[str, int]]) -> None:
         """Adds `deviceshare_unreadable_objects`; at each scrape `counts` gives the number of objects by kind."""
@@ -182,6 +197,17 @@ class Metrics(ServerMetrics):
         self.registry.register(
             _Gauges(name, documentation, [label], lambda: (((each,), value) for each, value in values().items()))
         )
+
+
+def _memory(
+    devices: Callable[[], Iterable[DeviceMemory]], amount: Callable[[DeviceMemory], int]
+) -> Iterable[tuple[Sequence[str], float]]:
+    for each in devices():
+        device = each.device
+        yield (each.node, device.resource, str(device.index), device.uuid), amount(each) * _MIB
+
+
+_MIB: Final = 1 << 20
 
 
 @dataclass(slots=True)

@@ -22,11 +22,12 @@ from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
-from deviceshare.domain.answers.census import DeviceCount
+from deviceshare.domain.answers.census import DeviceCount, DeviceMemory
+from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
 from deviceshare.domain.objects.turn_queues import TurnHolder, TurnQueue
-from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, Usage
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.loops.agent.ports import Xid
 from deviceshare.telemetry import Metrics, ServerMetrics
@@ -86,6 +87,8 @@ def metrics() -> str:
     all_of_them.watch_cluster(
         lambda: [DeviceCount("node", "resource", Use.FREE, Health.HEALTHY, 1)], lambda: {"Bound": 1}
     )
+    all_of_them.watch_memory(lambda: [DeviceMemory("node", Device("resource", 0), 1, 1)])
+    all_of_them.watch_waiting(lambda: {"group": 0, "share": 0})
     all_of_them.watch_unreadable(lambda: {"Pod": 0})
     all_of_them.watch_certificates(lambda: {"serving": 0.0})
     of_all = {family.name for family in ServerMetrics().registry.collect()}
@@ -96,7 +99,7 @@ def metrics() -> str:
 def _agents_metrics() -> AgentMetrics:
     of_an_agent = AgentMetrics()
     of_an_agent.count_xid(Xid("uuid", 79, ""))
-    used = DeviceUsage("resource", 0, utilization=1, processes=[DeviceProcess(1)])
+    used = DeviceUsage("resource", 0, utilization=1, processes=[DeviceProcess(1)], shares=[ShareMemory("ns/p", "c")])
     hardware, usage = Hardware(devices=[Part("resource", 0)]), Usage("node", devices=[used])
     of_an_agent.watch_devices(lambda: hardware, lambda: usage, lambda: 1)
     of_an_agent.watch_turns(lambda: [TurnQueue("group", TurnHolder("pod", 1))])

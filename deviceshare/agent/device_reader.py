@@ -91,16 +91,18 @@ class DeviceReader:
         inventory, read_at = None, started
         try:
             while not self._closing.is_set():
-                uses, now = nvidia.read_usage(), time.monotonic()
+                now = time.monotonic()
+                uses = nvidia.read_usage()
                 if inventory is None or self._xids or now - read_at > INVENTORY_SECONDS or _differs(inventory, uses):
                     inventory, read_at = nvidia.read_inventory(self._sysfs), now
-                self._send(loop, self._sight(inventory, uses))
+                self._send(loop, self._sight(inventory, uses, now))
                 if (self.missing or inventory.silent or not watch) and now - started > RESTART_SECONDS:
                     return
                 self._listen(watch)
         except nvidia.Lost:
             # The inventory says which device it was; the watch reports nothing more until NVML is restarted.
-            self._send(loop, self._sight(nvidia.read_inventory(self._sysfs), nvidia.read_usage()))
+            now = time.monotonic()
+            self._send(loop, self._sight(nvidia.read_inventory(self._sysfs), nvidia.read_usage(), now))
         finally:
             if watch:
                 watch.close()
@@ -116,7 +118,7 @@ class DeviceReader:
                 self._xids.append(Xid(error.uuid, error.number, nvidia.describe(error.number)))
                 until = min(until, time.monotonic() + _GATHER_SECONDS)
 
-    def _sight(self, inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse]) -> Sight:
+    def _sight(self, inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse], read_at: float) -> Sight:
         xids, self._xids = self._xids, []
         uuids = [part.uuid for part in inventory.devices if not part.mig]
         return Sight(
@@ -129,6 +131,7 @@ class DeviceReader:
             cdi_kinds=self._specs.kinds(uuids),
             runtime=self._specs.injected(self._visible) if uuids else "",
             boot_id=self._boot_id,
+            read_at=read_at,
         )
 
     def _use(self, use: nvidia.DeviceUse) -> ReadUse:

@@ -17,6 +17,7 @@ from deviceshare.domain.device_health.examination import APPLICATION_XIDS
 from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.turn_queues import TurnQueue
 from deviceshare.domain.objects.usage import Usage
+from deviceshare.loops.agent.evictions import CAUSES
 from deviceshare.loops.agent.ports import Xid
 from deviceshare.telemetry import ServerMetrics
 
@@ -37,11 +38,19 @@ class AgentMetrics(ServerMetrics):
             ["uuid", "xid", "kind"],
             registry=self.registry,
         )
-        self.evictions = Counter(
+        self._evictions = Counter(
             "deviceshare_evictions_total",
-            "Pods evicted because they used a group's device without being of the group.",
+            "Pods evicted because they used a device that they have no part in (trespass), or more memory than their"
+            " share (overuse).",
+            ["cause"],
             registry=self.registry,
         )
+        for cause in CAUSES:
+            self._evictions.labels(cause)
+
+    def count_eviction(self, cause: str) -> None:
+        """Counts a pod that was evicted; `cause` is one of CAUSES."""
+        self._evictions.labels(cause).inc()
 
         self._turn_waits = Histogram(
             "deviceshare_turn_wait_seconds",
@@ -89,6 +98,7 @@ class _Devices(Collector):
         yield from self._health()
         yield from self._use()
         yield from self._containers()
+        yield from self._shares()
         reports = GaugeMetricFamily("deviceshare_reports", "Reports written since the agent started.")
         reports.add_metric([], self.reports())
         yield reports
@@ -97,7 +107,8 @@ class _Devices(Collector):
         hardware = self.hardware() or Hardware()
         healthy = _family("healthy", "1 while the device is healthy, 0 while it is unhealthy or lost.")
         trespasses = _family(
-            "trespasses", "Pods outside of the group, and processes outside of any pod, that use the group's device."
+            "trespasses",
+            "Pods that use a device of a group or of other pods, and processes outside of any pod that do.",
         )
         for part in hardware.devices:
             labels = [part.resource, str(part.index), part.uuid]
@@ -135,6 +146,19 @@ class _Devices(Collector):
                 memory.add_metric(labels, mib[key] * MIB)
                 count.add_metric(labels, number)
         return memory, count
+
+    def _shares(self) -> Iterable[GaugeMetricFamily]:
+        where = ("namespace", "pod", "container")
+        limit = _family("container_memory_limit_bytes", "The container's share of the device's memory.", where)
+        exceeded = _family("shares_exceeded", "Shares of the device that are exceeded by more than the tolerance.")
+        for device in self.usage().devices:
+            labels = [device.resource, str(device.index), device.uuid]
+            for share in device.shares:
+                namespace, _, pod = share.pod.rpartition("/")
+                if share.container:
+                    limit.add_metric([*labels, namespace, pod, share.container], share.limit_mib * MIB)
+            exceeded.add_metric(labels, sum(share.exceeded for share in device.shares))
+        return limit, exceeded
 
 
 @dataclass(eq=False)

@@ -33,7 +33,7 @@ from deviceshare.kube.mirror import ApiMirror
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.kubelet import pod_resources
 from deviceshare.loops.agent.allocations import Allocations
-from deviceshare.loops.agent.evictions import Evictions
+from deviceshare.loops.agent.evictions import OVERUSE, Evictions
 from deviceshare.loops.agent.guard import IntruderGuard
 from deviceshare.loops.agent.judge import Judge
 from deviceshare.loops.agent.lookout import Lookout
@@ -41,6 +41,7 @@ from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import NODE_PODS, NodePod, Sight
 from deviceshare.loops.agent.referee import Referee
 from deviceshare.loops.agent.reporter import Reporter
+from deviceshare.loops.agent.share_watch import ShareWatch
 from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.web.probes import probe_routes
@@ -73,7 +74,7 @@ class Agent:
         )
         self._reporter = Reporter(api, node)
         self._judge = Judge(node, on_xid=self._metrics.count_xid)
-        self._evictions = Evictions(api, on_evicted=self._metrics.evictions.inc)
+        self._evictions = Evictions(api, on_evicted=self._metrics.count_eviction)
         self._allocations = Allocations(
             partial(pod_resources.allocations, Path(settings.pod_resources)) if settings.pod_resources else None,
             self._pods,
@@ -84,7 +85,14 @@ class Agent:
         self._lookout = Lookout(
             node,
             judge=self._judge,
-            guard=IntruderGuard(node, self._evictions.want if settings.enforce == "evict" else None),
+            guard=IntruderGuard(node, self._evictions.want if settings.evicts_trespassers else None),
+            shares=ShareWatch(
+                node,
+                tolerance=settings.overuse_tolerance,
+                grace=settings.overuse_grace,
+                evict=partial(self._evictions.want, cause=OVERUSE) if settings.evicts_overusers else None,
+                spare=partial(self._evictions.withdraw, cause=OVERUSE),
+            ),
             allocations=self._allocations,
             reporter=self._reporter,
         )

@@ -3,11 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.device_health.overuse import (
+    DEFAULT_GRACE_SECONDS,
+    DEFAULT_TOLERANCE_PERCENT,
+    LEAST_TOLERANCE_MIB,
+)
 from deviceshare.flags import (
     KUBECONFIG,
     LOG_FORMAT,
@@ -19,6 +24,10 @@ from deviceshare.flags import (
     flag,
     options_of,
 )
+
+REPORT: Final = "report"
+EVICT: Final = "evict"
+EVICT_TRESPASSERS: Final = "evict-trespassers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +47,18 @@ class AgentSettings:
     placeholders: str
     excluded_namespaces: frozenset[str]
     enforce: str
+    overuse_tolerance: int
+    overuse_grace: int
     log_format: Any
     log_level: Any
+
+    @property
+    def evicts_trespassers(self) -> bool:
+        return self.enforce in (EVICT, EVICT_TRESPASSERS)
+
+    @property
+    def evicts_overusers(self) -> bool:
+        return self.enforce == EVICT
 
     @property
     def cdi_directories(self) -> list[Path]:
@@ -92,9 +111,24 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         flag(
             "--enforce",
-            type=click.Choice(["report", "evict"]),
-            default="report",
-            help="What to do about pods that use a group's device without being of the group.",
+            type=click.Choice([REPORT, EVICT, EVICT_TRESPASSERS]),
+            default=REPORT,
+            help="What to do about pods that use a group's or others' device, or more memory than their share;"
+            f" {EVICT_TRESPASSERS}: evict the former and report the latter.",
+        ),
+        flag(
+            "--overuse-tolerance",
+            type=click.IntRange(0, 1000),
+            metavar="PERCENT",
+            default=DEFAULT_TOLERANCE_PERCENT,
+            help=f"How much of its share a container may use beside it; at least {LEAST_TOLERANCE_MIB} MiB.",
+        ),
+        flag(
+            "--overuse-grace",
+            type=click.IntRange(10, 86400),
+            metavar="SECONDS",
+            default=DEFAULT_GRACE_SECONDS,
+            help="How long a container may exceed its share and the tolerance until its pod is evicted.",
         ),
         LOG_FORMAT,
         LOG_LEVEL,

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field, structs
 
 from deviceshare.domain import contract
+from deviceshare.domain.answers.device_parts import PodPart, parts
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.turn_queues import TurnQueue
 from deviceshare.domain.objects.usage import DeviceUsage, Usage
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states
@@ -32,6 +34,8 @@ class DeviceNow(DeviceUsage, frozen=True, rename="camel", omit_defaults=True):
 
     groups: list[str] = field(default_factory=list)
     """Those that hold it or, after a rebind, whose pods may still use it."""
+    parts: list[PodPart] = field(default_factory=list)
+    """The pods that have parts of it."""
     unhealthy: str = ""
 
 
@@ -42,6 +46,7 @@ class NodeNow(Struct, frozen=True, rename="camel", omit_defaults=True):
     time: str = ""
     silent: str = ""
     devices: list[DeviceNow] = field(default_factory=list)
+    turns: list[TurnQueue] = field(default_factory=list)
 
 
 async def ask(api: "Api", namespace: str, node: str = "") -> list[NodeNow]:
@@ -91,7 +96,8 @@ async def _ask_node(api: "Api", name: str, agent: Pod | None, ledger: NodeDevice
         raise  # all agents are asked with the same rights
     except ApiError as error:
         return NodeNow(name, silent=f"its agent {agent.metadata.name} doesn't answer: {error}")
-    return NodeNow(name, usage.time, devices=[_with_holders(device, device_states(ledger)) for device in usage.devices])
+    devices = [_with_holders(device, device_states(ledger)) for device in usage.devices]
+    return NodeNow(name, usage.time, devices=devices, turns=usage.turns)
 
 
 def _with_holders(usage: DeviceUsage, states: Iterable[DeviceState]) -> DeviceNow:
@@ -99,4 +105,6 @@ def _with_holders(usage: DeviceUsage, states: Iterable[DeviceState]) -> DeviceNo
     number = (usage.resource, usage.index)
     state = next((each for each in seen if (each.device.resource, each.device.index) == number), None)
     groups = [state.group] if state and state.group else []
-    return DeviceNow(**structs.asdict(usage), groups=groups, unhealthy=state.unhealthy if state else "")
+    shares = parts(state) if state else []
+    unhealthy = state.unhealthy if state else ""
+    return DeviceNow(**structs.asdict(usage), groups=groups, parts=shares, unhealthy=unhealthy)

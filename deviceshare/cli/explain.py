@@ -11,6 +11,8 @@ from deviceshare.cli import cluster
 from deviceshare.cli.folding import folded
 from deviceshare.cli.output import JSON, TABLE, YAML, Cell, Part, Row, answer_with, joined, styled, table
 from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, look
+from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
+from deviceshare.domain.answers.device_verdicts import DeviceVerdict
 from deviceshare.domain.answers.explanation import Explanation, explain_group, explain_pod
 from deviceshare.domain.answers.verdicts import NodeVerdict
 from deviceshare.domain.objects.devices import described
@@ -18,6 +20,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
+from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODES, PODS
 from deviceshare.loops.ports import NotFound
 
@@ -56,7 +59,7 @@ def _how(command: Callable[..., Any]) -> Callable[..., Any]:
     epilog="""\b
 Examples:
   deviceshare explain group team-a         what it waits for, node by node; or what it has and why
-  deviceshare explain pod default/trainer
+  deviceshare explain pod default/trainer  where its share would fit, device by device; or what it has
   deviceshare explain group team-a -d      every node and every device
 \b
 Exit codes: 0 explained, 1 failed or not found, 2 wrong flags.""",
@@ -140,20 +143,37 @@ def _rows(node: NodeVerdict, *, details: bool) -> Iterator[Row]:
     yield node.node, "", _verdict(node), ""
     if not details and not (node.why and node.why.kind is ReasonKind.TOO_FULL):
         return  # devices are listed only where a lack of them is the obstacle
-    alike: dict[tuple[str, str, str], list[int]] = {}
+    alike: dict[tuple[str, str, str], list[DeviceVerdict]] = {}
     for device in node.devices:
-        alike.setdefault((device.resource, device.reason, device.cure), []).append(device.index)
-    for (resource, reason, cure), indices in alike.items():
-        yield "", f"{resource} {','.join(map(str, indices))}", reason or styled("free", "green"), cure
+        alike.setdefault((device.resource, str(_state(device, details=details)), device.cure), []).append(device)
+    for (resource, _, cure), devices in alike.items():
+        yield (
+            "",
+            f"{resource} {','.join(str(device.index) for device in devices)}",
+            _state(devices[0], details=details),
+            cure,
+        )
+
+
+def _state(device: DeviceVerdict, *, details: bool) -> Cell:
+    """Why it can't be had or how much of it is free, and who has the rest."""
+    has = (
+        f" ({listed(map(str, device.parts), most=0 if details else SHOWN_PODS)})"
+        if device.free and device.parts
+        else ""
+    )
+    if device.reason:
+        return f"{device.reason}{has}"
+    return styled(f"{device.free} free{has}" if device.free else "free", "green")
 
 
 def _verdict(node: NodeVerdict) -> Cell:
     if not node.fits:
         return styled(node.reason, "yellow")
-    held = described(node.would_get)
+    held = parts_text(node.shares) if node.shares else described(node.would_get)
     why = f", {node.why_these}" if node.why_these else ""
-    fits = styled(f"fits, scores {node.score} of 10", "green")
-    return joined(fits, f"; would get {held}{why}" if held else "")
+    score = "fits" if node.score is None else f"fits, scores {node.score} of 10"
+    return joined(styled(score, "green"), f"; would get {held}{why}" if held else "")
 
 
 def _summary(rest: list[NodeVerdict]) -> str:

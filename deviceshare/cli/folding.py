@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from deviceshare.cli.output import Part, Row, styled, table
+from deviceshare.domain.wording import counted
 
 T = TypeVar("T")
 
@@ -42,11 +43,6 @@ def folded(
     detail = summary(rest)
     count = counted(len(rest), f"more {noun}")
     return [made, styled(f"and {count}{f' ({detail})' if detail else ''}; all: -d", "dim")]
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def natural(name: str) -> list[Any]:

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
-from deviceshare.cli.folding import SHOWN, counted, folded, natural
+from deviceshare.cli.folding import SHOWN, folded, natural
 from deviceshare.cli.output import Cell, Part, Row, group_name, joined, spaced, styled
 from deviceshare.cli.troubles import Trouble, troubles
+from deviceshare.domain.answers.device_parts import PodPart, gib
 from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, WaitingPod
+from deviceshare.domain.objects.shares import WHOLE
 from deviceshare.domain.placement.device_state import Use
-from deviceshare.domain.wording import listed
+from deviceshare.domain.wording import counted, listed
 
 Section = list[Part]
 
@@ -66,23 +68,41 @@ def _state(node: NodeView) -> str:
         return TROUBLED
     if all(count.allocated == 0 for count in node.counts):
         return IDLE
-    return FULL if all(count.free == 0 for count in node.counts) else PARTLY
+    has_room = any(device.use is Use.SHARED and device.allocated_percent < WHOLE for device in node.devices)
+    return FULL if all(count.free == 0 for count in node.counts) and not has_room else PARTLY
 
 
 def _who(node: NodeView, resource: str, devices: list[DeviceView]) -> Cell:
-    """Who has which devices, as `notebooks 0,1  free 2,3`; a device with a `!` is unhealthy or lost."""
+    """Who has which devices, as `notebooks 0,1  shared 2 (11/16 GiB, 68%, 3 pods)  free 3`.
+
+    A device with a `!` is unhealthy or lost.
+    """
     held: dict[tuple[str, str], list[DeviceView]] = {}
     for device in devices:
         held.setdefault((device.group, str(_holder(device))), []).append(device)
-    words = [joined(_holder(mine[0]), " ", joined(*map(_index, mine), between=",")) for mine in held.values()]
+    words = [
+        joined(_holder(mine[0]), " ", joined(*map(_index, mine), between=","), _taken(mine)) for mine in held.values()
+    ]
     if node.obstacle:
         words.append(styled(f"({node.obstacle})", "yellow"))
     elif resource in node.opaque:
-        words.append(
-            styled("(not allocated to groups: pods have some through the device plugin, unknown which)", "yellow")
-        )
+        words.append(styled("(not allocated: pods have some through the device plugin, unknown which)", "yellow"))
     words += [styled(f"({reason})", "yellow") for reason in node.withheld if not node.counts]
     return joined(*words, between="  ") if words else styled("no devices", "yellow")
+
+
+def _taken(devices: list[DeviceView]) -> str:
+    """How much of shared devices is allocated, and to how many pods; of a group's, how many have parts of them."""
+    pods = {part.pod for device in devices for part in device.parts}
+    if not pods:
+        return ""
+    if devices[0].use is not Use.SHARED:
+        return f" ({counted(len(pods), 'pod')} with parts)"
+    percent = sum(device.allocated_percent for device in devices) / len(devices)
+    memory = sum(device.memory_mib for device in devices) if all(device.memory_mib for device in devices) else 0
+    allocated = sum(device.allocated_mib for device in devices)
+    amount = f"{gib(allocated)}/{gib(memory)} GiB, " if memory else ""
+    return f" ({amount}{int(percent)}%, {counted(len(pods), 'pod')})"
 
 
 def _index(device: DeviceView) -> Cell:
@@ -93,11 +113,13 @@ def _holder(device: DeviceView) -> Cell:
     if device.group:
         mark = "" if device.use is Use.HELD else f" ({device.use})"
         return joined(group_name(device.group), mark)
-    return styled(*_NOBODYS.get(device.use, (f"pod {device.pod}", "yellow")))
+    words, style = _NOBODYS.get(device.use, (f"pod {device.pod}", "yellow"))
+    return styled(f"{words} for {device.serves}" if device.serves and device.use is Use.FREE else words, style)
 
 
 _NOBODYS: Final = {
     Use.FREE: ("free", "dim"),
+    Use.SHARED: ("shared", "cyan"),
     Use.UNUSABLE: ("unusable", "red"),
     Use.SPLIT: ("split by MIG", "yellow"),
     Use.LEFT: ("device plugin's", "dim"),
@@ -110,15 +132,36 @@ def _devices(picture: Picture, *, wide: bool) -> Section:
         name = node.name
         for device in node.devices:
             hardware = (device.model, _memory(device), device.uuid) if wide else ()
-            by = group_name(device.group) if device.group else device.pod
-            use = f"{device.use}: {device.withheld}" if device.use is Use.WITHHELD else device.use
-            yield name, f"{device.resource} {device.index}", use, by, _health(device), *hardware
+            by = group_name(device.group) if device.group else device.pod or _counted_parts(device)
+            yield name, f"{device.resource} {device.index}", _use(device), by, _health(device), *hardware
             name = ""
+            for part in device.parts:
+                yield "", "", "", _part(part), *("" for _ in (0, *hardware))
         if node.obstacle or node.withheld or not node.devices:
             yield name, "", "", "", styled(node.obstacle or "; ".join(node.withheld) or "no devices", "yellow")
 
     columns = ("NODE", "DEVICE", "USE", "BY", "HEALTH", *(("MODEL", "MEMORY", "UUID") if wide else ()))
     return folded(columns, sorted(picture.nodes, key=lambda node: natural(node.name)), rows, None, "node")
+
+
+def _use(device: DeviceView) -> str:
+    if device.use is Use.WITHHELD:
+        return f"{device.use}: {device.withheld}"
+    if device.use is Use.SHARED:
+        amount = f"{gib(device.allocated_mib)}/{gib(device.memory_mib)} GiB, " if device.memory_mib else ""
+        return f"{device.use} ({amount}{int(device.allocated_percent)}%)"
+    return f"{device.use} for {device.serves}" if device.serves and device.use is Use.FREE else device.use
+
+
+def _counted_parts(device: DeviceView) -> str:
+    """How many pods have parts of it."""
+    return counted(len(device.parts), "pod") if device.parts else ""
+
+
+def _part(part: PodPart) -> Cell:
+    """`team-a/web: 8 GiB`, with its containers where several have some."""
+    by_container = ", ".join(f"{name} {asked}" for name, asked in part.containers.items())
+    return f"  {part.pod}: {part.asked}{f' ({by_container})' if len(part.containers) > 1 else ''}"
 
 
 def _health(device: DeviceView) -> Cell:
@@ -172,7 +215,7 @@ def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
     def rows(line: tuple[tuple[str, str], list[WaitingPod]]) -> Iterator[Row]:
         (group, reason), pods = line
         first = styled(listed((pod.pod for pod in pods), most=1), "yellow")
-        yield first, group_name(group), _age(pods[0].since, now), reason
+        yield first, group_name(group) if group else styled("-", "dim"), _age(pods[0].since, now), reason
 
     columns = ("WAITING", "GROUP", "FOR", "REASON")
     return folded(
@@ -187,11 +230,20 @@ def total(picture: Picture) -> list[Cell]:
     on = f"on {counted(len(picture.nodes), 'node')}"
     lines = [
         f"{count.resource}: {count.allocated}/{count.total} allocated, {count.free} free"
+        + (f", {count.for_shares} free for shares" if count.for_shares else "")
         + (f", {count.unhealthy} unhealthy" if count.unhealthy else "")
-        + f", {on}"
+        + f", {on}{_amount(count)}"
         for count in picture.total
     ]
     return [styled(line, "bold") for line in lines or [f"No devices {on}"]]
+
+
+def _amount(count: Count) -> str:
+    """How much memory is allocated, where pods have parts of devices."""
+    if not count.shared or not count.memory_mib:
+        return ""
+    percent = WHOLE * count.allocated_mib // count.memory_mib
+    return f"; {gib(count.allocated_mib)}/{gib(count.memory_mib)} GiB allocated ({percent}%)"
 
 
 def _age(since: str, now: datetime) -> str:

@@ -103,7 +103,7 @@ _GIVEN: Final = {
 
 
 def wanted(files: Iterable[Path]) -> Wanted:
-    """The groups, and the pods of all workloads that name one; other kinds are ignored.
+    """The groups, and the pods of all workloads that name one or ask for a share; other kinds are ignored.
 
     Raises:
         UnreadableManifest: a file isn't YAML or JSON, or an object in it isn't what its kind says.
@@ -117,7 +117,7 @@ def wanted(files: Iterable[Path]) -> Wanted:
             pods.append(found)
         elif isinstance(found, Workload):
             pods += pods_of(kind, found)
-    return Wanted(list(groups.values()), [_in_namespace(pod) for pod in pods if pod.group])
+    return Wanted(list(groups.values()), [_in_namespace(pod) for pod in pods if pod.wants_devices])
 
 
 def given(file: Path) -> Manifests:

@@ -8,15 +8,19 @@ import click
 from msgspec.structs import replace
 
 from deviceshare.cli import cluster
-from deviceshare.cli.folding import SHOWN, counted, folded
+from deviceshare.cli.folding import SHOWN, folded
 from deviceshare.cli.inspect_view import nodes as nodes_table
 from deviceshare.cli.inspect_view import total
 from deviceshare.cli.manifests import Manifests, Wanted, given, wanted
 from deviceshare.cli.output import JSON, TABLE, YAML, Part, Row, answer_with, group_name, spaced, styled
 from deviceshare.cli.snapshot import ClusterSnapshot, look, snapshot
-from deviceshare.domain.answers.plan import Placement, Plan, Planner
+from deviceshare.domain import contract
+from deviceshare.domain.admission.injection_settings import OTHER_SCHEDULERS
+from deviceshare.domain.answers.device_parts import parts_text
+from deviceshare.domain.answers.plan import PlacedPod, Placement, Plan, Planner
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.workloads import admitted
-from deviceshare.domain.wording import listed
+from deviceshare.domain.wording import counted, listed
 
 WAITS = 3
 """The exit status when something would wait; 1 and 2 are failures in every command."""
@@ -31,7 +35,7 @@ Examples:
   deviceshare plan -f team.yaml                        on the cluster as it is now
   deviceshare plan -f team.yaml --nodes nodes.yaml     without any cluster
   kubectl get nodes,nodedevices -o yaml > nodes.yaml   how to create that file; or in short form:
-    - {name: gpu-1, devices: {nvidia.com/gpu: 8}, labels: {zone: west}}
+    - {name: gpu-1, devices: {nvidia.com/gpu: 8}, labels: {zone: west, nvidia.com/gpu.memory: "16384"}}
 \b
 Exit codes: 0 everything is placed, 1 failed, 2 wrong flags or files, 3 something would wait.""",
 )
@@ -43,15 +47,16 @@ Exit codes: 0 everything is placed, 1 failed, 2 wrong flags or files, 3 somethin
 @click.option("-o", "--output", type=click.Choice([TABLE, JSON, YAML]), default=TABLE, help="For people or programs.")
 @cluster.options
 def plan(target: cluster.Target, files: tuple[Path, ...], nodes: Path | None, output: str, *, details: bool) -> None:
-    """Show which group would land where, with which devices, and which would wait for what.
+    """Show which group or share would land where, with which devices, and which would wait for what.
 
-    Takes SharedDeviceGroups, Pods, Deployments, ReplicaSets, StatefulSets and Jobs; other kinds are ignored.
+    Takes SharedDeviceGroups, Pods, Deployments, ReplicaSets, StatefulSets and Jobs; other kinds are ignored. Manifests
+    of gpushare (aliyun.com/gpu-mem) and MetaGPU (cnvrg.io/metagpu) are taken as the webhook takes them.
     Nothing is written anywhere. Devices, labels and claims are weighed as deviceshare itself does; CPU, memory, taints
     and affinity, which kube-scheduler weighs, are not.
     """
     new = wanted(files)
     if not new.groups and not new.pods:
-        raise click.UsageError("The files hold no SharedDeviceGroup and no pod that names one.")
+        raise click.UsageError("The files hold no SharedDeviceGroup, and no pod that names one or asks for a share.")
     seen = _from(given(nodes)) if nodes else target.ask(look)
     answer = _plan(seen, new)
     answer_with(answer, output, lambda: view(answer, details=details))
@@ -59,9 +64,13 @@ def plan(target: cluster.Target, files: tuple[Path, ...], nodes: Path | None, ou
 
 
 def _from(file: Manifests) -> ClusterSnapshot:
-    grouped = [pod for pod in file.pods if pod.group]
-    others = [pod for pod in file.pods if not pod.group and pod.plugin_resources()]
-    return snapshot(file.nodes, file.ledgers, file.groups, grouped, others)
+    ours = [pod for pod in file.pods if _is_ours(pod)]
+    others = [pod for pod in file.pods if not _is_ours(pod) and pod.plugin_resources()]
+    return snapshot(file.nodes, file.ledgers, file.groups, ours, others)
+
+
+def _is_ours(pod: Pod) -> bool:
+    return bool(pod.group) or contract.GROUP in pod.metadata.labels
 
 
 def _plan(seen: ClusterSnapshot, new: Wanted) -> Plan:
@@ -73,7 +82,8 @@ def _plan(seen: ClusterSnapshot, new: Wanted) -> Plan:
     named = dict.fromkeys(
         [*(group.name for group in new.groups), *(pod.group for pod in new.pods if pod.group in groups)]
     )
-    return Planner(seen.fleet, groups).plan(list(named), [admitted(pod) for pod in new.pods])
+    pods = [admitted(pod, OTHER_SCHEDULERS) for pod in new.pods]
+    return Planner(seen.fleet, groups, seen.pods).plan(list(named), pods)
 
 
 def view(plan: Plan, *, details: bool) -> list[Part]:
@@ -81,6 +91,7 @@ def view(plan: Plan, *, details: bool) -> list[Part]:
     shown = None if details else SHOWN
     sections = [
         _placed(plan, shown),
+        _shares(plan, shown),
         _waiting(plan, shown),
         nodes_table(plan.after, None, wide=False) if details else [],
     ]
@@ -97,12 +108,25 @@ def _placed(plan: Plan, shown: int | None) -> list[Part]:
     return folded(("GROUP", "NODE", "DEVICES", "PODS", "WHY"), placed, rows, shown, "group")
 
 
+def _shares(plan: Plan, shown: int | None) -> list[Part]:
+    def rows(pod: PlacedPod) -> Iterator[Row]:
+        where = _where(pod.equals, already=pod.already, only=bool(pod.group))
+        yield pod.pod, styled(pod.node, "green"), parts_text(pod.shares), group_name(pod.group), where
+
+    return folded(("POD", "NODE", "SHARE", "GROUP", "WHY"), plan.pods, rows, shown, "pod")
+
+
 def _why(placement: Placement) -> str:
-    equals = counted(placement.equals, "other node")
-    where = (
-        "lives there already" if placement.already else f"as good as {equals}" if placement.equals else "the best node"
-    )
+    where = _where(placement.equals, already=placement.already)
     return f"{where}; {placement.why_these}" if placement.why_these else where
+
+
+def _where(equals: int, *, already: bool, only: bool = False) -> str:
+    if already:
+        return "lives there already"
+    if only:
+        return "where its group lives"
+    return f"as good as {counted(equals, 'other node')}" if equals else "the best node"
 
 
 def _waiting(plan: Plan, shown: int | None) -> list[Part]:
@@ -116,6 +140,6 @@ def _waiting(plan: Plan, shown: int | None) -> list[Part]:
 
     def rows(line: tuple[tuple[str, str], list[str]]) -> Iterator[Row]:
         (group, reason), pods = line
-        yield group_name(group), listed(pods, most=1) or "-", styled(reason, "yellow")
+        yield group_name(group) if group else "share", listed(pods, most=1) or "-", styled(reason, "yellow")
 
-    return folded(("WAITING", "PODS", "REASON"), alike.items(), rows, shown, "group")
+    return folded(("WAITING", "PODS", "REASON"), alike.items(), rows, shown, "line")

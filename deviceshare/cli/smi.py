@@ -16,6 +16,7 @@ from deviceshare.cli.usage_table import pod_table
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers.pod_view import PodDeviceView
 from deviceshare.domain.objects.hardware import Part
+from deviceshare.domain.objects.shares import GPU_MEM
 from deviceshare.domain.objects.sighting import Sighting
 from deviceshare.domain.objects.usage import DeviceProcess
 from deviceshare.nvidia import DeviceUse, Driver, NoDriver, NoLibrary, NvmlRefused, read_inventory, read_usage
@@ -43,8 +44,8 @@ Exit codes: 0 shown, 1 this pod has no device or none can be read, 2 wrong flags
 def smi(report: Path | None) -> None:
     """Show the devices of the pod that this runs in, their memory, and the processes on them.
 
-    NVIDIA's only. Needs no access to the cluster. Processes of other pods of the group are shown without a name, or not
-    at all, depending on the driver.
+    NVIDIA's only. Needs no access to the cluster. Processes of other pods on the same devices are shown without a name,
+    or not at all, depending on the driver.
     """
     if report:
         report.write_bytes(msgspec.json.encode(_sighting(os.environ)))
@@ -92,15 +93,15 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
     if value is None:
         raise click.ClickException(
             f"This pod has no device: {vendors.NVIDIA.env} is not set. A pod joins a group by the annotation"
-            f" {contract.GROUP}, set when it is created."
+            f" {contract.GROUP}, or asks for a part of a device by the limit {GPU_MEM}, when it is created."
         )
     raise click.ClickException(_no_device(value or "empty"))
 
 
 def _no_device(value: str) -> str:
     return (
-        f"This pod has no device: {vendors.NVIDIA.env} is {value}. Where it names a group, see what it was"
-        f" given, in its annotation {vendors.NVIDIA.annotation}: kubectl describe pod"
+        f"This pod has no device: {vendors.NVIDIA.env} is {value}. Where it names a group or asks for a share,"
+        f" see what it was given, in its annotations {contract.PREFIX}…: kubectl describe pod"
     )
 
 

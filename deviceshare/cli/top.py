@@ -10,6 +10,7 @@ import click
 from deviceshare.cli import agents, cluster
 from deviceshare.cli.agents import NodeNow
 from deviceshare.cli.output import JSON, TABLE, Part, answer_with, screen, styled
+from deviceshare.cli.turns_table import turns_table
 from deviceshare.cli.usage_table import cluster_table
 from deviceshare.domain import contract
 from deviceshare.loops.ports import Unavailable
@@ -36,7 +37,7 @@ Exit codes: 0 at least one agent answered, 1 none did, 2 wrong flags.""",
 @click.option("--namespace", "-n", default=contract.NAMESPACE, show_default=True, help="Where the agents run.")
 @cluster.options
 def top(node: str, output: str, namespace: str, *, watch: bool, target: cluster.Target) -> None:
-    """Show utilization, memory and processes of devices now, on all shared nodes or on NODE.
+    """Show utilization, memory and processes of devices now, and who has turns, on all shared nodes or on NODE.
 
     The nodes' agents report it, through the API server: this takes the right to get pods/proxy in their namespace.
     """
@@ -81,4 +82,5 @@ def _drawn(nodes: list[NodeNow], trouble: str = "") -> list[Part]:
         lines.append(styled("Agents have to be installed and reachable: see docs/agent.md"))
     if trouble:
         lines.append(styled(trouble, "red"))
-    return [*([cluster_table(answered)] if answered else []), *lines]
+    turns = turns_table(answered, None)
+    return [*([cluster_table(answered)] if answered else []), *(["", *turns] if turns else []), *lines]

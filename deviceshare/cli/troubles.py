@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from deviceshare.domain.answers.device_parts import named
 from deviceshare.domain.answers.picture import DeviceView, NodeView, Picture
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.placement.device_state import Use
@@ -41,6 +42,8 @@ def _broken(node: NodeView, device: DeviceView) -> Trouble:
     since = f" (since {device.since})" if device.since else ""
     recover = f"deviceshare recover {node.name} {device.index}"
     repair = f"repair it, then {recover}" if device.unhealthy else "repair the node"
+    if device.use is Use.SHARED:
+        repair = f"recreate {named([part.pod for part in device.parts])}; {repair}"
     cure = f"deviceshare rebind {device.group}; {repair}" if device.use is Use.HELD else repair
     return Trouble(_name(node, device), what + lost + since, cure)
 
@@ -49,7 +52,8 @@ def _trespasses(node: NodeView, device: DeviceView) -> Iterable[Trouble]:
     for each in device.trespasses:
         whose = f"of pod {each.pod}" if each.pod else "outside of any pod"
         cure = f"kubectl delete pod -n {each.pod.replace('/', ' ')}" if each.pod else f"end it on {node.name}"
-        whom = f"; group {device.group} holds it" if device.group else ""
+        pods = f"; {named([part.pod for part in device.parts])} share it" if device.use is Use.SHARED else ""
+        whom = f"; group {device.group} holds it" if device.group else pods
         yield Trouble(_name(node, device), f"process {quoted(each.process)} {whose} uses it{whom}", cure)
 
 

@@ -192,8 +192,9 @@ class TurnClient:
             if not _runs(self._process.pid):
                 return
             self._signal(number, group=True)
-            until = _now() + KILL
-            while _runs(self._process.pid) and _now() < until:
+            for _ in range(int(KILL / _LOOK_SECONDS)):
+                if not _runs(self._process.pid):
+                    return
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _release(self, session: aiohttp.ClientSession) -> None:

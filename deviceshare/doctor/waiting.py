@@ -9,8 +9,9 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.placement.barred_pods import barred
+from deviceshare.domain.placement.barred_pods import barred, ruled_out
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Cluster
 
@@ -39,6 +40,10 @@ def judge(
     alike: dict[Reason, list[str]] = {}
     for group in groups:
         for each in barred(fleet, group, [pod for pod in pods if pod.group == group.name]):
+            alike.setdefault(each.reason, []).append(each.pod.metadata.key)
+    for pod in pods:
+        request = request_of(pod, None) if not pod.group else None
+        for each in ruled_out(fleet, request, [pod]) if request else ():
             alike.setdefault(each.reason, []).append(each.pod.metadata.key)
     return [
         Finding(WARNING, f"{listed(pods)} can't be bound: {reason.text}", reason.cure) for reason, pods in alike.items()

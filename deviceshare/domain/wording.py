@@ -1,4 +1,4 @@
-"""Lists of words in a sentence: `a, b and c`."""
+"""Lists and numbers of things in a sentence: `a, b and c`, `2 nodes`."""
 
 from collections.abc import Iterable
 
@@ -9,3 +9,8 @@ def listed(words: Iterable[str], *, most: int = 0, link: str = "and") -> str:
     if 0 < most < len(shown):
         shown = [*shown[:most], f"{len(shown) - most} more"]
     return f" {link} ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -97,6 +97,8 @@ class Process:
         self._metrics.watch_cluster(
             lambda: census.count_devices(self._fleet), lambda: census.count_groups(mirrors.groups.values())
         )
+        self._metrics.watch_memory(lambda: census.device_memory(self._fleet))
+        self._metrics.watch_waiting(lambda: census.count_waiting(mirrors.pods.values()))
         self._metrics.watch_unreadable(lambda: count_unreadable(mirrors.by_name.values()))
 
     async def run(self, stopping: asyncio.Event) -> int:
@@ -217,6 +219,7 @@ class Process:
             settings.agent_identity,
             bypasses=settings.bypasses,
             injection=settings.injection,
+            largest=self._fleet.largest,
         )
         return Server(
             "webhook",

@@ -227,6 +227,42 @@ def test_no_name_can_turn_into_markup(open_page: Open) -> None:
     expect(page).to_have_title("deviceshare")
 
 
+def test_the_parts_of_a_device_are_drawn_and_named(open_page: Open) -> None:
+    """A segment for each pod, as wide as its part, and the rest; a waiting pod says what it asks for and why."""
+    parts = [{"pod": "ns/a", "asked": "8 GiB", "percent": 50.0}, {"pod": "ns/b", "asked": "25%", "percent": 25.0}]
+    tile = {"use": "shared", "memoryMib": 16384, "allocatedMib": 12288, "allocatedPercent": 75.0, "parts": parts}
+    many = {
+        "use": "shared",
+        "allocatedPercent": 60.0,
+        "parts": [{"pod": f"ns/p{n}", "percent": 1.0} for n in range(60)],
+    }
+    reserved = {**FREE, "serves": "shares"}
+    why = {"kind": "Waiting", "text": "waiting for 8 GiB of a GPU", "details": ["n1: at most 4 of 16 GiB of one free"]}
+    waiting = {"pod": "ns/w", "group": "", "share": "8 GiB of a GPU", "since": "", "reason": "why", "why": why}
+    page = open_page(a_state(a_node("n1", tile, many, reserved), waiting=(waiting,)))
+    shared, crowded, free = devices(page, "n1").all()
+    expect(shared).to_contain_text(
+        "NVIDIA GPU 0: 2 pods with parts of it, 12/16 GiB allocated; ns/a has 8 GiB; ns/b has 25%; 16 GiB"
+    )
+    expect(crowded).to_contain_text("60 pods with parts of it, 60% allocated")
+    expect(crowded).to_contain_text("and 48 more pods")
+    expect(free).to_contain_text("free for shares")
+    widths = shared.locator(".parts i").evaluate_all(
+        "pieces => pieces.map((each) => each.getBoundingClientRect().width)"
+    )
+    assert widths[0] == pytest.approx(2 * widths[1], rel=0.1) and widths[1] == pytest.approx(widths[2], rel=0.1)
+    open_end = crowded.locator(".parts .open").evaluate("piece => piece.getBoundingClientRect().width")
+    whole = crowded.locator(".parts").evaluate("bar => bar.getBoundingClientRect().width")
+    assert open_end == pytest.approx(0.4 * whole, rel=0.1)
+    entry = page.get_by_role("list", name="Waiting pods").get_by_role("listitem").first
+    expect(entry).to_contain_text("8 GiB of a GPU")
+    expect(entry).to_contain_text("n1: at most 4 of 16 GiB of one free")
+    page.get_by_role("searchbox").fill("ns/b")
+    expect(devices(page, "n1")).to_have_count(3)
+    page.get_by_role("searchbox").fill("ns/nobody")
+    expect(devices(page, "n1")).to_have_count(0)
+
+
 def test_every_trouble_is_marked_by_more_than_colour(open_page: Open) -> None:
     """With a sign on the tile, and in words."""
     trespass = [{"resource": GPU, "index": 2, "process": "miner"}]

@@ -131,7 +131,7 @@ class Rig:
                 found["shells"].append(pid)
             elif self.kind == "deviceshare" and f"\0{client.pid}\0".encode() in line:
                 continue
-            elif (self.kind == "deviceshare" and _parent(process) == client.pid) or pid == client.pid:
+            elif pid == client.pid or (self.kind == "deviceshare" and _parent(process) == client.pid):
                 found["cmd"].append(pid)
             elif line.startswith(b"sh\0-s\0") and line == self._line(client):
                 found["shells"].append(pid)

@@ -13,7 +13,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceshare import __version__, telemetry
-from deviceshare.domain.answers.census import DeviceCount
+from deviceshare.domain.answers.census import DeviceCount, DeviceMemory
+from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.telemetry import Metrics
 
@@ -223,3 +224,15 @@ def test_objects_that_cannot_be_read_are_counted_by_kind() -> None:
     assert 'deviceshare_unreadable_objects{kind="Node"} 0.0' in text
     counts["Pod"] = 0
     assert 'deviceshare_unreadable_objects{kind="Pod"} 0.0' in generate_latest(metrics.registry).decode()
+
+
+def test_memory_is_told_in_bytes_by_device() -> None:
+    """With the labels of the agents' metrics, so that the two can be joined."""
+    metrics = Metrics()
+    metrics.watch_memory(lambda: [DeviceMemory("n1", Device("nvidia.com/gpu", 1, "GPU-1"), 16384, 8192)])
+    metrics.watch_waiting(lambda: {"share": 3})
+    labels = (("index", "1"), ("node", "n1"), ("resource", "nvidia.com/gpu"), ("uuid", "GPU-1"))
+    seen = samples(metrics)
+    assert seen["deviceshare_device_memory_capacity_bytes", labels] == 16 << 30
+    assert seen["deviceshare_device_memory_allocated_bytes", labels] == 8 << 30
+    assert seen["deviceshare_waiting_pods", (("wants", "share"),)] == 3

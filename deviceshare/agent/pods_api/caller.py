@@ -17,6 +17,7 @@ from msgspec import Struct
 from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.requests import Holder
+from deviceshare.domain.objects.shares import GPU_MEM
 from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.pod_addresses import NODES_OWN, SHARED, Whose, whose
 from deviceshare.loops.agent.ports import NodePod
@@ -146,10 +147,14 @@ class Callers:
         # A static pod was never bound, so it has nothing, whatever its mirror pod says.
         uid = "" if pod.mirrored else self._node.holder_uid(pod)
         if not uid:  # No binding follows for a pod that has an address.
-            raise Unrecognized(_NO_DEVICES.format(pod=pod.metadata.key, group=contract.GROUP), final=True)
+            text = _NO_DEVICES.format(pod=pod.metadata.key, group=contract.GROUP, share=GPU_MEM)
+            raise Unrecognized(text, final=True)
         claim = ledger.claims.get(uid) if ledger else None
+        if claim and claim.shares and uid != pod.metadata.uid:
+            claim = None  # Shares are of one pod, and never another's, whatever that one says.
         if ledger is None or claim is None:
-            raise Unrecognized(_NO_CLAIM.format(pod=pod.metadata.key, node=self._node.name))
+            text = _NO_SHARE if uid == pod.metadata.uid else _NO_CLAIM
+            raise Unrecognized(text.format(pod=pod.metadata.key, node=self._node.name))
         return Caller(pod, claim.holder(uid), ledger)
 
     def _wake(self) -> None:
@@ -166,11 +171,14 @@ def peer(request: web.Request) -> str:
 
 _NO_DEVICES: Final = (
     "pod {pod} has no devices of deviceshare. A pod joins a SharedDeviceGroup by the annotation {group}, set when it is"
-    " created (kubectl get sdg)"
+    " created (kubectl get sdg), and has a part of a device by a limit such as {share}"
 )
 _NO_CLAIM: Final = (
     "pod {pod} has devices by its annotations, but its group holds none on node {node}. See why: kubectl describe ndev"
     " {node}"
+)
+_NO_SHARE: Final = (
+    "pod {pod} has a share by its annotations, but none on node {node}. See why: kubectl describe ndev {node}"
 )
 
 

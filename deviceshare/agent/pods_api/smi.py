@@ -13,6 +13,7 @@ from deviceshare.domain.answers.pod_devices import pod_devices
 from deviceshare.domain.answers.pod_view import PodView, pod_view
 from deviceshare.domain.answers.usage_rows import POD_COLUMNS, pod_lines, pod_rows
 from deviceshare.domain.objects.printable import printable
+from deviceshare.domain.objects.requests import GROUP
 from deviceshare.domain.objects.usage import Usage
 from deviceshare.loops.agent.own_node import OwnNode
 
@@ -38,7 +39,9 @@ def smi_endpoint(node: OwnNode, callers: Callers, usage: Callable[[], Usage]) ->
 
 
 def _mates(node: OwnNode, caller: Caller) -> list[str]:
-    """The other pods that have devices of the caller's holder."""
+    """The other pods that have devices of the caller's group; a pod with shares of its own has none."""
+    if caller.holder.kind != GROUP:
+        return []
     return [
         pod.metadata.key
         for pod in node.pods.values()

@@ -84,9 +84,12 @@ class TurnsApi:
 
 
 def _arena(caller: Caller) -> ArenaName:
-    arena = arena_of(caller.ledger.claims, caller.holder.uid)
+    arena = arena_of(caller.ledger, caller.holder.uid)
     if arena is None:
-        raise web.HTTPForbidden(text=f"pod {caller.key} shares no devices, so there is nobody to take turns with")
+        several = "has parts of several devices, and pods with shares take turns on one"
+        alone = "shares no devices, so there is nobody to take turns with"
+        reason = several if caller.holder.uid in caller.ledger.claims else alone
+        raise web.HTTPForbidden(text=f"pod {caller.key} {reason}")
     return arena
 
 

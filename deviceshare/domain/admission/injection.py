@@ -17,7 +17,7 @@ from deviceshare.domain.admission.agent_variables import with_agent
 from deviceshare.domain.admission.concern import concerns, is_ours_alone, metadata_fault
 from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, add
 from deviceshare.domain.admission.injection_settings import GROW, InjectionSettings
-from deviceshare.domain.admission.share_injection import GROWTH, ShareOf, shares_of
+from deviceshare.domain.admission.share_injection import GROWTH, ShareOf, shares_of, unknown_to_us
 from deviceshare.domain.admission.variables import Reference, Setting, with_variables
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.shares import ShareRequest
@@ -62,6 +62,7 @@ def inject(
         patch.append(add("/spec/schedulerName", contract.SCHEDULER_NAME))
     _set_runtime_class(pod.spec, settings.runtime_class, patch, warnings)
     shares = shares_of(pod.spec, share)
+    warnings += unknown_to_us(pod) if shares else ()
     for field, containers in pod.spec.lists():
         asking = {} if field == "ephemeralContainers" else shares
         _inject_all(field, containers, patch, warnings, settings, in_group=bool(name), shares=asking)

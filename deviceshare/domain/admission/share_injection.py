@@ -8,11 +8,20 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from deviceshare.domain import vendors
-from deviceshare.domain.admission.drafts import DraftContainer, DraftSpec
+from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec
 from deviceshare.domain.admission.variables import Reference, Setting, late
 from deviceshare.domain.objects import container_keys
 from deviceshare.domain.objects.quantities import is_some
-from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, DIALECTS, INIT, METAGPU, MIB_PER_GIB, Need, ShareRequest
+from deviceshare.domain.objects.shares import (
+    ALIYUN_GPU_MEM,
+    DIALECTS,
+    GPU_PERCENT,
+    INIT,
+    METAGPU,
+    MIB_PER_GIB,
+    Need,
+    ShareRequest,
+)
 
 MEMORY_LIMIT: Final = "DEVICESHARE_MEMORY_LIMIT_MIB"
 PERCENT: Final = "DEVICESHARE_PERCENT"
@@ -27,6 +36,10 @@ PYTORCH_OTHERS: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """Earlier names of the same, which win. Under them PyTorch before 2.10 fails on the fraction; under the new name it
 ignores it."""
 GROWTH: Final = Setting("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+
+_SEVERAL: Final = "aliyun.com/gpu-count"
+"""As a pod's label: on how many devices its memory is wanted, in equal parts."""
+_CORES: Final = "aliyun.com/gpu-core.percentage"
 
 
 class ShareOf(NamedTuple):
@@ -66,6 +79,22 @@ class ShareOf(NamedTuple):
             yield Setting("ALIYUN_COM_GPU_MEM_CONTAINER", str(own // MIB_PER_GIB))
         if framework_limits:
             yield GROWTH
+
+
+def unknown_to_us(pod: Draft) -> Iterator[str]:
+    """Warnings of what else a manifest written for gpushare may ask for, which isn't served."""
+    if pod.metadata.labels and _SEVERAL in pod.metadata.labels:
+        yield (
+            f"metadata.labels[{_SEVERAL}] has no meaning to deviceshare: a container's share is of one device; ask for"
+            f" several whole ones by {GPU_PERCENT}, or in several containers"
+        )
+    for field, containers in pod.spec.lists():
+        for position, container in enumerate(containers or ()):
+            if is_some(container.limits.get(_CORES)):
+                yield (
+                    f"spec.{field}[{position}].resources.limits[{_CORES}]: computing time isn't divided, and no node"
+                    " has this resource, so the pod will not be scheduled: leave it out"
+                )
 
 
 def shares_of(spec: DraftSpec, request: ShareRequest) -> dict[str, ShareOf]:

@@ -1,10 +1,13 @@
-"""Numbers of devices and groups, for metrics."""
+"""Numbers of devices, groups and waiting pods, for metrics."""
 
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from deviceshare.domain.answers.device_parts import allocated
+from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import PENDING, Group
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.domain.placement.fleet import Fleet
 
@@ -25,6 +28,30 @@ def count_devices(fleet: Fleet) -> Iterable[DeviceCount]:
         found = Counter((each.device.resource, each.use, each.health) for each in fleet.states(name))
         for (resource, use, health), number in sorted(found.items()):
             yield DeviceCount(name, resource, use, health, number)
+
+
+class DeviceMemory(NamedTuple):
+    """The memory of one device, in MiB, and how much of it is allocated."""
+
+    node: str
+    device: Device
+    capacity: int
+    allocated: int
+
+
+def device_memory(fleet: Fleet) -> Iterable[DeviceMemory]:
+    """Every device that a node has and of which the memory is known."""
+    for name in fleet.names():
+        for state in fleet.states(name):
+            if state.memory_mib and not state.lost:
+                yield DeviceMemory(name, state.device, state.memory_mib, allocated(state).memory_mib)
+
+
+def count_waiting(pods: Iterable[Pod]) -> dict[str, int]:
+    """Pods without a node that a scheduler may try, by what they want."""
+    waiting = [pod for pod in pods if pod.pending and not pod.gates]
+    shares = sum(not pod.group for pod in waiting)
+    return {"group": len(waiting) - shares, "share": shares}
 
 
 def count_groups(groups: Iterable[Group]) -> dict[str, int]:

@@ -1,56 +1,39 @@
 """The picture's drawing: views of nodes, groups and waiting pods from a fleet."""
 
 from collections.abc import Iterable
-from functools import cache
 
 from msgspec.structs import astuple
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, WaitingPod
-from deviceshare.domain.answers.waiting import scheduler_said, unusable, why_members_wait
+from deviceshare.domain.answers.device_parts import allocated, parts
+from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture
+from deviceshare.domain.answers.waiting import unusable
+from deviceshare.domain.answers.waiting_pods import waiting_pods
 from deviceshare.domain.objects.groups import PENDING, Group
 from deviceshare.domain.objects.hardware import Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.domain.placement.blind_spots import unreadable
-from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState
+from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState, Use
 from deviceshare.domain.placement.device_states import by_resource
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import opaque_reason, pod_obstacle, withheld_reason
+from deviceshare.domain.placement.join_obstacles import opaque_reason, withheld_reason
 
 
 def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
-    """The whole picture; `pods` are those that name a group."""
+    """The whole picture; `pods` are those that name a group or ask for a share."""
     by_name, pods = {group.name: group for group in groups}, list(pods)
     members: dict[str, list[Pod]] = {}
     for pod in pods:
         members.setdefault(pod.group, []).append(pod)
     bound = {name: group_status.bound(group, fleet, members.get(name, [])) for name, group in by_name.items()}
-    # Of a hundred waiting pods, most wait for the same.
-    why = cache(lambda name, said: why_members_wait(fleet, by_name[name], said, bound[name]))
-    vain = {
-        each.pod.metadata.key: each.reason
-        for name, group in by_name.items()
-        for each in barred(fleet, group, members.get(name, []))
-    }
-
-    def waiting(pod: Pod) -> WaitingPod:
-        key, group = pod.metadata.key, by_name.get(pod.group)
-        reason = pod_obstacle(pod, group) or vain.get(key) or why(pod.group, scheduler_said(pod))
-        since = pod.metadata.creation_timestamp or ""
-        return WaitingPod(key, pod.group or pod.left_out, since, str(reason), reason)
-
     nodes = [view_of(fleet, name) for name in fleet.names()]
     return Picture(
         nodes=nodes,
         groups=[_group(fleet, by_name[name], members.get(name, []), bound[name]) for name in sorted(by_name)],
-        waiting=sorted(
-            (waiting(pod) for mine in members.values() for pod in mine if pod.pending),
-            key=lambda each: (each.since, each.pod),
-        ),
+        waiting=waiting_pods(fleet, by_name, bound, pods),
         total=_sum(count for node in nodes for count in node.counts),
         unreadable=[
             *unreadable(contract.GROUP_KIND, (group.metadata for group in by_name.values())),
@@ -84,29 +67,42 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
     obstacle, opaque = unusable(fleet, name), fleet.opaque(name)
     withheld = [each for each in ledger.status.withheld if not each.devices]
     reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(opaque))
+    node, devices = fleet.node(name), [_device(state, ledger.hardware.trespasses) for state in states]
     return NodeView(
         name=name,
+        address=node.address if node else "",
         obstacle=str(obstacle or ""),
         opaque=sorted(opaque),
         withheld=[str(each) for each in withheld],
         reasons=[reason for reason in reasons if reason],
         driver=ledger.hardware.driver,
         counts=[
-            Count(
-                resource,
-                total=sum(not each.lost for each in mine),
-                allocated=sum(not each.lost and each.use in ALLOCATED for each in mine),
-                free=0 if obstacle or resource in opaque else sum(each.free for each in mine),
-                unhealthy=sum(not each.health.sound for each in mine),
-            )
+            _count(resource, mine, devices, barred=bool(obstacle) or resource in opaque)
             for resource, mine in by_resource(states).items()
         ],
-        devices=[_device(state, ledger.hardware.trespasses) for state in states],
+        devices=devices,
+    )
+
+
+def _count(resource: str, states: list[DeviceState], devices: list[DeviceView], *, barred: bool) -> Count:
+    there = [each for each in states if not each.lost]
+    known = [each for each in devices if each.resource == resource and not each.lost]
+    return Count(
+        resource,
+        total=len(there),
+        allocated=sum(each.use in ALLOCATED for each in there),
+        free=0 if barred else sum(each.free for each in there),
+        unhealthy=sum(not each.health.sound for each in states),
+        shared=sum(each.use is Use.SHARED for each in there),
+        for_shares=0 if barred else sum(each.use is Use.FREE and not each.free for each in there),
+        memory_mib=sum(each.memory_mib for each in known),
+        allocated_mib=sum(each.allocated_mib for each in known),
     )
 
 
 def _device(state: DeviceState, trespasses: Iterable[Trespass]) -> DeviceView:
     device, number, part = state.device, (state.device.resource, state.device.index), state.part
+    taken = allocated(state)
     return DeviceView(
         *number,
         use=state.use,
@@ -116,7 +112,11 @@ def _device(state: DeviceState, trespasses: Iterable[Trespass]) -> DeviceView:
         uuid=device.uuid,
         watched=part is not None,
         model=part.model if part else "",
-        memory_mib=part.memory_mib if part else 0,
+        memory_mib=state.memory_mib,
+        allocated_mib=taken.memory_mib,
+        allocated_percent=taken.percent or 0,
+        parts=parts(state),
+        serves=state.serves,
         withheld=state.withheld,
         health=state.health,
         unhealthy=state.unhealthy,

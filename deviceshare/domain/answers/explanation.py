@@ -10,15 +10,18 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers import group_status
+from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.answers.verdicts import NodeVerdict, verdicts
 from deviceshare.domain.answers.waiting import scheduler_said, why_a_pod_waits
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, in_gib
 from deviceshare.domain.placement import topology
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import behind_gates, left_out, pod_obstacle
+from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, left_out, pod_obstacle, request_of
 from deviceshare.domain.wording import listed
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
@@ -46,8 +49,8 @@ def explain_group(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node 
     subject, message = f"group {group.name}", messages[group_status.IS_BOUND]
     hidden = {_HIDDEN: group.metadata.fault}
     if not group.node:
-        nodes = verdicts(fleet, group)
-        facts = {**_outlook(group, nodes), **_too_much(fleet, group), **_waiting(pods), **hidden}
+        nodes = verdicts(fleet, group.request, invalid(group))
+        facts = {**_outlook(group.request, nodes), **_too_much(fleet, group), **_waiting(pods), **hidden}
         return Explanation(subject, message, _known(facts), nodes)
     facts = {
         **hidden,
@@ -69,8 +72,8 @@ def _pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], hom
     subject = f"pod {pod.metadata.key}"
     if pod.left_out:
         return Explanation(subject, str(left_out(pod)))
-    if not pod.group:
-        return Explanation(subject, _groupless(pod))
+    if not pod.wants_devices:
+        return Explanation(subject, _wants_nothing(pod))
     if pod.finished:
         return Explanation(subject, f"it has ended ({pod.status.phase}) and uses no device any more")
     if pod.ending:
@@ -80,6 +83,7 @@ def _pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], hom
     if pod.pending:
         return _pending(fleet, pod, group, pods, home)
     facts = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in vendors.VENDORS}
+    facts |= _containers(pod)
     if group is not None and group.uid == pod.holder_uid:
         facts |= explain_group(fleet, group, pods, home).facts
     return Explanation(subject, _bound(pod, group), facts)
@@ -88,15 +92,21 @@ def _pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], hom
 def _pending(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
     subject, said = f"pod {pod.metadata.key}", scheduler_said(pod)
     bound = group_status.bound(group, fleet, pods) if group else None
-    reason = why_a_pod_waits(fleet, pod, group, bound)
-    if group is None or pod_obstacle(pod, group):
+    reason, request = why_a_pod_waits(fleet, pod, group, bound), request_of(pod, group)
+    if request is None or pod_obstacle(pod, group):
         return Explanation(subject, str(reason))
-    rest = explain_group(fleet, group, pods, home)
-    facts = {"group": group.name if reason == bound else f"{group.name}: {bound}"}
-    facts |= {name: fact for name, fact in rest.facts.items() if name in _SHARED_FACTS}
+    if group is None:
+        nodes = verdicts(fleet, request)
+        facts = _outlook(request, nodes) | _too_large(fleet, request)
+    else:
+        rest = explain_group(fleet, group, pods, home)
+        facts = {"group": group.name if reason == bound else f"{group.name}: {bound}"}
+        facts |= {name: fact for name, fact in rest.facts.items() if name in _SHARED_FACTS}
+        nodes = verdicts(fleet, request, invalid(group)) if request.share else rest.nodes
+        facts |= _outlook(request, nodes) if request.share else {}
     if said and said != reason:
         facts["kube-scheduler"] = said.text
-    return Explanation(subject, str(reason), facts, rest.nodes)
+    return Explanation(subject, str(reason), facts, nodes)
 
 
 def _known(facts: dict[str, str]) -> dict[str, str]:
@@ -116,17 +126,16 @@ def _held(fleet: Fleet, group: Group) -> dict[str, str]:
     }
 
 
-def _outlook(group: Group, nodes: list[NodeVerdict]) -> dict[str, str]:
-    """Where a group that is bound nowhere would go, if it could."""
+def _outlook(request: Request, nodes: list[NodeVerdict]) -> dict[str, str]:
+    """Where what is bound nowhere would go, if it could."""
     if not nodes or not nodes[0].fits:
         return {}
     best = nodes[0]
     equals = sum(each.score == best.score for each in nodes if each.fits) - 1
     others = f", like {equals} other{'s' * (equals > 1)}" if equals else ""
-    strategy = group.spec.scheduling_strategy
-    facts = {"would go to": f"{best.node}: scores {best.score} of 10 for {strategy}{others}"}
+    facts = {"would go to": f"{best.node}: scores {best.score} of 10 for {request.strategy}{others}"}
     if best.would_get:
-        held = described(best.would_get)
+        held = parts_text(best.shares) if best.shares else described(best.would_get)
         facts["would get"] = f"{held}, {best.why_these}" if best.why_these else held
     return facts
 
@@ -139,6 +148,21 @@ def _too_much(fleet: Fleet, group: Group) -> dict[str, str]:
         if ledgers and count > most:
             return {"in vain": f"no shared node has more than {most} {resource}: ask for fewer, or add a larger node"}
     return {}
+
+
+def _too_large(fleet: Fleet, request: Request) -> dict[str, str]:
+    """Whether the share needs more memory of a device than any has."""
+    most = fleet.largest(request.share.of)
+    if most and max((need.memory_mib for need in request.share.needs), default=0) > most:
+        text = f"no device of a shared node has more than {in_gib(most)}: ask for less, or add a node with larger ones"
+        return {"in vain": text}
+    return {}
+
+
+def _containers(pod: Pod) -> dict[str, str]:
+    """What each container has: `8 GiB of nvidia.com/gpu 0`."""
+    names = dict.fromkeys(share.container for share in pod.shares)
+    return {f"container {name}": parts_text(share for share in pod.shares if share.container == name) for name in names}
 
 
 def _waiting(pods: Collection[Pod]) -> dict[str, str]:
@@ -156,8 +180,9 @@ def _named(pods: Collection[Pod]) -> str:
     return listed(sorted(pod.metadata.key for pod in pods), most=3)
 
 
-def _groupless(pod: Pod) -> str:
-    text = f"it names no group; a pod joins one with the annotation {contract.GROUP}: NAME"
+def _wants_nothing(pod: Pod) -> str:
+    text = f"it names no group and asks for no share; a pod joins a group with the annotation {contract.GROUP}: NAME"
+    text += f", and asks for a part of a device with the limit {GPU_MEM} or {GPU_PERCENT}"
     plugin = sorted(pod.plugin_resources())
     return f"{text}. It asks the vendor's device plugin for {listed(plugin)}" if plugin else text
 
@@ -165,9 +190,13 @@ def _groupless(pod: Pod) -> str:
 def _bound(pod: Pod, group: Group | None) -> str:
     if pod.impostor:
         return "it got a binding that was meant for an earlier pod of its name, and is deleted for that"
-    held = f"it is on node {pod.node} with {described(pod.devices)} of group {pod.group}"
     if not pod.devices:
         return f"it is on node {pod.node} without devices, since deviceshare did not bind it: delete and recreate it"
+    if not pod.group:
+        return f"it is on node {pod.node} with {parts_text(pod.shares)}"
+    held = f"it is on node {pod.node} with {described(pod.devices)} of group {pod.group}"
+    if pod.shares:
+        held = f"it is on node {pod.node} with {parts_text(pod.shares)} of the devices of group {pod.group}"
     if group is None:
         return f"{held}, which is gone: nobody else gets the devices while the pod lives"
     if group.uid != pod.holder_uid:

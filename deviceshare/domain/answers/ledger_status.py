@@ -8,9 +8,12 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices, Patch, as_json
+from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, Patch, as_json
+from deviceshare.domain.objects.shares import WHOLE, in_gib
 from deviceshare.domain.placement.device_state import DeviceState, Health, Use
 from deviceshare.domain.placement.device_states import by_resource, device_states, numbers
+from deviceshare.domain.placement.rooms import mib
+from deviceshare.domain.wording import counted
 
 T = TypeVar("T")
 
@@ -48,16 +51,41 @@ def summary(ledger: NodeDevices) -> dict[str, str]:
     """The lines by their names: total, free, held, and why devices are withheld."""
     states = device_states(ledger)
     there = {resource: mine for resource, mine in by_resource(states).items() if any(each.offered for each in mine)}
-    claims = sorted(ledger.claims.items(), key=lambda entry: entry[1].holder_name)
-    holding = (
-        f"{claim.holder_name}{' (releasing)' * bool(claim.releasing)}: {_claimed(states, uid)}" for uid, claim in claims
-    )
+    groups = sorted((claim.group, uid) for uid, claim in ledger.claims.items() if claim.group)
+    holding = (_group(states, ledger.claims[uid], uid) for _, uid in groups)
     return {
         "total": ", ".join(f"{resource}={_total(mine)}" for resource, mine in there.items()),
-        "free": ", ".join(f"{resource}={sum(each.free for each in mine)}" for resource, mine in there.items()),
-        "held": "; ".join(holding),
+        "free": ", ".join(f"{resource}={_free(mine)}" for resource, mine in there.items()),
+        "held": "; ".join(filter(None, (*holding, _shared(states)))),
         "reasons": "; ".join(map(str, ledger.status.withheld)),
     }
+
+
+def _group(states: Iterable[DeviceState], claim: Claim, uid: str) -> str:
+    """`team-a: nvidia.com/gpu=0,1`, with how many of its pods have parts of these."""
+    states = list(states)
+    pods = {each.uid for state in states if uid in state.holders for each in state.sharers}
+    parts = f" ({counted(len(pods), 'pod')} with parts)" if pods else ""
+    return f"{claim.group}{' (releasing)' * bool(claim.releasing)}: {_claimed(states, uid)}{parts}"
+
+
+def _shared(states: Iterable[DeviceState]) -> str:
+    """`12 pods share nvidia.com/gpu=2,3`: counted, since a device may have a hundred."""
+    mine = [state for state in states if state.use is Use.SHARED]
+    pods = {each.uid for state in mine for each in state.sharers}
+    devices = " ".join(f"{resource}{_indices(each)}" for resource, each in by_resource(mine).items())
+    return f"{counted(len(pods), 'pod')} {'shares' if len(pods) == 1 else 'share'} {devices}" if mine else ""
+
+
+def _free(states: list[DeviceState]) -> str:
+    """Whole devices for groups, and what else is left for shares: `2`, `2 (+11 GiB for shares)`."""
+    free = str(sum(each.free for each in states))
+    rooms = [each.room for each in states if not each.free and each.room.free > 0]
+    if not rooms:
+        return free
+    if all(room.size for room in rooms):
+        return f"{free} (+{in_gib(sum(mib(room.free, room.size) for room in rooms))} for shares)"
+    return f"{free} (+{int(sum(WHOLE * room.free / room.capacity for room in rooms))}% for shares)"
 
 
 def _total(states: list[DeviceState]) -> str:

@@ -7,6 +7,7 @@ added to a Struct, but none changes its meaning: people's scripts read them. `dr
 from msgspec import Struct, field
 
 from deviceshare.domain import contract
+from deviceshare.domain.answers.device_parts import PodPart
 from deviceshare.domain.objects.hardware import Trespass
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement.blind_spots import UnreadableObject
@@ -14,7 +15,7 @@ from deviceshare.domain.placement.device_state import Health, Use
 
 
 class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One device. Model, memory and UUID are known where the node's agent runs."""
+    """One device. Model and UUID are known where the node's agent runs, memory also where labels tell it."""
 
     resource: str
     index: int
@@ -24,14 +25,14 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     pod: str = ""
     """`namespace/name` of the pod that the device plugin allocated it to."""
     placeholder: str = ""
-    """`namespace/name` of the pod that keeps it from the device plugin, for groups."""
+    """`namespace/name` of the pod that keeps it from the device plugin, for groups and shares."""
     uuid: str = ""
     watched: bool = False
     """Whether an agent looks after it: else nobody knows whether it is healthy."""
     model: str = ""
     memory_mib: int = 0
     withheld: str = ""
-    """Why it isn't for groups, held or not."""
+    """Why it is neither for groups nor for shares, held or not."""
     health: Health = Health.UNKNOWN
     unhealthy: str = ""
     """What is wrong with it; empty while it is healthy."""
@@ -40,6 +41,14 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     lost: bool = False
     """Whether the node doesn't have it any more."""
     trespasses: list[Trespass] = field(default_factory=list)
+    allocated_mib: int = 0
+    """How much of its memory is allocated: all of it where a group or a device plugin's pod has it; else its parts."""
+    allocated_percent: float = 0
+    """The same of the device, known also where its memory isn't."""
+    parts: list[PodPart] = field(default_factory=list)
+    """The pods that have parts of it, by name; of a group's device those of the group that asked for a part."""
+    serves: str = ""
+    """`shares` or `groups`, where the node's owner reserved it for these."""
 
 
 class Count(Struct, frozen=True, rename="camel"):
@@ -49,11 +58,19 @@ class Count(Struct, frozen=True, rename="camel"):
     total: int = 0
     """Those that are there, healthy or not."""
     allocated: int = 0
-    """Those that a group or a device plugin's pod has, lost ones left out."""
+    """Those that a group, pods with shares or a device plugin's pod have, lost ones left out."""
     free: int = 0
     """Those that a group could get now."""
     unhealthy: int = 0
     """Those that are unhealthy or lost."""
+    shared: int = 0
+    """Those of the allocated ones of which pods have parts, so that more may be left of them."""
+    for_shares: int = 0
+    """Those that nobody has and that shares could get now, but no group, by the word of the node's owner."""
+    memory_mib: int = 0
+    """Of all devices of which it is known."""
+    allocated_mib: int = 0
+    """What of that is allocated; a group's device counts as a whole."""
 
 
 class NodeView(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -63,7 +80,7 @@ class NodeView(Struct, frozen=True, rename="camel", omit_defaults=True):
     counts: list[Count]
     devices: list[DeviceView]
     obstacle: str = ""
-    """Why no group gets devices here, whatever is free; empty when nothing is in the way."""
+    """Why nobody gets devices here, whatever is free; empty when nothing is in the way."""
     opaque: list[str] = field(default_factory=list)
     """Resources that pods have through the device plugin, unknown which devices, so that no group gets any."""
     withheld: list[str] = field(default_factory=list)
@@ -71,6 +88,8 @@ class NodeView(Struct, frozen=True, rename="camel", omit_defaults=True):
     reasons: list[Reason] = field(default_factory=list)
     """The obstacle and those of resources, for programs."""
     driver: str = ""
+    address: str = ""
+    """Its first internal IP address."""
 
 
 class GroupView(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -95,15 +114,18 @@ class GroupView(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class WaitingPod(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A pod of a group that has no node yet, those behind scheduling gates among them."""
+    """A pod with a group or a share that has no node yet, those behind scheduling gates among them."""
 
     pod: str
     group: str
+    """"" for a pod that only asks for a share."""
     since: str
     """When it was created, RFC 3339."""
     reason: str
     why: Reason
     """The same for programs."""
+    share: str = ""
+    """The parts that it asks for, in words: `8 GiB of a GPU`."""
 
 
 class Picture(Struct, frozen=True, rename="camel"):

@@ -1,28 +1,34 @@
-"""A plan: groups and pods placed on a cluster, one pod after the other, as kube-scheduler would ask.
+"""A plan: groups and pods with shares placed on a cluster, one pod after the other, as kube-scheduler would ask.
 
 Whether a node fits, which is best, which devices a group gets and why it waits, all come from the functions that answer
 the scheduler extender and the conditions. What only kube-scheduler weighs (CPU, memory, taints, affinity) is left out.
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain.admission.pod_review import review_new_pod
 from deviceshare.domain.answers import group_status
+from deviceshare.domain.answers.device_parts import ContainerPart, container_parts
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Picture
-from deviceshare.domain.answers.verdicts import candidates
+from deviceshare.domain.answers.verdicts import candidates, chosen_shares
 from deviceshare.domain.answers.waiting import why_a_pod_waits
 from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.groups import BOUND, Group
-from deviceshare.domain.objects.ledger import claim_of
+from deviceshare.domain.objects.ledger import Claim, claim_of, share_claim_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import allocation, topology
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import pod_obstacle
+from deviceshare.domain.placement.join_obstacles import invalid, pod_obstacle, request_of
+
+NOBODY: Final[Mapping[str, Pod]] = MappingProxyType({})
 
 
 class Placement(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -42,6 +48,22 @@ class Placement(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Those of the plan that join it, as `namespace/name`."""
 
 
+class PlacedPod(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One pod of the plan that gets a share."""
+
+    pod: str
+    """`namespace/name`."""
+    node: str
+    shares: list[ContainerPart]
+    """What its containers get."""
+    group: str = ""
+    """The group of whose devices these are parts."""
+    equals: int = 0
+    """As of a group."""
+    already: bool = False
+    """Whether the cluster has the pod, and it is bound."""
+
+
 class Waits(Struct, frozen=True, rename="camel"):
     """One pod of the plan that isn't placed, or that the webhook would refuse."""
 
@@ -58,6 +80,8 @@ class Plan(Struct, frozen=True, rename="camel"):
     groups: list[Placement]
     waiting: list[Waits]
     after: Picture
+    pods: list[PlacedPod] = field(default_factory=list)
+    """Those with shares, in the order of the manifests; others are in their group's `pods`."""
 
     @property
     def complete(self) -> bool:
@@ -68,60 +92,108 @@ class Plan(Struct, frozen=True, rename="camel"):
 class Planner:
     """Places pods on a fleet, which changes with each."""
 
-    def __init__(self, fleet: Fleet, groups: Mapping[str, Group]) -> None:
-        """`groups`: all that exist then, by name; those that live somewhere already stay there."""
+    def __init__(self, fleet: Fleet, groups: Mapping[str, Group], present: Mapping[str, Pod] = NOBODY) -> None:
+        """`groups`: all that exist then, by name; those that live somewhere already stay there, as do pods `present`.
+
+        `present` are the cluster's pods by `namespace/name`.
+        """
         self._fleet = fleet
         self._groups = dict(groups)
+        self._present = present
         self._before = {name: group.node for name, group in groups.items()}
         self._equals: dict[str, int] = {}
         self._pods: list[Pod] = []
+        self._placed: list[PlacedPod] = []
         self._refused: list[Waits] = []
 
     def plan(self, names: Iterable[str], pods: Iterable[Pod]) -> Plan:
         """Places the pods in their order, then those of the named groups that no pod asked for.
 
-        `pods` are admitted ones that name a group; `names` are the groups to report.
+        `pods` are admitted ones that name a group or ask for a share; `names` are the groups to report.
         """
         for pod in pods:
             self._place(pod)
         for name in names:
             if not any(pod.group == name for pod in self._pods):
-                self._settle(self._groups[name])
+                self._settle(self._groups[name], self._groups[name].request)
         placements = [self._placement(self._groups[name]) for name in names]
         after = draw(self._fleet, self._groups.values(), self._pods)
-        return Plan(placements, [*self._refused, *self._waiting()], after)
+        return Plan(placements, [*self._refused, *self._waiting()], after, self._placed)
 
     def _place(self, pod: Pod) -> None:
         group = self._groups.get(pod.group)
-        if refusal := review_new_pod(pod, group):
+        if refusal := review_new_pod(pod, group, largest=self._fleet.largest):
             reason = Reason(ReasonKind.REFUSED, f"the webhook would refuse it: {refusal}")
             self._refused.append(Waits(pod.metadata.key, pod.group, str(reason), reason))
             return
-        if group is not None and not pod_obstacle(pod, group):
-            group = self._settle(group)
-            if group.node and not self._fleet.joining_obstacle(group.request, group.node):
-                pod = replace(pod, spec=replace(pod.spec, node_name=group.node))
-                self._fleet.set_living(group.uid, pod.metadata.key, group.node)
+        there = self._present.get(pod.metadata.key)
+        if there is not None and there.shares and there.lives:
+            self._placed.append(
+                PlacedPod(there.metadata.key, there.node, container_parts(there.shares), there.group, already=True)
+            )
+            self._pods.append(there)
+            return
+        pod = replace(pod, metadata=replace(pod.metadata, uid=pod.metadata.uid or f"planned:{pod.metadata.key}"))
+        if not pod_obstacle(pod, group):
+            pod = self._bound(pod, group)
         self._pods.append(pod)
 
-    def _settle(self, group: Group) -> Group:
-        """Allocates devices of a node to the group, unless it has some or none fits."""
-        fleet = self._fleet
-        if fleet.home(group.request):
+    def _bound(self, pod: Pod, group: Group | None) -> Pod:
+        """The pod on its node, with what it gets there; or as it is, where it has to wait."""
+        if (request := request_of(pod, group)) is None:
+            return pod
+        equals = 0
+        if group is not None:
+            group = self._settle(group, request)
+            node = "" if self._fleet.joining_obstacle(group.request, group.node) else group.node
+            request = request_of(pod, group) or request
+        else:
+            node, equals = self._best(request)
+        if not node or (pod.share and not self._share(pod, request, node, equals)):
+            return pod
+        for uid in {request.holder.uid, pod.metadata.uid} if pod.share else {request.holder.uid}:
+            self._fleet.set_living(uid, pod.metadata.key, node)
+        return replace(pod, spec=replace(pod.spec, node_name=node))
+
+    def _share(self, pod: Pod, request: Request, node: str, equals: int) -> bool:
+        """Allocates the pod's share on the node, unless there is no room for it."""
+        shares = chosen_shares(self._fleet, request, node)
+        if shares:
+            within = request.holder.uid if request.sharer else ""
+            self._claim(node, pod.metadata.uid, share_claim_of(pod.sharer, shares, within))
+            self._placed.append(PlacedPod(pod.metadata.key, node, container_parts(shares), pod.group, equals))
+        return bool(shares)
+
+    def _settle(self, group: Group, request: Request) -> Group:
+        """Allocates devices of a node to the group, unless it has some or none fits.
+
+        `request` is the group's, with the share of the pod that needs it, if any.
+        """
+        if self._fleet.home(group.request):
             return group
-        scores = candidates(fleet, group).scores
-        if not scores:
+        node, equals = self._best(request, invalid(group))
+        if not node:
             return group
-        node = min(scores, key=lambda name: (-scores[name], name))
-        devices = allocation.choose(group.request, fleet.available(node))
-        ledger = fleet.ledger(node)
-        assert devices is not None and ledger is not None, "a node fits only with enough free devices in its ledger"
-        claims = {**ledger.claims, group.uid: claim_of(group.holder, devices)}
-        fleet.set_ledger(node, replace(ledger, spec=replace(ledger.spec, claims=claims)))
+        devices = allocation.choose(group.request, self._fleet.available(node))
+        assert devices is not None, "a node fits only with enough free devices in its ledger"
+        self._claim(node, group.uid, claim_of(group.holder, devices))
         then = replace(group.status, phase=BOUND, node_name=node, selected_devices=selected(devices))
-        self._equals[group.name] = sum(score == scores[node] for score in scores.values()) - 1
+        self._equals[group.name] = equals
         self._groups[group.name] = replace(group, status=then)
         return self._groups[group.name]
+
+    def _best(self, request: Request, fault: Reason | None = None) -> tuple[str, int]:
+        """The best node for the request, and how many others are as good; "" where none fits."""
+        scores = candidates(self._fleet, request, fault).scores
+        if not scores:
+            return "", 0
+        node = min(scores, key=lambda name: (-scores[name], name))
+        return node, sum(score == scores[node] for score in scores.values()) - 1
+
+    def _claim(self, node: str, uid: str, claim: Claim) -> None:
+        ledger = self._fleet.ledger(node)
+        assert ledger is not None, "a node without a ledger fits nobody"
+        self._fleet.set_ledger(node, replace(ledger, spec=replace(ledger.spec, claims={**ledger.claims, uid: claim})))
 
     def _placement(self, group: Group) -> Placement:
         mine = [pod for pod in self._pods if pod.group == group.name]

@@ -1,10 +1,23 @@
-"""The devices of one pod: whole ones, those of its group."""
+"""The devices of one pod: whole ones, those of its group, or the parts of devices that its containers have."""
 
 from typing import NamedTuple
 
+from deviceshare.domain.device_health.share_uses import limit_of_container
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.placement.device_state import DeviceState, Use
+from deviceshare.domain.objects.shares import WHOLE
+from deviceshare.domain.placement.device_state import DeviceState, Sharer, Use
 from deviceshare.domain.placement.device_states import device_states, held_by
+from deviceshare.domain.placement.rooms import capacity, mib, units, used
+
+
+class PodPart(NamedTuple):
+    """What a container has of a device."""
+
+    container: str
+    memory_mib: int | None
+    """None where the device's memory isn't known."""
+    percent: int
+    """In hundredths of the device, rounded down."""
 
 
 class PodDevice(NamedTuple):
@@ -17,15 +30,34 @@ class PodDevice(NamedTuple):
     """Likewise, in hundredths of the device."""
     former: bool = False
     """Whether a rebind replaced it; the pod's containers may use it until they end."""
+    parts: tuple[PodPart, ...] = ()
+    """What each of its containers has of it, by name; empty where all have the whole device."""
 
 
 def pod_devices(ledger: NodeDevices, holder_uid: str, pod_uid: str) -> list[PodDevice]:
     """What the ledger says that this pod of this holder has, sorted; never what the pod says.
 
-    All pods of a group have all of its devices, so `pod_uid` decides nothing yet.
+    All pods of a group have all of its devices, but for those with shares: these have their shares and nothing else.
     """
-    del pod_uid
     states = device_states(ledger)
+    claim = ledger.claims.get(pod_uid)
+    if claim and claim.shares:
+        return [_shared(state, each) for state in states for each in state.sharers if each.uid == pod_uid]
     held = [PodDevice(state) for state in held_by(states, holder_uid)]
     former = [PodDevice(state, former=True) for state in states if state.use is Use.FORMER and state.uid == holder_uid]
     return held + former
+
+
+def _shared(state: DeviceState, mine: Sharer) -> PodDevice:
+    size, shares = state.memory_mib, mine.shares
+    parts = []
+    for name in sorted({share.container for share in shares}):
+        own = [share for share in shares if share.container == name]
+        cost = sum(units(share, size) or 0 for share in own)
+        parts.append(PodPart(name, limit_of_container(own, size) if size else None, _percent(cost, size)))
+    cost = used(shares, size)
+    return PodDevice(state, mib(cost, size) if size else None, _percent(cost, size), parts=tuple(parts))
+
+
+def _percent(cost: int, size: int) -> int:
+    return WHOLE * cost // capacity(size)

@@ -4,10 +4,12 @@ An agent's answer to `/smi`. Of pods that don't share the devices there is nothi
 show, and of those that do, their names and the memory that they use.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import groupby
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deviceshare.domain.answers.pod_devices import PodDevice
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
@@ -22,6 +24,17 @@ class MateUse(Struct, frozen=True, rename="camel"):
     processes: int
 
 
+class PartView(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a container has of a device, and what of it it uses."""
+
+    container: str
+    memory_mib: int | None = None
+    """None where the device's memory isn't known."""
+    percent: int = 0
+    """Of the device."""
+    used_mib: int = 0
+
+
 class PodDeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     """One device of the pod, or of the container that `deviceshare smi` runs in."""
 
@@ -31,13 +44,16 @@ class PodDeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     uuid: str = ""
     model: str = ""
     memory_used_mib: int | None = None
-    """By all pods that use the device; None where it can't be read."""
+    """By all pods that use the device, or, where the pod has a part of it, by this pod; None where it can't be read."""
     memory_total_mib: int | None = None
+    """The device's, or the pod's part."""
     utilization: int | None = None
-    """Percent of the driver's last sample period in which it was busy."""
+    """Percent of the driver's last sample period in which it was busy; None where the pod has a part of it."""
     part_mib: int | None = None
     """The pod's part of the memory, where it doesn't have the whole device."""
     part_percent: int | None = None
+    parts: list[PartView] = field(default_factory=list)
+    """What each container with a part has."""
     unhealthy: str = ""
     """What is wrong with it."""
     former: bool = False
@@ -55,7 +71,7 @@ class PodView(Struct, frozen=True, rename="camel", omit_defaults=True):
     pod: str
     """`namespace/name`"""
     holder: str
-    """Who has the devices: `group training`."""
+    """Who has the devices: `group training`, or `pod default/notebook`."""
     devices: list[PodDeviceView] = field(default_factory=list)
     mates: list[str] = field(default_factory=list)
     """The other pods of the holder that run on the node."""
@@ -91,7 +107,7 @@ def _use_of(device: PodDevice, usage: Usage) -> DeviceUsage | None:
 def _device(mine: PodDevice, use: DeviceUsage | None, pod: str, mates: Collection[str]) -> PodDeviceView:
     state, part = mine.state, mine.state.part
     processes = use.processes if use else []
-    return PodDeviceView(
+    whole = PodDeviceView(
         state.device.resource,
         state.device.index,
         state.device.uuid or (use.uuid if use else ""),
@@ -99,12 +115,27 @@ def _device(mine: PodDevice, use: DeviceUsage | None, pod: str, mates: Collectio
         memory_used_mib=use.memory_used_mib if use else None,
         memory_total_mib=use.memory_total_mib if use else part.memory_mib if part else None,
         utilization=use.utilization if use else None,
-        part_mib=mine.memory_mib,
-        part_percent=mine.percent,
         unhealthy=state.unhealthy,
         former=mine.former,
         processes=[each for each in processes if each.pod == pod],
         mates=_uses_of(mates, processes),
+    )
+    return whole if mine.percent is None else _part(whole, mine, read=use is not None)
+
+
+def _part(whole: PodDeviceView, mine: PodDevice, *, read: bool) -> PodDeviceView:
+    """What the device's own figures show of others on it is left out."""
+    taken = Counter[str]()
+    for process in whole.processes:
+        taken[process.container] += process.memory_mib
+    return replace(
+        whole,
+        memory_used_mib=taken.total() if read else None,
+        memory_total_mib=mine.memory_mib,
+        utilization=None,
+        part_mib=mine.memory_mib,
+        part_percent=mine.percent,
+        parts=[PartView(each.container, each.memory_mib, each.percent, taken[each.container]) for each in mine.parts],
     )
 
 

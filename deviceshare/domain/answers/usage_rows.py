@@ -44,20 +44,24 @@ def pod_rows(devices: Iterable[PodDeviceView]) -> Iterator[Cells]:
 
 def pod_lines(view: PodView) -> Iterator[str]:
     """The sentences above and below a pod's table."""
-    yield f"pod {view.pod} of {view.holder} on node {view.node}, {view.time or 'not read yet'}"
+    alone = view.holder == f"pod {view.pod}"
+    yield f"pod {view.pod}{'' if alone else f' of {view.holder}'} on node {view.node}, {view.time or 'not read yet'}"
     if view.mates:
         yield f"shares its devices with {listed([f'pod {each}' for each in view.mates], most=SHOWN_MATES)}"
     for device in view.devices:
         name = f"{device.resource} {device.index}"
-        if part := _part(device):
+        if part := _part(device.part_mib, device.part_percent):
             yield f"has {part} of {name}, of which it uses {sum(each.memory_mib for each in device.processes)} MiB"
+        for each in device.parts if len(device.parts) > 1 else ():
+            part = _part(each.memory_mib, each.percent)
+            yield f"container {each.container} has {part} of {name}, of which it uses {each.used_mib} MiB"
         if device.former:
             yield f"{name} was replaced: restart the containers of this pod, so that they get the others"
         if device.unhealthy:
             yield f"{name} is unhealthy: {device.unhealthy}"
 
 
-def _part(device: PodDeviceView) -> str:
-    percent = "" if device.part_percent is None else f"{device.part_percent} %"
-    memory = "" if device.part_mib is None else f"{device.part_mib} MiB"
+def _part(mib: int | None, hundredths: int | None) -> str:
+    percent = "" if hundredths is None else f"{hundredths} %"
+    memory = "" if mib is None else f"{mib} MiB"
     return f"{memory} ({percent})" if memory and percent else memory or percent

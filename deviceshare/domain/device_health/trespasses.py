@@ -1,4 +1,4 @@
-"""Trespasses: processes on a group's device that belong to no pod of the group.
+"""Trespasses: processes on devices of a group, or of pods with shares, that belong to none of their pods.
 
 The environment that deviceshare sets is a runtime's convention: a privileged container, or a program on the node, sees
 every device. What can't be prevented is detected, by what a process can't choose: the kernel's control groups, PIDs and
@@ -42,6 +42,10 @@ class Occupant(Struct, frozen=True):
     """The pod's as its control group names it; empty for a process outside of any pod."""
     started: int = 0
     """When the process started, in ticks since the node booted; with the PID it identifies one process."""
+    container: str = ""
+    """Of the pod; "" where it isn't known."""
+    memory_mib: int = 0
+    """0 where the driver doesn't say."""
 
     @property
     def suspect(self) -> Suspect:
@@ -49,15 +53,23 @@ class Occupant(Struct, frozen=True):
 
 
 def trespassers(ledger: NodeDevices, occupants: Iterable[Occupant]) -> list[Occupant]:
-    """The processes on claimed devices that belong to no pod of a group that claims them.
+    """The processes on claimed devices that belong neither to a pod of a group that claims them nor to one with shares.
 
-    Devices that a rebind replaced count as the group's, as long as its pods may use them.
+    Devices that a rebind replaced count as the group's, as long as its pods may use them. A pod has its shares by its
+    own UID, and its annotations count for nothing.
     """
-    holders: dict[Device, set[str]] = {}
+    members: dict[Device, set[str]] = {}
+    sharers: dict[Device, set[str]] = {}
     for uid, claim in ledger.claims.items():
         for device in ledger.reserved(claim):
-            holders.setdefault(device, set()).add(uid)
-    return [each for each in occupants if each.device in holders and each.holder_uid not in holders[each.device]]
+            (sharers if claim.shares else members).setdefault(device, set()).add(uid)
+    return [
+        each
+        for each in occupants
+        if (each.device in members or each.device in sharers)
+        and each.holder_uid not in members.get(each.device, ())
+        and each.pod_uid not in sharers.get(each.device, ())
+    ]
 
 
 def as_trespass(occupant: Occupant) -> Trespass:

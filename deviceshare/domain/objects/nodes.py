@@ -18,6 +18,13 @@ class NodeInfo(Struct, frozen=True):
     boot_id: str = field(default="", name="bootID")
 
 
+class NodeAddress(Struct, frozen=True):
+    """https://kubernetes.io/docs/reference/node/node-status/#addresses"""
+
+    type: str = ""
+    address: str = ""
+
+
 class NodeStatus(Struct, frozen=True, rename="camel"):
     """`capacity` is what device plugins report, `allocatable` what of it is healthy."""
 
@@ -25,6 +32,7 @@ class NodeStatus(Struct, frozen=True, rename="camel"):
     conditions: list[Condition] = field(default_factory=list)
     node_info: NodeInfo = NodeInfo()
     capacity: dict[str, Quantity] = field(default_factory=dict)
+    addresses: list[NodeAddress] = field(default_factory=list)
 
 
 class Node(Struct, frozen=True, rename="camel"):
@@ -43,6 +51,11 @@ class Node(Struct, frozen=True, rename="camel"):
     def ready(self) -> bool:
         """Whether the kubelet reports the node Ready. A node without that condition is not ready."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+    @property
+    def address(self) -> str:
+        """Its first internal IP address, or ""."""
+        return next((each.address for each in self.status.addresses if each.type == "InternalIP"), "")
 
 
 def rebooted(node: Node, hardware: Hardware) -> bool:

@@ -4,6 +4,7 @@ Other systems' resources are asked for in the same way, so that manifests writte
 DIALECTS says what one unit of each is. Sharing is accounting, not isolation.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cache
@@ -97,6 +98,14 @@ class ShareRequest(NamedTuple):
     def of(self) -> tuple[str, ...]:
         """The resources whose devices serve all of it, preferred ones first."""
         return _serving(self.resources)
+
+    @property
+    def wanted(self) -> str:
+        """What it asks for, in a sentence: `8 GiB of a GPU`, `2 whole GPUs and 50% of a GPU`."""
+        texts = Counter("whole GPU" if need.percent == WHOLE else f"{need} of a GPU" for need in self.needs)
+        whole = texts.pop("whole GPU", 0)
+        parts = (f"{count} x {text}" if count > 1 else text for text, count in texts.items())
+        return listed([*([f"{whole} whole GPUs" if whole > 1 else "a whole GPU"] if whole else []), *parts])
 
     def container(self, name: str) -> list[Need]:
         """What the container with this name asks for."""

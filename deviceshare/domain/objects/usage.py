@@ -20,7 +20,20 @@ class DeviceProcess(Struct, frozen=True, rename="camel", omit_defaults=True):
     """`namespace/name`; empty for one outside of any pod."""
     container: str = ""
     trespass: bool = False
-    """Whether it is on a group's device and in no pod of the group."""
+    """Whether it is on a device of a group, or of pods with shares, and in none of their pods."""
+
+
+class ShareMemory(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a container uses of the device's memory, and how much its share is."""
+
+    pod: str
+    """`namespace/name`"""
+    container: str = ""
+    """Empty for the whole pod, where it uses memory that can't be assigned to a container with a share."""
+    used_mib: int = 0
+    limit_mib: int = 0
+    exceeded: bool = False
+    """Whether it uses more than its share and the agent's tolerance."""
 
 
 class DeviceUsage(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -35,6 +48,8 @@ class DeviceUsage(Struct, frozen=True, rename="camel", omit_defaults=True):
     utilization: int | None = None
     """Percent of the driver's last sample period in which it was busy; None where the driver doesn't report it."""
     processes: list[DeviceProcess] = field(default_factory=list)
+    shares: list[ShareMemory] = field(default_factory=list)
+    """One for each container with a share of the device, by pod and container."""
 
 
 class Usage(Struct, frozen=True, rename="camel", omit_defaults=True):

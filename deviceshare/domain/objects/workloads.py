@@ -1,15 +1,17 @@
 """Workloads as in manifests, and the pods that their controllers would create from them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects import container_keys
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import Container, EnvSource, EnvVar, FieldRef, PodSpec
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import ShareRequest
 
 
 class Template(Struct, frozen=True, rename="camel"):
@@ -47,19 +49,26 @@ def pods_of(kind: str, workload: Workload) -> list[Pod]:
     ]
 
 
-def admitted(pod: Pod) -> Pod:
-    """A pod as the webhook injects it: with the label, our scheduler, and containers that read their devices."""
+def admitted(pod: Pod, other_schedulers: Collection[str] = ()) -> Pod:
+    """A pod as the webhook injects it: with the label, our scheduler, and containers that read their devices.
+
+    A pod with a share is taken from `other_schedulers`, too.
+    """
     labels: Mapping[str, str] = {**pod.metadata.labels, contract.GROUP: pod.group}
-    unnamed = pod.spec.scheduler_name in ("", contract.DEFAULT_SCHEDULER_NAME)
+    share, named = pod.share, pod.spec.scheduler_name
+    taken = named in ("", contract.DEFAULT_SCHEDULER_NAME) or (share and named in other_schedulers)
     spec = replace(
         pod.spec,
-        scheduler_name=contract.SCHEDULER_NAME if unnamed else pod.spec.scheduler_name,
-        containers=[_injected(container) for container in pod.spec.containers],
-        init_containers=[_injected(container) for container in pod.spec.init_containers],
+        scheduler_name=contract.SCHEDULER_NAME if taken else named,
+        containers=[_injected(container, share) for container in pod.spec.containers],
+        init_containers=[_injected(container, share) for container in pod.spec.init_containers],
     )
     return replace(pod, metadata=replace(pod.metadata, labels=dict(labels)), spec=spec)
 
 
-def _injected(container: Container) -> Container:
-    ours = {vendor.env: EnvVar(vendor.env, EnvSource(FieldRef(vendor.field_path))) for vendor in vendors.VENDORS}
-    return replace(container, env=[*ours.values(), *(each for each in container.env if each.name not in ours)])
+def _injected(container: Container, share: ShareRequest) -> Container:
+    paths = {vendor.env: vendor.field_path for vendor in vendors.VENDORS}
+    for vendor in vendors.vendors_of(share.of) if share.container(container.name) else ():
+        paths[vendor.env] = container_keys.field_path(container_keys.devices_of_container(vendor, container.name))
+    ours = [EnvVar(name, EnvSource(FieldRef(path))) for name, path in paths.items()]
+    return replace(container, env=[*ours, *(each for each in container.env if each.name not in paths)])

@@ -1,4 +1,4 @@
-"""Barred pods: their own nodeSelector or node affinity rules out every node where their group can be had.
+"""Barred pods: their own nodeSelector or node affinity rules out every node where their devices can be had.
 
 No decision depends on this, since kube-scheduler enforces what pods require. But it would only say that nodes "didn't
 match", so the pods are named here, with the cure.
@@ -15,6 +15,7 @@ from deviceshare.domain.objects.node_affinity import admits
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.objects.requests import POD, Request
 from deviceshare.domain.placement.fleet import Fleet
 
 MOST_COMPARED: Final = 2_000_000
@@ -36,8 +37,13 @@ class Barred(NamedTuple):
 
 def barred(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
     """Those of the pods, which name the group, that wait in vain; in the order of their names."""
+    return ruled_out(fleet, group.request, pods)
+
+
+def ruled_out(fleet: Fleet, request: Request, pods: Iterable[Pod]) -> list[Barred]:
+    """Those of the pods, which wait for what is requested, that wait in vain; likewise."""
     picky = [pod for pod in pods if pod.pending and (pod.spec.node_selector or pod.spec.affinity)]
-    places, rules_out, found = cache(partial(_places, fleet, group)), _Comparison(), []
+    places, rules_out, found = cache(partial(_places, fleet, request)), _Comparison(), []
     for pod in sorted(picky, key=lambda pod: pod.metadata.key):
         frozen = pod.spec.affinity is not None and pod.spec.affinity.frozen_in
         nodes, what = places(frozen)
@@ -66,17 +72,18 @@ class _Comparison:
         return self._left >= 0 and not admits(pod.spec.node_selector, pod.spec.affinity, node)
 
 
-def _places(fleet: Fleet, group: Group, now: bool) -> tuple[list[Node], str]:
-    """Where the group's next pod may go, and what these nodes are.
+def _places(fleet: Fleet, request: Request, now: bool) -> tuple[list[Node], str]:
+    """Where the holder's next pod may go, and what these nodes are.
 
     That is its home; else where it fits `now`; else where its selector would let it.
     """
-    if home := fleet.home(group.request):
-        return fleet.shared_nodes([home]), f"node {home}, where group {group.name} lives"
+    holder = "its share" if request.holder.kind == POD else str(request.holder)
+    if home := fleet.home(request):
+        return fleet.shared_nodes([home]), f"node {home}, where {holder} lives"
     if now:
-        fits = fleet.shared_nodes(fleet.filter(group.request, fleet.names()).fits)
+        fits = fleet.shared_nodes(fleet.filter(request, fleet.names()).fits)
         if usable := [node for node in fits if node.ready and not node.spec.unschedulable]:
-            return usable, f"the nodes where group {group.name} fits"
-    selector = group.spec.node_selector.items()
+            return usable, f"the nodes where {holder} fits"
+    selector = request.node_selector.items()
     selected = [node for node in fleet.shared_nodes() if node.metadata.labels.items() >= selector]
-    return selected, f"every shared node that group {group.name} may go to"
+    return selected, f"every shared node that {holder} may go to"

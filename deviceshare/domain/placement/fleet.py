@@ -176,11 +176,7 @@ class Fleet:
         return max(sizes) if sizes and all(sizes) else 0
 
     def home(self, request: Request) -> str:
-        """The one node the holder's next pod may go to, or "" where any may do.
-
-        A claim may be of a bind that ended half-way: it is used or, once marked, waited for, so that no group comes to
-        live on two nodes.
-        """
+        """The one node the holder's next pod may go to, or "" where any may do; see `Homes.of`."""
         return self._homes.of(request, self._assumed.get(request.holder.uid))
 
     def pinned(self, request: Request) -> str:
@@ -195,15 +191,17 @@ class Fleet:
             return self._filter_unbound(request, names)
         asked = list(names)
         others = [name for name in asked if name != home]
-        reason = self.joining_obstacle(request, home) or self.share_obstacle(request, home)
-        here = len(others) < len(asked)
+        here = [home] if len(others) < len(asked) else []
+        reason = self.joining_obstacle(request, home) or self.share_obstacle(request, home) if here else None
         if (reason or not here) and not self.pinned(request):
-            fits, refused = self._filter_unbound(request, others)
-            return Filtered(fits, {reason: [home], **refused} if reason and here else refused)
-        refused = {join_obstacles.elsewhere(request.holder, home): others} if others else {}
-        if not here:
-            return Filtered([], refused)
-        return Filtered([], {reason: [home], **refused}) if reason else Filtered([home], refused)
+            found = self._filter_unbound(request, others)
+            if reason:
+                found.refused.setdefault(reason, []).extend(here)
+            return found
+        refused = {reason: here} if reason else {}
+        if others:
+            refused[join_obstacles.elsewhere(request.holder, home)] = others
+        return Filtered([] if reason else here, refused)
 
     def _filter_unbound(self, request: Request, names: Iterable[str]) -> Filtered:
         selector = request.node_selector

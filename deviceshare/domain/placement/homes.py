@@ -39,6 +39,8 @@ class Homes:
         """Where the holder is: by its own word, by its pods, by the bind under way, and by its claim, in this order.
 
         Pods come before a claim since somebody may have wiped a group's status (claims.md, repair).
+        A claim may be of a bind that ended half-way: it is used or, once marked, waited for, so that no group comes to
+        live on two nodes.
         """
         uid = request.holder.uid
         if request.node:

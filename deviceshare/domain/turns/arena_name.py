@@ -1,10 +1,8 @@
 """Which arena a pod is in: who must not run side by side, by the ledger alone."""
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
-from deviceshare.domain.objects.ledger import Claim
+from deviceshare.domain.objects.ledger import NodeDevices
 
 
 class ArenaName(Struct, frozen=True):
@@ -14,10 +12,21 @@ class ArenaName(Struct, frozen=True):
     name: str
 
 
-def arena_of(claims: Mapping[str, Claim], holder_uid: str) -> ArenaName | None:
-    """The arena of the pods of this holder, by the node's claims; None without a claim.
+def arena_of(ledger: NodeDevices, holder_uid: str) -> ArenaName | None:
+    """The arena of the pods of this holder, by the node's claims; None without a claim, or where there is no one arena.
 
-    The pods of a group take turns with each other: they have the same devices, which nobody else has.
+    The pods of a group take turns with each other: they have the same devices, which nobody else has. Pods with shares
+    take turns with the others on their device. One with parts of several devices would have to wait for several turns
+    at once, and two such pods could wait for each other.
     """
-    claim = claims.get(holder_uid)
-    return ArenaName(f"group/{holder_uid}", claim.holder_name) if claim else None
+    claim = ledger.claims.get(holder_uid)
+    if claim is None:
+        return None
+    if not claim.shares:
+        return ArenaName(f"group/{holder_uid}", claim.holder_name)
+    devices = {ledger.present(device) for device in claim.devices}
+    if len(devices) > 1:
+        return None
+    [device] = devices
+    variable, number = device.identity
+    return ArenaName(f"device/{variable}/{number}", str(device))

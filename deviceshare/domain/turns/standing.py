@@ -44,7 +44,7 @@ class Waiting(Struct, frozen=True):
         return -self.player.priority, self.since, self.connection
 
 
-class Holding(Struct, frozen=True):
+class TurnHeld(Struct, frozen=True):
     """The player that has the turn, or may still have it."""
 
     player: Player

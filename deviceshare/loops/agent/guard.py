@@ -1,4 +1,4 @@
-"""Processes on devices of a group that they don't belong to: reported, and their pods evicted where that is enabled.
+"""Processes on devices that their pods have no part in: reported, and their pods evicted where that is enabled.
 
 A process seen once may be about to end, or belong to a pod that the watch hasn't reported yet: it counts when it is
 seen again within a minute. Its identity is what the kernel and the API server say (trespasses.py): neither another
@@ -17,7 +17,7 @@ from deviceshare.domain.objects.hardware import Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.wording import listed
-from deviceshare.loops.agent.evictions import Intruder
+from deviceshare.loops.agent.evictions import SPARED, Intruder
 from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Subject
@@ -25,8 +25,6 @@ from deviceshare.loops.subjects import node_subject
 
 log = structlog.get_logger(__name__)
 
-SPARED: Final = "kube-system"
-"""The namespace whose pods are never evicted: the cluster's own, such as device plugins."""
 MEMORY: Final = 12
 """Looks for which a trespasser is remembered: a minute."""
 
@@ -94,13 +92,19 @@ class IntruderGuard:
             self._evict(Intruder(namespace, name, occupant.pod_uid))
 
     def _warn(self, ledger: NodeDevices, occupant: Occupant, process: str) -> None:
-        holders = [claim.holder_name for claim in ledger.claims.values() if occupant.device in ledger.reserved(claim)]
-        groups = listed(sorted(holders))
+        claims = [claim for claim in ledger.claims.values() if occupant.device in ledger.reserved(claim)]
+        groups = listed(sorted(claim.group for claim in claims if claim.group))
         device, pod, pid = str(occupant.device), occupant.pod, occupant.pid
         log.warning("Found a trespasser", device=device, groups=groups, pod=pod, process=process, pid=pid)
+        # Of pods with shares no names: who reads a pod's events may not see those of other namespaces.
+        whose = (
+            f"SharedDeviceGroup {groups} holds, but belongs to no pod of it"
+            if groups
+            else "pods with shares have, but belongs to none of them"
+        )
         message = (
             f"process {quoted(process)} (PID {occupant.pid}) uses {occupant.device} of node {self._node.name}, which"
-            f" SharedDeviceGroup {groups} holds, but belongs to no pod of it"
+            f" {whose}"
         )
         namespace, _, name = pod.rpartition("/")
         intruder = Subject(PODS, name, namespace, occupant.pod_uid)

@@ -8,13 +8,14 @@ from deviceshare.domain.device_health.trespasses import Occupant, written
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, Usage
 from deviceshare.loops.agent.allocations import Allocations
 from deviceshare.loops.agent.guard import Finding, IntruderGuard
 from deviceshare.loops.agent.judge import Judge
 from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import ReadUse, Running, Sight
 from deviceshare.loops.agent.reporter import Reporter
+from deviceshare.loops.agent.share_watch import ShareWatch
 from deviceshare.loops.agent.tenants import Tenant, Tenants
 
 BLIND_SECONDS: Final = 60.0
@@ -25,7 +26,14 @@ class Lookout:
     """Judges sights, and has their results reported."""
 
     def __init__(
-        self, node: OwnNode, *, judge: Judge, guard: IntruderGuard, allocations: Allocations, reporter: Reporter
+        self,
+        node: OwnNode,
+        *,
+        judge: Judge,
+        guard: IntruderGuard,
+        shares: ShareWatch,
+        allocations: Allocations,
+        reporter: Reporter,
     ) -> None:
         self.usage = Usage(node.name)
         """The last look's."""
@@ -34,6 +42,7 @@ class Lookout:
         self._node = node
         self._judge = judge
         self._guard = guard
+        self._shares = shares
         self._allocations = allocations
         self._reporter = reporter
         self._looked = node.clock()
@@ -88,11 +97,20 @@ class Lookout:
         ]
         ledger = self._node.ledger or NodeDevices()
         on = [(part, use, [(_occupant(ledger, part, *each), *each) for each in who]) for part, use, who in seen]
+        shares: dict[Device, list[ShareMemory]] = {}
         # While pods or claims aren't known, their processes would all look like strangers.
         if self._node.pods.synced and ledger.node and not ledger.metadata.unreadable:
-            stayed = self._guard.look(ledger, [occupant for _, _, who in on for occupant, *_ in who])
+            occupants = [occupant for _, _, who in on for occupant, *_ in who]
+            stayed = self._guard.look(ledger, occupants)
             self._trespasses, self._accused = written(stayed.values()), set(stayed)
-        devices = [_device(part, use, [self._process(*each) for each in who]) for part, use, who in on]
+            read_at = self._node.clock() if sight.read_at is None else sight.read_at
+            for use, exceeded in self._shares.look(ledger, occupants, read_at):
+                row = ShareMemory(use.pod, use.container, use.used_mib, use.limit_mib, exceeded)
+                shares.setdefault(use.device, []).append(row)
+        devices = [
+            _device(part, use, [self._process(*each) for each in who], shares.get(_named(ledger, part), []))
+            for part, use, who in on
+        ]
         self.usage = Usage(self._node.name, self._node.now(), devices)
 
     def _process(self, occupant: Occupant, process: Running, tenant: Tenant) -> DeviceProcess:
@@ -101,9 +119,14 @@ class Lookout:
         return DeviceProcess(*known, trespass=accused)
 
 
+def _named(ledger: NodeDevices, part: Part) -> Device:
+    """The device as the ledger calls it at present."""
+    return ledger.present(part.device)
+
+
 def _occupant(ledger: NodeDevices, part: Part, process: Running, tenant: Tenant) -> Occupant:
     return Occupant(
-        ledger.present(Device(part.resource, part.index, part.uuid)),
+        _named(ledger, part),
         process.pid,
         process.name,
         tenant.pod,
@@ -111,10 +134,12 @@ def _occupant(ledger: NodeDevices, part: Part, process: Running, tenant: Tenant)
         tenant.holder_uid,
         cgroup_uid=process.owner.pod_uid if process.owner else "",
         started=process.started,
+        container=tenant.container,
+        memory_mib=process.memory_mib,
     )
 
 
-def _device(part: Part, use: ReadUse, processes: list[DeviceProcess]) -> DeviceUsage:
+def _device(part: Part, use: ReadUse, processes: list[DeviceProcess], shares: list[ShareMemory]) -> DeviceUsage:
     return DeviceUsage(
         part.resource,
         part.index,
@@ -124,4 +149,5 @@ def _device(part: Part, use: ReadUse, processes: list[DeviceProcess]) -> DeviceU
         memory_total_mib=use.memory_total_mib or part.memory_mib,
         utilization=use.utilization,
         processes=processes,
+        shares=shares,
     )

@@ -62,6 +62,8 @@ class Sight(Struct, frozen=True):
     cdi_kinds: list[str] | None = None
     """As `Hardware.cdi_kinds`; of interest only where there are parts, and so is `runtime`."""
     runtime: str = ""
+    read_at: float | None = None
+    """When the reading of `uses` began, in seconds of the monotonic clock; None for now."""
 
 
 class PluginAllocation(Protocol):

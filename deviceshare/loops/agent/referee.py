@@ -13,11 +13,11 @@ from typing import Protocol
 import structlog
 
 from deviceshare.domain.objects.turn_queues import TurnQueue
-from deviceshare.domain.turns.arena import Answer, Arena
+from deviceshare.domain.turns.arena import Arena, Seating
 from deviceshare.domain.turns.arena_name import ArenaName
 from deviceshare.domain.turns.bid import Bid
 from deviceshare.domain.turns.lease import HEARTBEAT, LEASE_SEEN, LEASE_UNSEEN, grace
-from deviceshare.domain.turns.standing import Holding, Player, Waiting, Witness
+from deviceshare.domain.turns.standing import Player, TurnHeld, Waiting, Witness
 from deviceshare.domain.turns.turn_record import TurnRecord
 from deviceshare.domain.turns.turn_words import queue_of, what_they_wait_for
 from deviceshare.loops.agent.seat import Seat
@@ -140,7 +140,7 @@ class Referee:
         now, lease = self._clock(), self._lease(player)
         answer = arena.join(player, seat.number, now, waited=bid.waited, held=bid.held, lease=lease)
         self._settle()
-        if answer is Answer.GONE:
+        if answer is Seating.GONE:
             seat.say("gone the turn was lost: another program may have it by now")
             seat.close()
         else:
@@ -216,7 +216,7 @@ class Referee:
 
     def _give(self, key: str, arena: Arena, waiting: Waiting, now: float) -> None:
         player = waiting.player
-        planned = Holding(player, now, now, waiting.connection, self._lease(player))
+        planned = TurnHeld(player, now, now, waiting.connection, self._lease(player))
         if not self._record(self._record_of(key, planned)):
             return
         arena.give(waiting, now, planned.lease)
@@ -224,7 +224,7 @@ class Referee:
         log.info("Gave a turn", arena=key, pod=player.pod, waited=round(now - waiting.since, 1))
         self._tell(arena)
 
-    def _record_of(self, key: str, holding: Holding) -> TurnRecord:
+    def _record_of(self, key: str, holding: TurnHeld) -> TurnRecord:
         return TurnRecord(self._names[key], holding.player, holding.since, holding.lease)
 
     def _record(self, *more: TurnRecord) -> bool:

@@ -8,11 +8,12 @@ import asyncio
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import allocation, counted_devices, device_memory, dialect_leftovers
@@ -145,8 +146,15 @@ def _facets(node: Node) -> tuple[object, ...]:
 
 def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:
     """Whether nothing came free: no device, and no room for shares on any."""
+    if _told(new) == _told(old) and all(new.claims.get(uid) == claim for uid, claim in old.claims.items()):
+        return True  # claims were added, if anything: the most frequent change, and nothing has to be counted
     now, before = _free(new), _free(old)
     return all(left <= before.get(what, 0) for what, left in now.items())
+
+
+def _told(ledger: NodeDevices) -> LedgerStatus:
+    """What the ledger says of its devices, but for the lines that are for people."""
+    return replace(ledger.status, reasons="", total="", free="", held="")
 
 
 def _free(ledger: NodeDevices) -> dict[tuple[Device, str], int]:

@@ -2,10 +2,13 @@
 
 import { paint } from "./colour.js";
 import { element, reconcile } from "./dom.js";
-import { byName, isUnhealthy, label, lines, sentence, shortName } from "./words.js";
+import { byName, isUnhealthy, label, lines, partText, sentence, shortName } from "./words.js";
 
 // When more nodes than this are shown, the tiles shrink and the names stand below them.
 const LARGE_TILES = 24;
+
+// With more parts than this, they touch each other.
+const MANY_PARTS = 12;
 
 const sum = (node, name) => (node.counts ?? []).reduce((all, count) => all + count[name], 0);
 const fullness = (node) => sum(node, "allocated") / sum(node, "total");
@@ -33,6 +36,7 @@ export function nodeText(node) {
     device.uuid,
     device.health,
     device.trespasses?.length && "trespass",
+    ...(device.parts ?? []).map((part) => part.pod),
   ]);
   return [node.name, ...(node.reasons ?? []).flatMap(lines), ...new Set(states.filter(Boolean))].join(" ").toLowerCase();
 }
@@ -76,17 +80,36 @@ function drawDevice(device, before) {
   const { resource, index, use, group = "", uuid = "" } = device;
   const key = `${resource} ${index} ${uuid}`;
   const fault = isUnhealthy(device) ? device.health : device.trespasses ? "trespass" : "";
-  const look = `${use} ${group} ${fault}`;
+  const look = `${use} ${group} ${fault} ${device.allocatedPercent ?? 0}`;
   const words = sentence(device);
   const tile = element(
     "li",
     { class: "device", title: words, data: { key, look, use, fault, group } },
     element("span", { class: "index", "aria-hidden": "true" }, String(index)),
     element("span", { class: "holder", "aria-hidden": "true" }, label(device)),
+    use === "shared" ? drawParts(device) : "",
     element("span", { class: "hidden" }, words),
   );
   if (before.size && before.get(key) !== look) tile.classList.add("fresh");
   return group ? paint(tile, group) : tile;
+}
+
+// A bar as long as the device: a segment for each pod, as wide as its part, and what is free.
+function drawParts(device) {
+  const parts = device.parts ?? [];
+  const bar = element("span", { class: "parts", "aria-hidden": "true", data: { many: parts.length > MANY_PARTS ? "yes" : "" } });
+  let rest = 100;
+  for (const part of parts) {
+    const percent = Math.min(part.percent ?? 0, rest);
+    rest -= percent;
+    const piece = paint(element("i", { title: partText(part) }), part.pod);
+    piece.style.flexGrow = percent;
+    bar.append(piece);
+  }
+  const open = element("i", { class: "open" });
+  open.style.flexGrow = rest;
+  if (rest > 0) bar.append(open);
+  return bar;
 }
 
 // The groups of a node, for small tiles, which have no room for a name.

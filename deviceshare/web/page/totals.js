@@ -1,7 +1,7 @@
 // The row of totals: devices in use, free and unhealthy, nodes, groups, waiting pods.
 
 import { element, plural } from "./dom.js";
-import { shortName } from "./words.js";
+import { gib, shortName } from "./words.js";
 
 export function drawTotals(list, { nodes, groups, waiting, total }) {
   const unhealthy = total.reduce((sum, count) => sum + count.unhealthy, 0);
@@ -10,12 +10,19 @@ export function drawTotals(list, { nodes, groups, waiting, total }) {
   const several = total.length > 1;
   list.replaceChildren(
     ...total.map((count) => devices(count, several)),
-    card("Free", sum(total, "free"), "for groups now"),
+    card("Free", sum(total, "free") + sum(total, "forShares"), "whole devices now"),
     card("Unhealthy", unhealthy, unhealthy ? "not allocated" : "none", unhealthy ? "bad" : ""),
     card("Nodes", nodes.length, blocked ? `${blocked} not usable` : "all usable", blocked ? "bad" : ""),
     card("Groups", groups.length, degraded ? `${degraded} degraded` : "none degraded", degraded ? "bad" : ""),
-    card("Waiting", waiting.length, waiting.length ? plural(new Set(waiting.map((pod) => pod.group)).size, "group") : "no pods", waiting.length ? "wait" : ""),
+    card("Waiting", waiting.length, waiting.length ? waitsFor(waiting) : "no pods", waiting.length ? "wait" : ""),
   );
+}
+
+// "2 groups, 5 pods for shares".
+function waitsFor(waiting) {
+  const groups = new Set(waiting.map((pod) => pod.group).filter(Boolean)).size;
+  const shares = waiting.filter((pod) => !pod.group).length;
+  return [groups ? plural(groups, "group") : "", shares ? `${shares} for shares` : ""].filter(Boolean).join(", ");
 }
 
 function devices(count, several) {
@@ -24,14 +31,21 @@ function devices(count, several) {
     piece.style.flexGrow = number;
     return number > 0 ? piece : "";
   };
-  const other = Math.max(0, count.total - count.allocated - count.free);
+  const open = count.free + (count.forShares ?? 0);
+  const other = Math.max(0, count.total - count.allocated - open);
   return element(
     "div",
     { class: "card wide" },
     element("dt", {}, several ? `${shortName(count.resource)} in use` : "Devices in use"),
-    element("dd", {}, element("b", {}, count.allocated.toLocaleString("en")), ` of ${count.total.toLocaleString("en")}`),
-    element("div", { class: "bar", "aria-hidden": "true" }, part("taken", count.allocated), part("open", count.free), part("shut", other)),
+    element("dd", {}, element("b", {}, count.allocated.toLocaleString("en")), ` of ${count.total.toLocaleString("en")}${memory(count)}`),
+    element("div", { class: "bar", "aria-hidden": "true" }, part("taken", count.allocated), part("open", open), part("shut", other)),
   );
+}
+
+// How much memory is allocated, where pods have parts of devices.
+function memory(count) {
+  if (!count.shared || !count.memoryMib) return "";
+  return `; ${gib(count.allocatedMib)} of ${gib(count.memoryMib)} GiB`;
 }
 
 function card(title, number, note, mood = "") {
@@ -44,5 +58,5 @@ function card(title, number, note, mood = "") {
 }
 
 function sum(counts, name) {
-  return counts.reduce((all, count) => all + count[name], 0);
+  return counts.reduce((all, count) => all + (count[name] ?? 0), 0);
 }

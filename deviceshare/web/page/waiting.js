@@ -1,4 +1,4 @@
-// The waiting pods and their reasons. Pods of one group with the same reason are one entry.
+// The waiting pods and their reasons. Pods of one group, or with equal shares, and the same reason are one entry.
 
 import { paint } from "./colour.js";
 import { element, plural, reconcile } from "./dom.js";
@@ -9,19 +9,19 @@ const SHOWN_PODS = 4;
 export function drawWaiting(list, pods) {
   const together = new Map();
   for (const pod of pods) {
-    const key = `${pod.group}\n${pod.reason}`;
-    if (!together.has(key)) together.set(key, { group: pod.group, reason: pod.reason, why: pod.why, since: pod.since, pods: [] });
+    const key = `${pod.group}\n${pod.share ?? ""}\n${pod.reason}`;
+    if (!together.has(key)) together.set(key, { key, group: pod.group, share: pod.share, reason: pod.reason, why: pod.why, since: pod.since, pods: [] });
     together.get(key).pods.push(pod.pod);
   }
-  reconcile(list, [...together.values()], ({ group, reason }) => `${group}\n${reason}`, drawEntry);
+  reconcile(list, [...together.values()], ({ key }) => key, drawEntry);
   updateAges(list);
 }
 
 export function waitingText(pod) {
-  return `${pod.pod} ${pod.group} ${pod.reason} waiting`.toLowerCase();
+  return `${pod.pod} ${pod.group} ${pod.share ?? ""} ${pod.reason} waiting`.toLowerCase();
 }
 
-function drawEntry({ group, why, since, pods }) {
+function drawEntry({ group, share, why, since, pods }) {
   const [first, ...particulars] = lines(why);
   const shown = pods.slice(0, SHOWN_PODS).join(", ");
   const rest = pods.length - SHOWN_PODS;
@@ -31,8 +31,8 @@ function drawEntry({ group, why, since, pods }) {
     element(
       "p",
       { class: "who" },
-      paint(element("span", { class: "swatch", "aria-hidden": "true" }), group),
-      element("span", { class: "name" }, group),
+      group ? paint(element("span", { class: "swatch", "aria-hidden": "true" }), group) : "",
+      element("span", { class: "name" }, group || share),
       element("span", { class: "age", data: { since } }),
     ),
     element("p", {}, first),

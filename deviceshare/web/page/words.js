@@ -1,5 +1,7 @@
 // The texts about a device, its state and its resource, on tiles and for screen readers.
 
+import { plural } from "./dom.js";
+
 let labels = {};
 
 // What devices are called, by resource, as the server says.
@@ -17,11 +19,13 @@ export function shortName(resource) {
 // One or two words, for a device's tile.
 export function label(device) {
   if (device.use === "held") return device.group;
+  if (device.use === "shared") return amount(device);
   if (device.use === "releasing") return `${device.group} (releasing)`;
   if (device.use === "former") return `was ${device.group}`;
   if (device.use === "split") return "split by MIG";
   if (device.use === "left") return "plugin's";
   if (device.use === "plugin") return `plugin: ${device.pod.slice(device.pod.indexOf("/") + 1)}`;
+  if (device.use === "free" && device.serves) return `free for ${device.serves}`;
   return device.use === "unusable" && isUnhealthy(device) ? device.health : device.use;
 }
 
@@ -29,14 +33,15 @@ export function label(device) {
 export function sentence(device) {
   const use = {
     held: `held by group ${device.group}`,
+    shared: `${plural((device.parts ?? []).length, "pod")} with parts of it, ${amount(device)} allocated`,
     releasing: `still used by pods of group ${device.group}, which was deleted`,
     former: `replaced in group ${device.group}, whose old pods may still use it`,
-    split: "split by MIG, so no group gets it",
-    left: "left to the device plugin, so no group gets it",
+    split: "split by MIG, so nobody gets it",
+    left: "left to the device plugin, so nobody else gets it",
     withheld: `withheld: ${device.withheld}`,
     plugin: `allocated to pod ${device.pod} by the device plugin`,
-    unusable: "held by nobody, and no group gets it",
-    free: "free",
+    unusable: "held by nobody, and nobody gets it",
+    free: device.serves ? `free, for ${device.serves} only` : "free",
   }[device.use];
   const parts = [`${shortName(device.resource)} ${device.index}: ${use}`];
   if (device.pod && device.use !== "plugin") parts.push(`also allocated to pod ${device.pod} by the device plugin`);
@@ -47,10 +52,35 @@ export function sentence(device) {
     parts.push(`${device.health}: ${why}${device.since ? `, since ${device.since}` : ""}`);
   }
   for (const each of device.trespasses ?? []) {
-    parts.push(`used by another than its group: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
+    parts.push(`used by another than its holder: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
   }
+  for (const part of shownParts(device)) parts.push(partText(part));
+  const hidden = (device.parts ?? []).length - shownParts(device).length;
+  if (hidden > 0) parts.push(`and ${plural(hidden, "more pod")}`);
   const hardware = [device.model, device.memoryMib ? `${Math.round(device.memoryMib / 1024)} GiB` : "", device.uuid];
   return parts.concat(hardware.filter(Boolean).join(", ") || []).join("; ");
+}
+
+const SHOWN_PARTS = 12;
+
+// The largest parts of a device; a device may have a hundred.
+export function shownParts(device) {
+  return [...(device.parts ?? [])].sort((a, b) => (b.percent ?? 0) - (a.percent ?? 0)).slice(0, SHOWN_PARTS);
+}
+
+// "ns/web has 8 GiB".
+export function partText(part) {
+  return `${part.pod} has ${part.asked}`;
+}
+
+// How much of a shared device is allocated: "11/16 GiB", or "70%" where its memory is unknown.
+export function amount(device) {
+  if (!device.memoryMib) return `${Math.floor(device.allocatedPercent ?? 0)}%`;
+  return `${gib(device.allocatedMib ?? 0)}/${gib(device.memoryMib)} GiB`;
+}
+
+export function gib(mib) {
+  return (mib / 1024).toFixed(1).replace(/\.0$/, "");
 }
 
 export function isUnhealthy(device) {

@@ -4,7 +4,7 @@ from prometheus_client import generate_latest
 
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
-from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, Usage
 from deviceshare.loops.agent.ports import Xid
 
 GPU = "nvidia.com/gpu"
@@ -27,6 +27,11 @@ USAGE = Usage(
                 DeviceProcess(2, "b", 1, "ns/p", "main"),
                 DeviceProcess(3, "c", 1),
                 DeviceProcess(4, "d", 0),
+            ],
+            shares=[
+                ShareMemory("ns/p", "main", 2, 1, exceeded=True),
+                ShareMemory("ns/p", "", 3, 1, exceeded=True),
+                ShareMemory("ns/q", "main", 0, 5),
             ],
         ),
         DeviceUsage(GPU, 2, "GPU-c"),
@@ -59,6 +64,30 @@ def test_what_the_last_look_saw_is_told_at_each_scrape() -> None:
     assert sample(metrics, "device_container_processes", **main) == 2
     assert sample(metrics, "device_container_processes", **outside) == 2
     assert sample(metrics, "reports") == 3
+
+
+def test_shares_are_told_with_what_they_allow() -> None:
+    """By container; those that are exceeded are counted. Who has gone has no series."""
+    metrics = AgentMetrics()
+    seen = [USAGE, Usage("n1")]
+    metrics.watch_devices(lambda: HARDWARE, lambda: seen[0], lambda: 0)
+    first = {"resource": GPU, "index": "0", "uuid": "GPU-a"}
+    limits = [{**first, "namespace": "ns", "pod": pod, "container": "main"} for pod in ("p", "q")]
+
+    name = "device_container_memory_limit_bytes"
+    assert [sample(metrics, name, **limit) for limit in limits] == [1 * MIB, 5 * MIB]
+    assert sample(metrics, "device_shares_exceeded", **first) == 2
+    seen.pop(0)
+    assert [sample(metrics, name, **limit) for limit in limits] == [None, None]
+    assert sample(metrics, "device_shares_exceeded", **first) is None
+
+
+def test_evictions_are_counted_by_cause() -> None:
+    """From zero on, so that the first is an increase."""
+    metrics = AgentMetrics()
+    assert sample(metrics, "evictions_total", cause="trespass") == 0
+    metrics.count_eviction("overuse")
+    assert sample(metrics, "evictions_total", cause="overuse") == 1
 
 
 def test_before_the_first_look_there_are_no_devices() -> None:

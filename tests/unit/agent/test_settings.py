@@ -48,13 +48,30 @@ def test_without_a_name_it_does_not_start(told: list[AgentSettings]) -> None:
     assert "--node-name" in done.output
 
 
-@pytest.mark.parametrize("flag", ["--enforce=kill", "--proc-root=/nowhere", "--bind=here"])
+@pytest.mark.parametrize(
+    "flag", ["--enforce=kill", "--overuse-grace=5", "--overuse-tolerance=-1", "--proc-root=/nowhere", "--bind=here"]
+)
 def test_a_wrong_flag_is_named(told: list[AgentSettings], flag: str) -> None:
     """Before anything is started."""
     done = invoke("--node-name=n1", flag)
 
     assert (done.exit_code, told) == (2, [])
     assert flag.partition("=")[0] in done.output
+
+
+@pytest.mark.parametrize(
+    ("enforce", "trespassers", "overusers"),
+    [("report", False, False), ("evict", True, True), ("evict-trespassers", True, False)],
+)
+def test_who_is_evicted_is_one_setting(
+    told: list[AgentSettings], enforce: str, trespassers: bool, overusers: bool
+) -> None:
+    """By default nobody; the tolerance and the grace period have defaults."""
+    assert invoke(f"--enforce={enforce}", NODE_NAME="n1").exit_code == 0
+
+    [chosen] = told
+    assert (chosen.evicts_trespassers, chosen.evicts_overusers) == (trespassers, overusers)
+    assert (chosen.overuse_tolerance, chosen.overuse_grace) == (10, 60)
 
 
 def test_placeholders_without_the_kubelets_word_are_refused(told: list[AgentSettings]) -> None:

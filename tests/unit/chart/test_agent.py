@@ -151,6 +151,13 @@ def test_what_is_done_about_trespassers_is_told_to_the_agent() -> None:
     assert settings({"agent": {"enforce": "evict"}}).enforce == "evict"
 
 
+def test_what_is_tolerated_beside_a_share_is_told_to_the_agent() -> None:
+    """agent.overuse."""
+    by_default, chosen = settings({}), settings({"agent": {"overuse": {"tolerance": 25, "grace": 600}}})
+    assert (by_default.overuse_tolerance, by_default.overuse_grace) == (10, 60)
+    assert (chosen.overuse_tolerance, chosen.overuse_grace) == (25, 600)
+
+
 def test_agents_know_which_namespaces_the_webhooks_leave_out() -> None:
     """Of what pods say there, they believe nothing."""
     assert settings({}).excluded_namespaces == {helm.NAMESPACE, "kube-system"}
@@ -333,12 +340,13 @@ def test_agents_are_replaced_a_tenth_at_a_time() -> None:
 def test_only_an_agent_that_may_evict_has_the_right_to() -> None:
     """agent.enforce."""
     evict = {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}
-    [reports, evicts] = [
+    [reports, evicts, some] = [
         named(helm.render({"agent": {"enabled": True, "enforce": how}}), "ClusterRole", contract.AGENT)["rules"]
-        for how in ("report", "evict")
+        for how in ("report", "evict", "evict-trespassers")
     ]
 
     assert evict in evicts
+    assert some == evicts
     assert [rule for rule in evicts if rule != evict] == reports
 
 

@@ -1,13 +1,23 @@
-"""The numbers behind `deviceshare_devices` and `deviceshare_groups`."""
+"""The numbers behind the metrics of devices, groups and waiting pods."""
 
-from deviceshare.domain.answers.census import DeviceCount, count_devices, count_groups
+from deviceshare.domain.answers.census import (
+    DeviceCount,
+    DeviceMemory,
+    count_devices,
+    count_groups,
+    count_waiting,
+    device_memory,
+)
 from deviceshare.domain.objects.devices import Device, devices_of
 from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.domain.placement.fleet import Fleet
+from tests.unit.domain.test_gates import gated
+from tests.unit.domain.test_shown_shares import bound, sharing
 
 GPU = "nvidia.com/gpu"
 
@@ -51,3 +61,27 @@ def test_a_group_nobody_looked_at_yet_counts_as_pending() -> None:
     """Its status is empty until the controller writes it."""
     groups = [Group(), Group(status=GroupStatus(phase="Bound")), Group(status=GroupStatus(phase="Bound"))]
     assert count_groups(groups) == {"Pending": 1, "Bound": 2}
+
+
+def test_memory_is_allocated_by_parts_or_as_a_whole() -> None:
+    """Unknown and lost devices have no numbers."""
+    claims = {
+        "a": Claim("team", [Device(GPU, 0)]),
+        "b": Claim(pod="ns/b", shares=[Share("main", GPU, 1, memory_mib=1024), Share("side", GPU, 1, percent=25)]),
+        "c": Claim("gone", [Device(GPU, 7)]),
+    }
+    fleet = Fleet()
+    status = LedgerStatus(list(devices_of({GPU: 3, "amd.com/gpu": 1})), memory_mib={GPU: 4096})
+    fleet.set_ledger("n1", NodeDevices(ObjectMeta(name="n1"), LedgerSpec(claims), status))
+    assert list(device_memory(fleet)) == [
+        DeviceMemory("n1", Device(GPU, 0), 4096, 4096),
+        DeviceMemory("n1", Device(GPU, 1), 4096, 2048),
+        DeviceMemory("n1", Device(GPU, 2), 4096, 0),
+    ]
+    assert [each.use for each in count_devices(fleet)] == ["free", "free", "held", "held", "shared"]
+
+
+def test_waiting_pods_are_counted_by_what_they_want() -> None:
+    """A pod on a node waits no more, and nobody may try a gated one."""
+    waiting = [sharing("a"), sharing("b"), sharing("c", group="team"), gated(sharing("d"))]
+    assert count_waiting([*waiting, bound(sharing("e"), "n1")]) == {"group": 1, "share": 2}

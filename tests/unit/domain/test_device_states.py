@@ -228,7 +228,7 @@ def test_inspect_shows_use_and_health(case: Case) -> None:
 @every_case
 def test_explain_and_a_waiting_group_name_every_reason(case: Case) -> None:
     """Who holds it, whose it is to the plugin, that it is split, withheld, left or broken: none hides another."""
-    (node,) = verdicts(a_fleet_of(case), a_group("other", count=4))
+    (node,) = verdicts(a_fleet_of(case), a_group("other", count=4).request)
     (device,) = [each for each in node.devices if each.index == 0]
     waits = str(why_a_group_waits(a_fleet_of(case), a_group("other", count=4)))
     for word in case.reasons:

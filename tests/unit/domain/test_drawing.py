@@ -78,7 +78,8 @@ def test_a_broken_device_is_shown_but_not_free() -> None:
     view = devices(fleet)[1]
     assert (view.use, view.group, view.unhealthy, view.since) == ("held", "a", "Xid 79", "2026-11-21T03:00:00Z")
     assert (view.uuid, view.model, view.memory_mib, view.health) == ("GPU-b", "H100", 81559, "unhealthy")
-    assert draw(fleet, [], []).total == [Count(GPU, total=2, allocated=1, free=1, unhealthy=1)]
+    memory = {"memory_mib": 2 * 81559, "allocated_mib": 81559}
+    assert draw(fleet, [], []).total == [Count(GPU, total=2, allocated=1, free=1, unhealthy=1, **memory)]
 
 
 def test_a_claim_is_followed_by_uuid_when_numbers_change() -> None:
@@ -198,7 +199,9 @@ def test_one_node_of_the_picture_is_a_picture() -> None:
 def test_scripts_find_what_a_device_is_and_what_is_done_with_it() -> None:
     """Names of the machine-readable picture that may not change; what is empty is left out."""
     (first, *_) = msgspec.to_builtins(a_scene())["nodes"]
-    assert first["devices"][0] == {"resource": GPU, "index": 0, "use": "held", "group": "a"}
+    assert first["devices"][0] == {"resource": GPU, "index": 0, "use": "held", "group": "a", "allocatedPercent": 100.0}
     assert first["devices"][3] == {"resource": GPU, "index": 3, "use": "free"}
-    assert first["counts"] == [{"resource": GPU, "total": 4, "allocated": 2, "free": 2, "unhealthy": 0}]
+    numbers = {"total": 4, "allocated": 2, "free": 2, "unhealthy": 0}
+    numbers |= dict.fromkeys(("shared", "forShares", "memoryMib", "allocatedMib"), 0)
+    assert first["counts"] == [{"resource": GPU, **numbers}]
     assert set(msgspec.to_builtins(a_scene())) == {"nodes", "groups", "waiting", "total", "unreadable"}

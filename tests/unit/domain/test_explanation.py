@@ -7,15 +7,16 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.answers.device_verdicts import DeviceVerdict
 from deviceshare.domain.answers.explanation import LOWEST, explain_group, explain_pod
 from deviceshare.domain.answers.group_status import desired_status
-from deviceshare.domain.answers.verdicts import DeviceVerdict, verdicts
+from deviceshare.domain.answers.verdicts import verdicts
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.join_obstacles import OTHER_LABELS, not_injected
+from deviceshare.domain.placement.join_obstacles import OTHER_LABELS, invalid, not_injected
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 from tests.unit.domain.test_drawing import with_claim, with_hardware
 
@@ -42,7 +43,7 @@ def test_the_first_text_is_the_condition() -> None:
 
 def test_each_device_says_what_would_free_it() -> None:
     """The node that lacks the fewest first."""
-    (first, second) = verdicts(a_full_fleet(), a_group())
+    (first, second) = verdicts(a_full_fleet(), a_group().request)
     assert (first.node, first.lacks, second.node, second.lacks) == ("n1", 1, "n2", 2)
     assert "(1 of 4 free)" in first.reason
     taken = ("held by group a", "pod ns/p1 ends, then kubectl delete sdg a")
@@ -58,7 +59,7 @@ def test_devices_that_no_group_has_say_it_too() -> None:
     ledger = with_claim(ledger, "uid-of-b", Claim("b", list(gpus(1)), former=list(gpus(2))))
     parts = [Part(GPU, 0), Part(GPU, 1), Part(GPU, 2), Part(GPU, 3, unhealthy="Xid 79"), Part(GPU, 4, lost=True)]
     hardware = Hardware(devices=[*parts, Part(GPU, 5)], allocations=[Allocation("ns/x", "u", GPU, [5])])
-    (verdict,) = verdicts(a_fleet(a_node(), ledgers=(with_hardware(ledger, hardware),)), a_group())
+    (verdict,) = verdicts(a_fleet(a_node(), ledgers=(with_hardware(ledger, hardware),)), a_group().request)
     assert [(device.index, device.reason, device.cure) for device in verdict.devices] == [
         (0, "still used by the deleted group old", "it is released soon"),
         (1, "held by group b", "no pod uses it: kubectl delete sdg b"),
@@ -73,7 +74,7 @@ def test_devices_left_to_the_plugin_say_how_groups_get_them() -> None:
     """More of them have to be kept from it."""
     hardware = Hardware(devices=[Part(GPU, 0)], allocations=[], placeholders=True)
     ledger = with_hardware(a_ledger(devices={GPU: 1}), hardware)
-    ((device,),) = [verdict.devices for verdict in verdicts(a_fleet(a_node(), ledgers=(ledger,)), a_group())]
+    ((device,),) = [verdict.devices for verdict in verdicts(a_fleet(a_node(), ledgers=(ledger,)), a_group().request)]
     assert (device.reason, "placeholder pods" in device.cure) == ("left to the device plugin", True)
 
 
@@ -91,13 +92,14 @@ def test_where_it_fits_it_says_where_it_would_go_and_with_what() -> None:
 def test_nodes_that_only_the_scheduler_would_leave_out_do_not_fit() -> None:
     """It would be no help to be sent to a node that is cordoned."""
     cordoned = replace(a_node("n1"), spec=replace(a_node().spec, unschedulable=True))
-    (verdict,) = verdicts(a_fleet(cordoned, ledgers=(a_ledger("n1"),)), a_group())
+    (verdict,) = verdicts(a_fleet(cordoned, ledgers=(a_ledger("n1"),)), a_group().request)
     assert (verdict.fits, verdict.reason) == (False, "the node is cordoned: kubectl uncordon n1")
 
 
 def test_an_invalid_group_fits_nowhere() -> None:
     """The extender says the same."""
-    (verdict,) = verdicts(a_fleet(a_node(), ledgers=(a_ledger(),)), a_group(schedulingStrategy="random"))
+    group = a_group(schedulingStrategy="random")
+    (verdict,) = verdicts(a_fleet(a_node(), ledgers=(a_ledger(),)), group.request, invalid(group))
     assert verdict.reason.startswith("group team is invalid: spec.schedulingStrategy")
 
 
@@ -111,7 +113,7 @@ def test_who_asks_for_more_than_any_node_has_is_told() -> None:
 def test_a_selector_keeps_a_node_out() -> None:
     """Last in the list: devices would not help."""
     fleet = a_fleet(a_node("n1", zone="west"), a_node("n2"), ledgers=(a_ledger("n1", a=gpus(0, 1, 2)), a_ledger("n2")))
-    (first, second) = verdicts(fleet, a_group(nodeSelector={"zone": "west"}))
+    (first, second) = verdicts(fleet, a_group(nodeSelector={"zone": "west"}).request)
     assert (first.node, second.node, second.why) == ("n1", "n2", OTHER_LABELS)
 
 
@@ -154,7 +156,7 @@ def told_of(pod: Pod, group: Group | None) -> str:
 @pytest.mark.parametrize(
     ("pod", "group", "text"),
     [
-        (with_annotations(a_pod(), **{contract.GROUP: None}), None, "it names no group; a pod joins one with"),
+        (with_annotations(a_pod(), **{contract.GROUP: None}), None, "it names no group and asks for no share"),
         (a_pod("p", "typo"), None, "group typo does not exist: create it"),
         (a_pod("p", injected=False), a_group(), str(not_injected(["the env NVIDIA_VISIBLE_DEVICES"]))),
         (a_pod("p"), a_group(schedulingStrategy="x"), "group team is invalid: spec.schedulingStrategy"),

@@ -139,7 +139,7 @@ def test_who_waits_reads_why_devices_are_withheld() -> None:
     assert "kubectl annotate node NODE deviceshare.io/devices=nvidia.com/gpu=" in reason.cure
     said = explain_group(fleet, group, [a_pod()], None)
     assert str(reason) in said.message
-    assert [verdict.why for verdict in verdicts(fleet, group)] == [reason]
+    assert [verdict.why for verdict in verdicts(fleet, group.request)] == [reason]
 
 
 def test_a_bound_group_is_told_why_its_devices_may_not_be_there() -> None:

@@ -221,5 +221,5 @@ def test_scripts_and_the_page_are_given_the_parts() -> None:
     }
     assert group["why"] == waiting["why"] == full
     assert group["message"] == waiting["reason"] == f"{full['text']}; {full['details'][0]}"
-    [verdict] = msgspec.to_builtins(verdicts(FULL, a_group()))
+    [verdict] = msgspec.to_builtins(verdicts(FULL, a_group().request))
     assert verdict["why"] == {"kind": "TooFewDevices", "text": verdict["reason"]}

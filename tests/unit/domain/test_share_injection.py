@@ -238,6 +238,18 @@ def test_a_limit_of_nothing_asks_for_nothing() -> None:
     assert injection(a_pod(asking(size="0"))) == Injection()
 
 
+def test_what_gpushare_knows_besides_memory_is_warned_of() -> None:
+    """Such a pod would get something else than it asks for, or wait for ever for what no node has."""
+    pod = a_pod(asking(resource=ALIYUN), {"name": "b"})
+    pod["metadata"]["labels"] = {"aliyun.com/gpu-count": "2"}
+    pod["spec"]["containers"][1]["resources"] = {"limits": {"aliyun.com/gpu-core.percentage": "30"}}
+
+    several, cores = injection(pod).warnings
+
+    assert several.startswith("metadata.labels[aliyun.com/gpu-count] has no meaning")
+    assert cores.startswith("spec.containers[1].resources.limits[aliyun.com/gpu-core.percentage]: ")
+
+
 @pytest.mark.parametrize(
     ("size", "said"),
     [(-1, "negative"), ("1500m", "give 2"), (1 << 40, "not bytes"), ("many", "not a number"), ([], "not a number")],

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceshare.domain.turns.arena import Answer, Arena
+from deviceshare.domain.turns.arena import Arena, Seating
 from deviceshare.domain.turns.bid import BadBid, Bid, bid_of
 from deviceshare.domain.turns.lease import LEASE_UNSEEN, grace
 from deviceshare.domain.turns.standing import Player, Witness
@@ -63,11 +63,11 @@ def test_every_waiting_program_gets_the_turn_in_the_end(sight: bool, records: bo
             assert history.given == expected
 
 
-def player(name: str, priority: int = 0, slice: float = 0.0, *, seen: bool = False) -> Player:
-    return Player("pod", name, f"ns/{name}", priority, slice, Witness(1, 1, "pod") if seen else None)
+def player(name: str, priority: int = 0, seconds: float = 0.0, *, seen: bool = False) -> Player:
+    return Player("pod", name, f"ns/{name}", priority, seconds, Witness(1, 1, "pod") if seen else None)
 
 
-def join(arena: Arena, who: Player, connection: int, now: float, *, waited: float = 0.0, held: bool = False) -> Answer:
+def join(arena: Arena, who: Player, connection: int, now: float, *, waited: float = 0.0, held: bool = False) -> Seating:
     """Joins, and gives the turn if it can be given."""
     answer = arena.join(who, connection, now, waited=waited, held=held, lease=LEASE_UNSEEN)
     give(arena, now)
@@ -120,7 +120,7 @@ def test_a_holder_that_comes_back_still_has_the_turn() -> None:
     """On a second connection, too, before the first is known to be lost; the end of the first then means nothing."""
     arena = Arena()
     join(arena, player("holder"), 1, 0)
-    assert join(arena, player("holder"), 2, 5, held=True) is Answer.TURN
+    assert join(arena, player("holder"), 2, 5, held=True) is Seating.TURN
     arena.leave(("pod", "holder"), 1)
     join(arena, player("next"), 3, 6)
 
@@ -131,9 +131,9 @@ def test_a_holder_that_comes_back_still_has_the_turn() -> None:
 def test_who_says_it_has_a_turn_that_another_has_is_told_to_end() -> None:
     """And one that nobody has: it was given up for lost."""
     arena = Arena()
-    assert join(arena, player("late"), 1, 0, held=True) is Answer.GONE
+    assert join(arena, player("late"), 1, 0, held=True) is Seating.GONE
     join(arena, player("holder"), 2, 0)
-    assert join(arena, player("late"), 3, 1, held=True) is Answer.GONE
+    assert join(arena, player("late"), 3, 1, held=True) is Seating.GONE
     assert arena.holding is not None and arena.holding.player.token == "holder"
 
 
@@ -142,7 +142,7 @@ def test_an_agent_without_a_record_waits_for_the_former_holder() -> None:
     arena = Arena(closed_until=50)
     join(arena, player("next"), 1, 10)
     assert arena.holding is None
-    assert join(arena, player("former"), 2, 20, held=True) is Answer.TURN
+    assert join(arena, player("former"), 2, 20, held=True) is Seating.TURN
     arena.release(("pod", "former"))
     assert give(arena, 21) == "next"
 
@@ -155,14 +155,14 @@ def test_an_agent_without_a_record_waits_for_the_former_holder() -> None:
 def test_a_slice_ends_when_others_wait() -> None:
     """The holder is asked once, and not while nobody waits."""
     arena = Arena()
-    join(arena, player("long", slice=10), 1, 0)
+    join(arena, player("long", seconds=10), 1, 0)
     assert arena.ask(60) is None
     join(arena, player("next"), 2, 60)
     assert arena.ask(60) is not None
     assert arena.ask(61) is None
 
     eager = Arena()
-    join(eager, player("short", slice=10), 1, 0)
+    join(eager, player("short", seconds=10), 1, 0)
     join(eager, player("next"), 2, 0)
     assert eager.ask(9.9) is None
     assert eager.ask(10) is not None

@@ -1,15 +1,15 @@
 """Histories of an arena: honest clients that lose their connections and are killed, and an agent that restarts.
 
 A program *works* while its CMD runs; that is the truth, which neither side knows. Clients are as late as they may be: a
-heartbeat counts from when it was sent, and CMD ends at the last moment that `lease.py` allows. Those whose watchers were
-killed or stopped end CMD never.
+heartbeat counts from when it was sent, and CMD ends at the last moment that `lease.py` allows. Those whose watchers
+were killed or stopped end CMD never.
 """
 
 from dataclasses import dataclass, field
 
-from deviceshare.domain.turns.arena import Answer, Arena
+from deviceshare.domain.turns.arena import Arena, Seating
 from deviceshare.domain.turns.lease import KILL, LEASE_SEEN, LEASE_UNSEEN, MARGIN, grace
-from deviceshare.domain.turns.standing import Holding, Player, Witness
+from deviceshare.domain.turns.standing import Player, TurnHeld, Witness
 
 LATEST = KILL + MARGIN
 """Seconds after the end of its lease by when a client has ended CMD, at the latest."""
@@ -36,14 +36,14 @@ class Program:
 
 @dataclass
 class History:
-    """An arena, its agent and some programs. `sight` is whether the agent sees processes, `records` whether it keeps any."""
+    """An arena, its agent and some programs: `sight`, the agent sees processes; `records`, it keeps a record."""
 
     sight: bool
     records: bool
     now: float = 1000.0
     arena: Arena = field(default_factory=Arena)
     programs: list[Program] = field(default_factory=list)
-    recorded: Holding | None = None
+    recorded: TurnHeld | None = None
     connections: int = 0
     given: int = 0
 
@@ -77,10 +77,10 @@ class History:
         answer = self.arena.join(
             self.player(program), self.connections, self.now, waited=0, held=program.held, lease=self.lease
         )
-        if answer is Answer.TURN:
+        if answer is Seating.TURN:
             self.record()
             self.hear(program)
-        elif answer is Answer.GONE:
+        elif answer is Seating.GONE:
             program.ends_at = self.now + LATEST
         self.settle(program)
 

@@ -194,13 +194,14 @@ class HistoryWorld:
         ledger = self.cluster.read(NODE_DEVICES, self.pick(NODE_NAMES))
         if ledger is None or not ledger.claims:
             return
-        uid = self.pick(sorted(ledger.claims))
+        self.begin_collection(ledger.node, self.pick(sorted(ledger.claims)))
 
+    def begin_collection(self, node: str, uid: str) -> None:
         def work(wait: "Wait") -> Coroutine[Any, Any, Any]:
             async def wait_out(mark: str) -> None:
                 await wait(self.seen_mark.setdefault(mark, self.clock.now) + self.binds_over())
 
-            return collect.collect(self.cluster, ledger.node, uid, new_mark=self._new_mark, wait_out_binds=wait_out)
+            return collect.collect(self.cluster, node, uid, new_mark=self._new_mark, wait_out_binds=wait_out)
 
         self._begin(f"collect {uid}", work)
 

@@ -13,6 +13,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import GPU_PERCENT
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.controller import Controller
@@ -20,7 +21,7 @@ from deviceshare.loops.leader.term import Term
 from deviceshare.loops.ports import ApiError, Conflict, Kind, ObjectChange, Subject, Unavailable, Watcher
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.feed import Feed
-from tests.unit.domain.objects import GPU, INJECTED
+from tests.unit.domain.objects import GPU, INJECTED, a_sharing_container
 from tests.unit.loops.model import ModelCluster, Raw
 from tests.unit.loops.virtual_time import now
 
@@ -249,6 +250,16 @@ class World:
             self.refuse(name)
         return self.read_pod(name)
 
+    def share(self, name: str, percent: int, *, group: str = "", refused: bool = False) -> Pod:
+        """A pod that asks for a part of a device."""
+        named = {contract.GROUP: group} if group else {}
+        meta = {"name": name, "labels": {contract.GROUP: group}, "annotations": named}
+        container = a_sharing_container("main", {GPU_PERCENT: percent})
+        self.cluster.put(PODS, {"metadata": meta, "spec": {"containers": [container]}}, "ns")
+        if refused:
+            self.refuse(name)
+        return self.read_pod(name)
+
     def refuse(self, name: str) -> None:
         """As the scheduler writes it when no node fits."""
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -269,7 +280,8 @@ class World:
     async def bind(self, pod: str, node: str) -> None:
         """As the extender does it, once it knows the pod's group."""
         found = self.read_pod(pod)
-        self.cluster.mirrors[GROUPS.plural].put(self.read_group(found.group))
+        if found.group:
+            self.cluster.mirrors[GROUPS.plural].put(self.read_group(found.group))
         binder = self.binder()
         binder.remember(found)
         await binder.bind("ns", pod, found.metadata.uid, node)
@@ -301,9 +313,9 @@ class World:
         return found is not None and bool(found.devices)
 
     def holders(self, node: str) -> dict[str, str]:
-        """Group name → its device indices on the node, with a `*` where the claim is marked."""
+        """Name of the holder → its device indices on the node, with a `*` where the claim is marked."""
         return {
-            claim.group: ",".join(str(d.index) for d in sorted(claim.devices)) + ("*" if claim.releasing else "")
+            claim.holder_name: ",".join(str(d.index) for d in sorted(claim.devices)) + ("*" if claim.releasing else "")
             for claim in self.ledger(node).claims.values()
         }
 

@@ -5,7 +5,7 @@ outsider at once, a group's parts inside the group, every live part claimed as i
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -13,8 +13,10 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT
+from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.protocol import collect, repair
+from deviceshare.loops.protocol.share import claim_shares
 from tests.unit.domain.objects import GPU, a_sharing_container
 from tests.unit.loops.histories import CARELESS, GROUP_NAMES, NODE_NAMES, USUAL, HistoryWorld, many, schedules
 from tests.unit.loops.model import Actor, Pause
@@ -38,7 +40,7 @@ class SharingWorld(HistoryWorld):
 
     devices = 1
     wanted = 1
-    pods = ("p1", "p2", "p3", "p4")
+    pods: Sequence[str] = ("p1", "p2", "p3", "p4")
     known: ClassVar[Mapping[str, Any]] = {"memoryMib": {GPU: GIB * 1024}}
 
     def memory_is_known(self) -> None:
@@ -53,6 +55,29 @@ class SharingWorld(HistoryWorld):
         meta = {"name": name, "labels": {contract.GROUP: group if joins else ""}, "annotations": named}
         spec = {"containers": [a_sharing_container(each, limits) for each, limits in containers.items()]}
         self.cluster.put(PODS, {"metadata": meta, "spec": spec}, "ns")
+
+    def bind_gives_up_half_way(self) -> None:
+        """With its claim written, all at once, so that most histories have something to get wrong."""
+        pod = self.cluster.read(PODS, self.pick(self.pods), "ns")
+        node = self.pick(NODE_NAMES)
+        if pod is None or not pod.pending or not pod.share or not self.cluster.read(NODE_DEVICES, node):
+            return
+        request = request_of(pod, self.cluster.read(GROUPS, pod.group) if pod.group else None)
+        if request is not None:
+            Actor("binder", claim_shares(self.cluster, [request], node)).finish()
+            self.check()
+
+    def share_is_collected(self) -> None:
+        """Up to its wait, if there is one; what the collector does then is told by `something_goes_on`."""
+        ledger = self.cluster.read(NODE_DEVICES, self.pick(NODE_NAMES))
+        mine = [uid for uid, claim in ledger.claims.items() if claim.pod] if ledger else []
+        if ledger and mine:
+            self.begin_collection(ledger.node, self.pick(sorted(mine)))
+            collector, waits = self.others[-1]
+            while not collector.over and not waits and self.pick((True, True, True, True, False)):
+                collector.step()
+                self.check()
+            self._tidy()
 
     # The invariants.
 
@@ -182,15 +207,24 @@ def share_json(share: Any) -> dict[str, Any]:
     return parts | {k: v for k, v in (("memoryMib", share.memory_mib), ("percent", share.percent)) if v}
 
 
+SHARING: list[Any] = [
+    *USUAL,
+    *[SharingWorld.something_goes_on] * 10,
+    *[SharingWorld.bind_begins] * 4,
+    *[SharingWorld.bind_gives_up_half_way] * 3,
+    *[SharingWorld.share_is_collected] * 4,
+]
+
+
 @many
 @schedules
 def test_a_device_is_never_over_its_size_in_any_order_of_events(schedule: bytes) -> None:
     """Binds, collections, crashes, pauses, deletions and stale mirrors, of groups and shares side by side."""
-    SharingWorld(schedule, USUAL).run()
+    SharingWorld(schedule, SHARING).run()
 
 
 @many
 @schedules
 def test_a_device_is_never_over_its_size_while_people_delete_what_they_should_not(schedule: bytes) -> None:
     """The same, with statuses wiped and ledgers deleted, and the repairs of both."""
-    RoomySharingWorld(schedule, [*USUAL, *CARELESS, RoomySharingWorld.memory_is_known]).run()
+    RoomySharingWorld(schedule, [*SHARING, *CARELESS, *CARELESS, RoomySharingWorld.memory_is_known]).run()

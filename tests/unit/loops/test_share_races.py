@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT
 from deviceshare.domain.placement.join_obstacles import request_of
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.protocol import collect, repair
 from deviceshare.loops.protocol.collect import Outcome
 from deviceshare.loops.protocol.share import Claimed, claim_shares
@@ -32,11 +33,11 @@ class ShareRaces(SharingWorld):
         self.replica, self.other = self.replicas
         self.waits = 0
 
-    def pod(self, name: str, *, group: str = "", **limits: Any) -> Pod:
+    def pod(self, name: str, group: str = "", percent: int = 0) -> Pod:
         """A pod that asks for 10 GiB, unless it says what."""
         named = {contract.GROUP: group} if group else {}
         meta = {"name": name, "labels": {contract.GROUP: group}, "annotations": named}
-        container = a_sharing_container("main", limits or {GPU_MEM: 10})
+        container = a_sharing_container("main", {GPU_PERCENT: percent} if percent else {GPU_MEM: 10})
         self.cluster.put(PODS, {"metadata": meta, "spec": {"containers": [container]}}, "ns")
         for replica in self.replicas:
             replica.hear()
@@ -70,6 +71,15 @@ class ShareRaces(SharingWorld):
         return Actor(
             "collector", collect.collect(self.cluster, node, uid, new_mark=self._new_mark, wait_out_binds=wait)
         )
+
+    def recreating(self, late: asyncio.Task[str], waited: list[str]) -> Any:
+        """A leader makes the ledger of n1 again; while it waits for binds, this one goes on."""
+
+        async def wait() -> None:
+            waited.append(self.replica.finish(late))
+
+        gather = partial(repair.fenced_evidence, self.cluster)
+        return repair.recreate(self.cluster, self._node("n1"), gather=gather, wait_out_binds=wait)
 
     def request(self, name: str) -> Request:
         pod = self.read(name)
@@ -196,7 +206,7 @@ def test_pods_that_claim_together_see_what_the_others_take(make: Make) -> None:
     """One write for all that fit; the rest is told why, and fails nobody else."""
     races = make()
     for name, percent in (("a", 60), ("b", 50), ("c", 40)):
-        races.pod(name, **{GPU_PERCENT: percent})
+        races.pod(name, percent=percent)
     before = int(races.ledger().metadata.resource_version)
     claimed = races.claim("a", "b", "c", "a")
     assert int(races.ledger().metadata.resource_version) > before
@@ -213,7 +223,7 @@ def test_a_share_of_a_groups_devices_needs_the_groups_claim(make: Make) -> None:
     [reason] = races.claim("p").refused.values()
     assert reason.kind is ReasonKind.CLAIM_MISSING
     assert races.bind("p") == ""
-    races.pod("q", group="a", **{GPU_PERCENT: 20})
+    races.pod("q", group="a", percent=20)
     group = races.cluster.read(GROUPS, "a")
     assert group is not None
     races.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {group.uid: {"releasing": "mark"}}}})
@@ -231,7 +241,7 @@ def test_what_a_device_plugin_may_have_allocated_is_not_shared(make: Make) -> No
     assert races.ledger().claims == {}
     races.pod("q", group="a")
     races.bind("q")
-    races.pod("r", group="a", **{GPU_PERCENT: 20})
+    races.pod("r", group="a", percent=20)
     assert not races.claim("r", opaque=(GPU,)).refused
 
 
@@ -239,26 +249,15 @@ def test_binds_of_shares_are_waited_out_before_a_lost_ledger_is_made_again(make:
     """One that claimed in the lost ledger may still post its Binding; no group's fence stops it."""
     for group in ("", "a"):
         races = make()
-        races.pod("first", group=group, **{GPU_PERCENT: 10})
+        races.pod("first", group=group, percent=10)
         assert races.bind("first") == ""
         races.pod("p", group=group)
         late = races.begin("p")
         while not any("bind" in request.what for request in races.replica.requests):
             races.replica.serve(races.replica.requests[0])
         races.cluster.remove(NODE_DEVICES, "n1")
-        waited = []
-
-        async def wait(races: ShareRaces = races, late: asyncio.Task[str] = late, waited: list[str] = waited) -> None:
-            waited.append(races.replica.finish(late))
-
-        node = races.cluster.read(NODES, "n1")
-        recreating = repair.recreate(
-            races.cluster,
-            node,
-            gather=lambda races=races: repair.fenced_evidence(races.cluster),
-            wait_out_binds=wait,
-        )
-        Actor("leader", recreating).finish()
+        waited: list[str] = []
+        Actor("leader", races.recreating(late, waited)).finish()
         assert waited == [""]
         assert {claim.holder_name for claim in races.ledger().claims.values()} >= {"ns/first", "ns/p"}
         races.check()

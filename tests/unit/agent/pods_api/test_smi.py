@@ -5,6 +5,7 @@ import json
 import msgspec
 import pytest
 
+from deviceshare.agent.pods_api import caller
 from deviceshare.agent.pods_api.caller import Callers
 from deviceshare.agent.pods_api.smi import drawn, prefers_json, smi_endpoint
 from deviceshare.domain.answers.pod_devices import PodDevice
@@ -165,6 +166,79 @@ def test_a_part_of_a_device_is_named() -> None:
 
     assert f"has 3072 MiB (4 %) of {GPU} 0, of which it uses 1200 MiB" in drawn(view)
     assert "ns/b" not in drawn(view)
+
+
+class Parted(Shown):
+    """Device 3 is shared: `sharer` (A) has a GiB in each of two containers, `neighbour` (B) 30 percent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pods.objects.clear()
+        of = {"resource": GPU, "index": 3, "uuid": uuid(3)}
+        self.shares = {
+            "sharer": [{"container": name, **of, "memoryMib": 1024} for name in ("one", "two")],
+            "neighbour": [{"container": "main", **of, "percent": 30}],
+        }
+        claims = {f"uid-of-{pod}": {"pod": f"ns/{pod}", "shares": shares} for pod, shares in self.shares.items()}
+        self.set_ledger(Hardware("550", "boot-1", [part(index) for index in range(4)]), claims)
+        self.add_pod("sharer", group_uid="uid-of-sharer", ips=[A])
+        self.add_pod("neighbour", group_uid="uid-of-neighbour", ips=[B])
+        mine = DeviceProcess(21, "mine", 700, "ns/sharer", "two")
+        self.usage = Usage(NODE, NOW, [use(3, mine, process(22, "ns/neighbour", "secret-of-neighbour", 25000))])
+
+
+async def test_a_pod_with_shares_sees_its_parts_and_nothing_of_others() -> None:
+    """Not even in the device's own figures: they would tell how much others use."""
+    node = Parted()
+    [device] = (await node.view(A)).devices
+
+    assert (device.index, device.memory_used_mib, device.memory_total_mib, device.utilization) == (3, 700, 2048, None)
+    assert (device.part_mib, device.part_percent) == (2048, 2)
+    assert [(each.container, each.memory_mib, each.percent, each.used_mib) for each in device.parts] == [
+        ("one", 1024, 1, 0),
+        ("two", 1024, 1, 700),
+    ]
+    assert [each.name for each in device.processes] == ["mine"]
+    for accept in ("text/plain", "application/json"):
+        said = await node.smi(A, accept)
+        assert not [word for word in ("neighbour", "secret", "25000", "30000", "81559", "93%") if word in said]
+    text = await node.smi(A)
+    assert text.splitlines()[0] == f"pod ns/sharer on node n1, {NOW}"
+    assert f"container two has 1024 MiB (1 %) of {GPU} 3, of which it uses 700 MiB" in text
+    assert "700 / 2048" in text
+
+
+async def test_a_share_in_percent_is_told_in_mib_too() -> None:
+    """As the container's own variable has it."""
+    [device] = (await Parted().view(B)).devices
+
+    assert (device.part_mib, device.part_percent, device.memory_used_mib) == (24467, 30, 25000)
+
+
+async def test_shares_inside_of_a_group_show_the_part_and_the_mates() -> None:
+    """The group's other devices are none of its own."""
+    node = Shown()
+    share = {"container": "main", "resource": GPU, "index": 1, "uuid": uuid(1), "percent": 50}
+    held = {TEAM: {"group": "team", "devices": [{"resource": GPU, "index": i, "uuid": uuid(i)} for i in (0, 1)]}}
+    held["uid-of-member"] = {"pod": "ns/member", "shares": [share], "within": TEAM}
+    node.set_ledger(Hardware("550", "boot-1", [part(index) for index in range(4)]), held)
+
+    view = await node.view(A)
+    assert [(each.index, each.part_percent) for each in view.devices] == [(1, 50)]
+    assert (view.holder, view.mates) == ("group team", ["ns/mate"])
+    assert [each.index for each in (await node.view(B)).devices] == [0, 1]
+
+
+async def test_a_pod_that_says_that_it_is_another_does_not_see_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares are of one pod, found by its own UID."""
+    monkeypatch.setattr(caller, "PATIENCE_SECONDS", 0.05)
+    node = Parted()
+    node.add_pod("thief", group_uid="uid-of-sharer", ips=[C])
+
+    async with serving([smi_endpoint(node.own, Callers(node.own, runs), lambda: node.usage)]) as server:
+        status, text = await ask(server, "/smi", source=C)
+    assert (status, "sharer" in text) == (403, False)
+    assert "pod ns/thief has devices by its annotations, but its group holds none" in text
 
 
 @pytest.mark.parametrize(

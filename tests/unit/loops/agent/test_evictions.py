@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from deviceshare.loops.agent.evictions import Evictions, Intruder
+from deviceshare.loops.agent.evictions import OVERUSE, TRESPASS, Evictions, Intruder
 from deviceshare.loops.ports import NotFound, Unavailable
 from tests.unit.loops.agent.node import Node
 from tests.unit.loops.virtual_time import in_virtual_time, now
@@ -13,9 +13,9 @@ STRANGER = Intruder("ns", "stranger", "uid-of-stranger")
 
 
 @asynccontextmanager
-async def evicting(node: Node) -> AsyncIterator[tuple[Evictions, list[None]]]:
-    done: list[None] = []
-    evictions = Evictions(node, on_evicted=lambda: done.append(None), clock=now)
+async def evicting(node: Node) -> AsyncIterator[tuple[Evictions, list[str]]]:
+    done: list[str] = []
+    evictions = Evictions(node, on_evicted=done.append, clock=now)
     task = asyncio.create_task(evictions.run())
     try:
         yield evictions, done
@@ -41,7 +41,7 @@ async def test_a_pod_is_given_its_time_to_go() -> None:
         assert node.evicted == ["ns/stranger"]
         await insist(evictions, 30)
         assert node.evicted == ["ns/stranger"] * 2
-        assert len(done) == 2
+        assert done == [TRESPASS] * 2
 
 
 @in_virtual_time
@@ -57,6 +57,24 @@ async def test_a_budget_that_forbids_is_asked_again_while_it_is_meant() -> None:
         assert node.evicted == done == []
         await insist(evictions, 30)
         assert node.evicted == ["ns/stranger"]
+
+
+@in_virtual_time
+async def test_a_pod_that_is_spared_is_not_evicted_when_the_budget_allows() -> None:
+    """At once, unless it is to go for another cause, too."""
+    node = Node()
+    node.fail = lambda: Unavailable("the budget forbids")
+    async with evicting(node) as (evictions, done):
+        evictions.want(STRANGER, OVERUSE)
+        await asyncio.sleep(3)
+        evictions.withdraw(STRANGER, OVERUSE)
+        node.fail = lambda: None
+        await asyncio.sleep(60)
+        assert node.evicted == done == []
+        evictions.want(STRANGER, TRESPASS)
+        evictions.withdraw(STRANGER, OVERUSE)
+        await asyncio.sleep(60)
+        assert done == [TRESPASS]
 
 
 @in_virtual_time

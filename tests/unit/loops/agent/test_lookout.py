@@ -14,6 +14,7 @@ from deviceshare.loops.agent.judge import Judge
 from deviceshare.loops.agent.lookout import BLIND_SECONDS, Lookout
 from deviceshare.loops.agent.ports import ReadUse, Running, Sight
 from deviceshare.loops.agent.reporter import Reporter
+from deviceshare.loops.agent.share_watch import ShareWatch
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.agent.node import TEAM, Node, part, sight, uuid
 
@@ -30,6 +31,7 @@ class Tower(Node):
             self.own,
             judge=self.judge,
             guard=IntruderGuard(self.own),
+            shares=ShareWatch(self.own),
             allocations=self.allocations,
             reporter=self.reporter,
         )

@@ -1,0 +1,138 @@
+"""The table that users of gpushare know from `kubectl inspect cgpu`, for eyes and scripts that expect it.
+
+Written anew after its output: AliyunContainerService/gpushare-device-plugin, `cmd/inspect`. Columns are as wide as
+their longest cell and two blanks. It counts GiB, a device's size rounded down; unlike there, cards of different sizes
+on a node are each shown as they are. What a group or a pod of the device plugin has is allocated as a whole.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from deviceshare.cli.folding import natural
+from deviceshare.domain.answers.device_parts import gib
+from deviceshare.domain.answers.picture import DeviceView, NodeView, Picture
+from deviceshare.domain.objects.shares import DIALECTS, MIB_PER_GIB, WHOLE
+
+UNKNOWN: Final = "unknown"
+_RESOURCES: Final = tuple(dict.fromkeys(resource for row in DIALECTS.values() for resource in row.devices))
+_RULE: Final = 20
+"""So many dashes more than the first node's cells have characters, each with its tab."""
+
+
+class _Node(NamedTuple):
+    """A node of which the memory is known."""
+
+    name: str
+    address: str
+    devices: dict[int, DeviceView]
+
+    @property
+    def total(self) -> int:
+        return sum(map(_total, self.devices.values()))
+
+    @property
+    def allocated(self) -> int:
+        return sum(map(_taken, self.devices.values()))
+
+
+class _Holder(NamedTuple):
+    name: str
+    namespace: str
+
+
+def lines(picture: Picture, *, details: bool) -> list[str]:
+    """The table; `details` lists the pods of each node, too."""
+    nodes = [_node(view) for view in sorted(picture.nodes, key=lambda view: natural(view.name))]
+    nodes = [node for node in nodes if node.total]
+    columns = range(max((max(node.devices) + 1 for node in nodes), default=0))
+    used, total = sum(node.allocated for node in nodes), sum(node.total for node in nodes)
+    sums = f"{gib(used)}/{total} ({_percent(used, total)}%)"
+    if details:
+        body = [line for node in nodes for line in _details(node, columns)]
+        return [*body, "", "", f"Allocated/Total GPU Memory In Cluster:  {sums}  "]
+    rows = [_row(node, columns) for node in nodes]
+    rule = "-" * (len("\t".join(rows[0])) + 1 + _RULE) if rows else "-" * _RULE
+    heads = ["NAME", "IPADDRESS", *(f"GPU{n}(Allocated/Total)" for n in columns), "GPU Memory(GiB)"]
+    return [*_aligned([heads, *rows]), rule, "Allocated/Total GPU Memory In Cluster:", f"{sums}  "]
+
+
+def left_out(picture: Picture) -> list[str]:
+    """The nodes with devices that the table can't show, since their memory is unknown."""
+    return [view.name for view in picture.nodes if _of(view) and not _node(view).total]
+
+
+def _of(view: NodeView) -> list[DeviceView]:
+    """The devices of the first resource that shares are taken from; the numbers of another would be the same."""
+    found: Iterable[list[DeviceView]] = (
+        [device for device in view.devices if device.resource == resource and not device.lost]
+        for resource in _RESOURCES
+    )
+    return next((devices for devices in found if devices), [])
+
+
+def _node(view: NodeView) -> _Node:
+    devices = {device.index: device for device in _of(view) if device.memory_mib}
+    return _Node(view.name, view.address or UNKNOWN, devices)
+
+
+def _row(node: _Node, columns: Iterable[int]) -> list[str]:
+    cells = []
+    for number in columns:
+        device = node.devices.get(number)
+        cells.append(f"{gib(_taken(device))}/{_total(device)}" if device else "0/0")
+    return [node.name, node.address, *cells, f"{gib(node.allocated)}/{node.total}"]
+
+
+def _details(node: _Node, columns: Sequence[int]) -> list[str]:
+    had: dict[_Holder, dict[int, int]] = {}
+    for number, device in node.devices.items():
+        for holder, memory in _holders(device):
+            amounts = had.setdefault(holder, {})
+            amounts[number] = amounts.get(number, 0) + memory
+    rows = [[*holder, *(gib(amounts.get(n, 0)) for n in columns), ""] for holder, amounts in sorted(had.items())]
+    heads = ["NAME", "NAMESPACE", *(f"GPU{n}(Allocated)" for n in columns), ""]
+    sums = [
+        ["Allocated :", f"{gib(node.allocated)} ({_percent(node.allocated, node.total)}%)", ""],
+        ["Total :", str(node.total), ""],
+    ]
+    table = _aligned([heads, *rows, *sums])
+    title = _aligned([["NAME:", node.name], ["IPADDRESS:", node.address]])
+    return ["", *title, "", *table, "-" * max(map(len, table))]
+
+
+def _holders(device: DeviceView) -> Iterable[tuple[_Holder, int]]:
+    """Who has how many MiB of it. A group is a line of its own: which of its pods use how much isn't counted."""
+    if device.group:
+        yield _Holder(device.group, "(group)"), _taken(device)
+    elif device.pod:
+        yield _pod(device.pod), _taken(device)
+    else:
+        for part in device.parts:
+            yield _pod(part.pod), part.memory_mib
+
+
+def _pod(key: str) -> _Holder:
+    namespace, _, name = key.partition("/")
+    return _Holder(name, namespace)
+
+
+def _total(device: DeviceView) -> int:
+    return device.memory_mib // MIB_PER_GIB
+
+
+def _taken(device: DeviceView) -> int:
+    """MiB, without the rest of less than one GiB, which isn't in the total either."""
+    return min(device.allocated_mib, _total(device) * MIB_PER_GIB)
+
+
+def _percent(used_mib: int, total_gib: int) -> int:
+    return WHOLE * used_mib // (total_gib * MIB_PER_GIB) if total_gib else 0
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """The rows with their cells below each other; the last cell of a row is as long as it is."""
+    widths: dict[int, int] = {}
+    for row in rows:
+        for column, cell in enumerate(row[:-1]):
+            widths[column] = max(widths.get(column, 0), len(cell) + 2)
+    return ["".join([*(cell.ljust(widths[n]) for n, cell in enumerate(row[:-1])), row[-1]]) for row in rows]

@@ -1,0 +1,157 @@
+"""Parts of devices for people and programs: how much of each device is allocated, and which pod has how much of it.
+
+A group, like a pod of the device plugin, has whole devices, so that these count as allocated as a whole, be it that
+pods have parts of the group's devices among themselves.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from deviceshare.domain.objects.shares import MIB_PER_GIB, WHOLE, Share, in_gib
+from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState, Sharer, Use
+from deviceshare.domain.placement.rooms import capacity, mib, used
+from deviceshare.domain.wording import listed
+
+SHOWN_PODS = 2
+
+
+class PodPart(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What one pod has of a device."""
+
+    pod: str
+    """`namespace/name`."""
+    memory_mib: int = 0
+    """0 where the memory of the device is unknown."""
+    percent: float = 0.0
+    """Of the device, rounded down to a hundredth of a percent."""
+    asked: str = ""
+    """In the words in which it was asked for: `8 GiB`, `30%`."""
+    containers: dict[str, str] = field(default_factory=dict)
+    """The same by container. Init containers count as Kubernetes counts them, so the sum may be more."""
+    within: str = ""
+    """The group whose device it is, or ""."""
+
+    def __str__(self) -> str:
+        """`team-a/web 8 GiB`."""
+        return f"{self.pod} {self.asked}"
+
+
+class ContainerPart(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What one container has, or would get, of a device."""
+
+    container: str
+    resource: str
+    index: int
+    asked: str
+    """As it asked for it: `8 GiB`, `30%`."""
+    memory_mib: int = 0
+    percent: int = 0
+
+    def __str__(self) -> str:
+        """`8 GiB`, `30%`."""
+        return self.asked
+
+
+class AllocatedAmount(NamedTuple):
+    """How much of a device, or of several, is allocated."""
+
+    units: int
+    """As a room counts."""
+    size: int
+    """MiB of all memory; 0 where that of any is unknown."""
+    devices: int = 1
+
+    @property
+    def memory_mib(self) -> int:
+        """MiB; 0 where the memory is unknown."""
+        return mib(self.units, self.size)
+
+    @property
+    def percent(self) -> float:
+        """Of all of it, rounded down to a hundredth of a percent."""
+        return self.units * WHOLE * WHOLE // (WHOLE * (self.size or self.devices)) / WHOLE
+
+    def __str__(self) -> str:
+        """`11/16 GiB (68%)`, or `68%` where the memory is unknown."""
+        share = f"{int(self.percent)}%"
+        return f"{gib(self.memory_mib)}/{gib(self.size)} GiB ({share})" if self.size else share
+
+
+def allocated(state: DeviceState) -> AllocatedAmount:
+    """What is allocated of the device."""
+    full, size = capacity(state.memory_mib), state.memory_mib
+    if state.use in ALLOCATED and state.use is not Use.SHARED:
+        return AllocatedAmount(full, size)
+    return AllocatedAmount(min(sum(used(each.shares, size) for each in state.sharers), full), size)
+
+
+def together(states: Iterable[DeviceState]) -> AllocatedAmount:
+    """What is allocated of several devices; where the memory of one is unknown, each counts the same."""
+    each = [allocated(state) for state in states]
+    if all(one.size for one in each):
+        return AllocatedAmount(sum(one.units for one in each), sum(one.size for one in each), len(each))
+    return AllocatedAmount(int(sum(one.percent for one in each)), 0, len(each))
+
+
+def parts(state: DeviceState) -> list[PodPart]:
+    """What pods have of the device, by name."""
+    return [_part(state, sharer) for sharer in state.sharers]
+
+
+def _part(state: DeviceState, sharer: Sharer) -> PodPart:
+    size = state.memory_mib
+    units = used(sharer.shares, size)
+    group = state.claim.group if state.claim and sharer.claim.within else ""
+    asked = _asked(sharer.shares, units, size)
+    names = sorted({share.container for share in sharer.shares})
+    return PodPart(
+        pod=sharer.claim.pod,
+        memory_mib=mib(units, size),
+        percent=AllocatedAmount(units, size).percent,
+        asked=asked,
+        containers={name: _of_container(name, sharer.shares) for name in names}
+        if len(names) > 1
+        else {names[0]: asked},
+        within=group,
+    )
+
+
+def _of_container(name: str, shares: Iterable[Share]) -> str:
+    return listed(str(share) for share in shares if share.container == name)
+
+
+def _asked(shares: tuple[Share, ...], units: int, size: int) -> str:
+    if len(shares) == 1:
+        return str(shares[0])
+    if size and all(share.memory_mib for share in shares):
+        return in_gib(mib(units, size))
+    return f"{int(AllocatedAmount(units, size).percent)}%"
+
+
+def container_parts(shares: Iterable[Share]) -> list[ContainerPart]:
+    """The shares for people and programs."""
+    return [ContainerPart(s.container, s.resource, s.index, str(s), s.memory_mib, s.percent) for s in shares]
+
+
+def parts_text(shares: Iterable[Share | ContainerPart]) -> str:
+    """Parts in a sentence: `8 GiB of nvidia.com/gpu 0 and 2 x 30% of nvidia.com/gpu 1`."""
+    texts = Counter(f"{share} of {share.resource} {share.index}" for share in shares)
+    return listed(f"{count} x {text}" if count > 1 else text for text, count in texts.items())
+
+
+def sharing(states: Iterable[DeviceState]) -> list[str]:
+    """The pods with shares of these devices, which are no group's, by name."""
+    return sorted({each.claim.pod for state in states if state.use is Use.SHARED for each in state.sharers})
+
+
+def named(pods: list[str]) -> str:
+    """`pod a/x`, `pods a/x and a/y`, `pods a/x, a/y and 10 more`."""
+    return f"pod{'s' * (len(pods) > 1)} {listed(pods, most=SHOWN_PODS)}"
+
+
+def gib(memory_mib: int) -> str:
+    """`8`, `7.5`."""
+    return f"{memory_mib / MIB_PER_GIB:.1f}".removesuffix(".0")

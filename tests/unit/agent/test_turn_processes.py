@@ -1,0 +1,115 @@
+"""Which processes belong to a turn, by a /proc that the test writes."""
+
+from pathlib import Path
+
+import pytest
+
+from deviceshare.agent.turn_processes import TurnProcesses, boot_and_namespace
+from deviceshare.domain.turns.standing import Witness
+
+POD, OTHER = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
+WITNESS = Witness(500, 9000, POD)
+
+
+class FakeProc:
+    """A directory like /proc."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def add(
+        self,
+        pid: int,
+        *,
+        inside: int = 0,
+        group: int = 0,
+        session: int = 0,
+        started: int = 9000,
+        state: str = "S",
+        threads: int = 1,
+        pod: str = POD,
+    ) -> None:
+        """A process; its name is as unpleasant as it may be."""
+        directory = self.root / str(pid)
+        directory.mkdir(exist_ok=True)
+        fields = [state, "1", str(group or pid), str(session or pid), *["0"] * 13, str(threads), "0", str(started)]
+        (directory / "stat").write_text(f"{pid} (a) b (c) {' '.join(fields)} 0 0\n")
+        (directory / "status").write_text(f"Name:\ta\nNSpid:\t{pid}\t{inside or pid}\n")
+        (directory / "cgroup").write_text(f"0::/kubepods/burstable/pod{pod}/{'a' * 64}\n")
+
+    def remove(self, pid: int) -> None:
+        for file in (self.root / str(pid)).iterdir():
+            file.unlink()
+        (self.root / str(pid)).rmdir()
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> FakeProc:
+    """With a process of another pod."""
+    made = FakeProc(tmp_path)
+    made.add(77, pod=OTHER)
+    return made
+
+
+async def test_a_process_is_found_by_its_number_in_the_container(proc: FakeProc) -> None:
+    """Its start tells it from one with the same number in another container; another pod can't name it."""
+    proc.add(500, inside=7)
+    proc.add(600, inside=7, started=9001)
+    proc.add(700, inside=7, pod=OTHER)
+    found = TurnProcesses(proc.root)
+
+    assert await found.witness(POD, 7, 9000) == WITNESS
+    assert await found.witness(POD, 8, 9000) is None
+    assert await found.witness(POD, 7, 9002) is None
+    assert await found.witness(OTHER, 500, 9000) is None
+
+
+async def test_two_that_cannot_be_told_apart_are_no_witness(proc: FakeProc) -> None:
+    """In two containers of the pod, started in the same hundredth of a second."""
+    proc.add(500, inside=7)
+    proc.add(501, inside=7)
+    assert await TurnProcesses(proc.root).witness(POD, 7, 9000) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "ended"),
+    [
+        ([(500, {})], False),
+        ([(500, {"state": "T"})], False),
+        ([(500, {"state": "Z"})], True),
+        ([(500, {"state": "Z", "threads": 3})], False),
+        ([(500, {"started": 9500})], True),
+        ([(500, {"started": 9500}), (501, {"group": 500})], True),
+        ([(501, {"group": 500})], False),
+        ([(501, {"session": 500})], False),
+        ([(501, {"group": 500, "state": "Z"})], True),
+        ([(501, {"group": 500, "pod": OTHER})], True),
+        ([(501, {})], True),
+    ],
+)
+async def test_a_turn_has_ended_with_the_last_of_its_processes(
+    proc: FakeProc, left: list[tuple[int, dict[str, str | int]]], ended: bool
+) -> None:
+    """Its own, or any of its group or session; the dead don't count, nor do those that got its number."""
+    for pid, more in left:
+        proc.add(pid, **more)  # type: ignore[arg-type]
+    assert await TurnProcesses(proc.root).ended([WITNESS]) == ({WITNESS} if ended else set())
+
+
+async def test_a_file_that_is_no_stat_is_passed_over(proc: FakeProc) -> None:
+    """A process may end while it is read."""
+    proc.add(500)
+    proc.add(501, group=500)
+    (proc.root / "501" / "stat").write_text("")
+    (proc.root / "77" / "stat").unlink()
+    proc.remove(500)
+    assert await TurnProcesses(proc.root).ended([WITNESS]) == {WITNESS}
+
+
+def test_a_namespace_is_named_by_its_first_process(proc: FakeProc) -> None:
+    """And by the node's boot."""
+    proc.add(1, started=12)
+    boot = proc.root / "sys/kernel/random"
+    boot.mkdir(parents=True)
+    (boot / "boot_id").write_text("b1\n")
+    assert boot_and_namespace(proc.root) == ("b1", "12")

@@ -1,0 +1,183 @@
+"""The share watch: who exceeds its share is told, and evicted only where that is asked for, after the grace period."""
+
+from typing import Any
+
+import pytest
+
+from deviceshare.domain.device_health.process_owners import Owner
+from deviceshare.domain.objects.hardware import Hardware
+from deviceshare.domain.objects.usage import ShareMemory
+from deviceshare.loops.agent.evictions import Intruder
+from deviceshare.loops.agent.ports import ReadUse, Running
+from deviceshare.loops.agent.share_watch import QUIET_SECONDS, REASON, ShareWatch
+from tests.unit.domain.objects import GPU
+from tests.unit.loops.agent.node import part, sight, uuid
+from tests.unit.loops.agent.test_lookout import Tower
+
+GREEDY = Intruder("ns", "greedy", "uid-of-greedy")
+SHARE, OVER, TOLERATED = 8192, 9100, 9000
+"""MiB: of each pod's share, beyond the tolerance, and within it."""
+
+
+class Shop(Tower):
+    """A node whose device 0 `greedy` and `modest` have 8 GiB each of, and its watch."""
+
+    def __init__(self, *, evicts: bool = True) -> None:
+        super().__init__()
+        self.wanted: list[Intruder] = []
+        self.spared: list[Intruder] = []
+        evict = self.wanted.append if evicts else None
+        self.lookout._shares = ShareWatch(self.own, evict=evict, spare=self.spared.append)
+        self.claims: dict[str, Any] = {}
+        for name in ("greedy", "modest"):
+            self.share(name)
+        self.set_ledger(Hardware(devices=[part(0), part(1)]), self.claims)
+        for name in ("greedy", "modest"):
+            self.add_pod(name, group_uid=f"uid-of-{name}")
+
+    def share(self, name: str, namespace: str = "ns", **share: Any) -> None:
+        one = {"container": "main", "resource": GPU, "index": 0, "uuid": uuid(0), "memoryMib": SHARE}
+        self.claims[f"uid-of-{name}"] = {"pod": f"{namespace}/{name}", "shares": [one]}
+
+    def look(self, greedy: int, modest: int = SHARE, *, after: float = 5.0, age: float = 0.0) -> list[Intruder]:
+        """Whom this look wants to be evicted, by a reading so long after the last one."""
+        self.time += after
+        memory = {"greedy": greedy, "modest": modest}
+        running = [
+            Running(number, name, mib, Owner(f"uid-of-{name}", f"id-of-{name}"))
+            for number, (name, mib) in enumerate(memory.items(), 1)
+        ]
+        use = ReadUse(uuid(0), greedy + modest, 81559, 37, running)
+        before = len(self.wanted)
+        self.lookout.take(sight(0, 1, uses=[use], read_at=self.time - age))
+        return self.wanted[before:]
+
+    @property
+    def events(self) -> list[tuple[str, str, str]]:
+        """About whom, the reason, and what."""
+        return [(name, reason, message) for _, name, reason, message in self.recorder.events]
+
+
+def test_who_exceeds_its_share_is_evicted_after_the_grace_and_its_neighbour_never() -> None:
+    """Not a reading earlier."""
+    shop = Shop()
+    assert [shop.look(OVER) for _ in range(12)] == [[]] * 12
+    assert shop.look(OVER) == shop.look(OVER) == [GREEDY]
+
+    (told, first), (evicted, second) = [(name, message) for name, _, message in shop.events]
+    assert (told, evicted) == ("greedy", "greedy")
+    assert f"container main uses {OVER} MiB of {GPU} 0 on node n1, its share is {SHARE} MiB" in first
+    assert "above 9011 MiB for 60 s the pod is evicted" in first
+    assert "its pod is being evicted" in second
+
+
+def test_one_reading_within_the_tolerance_begins_the_grace_anew() -> None:
+    """And spares who was to be evicted, at once."""
+    shop = Shop()
+    for _ in range(12):
+        shop.look(OVER)
+    assert shop.look(TOLERATED) == []
+    assert [shop.look(OVER) for _ in range(12)] == [[]] * 12
+    assert (shop.look(OVER), shop.spared) == ([GREEDY], [])
+    shop.look(TOLERATED)
+    assert shop.spared == [GREEDY]
+
+
+def test_what_is_not_read_counts_against_nobody() -> None:
+    """A driver that hangs, pods that aren't known, and a reading that comes late."""
+    shop = Shop()
+    for _ in range(12):
+        shop.look(OVER)
+    assert shop.look(OVER, after=30.0) == []
+    for _ in range(11):
+        shop.look(OVER)
+    shop.pods.synced = False
+    assert shop.look(OVER) == shop.look(OVER) == shop.look(OVER) == []
+    shop.pods.synced = True
+    assert shop.look(OVER) == []
+    for _ in range(11):
+        shop.look(OVER)
+    assert shop.look(OVER, age=11.0, after=16.0) == []
+    assert shop.look(OVER, after=0.0) == [GREEDY]
+
+
+@pytest.mark.parametrize("evicts", [False, True])
+def test_it_is_told_again_only_after_a_while(evicts: bool) -> None:
+    """One reading is not told at all."""
+    shop = Shop(evicts=evicts)
+    shop.look(OVER)
+    shop.look(SHARE)
+    assert shop.events == []
+    for _ in range(int(QUIET_SECONDS / 5)):
+        shop.look(OVER + shop.version)
+        shop.version += 1
+    exceeded = [message for *_, message in shop.events if "belongs to others" in message]
+    assert len(exceeded) == 1
+    for _ in range(3):
+        shop.look(OVER)
+    assert len([message for *_, message in shop.events if "belongs to others" in message]) == 2
+    assert {name for name, *_ in shop.events} == {"greedy"}
+    assert ("is evicted" in exceeded[0]) is evicts
+
+
+def test_without_enforcement_nobody_is_evicted() -> None:
+    """However long."""
+    shop = Shop(evicts=False)
+    for _ in range(50):
+        assert shop.look(OVER) == []
+
+
+def test_pods_that_end_and_the_clusters_own_are_left_alone() -> None:
+    """So is a pod that has the name of one with a share."""
+    shop = Shop()
+    shop.share("greedy", namespace="kube-system")
+    shop.set_ledger(Hardware(devices=[part(0), part(1)]), shop.claims)
+    for _ in range(20):
+        assert shop.look(OVER) == []
+    assert shop.events == []
+
+    changes: list[dict[str, Any]] = [{"deletionTimestamp": "2026-11-21T03:00:00Z"}, {"uid": "uid-of-another"}]
+    for metadata in changes:
+        shop = Shop()
+        shop.add_pod("greedy", group_uid="uid-of-greedy", **metadata)
+        for _ in range(20):
+            assert shop.look(OVER) == []
+        assert REASON not in [reason for _, reason, _ in shop.events]
+
+
+def test_memory_of_unknown_pods_evicts_nobody() -> None:
+    """Of a process whose pod isn't known, and of one outside of any."""
+    shop = Shop()
+    strangers = [Running(1, "x", 50000, None), Running(2, "y", 50000, Owner("uid-of-nobody", "id-of-greedy"))]
+    for _ in range(30):
+        shop.time += 5
+        shop.lookout.take(sight(0, 1, uses=[ReadUse(uuid(0), 0, 81559, 0, strangers)], read_at=shop.time))
+    assert shop.wanted == []
+
+
+def test_usage_tells_each_share_with_what_is_used_of_it() -> None:
+    """For top, smi and the metrics; sharers don't trespass on each other's device."""
+    shop = Shop()
+    for _ in range(2):
+        shop.look(OVER)
+
+    [device] = shop.lookout.usage.devices
+    assert device.shares == [
+        ShareMemory("ns/greedy", "main", OVER, SHARE, exceeded=True),
+        ShareMemory("ns/modest", "main", SHARE, SHARE),
+    ]
+    assert [process.trespass for process in device.processes] == [False, False]
+
+
+def test_strangers_on_a_shared_device_are_told_without_the_sharers_names() -> None:
+    """Who reads a pod's events may see nothing of other namespaces."""
+    shop = Shop()
+    shop.add_pod("stranger")
+    intruding = [Running(1, "steal", 10, Owner("uid-of-stranger", "id-of-stranger"))]
+    for _ in range(2):
+        shop.lookout.take(sight(0, 1, uses=[ReadUse(uuid(0), 0, 81559, 0, intruding)]))
+
+    [(name, reason, message)] = shop.events
+    assert (name, reason) == ("stranger", "Trespass")
+    assert "of node n1, which pods with shares have, but belongs to none of them" in message
+    assert "greedy" not in message

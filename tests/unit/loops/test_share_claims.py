@@ -1,0 +1,153 @@
+"""Claims of shares that are written together: nobody's giving up, failing or being refused is another's."""
+
+import asyncio
+import gc
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.placement.join_obstacles import request_of
+from deviceshare.loops.kinds import NODE_DEVICES
+from deviceshare.loops.ports import Conflict, Unavailable
+from deviceshare.loops.protocol.bind import Refused
+from deviceshare.loops.replica.share_claims import ShareClaims
+from tests.unit.domain.objects import GPU, a_share_pod
+from tests.unit.loops.live import LiveCluster
+from tests.unit.loops.virtual_time import in_virtual_time
+
+
+class Claiming:
+    """A ledger of one device, and pods that want percents of it."""
+
+    def __init__(self, devices: int = 1) -> None:
+        self.cluster = LiveCluster()
+        status = {"devices": [{"resource": GPU, "index": index} for index in range(devices)]}
+        self.cluster.put(NODE_DEVICES, {"metadata": {"name": "n1"}, "spec": {"claims": {}}, "status": status})
+        self.claims = ShareClaims(self.cluster, lambda node: ())
+
+    def begin(self, name: str, percent: int = 10) -> asyncio.Task[NodeDevices]:
+        return asyncio.create_task(self.claims(a_request(name, percent), "n1"), name=name)
+
+    @property
+    def pods(self) -> list[str]:
+        ledger = self.cluster.read(NODE_DEVICES, "n1")
+        assert ledger is not None
+        return sorted(claim.pod.removeprefix("ns/") for claim in ledger.claims.values())
+
+    @property
+    def verbs(self) -> list[str]:
+        return [verb for verb, *_ in self.cluster.requests]
+
+
+def a_request(name: str, percent: int) -> Request:
+    request = request_of(a_share_pod(name, percent=percent), None)
+    assert request is not None
+    return request
+
+
+async def outcomes(tasks: Iterable[asyncio.Task[Any]]) -> list[str]:
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    return [type(each).__name__ for each in done]
+
+
+@in_virtual_time
+async def test_those_who_ask_while_a_claim_is_written_share_the_next_write() -> None:
+    """Two requests for each write, however many pods there are; all of them fit."""
+    claiming = Claiming()
+    first = claiming.begin("p0")
+    await asyncio.sleep(0.001)
+    others = [claiming.begin(f"p{number}") for number in range(1, 10)]
+    assert set(await outcomes([first, *others])) == {"NodeDevices"}
+    assert claiming.verbs == ["get", "patch", "get", "patch"]
+    assert len(claiming.pods) == 10
+    seen = await others[-1]
+    assert len(seen.claims) == 10
+
+
+@in_virtual_time
+async def test_who_does_not_fit_is_refused_alone() -> None:
+    """In the order in which they asked."""
+    claiming = Claiming()
+    asked = [claiming.begin(name, percent) for name, percent in (("a", 60), ("b", 60), ("c", 40))]
+    assert await outcomes(asked) == ["NodeDevices", "Refused", "NodeDevices"]
+    assert claiming.pods == ["a", "c"]
+    with pytest.raises(Refused, match="too full"):
+        await asked[1]
+
+
+@in_virtual_time
+async def test_who_gave_up_before_the_write_began_claims_nothing() -> None:
+    """Its time was over while another write was under way; those beside it get theirs."""
+    claiming = Claiming()
+    first = claiming.begin("first")
+    await asyncio.sleep(0.001)
+    gone, stays = claiming.begin("gone"), claiming.begin("stays")
+    await asyncio.sleep(0.001)
+    gone.cancel()
+    assert await outcomes([first, gone, stays]) == ["NodeDevices", "CancelledError", "NodeDevices"]
+    assert claiming.pods == ["first", "stays"]
+
+
+@in_virtual_time
+async def test_who_gives_up_while_the_write_is_under_way_fails_nobody() -> None:
+    """Its claim is written, since nobody can tell; the leader collects it."""
+    claiming = Claiming()
+    gone, stays = claiming.begin("gone"), claiming.begin("stays")
+    await asyncio.sleep(0.006)
+    gone.cancel()
+    assert await outcomes([gone, stays]) == ["CancelledError", "NodeDevices"]
+    assert claiming.pods == ["gone", "stays"]
+
+
+@pytest.mark.parametrize("error", [Conflict("409"), Unavailable("503", retry_after=3.0), RuntimeError("a bug")])
+def test_a_write_that_fails_fails_those_who_shared_it_and_nobody_after_them(error: Exception) -> None:
+    """Each with an exception of its own, of the same kind and with all that it says."""
+
+    @in_virtual_time
+    async def scenario() -> None:
+        claiming = Claiming()
+        claiming.cluster.fail = lambda verb, *_: error if verb == "patch" else None  # type: ignore[assignment]
+        done = await asyncio.gather(*(claiming.begin(name) for name in "ab"), return_exceptions=True)
+        assert [type(each) for each in done] == [type(error)] * 2
+        assert done[0] is not done[1]
+        assert all(vars(each) == vars(error) for each in done)
+        claiming.cluster.fail = lambda *_: None
+        assert set(await outcomes([claiming.begin("c")])) == {"NodeDevices"}
+
+    scenario()
+
+
+@in_virtual_time
+async def test_nothing_is_left_of_those_who_asked() -> None:
+    """Neither their requests nor exceptions that nobody fetched, also where all have given up."""
+    claiming = Claiming()
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    claiming.cluster.fail = lambda verb, *_: Unavailable("503") if verb == "patch" else None
+    for when in (0.0, 0.001, 0.006):
+        tasks = [claiming.begin(name) for name in "xyz"]
+        await asyncio.sleep(when)
+        for task in tasks:
+            task.cancel()
+        await outcomes(tasks)
+        await asyncio.sleep(0.1)
+        del tasks, task
+    gc.collect()
+    assert complaints == []
+    left = [each for each in gc.get_objects() if isinstance(each, Request) and each.holder.name in ("ns/x", "ns/y")]
+    assert left == []
+
+
+@in_virtual_time
+async def test_closing_ends_everybody() -> None:
+    """Those under way, and those who wait for the next write."""
+    claiming = Claiming()
+    tasks = [claiming.begin("a")]
+    await asyncio.sleep(0.001)
+    tasks.append(claiming.begin("b"))
+    await asyncio.sleep(0.001)
+    await claiming.claims.close()
+    assert await outcomes(tasks) == ["CancelledError"] * 2

@@ -1,0 +1,181 @@
+"""Pods that wait for shares are woken as there comes room, as many as fit, and equal ones are looked at once."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.leader.touch_window import PLACES
+from deviceshare.loops.ports import Unavailable
+from tests.unit.loops.live import World, led_world, soon
+from tests.unit.loops.test_waker import woken
+from tests.unit.loops.virtual_time import in_virtual_time
+
+CROWD = 100
+
+
+async def a_full_device(world: World) -> None:
+    """One device, which `big` and `small` share."""
+    await soon(lambda: world.open("n1"))
+    for name, percent in (("big", 70), ("small", 30)):
+        world.share(name, percent)
+        await world.bind(name, "n1")
+    await asyncio.sleep(3)
+
+
+@in_virtual_time
+async def test_as_many_are_woken_as_fit() -> None:
+    """The longest waiting; all others would stand in the scheduler's line in vain."""
+    async with led_world(1) as world:
+        await a_full_device(world)
+        for number in range(CROWD):
+            world.share(f"p{number:03}", 30, refused=True)
+        await asyncio.sleep(5)
+        assert woken(world) == []
+        world.cluster.remove(PODS, "big", "ns")
+        await soon(lambda: woken(world) == ["p000", "p001"], 0.5)
+        await asyncio.sleep(2)
+        assert woken(world) == ["p000", "p001"]
+        for name in ("p000", "p001"):
+            await world.bind(name, "n1")
+        await asyncio.sleep(2)
+        assert woken(world) == ["p000", "p001"]
+        world.cluster.remove(PODS, "small", "ns")
+        await soon(lambda: woken(world)[2:] == ["p002"], 0.5)
+
+
+@in_virtual_time
+async def test_what_keeps_the_first_from_a_node_need_not_keep_the_others() -> None:
+    """In each further round twice as many are touched, less and less often."""
+    async with led_world(1) as world:
+        await a_full_device(world)
+        for number in range(CROWD):
+            world.share(f"p{number:03}", 30, refused=True)
+        world.cluster.remove(PODS, "small", "ns")
+        await soon(lambda: woken(world) == ["p000"], 0.5)
+        await asyncio.sleep(5.5)
+        assert Counter(woken(world)) == {"p000": 2, "p001": 1}
+        await asyncio.sleep(10)
+        assert Counter(woken(world)) == {"p000": 3, "p001": 2, "p002": 1, "p003": 1}
+
+
+@in_virtual_time
+async def test_shares_of_another_size_wait_in_another_line() -> None:
+    """A pod that is too large keeps nobody back."""
+    async with led_world(1) as world:
+        await a_full_device(world)
+        world.share("a", 60, refused=True)
+        world.share("b", 30, refused=True)
+        world.cluster.remove(PODS, "small", "ns")
+        await soon(lambda: woken(world) == ["b"], 0.5)
+        await asyncio.sleep(1)
+        assert woken(world) == ["b"]
+
+
+@in_virtual_time
+async def test_a_crowd_that_fits_takes_turns() -> None:
+    """A namespace has so many places for touched pods; all come to their turn."""
+    async with led_world(16) as world:
+        await soon(lambda: world.open("n1"))
+        world.group("holder", 16)
+        world.pod("held", "holder")
+        await world.bind("held", "n1")
+        await asyncio.sleep(3)
+        for number in range(3 * PLACES):
+            world.share(f"p{number:03}", 30, refused=True)
+        await asyncio.sleep(1)
+        world.end("held")
+        world.cluster.remove(PODS, "held", "ns")
+        world.cluster.remove(GROUPS, "holder")
+        await soon(lambda: len(woken(world)) == PLACES, 0.5)
+        await asyncio.sleep(4.5)
+        assert Counter(woken(world)).keys() == {f"p{number:03}" for number in range(3 * PLACES)}
+
+
+@in_virtual_time
+async def test_equal_shares_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of a ledger costs one look for each size, not for each pod that waits."""
+    looks: list[Request] = []
+    look = Fleet.filter
+
+    def counted(fleet: Fleet, request: Request, names: Any) -> Any:
+        looks.append(request)
+        return look(fleet, request, names)
+
+    async with led_world(1) as world:
+        await a_full_device(world)
+        for number in range(CROWD):
+            world.share(f"p{number:03}", 30 + number % 2, refused=True)
+        await asyncio.sleep(3)
+        monkeypatch.setattr(Fleet, "filter", counted)
+        world.cluster.remove(PODS, "small", "ns")
+        await soon(lambda: woken(world) == ["p000"], 0.5)
+        assert len(looks) <= 6
+
+
+@in_virtual_time
+async def test_of_a_groups_pods_as_many_are_woken_as_have_room_within_it() -> None:
+    """They spend inside the group's devices."""
+    async with led_world(2) as world:
+        await soon(lambda: world.open("n1"))
+        world.group("team", 1)
+        world.share("first", 60, group="team")
+        await world.bind("first", "n1")
+        await asyncio.sleep(3)
+        for name in ("a", "b", "c"):
+            world.share(name, 40, group="team", refused=True)
+        await soon(lambda: woken(world) == ["a"], 0.5)
+        await asyncio.sleep(1)
+        assert woken(world) == ["a"]
+        await world.bind("a", "n1")
+        await asyncio.sleep(10)
+        assert set(woken(world)) == {"a"}
+        world.end("first")
+        await soon(lambda: "b" in woken(world), 0.5)
+
+
+@in_virtual_time
+async def test_a_claim_that_a_bind_left_behind_is_collected_when_binds_are_over() -> None:
+    """Of a pod that is gone at once, of one that waits after a while, and of one that was bound never."""
+    async with led_world(1) as world:
+        await soon(lambda: world.open("n1"))
+        for name in ("gone", "waits", "bound"):
+            world.share(name, 20)
+        await asyncio.sleep(1)
+        world.cluster.fail = lambda verb, *_: Unavailable("no Binding") if verb == "bind" else None
+        for name in ("gone", "waits", "bound"):
+            with pytest.raises(Unavailable):
+                await world.bind(name, "n1")
+        world.cluster.fail = lambda *_: None
+        await world.bind("bound", "n1")
+        assert world.holders("n1").keys() == {"ns/gone", "ns/waits", "ns/bound"}
+        world.cluster.remove(PODS, "gone", "ns")
+        await soon(lambda: world.holders("n1").keys() == {"ns/waits", "ns/bound"}, 0.5)
+        await asyncio.sleep(7)
+        assert world.holders("n1") == {"ns/waits": "0", "ns/bound": "0"}
+        await soon(lambda: world.holders("n1") == {"ns/waits": "0*", "ns/bound": "0"}, 3)
+        await soon(lambda: world.holders("n1") == {"ns/bound": "0"}, 14)
+        quiet = len(world.cluster.requests)
+        await asyncio.sleep(60)
+        assert len(world.cluster.requests) - quiet <= 2
+
+
+@in_virtual_time
+async def test_a_mark_on_the_claim_of_a_bound_pod_is_taken_away_and_costs_little() -> None:
+    """A former leader died behind it."""
+    async with led_world(1) as world:
+        await soon(lambda: world.open("n1"))
+        world.share("p", 20)
+        await world.bind("p", "n1")
+        await asyncio.sleep(3)
+        uid = world.read_pod("p").metadata.uid
+        world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: {"releasing": "2026-01-01T00:00:00Z"}}}})
+        await soon(lambda: world.holders("n1") == {"ns/p": "0"}, 0.5)
+        await asyncio.sleep(3)
+        before = len(world.cluster.requests)
+        await asyncio.sleep(30)
+        assert len(world.cluster.requests) == before
