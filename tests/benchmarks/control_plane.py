@@ -28,7 +28,7 @@ from deviceshare.sandbox.simulated.nodes import create_nodes
 from deviceshare.sandbox.state import Layout, Options, SandboxPlan
 
 _START_SECONDS = 60.0
-_REQUEST_SECONDS = 30.0
+_REQUEST_SECONDS = 60.0
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -119,11 +119,9 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
                 yield plane, connection
 
 
-async def send(
-    connection: Connection, method: str, path: str, body: bytes | None = None, seconds: float = _REQUEST_SECONDS
-) -> bytes:
+async def send(connection: Connection, method: str, path: str, body: bytes | None = None) -> bytes:
     """One request; the answer's body."""
-    async with connection.request(method, path, timeout=within(seconds), body=body) as answer:
+    async with connection.request(method, path, timeout=within(_REQUEST_SECONDS), body=body) as answer:
         return await answer.read()
 
 

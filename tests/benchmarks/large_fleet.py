@@ -83,8 +83,8 @@ def _shares(chance: random.Random) -> Iterable[tuple[str, Share]]:
             left -= -(-gib * 102_400 // MIB) if by_memory else percent
             if left < 0:
                 break
-            memory_mib, percent = (gib * 1024, 0) if by_memory else (0, percent)
-            yield f"pod-{index}-{number}", Share("main", RESOURCE, index, "", memory_mib, percent)
+            share = Share("main", RESOURCE, index, memory_mib=gib * 1024 * by_memory, percent=percent * (not by_memory))
+            yield f"pod-{index}-{number}", share
 
 
 class Groups:

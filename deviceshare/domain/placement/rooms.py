@@ -5,7 +5,7 @@ which one MiB is 100, and one percent is S: so that all are whole numbers, whate
 memory isn't known, a device has 100 units, one for each percent, and no room for a share by memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from deviceshare.domain.objects.shares import INIT, SIDECAR, WHOLE, Need, Share, in_gib
@@ -53,17 +53,17 @@ def units(part: Need | Share, size: int) -> int | None:
     return WHOLE * part.memory_mib if size else None
 
 
-def used(shares: Sequence[Need | Share], size: int) -> int:
+def used(shares: Iterable[Need | Share], size: int) -> int:
     """What the shares that one pod has, or is to get, of one device cost together: all of it, where that can't be said.
 
     Init containers run one after the other, beside sidecars, before the others start: so of theirs the largest counts.
     """
-    if len(shares) == 1:
-        [only] = shares  # as most pods have; counted for every pod of a node at each change
-        cost = units(only, size)
+    parts = tuple(shares)
+    if len(parts) == 1:  # as most pods have; this is asked of every pod of a node at each change
+        cost = units(parts[0], size)
         return capacity(size) if cost is None else cost
     running, beside, inits = 0, 0, dict[str, int]()
-    for share in shares:
+    for share in parts:
         cost = units(share, size)
         if cost is None:
             return capacity(size)
