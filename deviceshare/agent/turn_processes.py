@@ -53,7 +53,7 @@ class TurnProcesses:
         """Clients decide how often they connect, and all do at once after an agent's restart: so one walk through /proc
         serves all that wait for one, and walks have a part of a processor only.
         """
-        found = asyncio.get_running_loop().create_future()
+        found: asyncio.Future[Witness | None] = asyncio.get_running_loop().create_future()
         self._sought.append((SoughtProcess(pod_uid, pid, started), found))
         if self._searching is None or self._searching.done():
             self._searching = asyncio.create_task(self._search(), name="find processes of turns")
@@ -87,6 +87,8 @@ class TurnProcesses:
         if not suspects:
             return suspects
         seen = {each.pid: each for each in self._walk()}
+        if not seen:
+            return set()
         return {witness for witness in suspects if not self._is_left(witness, seen)}
 
     def _runs(self, witness: Witness) -> bool:
@@ -105,7 +107,11 @@ class TurnProcesses:
         return any(self._pod_of(each.pid) == witness.pod_uid for each in grouped)
 
     def _walk(self) -> Iterator[SeenProcess]:
-        for directory in list(self._proc.iterdir()):
+        try:
+            entries = list(self._proc.iterdir())
+        except OSError:
+            return  # nothing is seen: no witness is found, and none that is known is taken for ended (`_ended`)
+        for directory in entries:
             if directory.name.isdecimal():
                 try:
                     stat = (directory / "stat").read_text(errors="replace")

@@ -97,6 +97,13 @@ async def test_a_turn_has_ended_with_the_last_of_its_processes(
     assert await TurnProcesses(proc.root).ended([WITNESS]) == ({WITNESS} if ended else set())
 
 
+async def test_where_nothing_is_seen_nothing_has_ended(tmp_path: Path) -> None:
+    """As if /proc were not there."""
+    found = TurnProcesses(tmp_path / "none")
+    assert await found.ended([WITNESS]) == set()
+    assert await found.witness(POD, 7, 9000) is None
+
+
 async def test_a_file_that_is_no_stat_is_passed_over(proc: FakeProc) -> None:
     """A process may end while it is read."""
     proc.add(500)
