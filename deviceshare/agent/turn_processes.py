@@ -7,10 +7,10 @@ none, so that its turns have no witness.
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
-from weakref import WeakValueDictionary
 
 from deviceshare.domain.device_health.process_owners import owner_of
 from deviceshare.domain.turns.standing import Witness
@@ -32,41 +32,63 @@ class SeenProcess(NamedTuple):
     """Whether a thread of it is left."""
 
 
+class SoughtProcess(NamedTuple):
+    """A process as a client names it."""
+
+    pod_uid: str
+    pid: int
+    """In the container's PID namespace."""
+    started: int
+
+
 class TurnProcesses:
     """Implements the port of `loops/agent/referee.py`."""
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc
-        self._of_pod = WeakValueDictionary[str, asyncio.Lock]()
-        self._one = asyncio.Lock()
+        self._sought: list[tuple[SoughtProcess, asyncio.Future[Witness | None]]] = []
+        self._searching: asyncio.Task[None] | None = None
 
     async def witness(self, pod_uid: str, pid: int, started: int) -> Witness | None:
-        """Clients decide how often they connect. So a pod's own connections wait for each other, and all of them
-        together have a part of a processor only; what the referee asks doesn't wait for them.
+        """Clients decide how often they connect, and all do at once after an agent's restart: so one walk through /proc
+        serves all that wait for one, and walks have a part of a processor only.
         """
-        async with self._of_pod.setdefault(pod_uid, asyncio.Lock()), self._one:
+        found: asyncio.Future[Witness | None] = asyncio.get_running_loop().create_future()
+        self._sought.append((SoughtProcess(pod_uid, pid, started), found))
+        if self._searching is None or self._searching.done():
+            self._searching = asyncio.create_task(self._search(), name="find processes of turns")
+        return await found
+
+    async def _search(self) -> None:
+        while self._sought:
+            sought, self._sought = self._sought, []
             began = time.monotonic()
-            found = await asyncio.to_thread(self._find, pod_uid, pid, started)
+            results = await asyncio.to_thread(self._find, {each for each, _ in sought})
+            for each, found in sought:
+                if not found.done():  # its connection may have ended
+                    found.set_result(results.get(each))
             await asyncio.sleep(_REST * (time.monotonic() - began))
-            return found
 
     async def ended(self, witnesses: Collection[Witness]) -> set[Witness]:
         return await asyncio.to_thread(self._ended, witnesses)
 
-    def _find(self, pod_uid: str, pid: int, started: int) -> Witness | None:
-        found = [
-            each.pid
-            for each in self._walk()
-            if each.started == started and each.runs and self._number_inside(each.pid) == pid
-            if self._pod_of(each.pid) == pod_uid
-        ]
-        return Witness(found[0], started, pod_uid) if len(found) == 1 else None
+    def _find(self, sought: set[SoughtProcess]) -> dict[SoughtProcess, Witness]:
+        starts = {each.started for each in sought}
+        found = defaultdict[SoughtProcess, list[int]](list)
+        for each in self._walk():
+            if each.started in starts and each.runs:
+                key = SoughtProcess(self._pod_of(each.pid), self._number_inside(each.pid), each.started)
+                found[key].append(each.pid)
+        # Two that can't be told apart are no witness.
+        return {key: Witness(pids[0], key.started, key.pod_uid) for key, pids in found.items() if len(pids) == 1}
 
     def _ended(self, witnesses: Collection[Witness]) -> set[Witness]:
         suspects = {witness for witness in witnesses if not self._runs(witness)}
         if not suspects:
             return suspects
         seen = {each.pid: each for each in self._walk()}
+        if not seen:
+            return set()
         return {witness for witness in suspects if not self._is_left(witness, seen)}
 
     def _runs(self, witness: Witness) -> bool:
@@ -85,7 +107,11 @@ class TurnProcesses:
         return any(self._pod_of(each.pid) == witness.pod_uid for each in grouped)
 
     def _walk(self) -> Iterator[SeenProcess]:
-        for directory in self._proc.iterdir():
+        try:
+            entries = list(self._proc.iterdir())
+        except OSError:
+            return  # nothing is seen: no witness is found, and none that is known is taken for ended (`_ended`)
+        for directory in entries:
             if directory.name.isdecimal():
                 try:
                     stat = (directory / "stat").read_text(errors="replace")

@@ -242,7 +242,7 @@ turn_hear() { # $1: a word from the agent, $2: the rest of the line
     [ "$1" = fetcher ] || [ "$1" = end ] || heard=$now
     case $1 in
     fetcher) fetcher=$2 ;;
-    end) fetcher='' relay='' next=$((now + @RETRY@00)) ;;
+    end) fetcher='' relay='' next=$((now + 10)) ;; # at the next tick, unless that is at once
     wait)
         said=${2#* }
         [ "$said" = "$told" ] || turn_say "$said"

@@ -1,5 +1,6 @@
 """Which processes belong to a turn, by a /proc that the test writes."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,13 @@ async def test_a_turn_has_ended_with_the_last_of_its_processes(
     assert await TurnProcesses(proc.root).ended([WITNESS]) == ({WITNESS} if ended else set())
 
 
+async def test_where_nothing_is_seen_nothing_has_ended(tmp_path: Path) -> None:
+    """As if /proc were not there."""
+    found = TurnProcesses(tmp_path / "none")
+    assert await found.ended([WITNESS]) == set()
+    assert await found.witness(POD, 7, 9000) is None
+
+
 async def test_a_file_that_is_no_stat_is_passed_over(proc: FakeProc) -> None:
     """A process may end while it is read."""
     proc.add(500)
@@ -113,3 +121,17 @@ def test_a_namespace_is_named_by_its_first_process(proc: FakeProc) -> None:
     boot.mkdir(parents=True)
     (boot / "boot_id").write_text("b1\n")
     assert boot_and_namespace(proc.root) == ("b1", "12")
+
+
+async def test_all_that_connect_at_once_are_served_together(proc: FakeProc) -> None:
+    """As after an agent's restart; one that has gone meanwhile disturbs nobody."""
+    for number in range(50):
+        proc.add(1000 + number, inside=number + 2, started=number)
+    found = TurnProcesses(proc.root)
+    asked = [asyncio.create_task(found.witness(POD, number + 2, number)) for number in range(50)]
+    await asyncio.sleep(0)
+    asked[7].cancel()
+    results = await asyncio.gather(*asked, return_exceptions=True)
+
+    assert isinstance(results.pop(7), asyncio.CancelledError)
+    assert {each.pid for each in results if isinstance(each, Witness)} == {1000 + n for n in range(50) if n != 7}
