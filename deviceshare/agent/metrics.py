@@ -47,11 +47,6 @@ class AgentMetrics(ServerMetrics):
         )
         for cause in CAUSES:
             self._evictions.labels(cause)
-
-    def count_eviction(self, cause: str) -> None:
-        """Counts a pod that was evicted; `cause` is one of CAUSES."""
-        self._evictions.labels(cause).inc()
-
         self._turn_waits = Histogram(
             "deviceshare_turn_wait_seconds",
             "Time that programs waited for the turns that they were given.",
@@ -63,6 +58,10 @@ class AgentMetrics(ServerMetrics):
             "Connections of programs with the turn that ended before they said that they had.",
             registry=self.registry,
         )
+
+    def count_eviction(self, cause: str) -> None:
+        """Counts a pod that was evicted; `cause` is one of CAUSES."""
+        self._evictions.labels(cause).inc()
 
     def given(self, waited: float) -> None:
         """Counts a turn that was given, after so many seconds."""

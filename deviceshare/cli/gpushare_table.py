@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from deviceshare.cli.folding import natural
 from deviceshare.domain.answers.device_parts import gib
 from deviceshare.domain.answers.picture import DeviceView, NodeView, Picture
+from deviceshare.domain.objects.printable import printable
 from deviceshare.domain.objects.shares import DIALECTS, MIB_PER_GIB, WHOLE
 
 UNKNOWN: Final = "unknown"
@@ -72,7 +73,7 @@ def _of(view: NodeView) -> list[DeviceView]:
 
 def _node(view: NodeView) -> _Node:
     devices = {device.index: device for device in _of(view) if device.memory_mib}
-    return _Node(view.name, view.address or UNKNOWN, devices)
+    return _Node(printable(view.name), printable(view.address) or UNKNOWN, devices)
 
 
 def _row(node: _Node, columns: Iterable[int]) -> list[str]:
@@ -103,7 +104,7 @@ def _details(node: _Node, columns: Sequence[int]) -> list[str]:
 def _holders(device: DeviceView) -> Iterable[tuple[_Holder, int]]:
     """Who has how many MiB of it. A group is a line of its own: which of its pods use how much isn't counted."""
     if device.group:
-        yield _Holder(device.group, "(group)"), _taken(device)
+        yield _Holder(printable(device.group), "(group)"), _taken(device)
     elif device.pod:
         yield _pod(device.pod), _taken(device)
     else:
@@ -112,7 +113,7 @@ def _holders(device: DeviceView) -> Iterable[tuple[_Holder, int]]:
 
 
 def _pod(key: str) -> _Holder:
-    namespace, _, name = key.partition("/")
+    namespace, _, name = printable(key).partition("/")
     return _Holder(name, namespace)
 
 

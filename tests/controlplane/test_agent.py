@@ -170,6 +170,39 @@ def test_who_uses_a_groups_device_without_being_of_it_is_told_and_evicted(pool: 
     pool.eventually(lambda: [each["metadata"]["name"] for each in pool.get("pods")], lambda names: names == ["member"])
 
 
+def test_who_exceeds_its_share_is_told_and_evicted_and_its_neighbour_is_not(pool: Pool, start: Start) -> None:
+    """By the ledger's claims; nearly as much as the share and a context is tolerated."""
+    node = pool.node(devices=1)
+    agent = start(node, 1, "--enforce=evict", "--overuse-grace=10")
+    [device] = [part["uuid"] for part in hardware(pool, node)["devices"]]
+    share = {"deviceshare.io/gpu-mem": 8}
+    for name in ("greedy", "modest"):
+        container = {"name": "main", "image": "busybox", "resources": {"limits": share}}
+        pool.apply(pod(name, containers=[container], nodeSelector={"pool": pool.name}))
+    uids = {each["metadata"]["name"]: each["metadata"]["uid"] for each in pool.running("greedy", "modest")}
+    assert {claim["pod"] for claim in pool.get("ndev", node)["spec"]["claims"].values()} == {
+        f"{pool.name}/greedy",
+        f"{pool.name}/modest",
+    }
+
+    for number, (name, uid) in enumerate(uids.items()):
+        agent.process(100 + number, name, f"/kubepods/burstable/pod{uid}/{'0a' * 32}")
+    used = {"greedy": 20000, "modest": 8192 + 800}
+    agent.script.processes(device, {100 + number: used[name] for number, name in enumerate(uids)})
+    said = pool.eventually(lambda: events(pool, "MemoryShareExceeded", "greedy", pool.name), bool)
+    assert f"uses 20000 MiB of {GPU} 0 on node {node}, its share is 8192 MiB" in said
+
+    pool.eventually(lambda: [each["metadata"]["name"] for each in pool.get("pods")], lambda names: names == ["modest"])
+    assert 'deviceshare_evictions_total{cause="overuse"} 1.0' in agent.read("metrics")
+    assert not events(pool, "MemoryShareExceeded", "modest", pool.name)
+    assert not events(pool, "Trespass", "modest", pool.name)
+    of_modest = [each for each in agent.usage()["devices"][0]["shares"] if each["pod"] == f"{pool.name}/modest"]
+    assert {"usedMib": 8992, "limitMib": 8192} in [
+        {key: each.get(key) for key in ("usedMib", "limitMib")} for each in of_modest
+    ]
+    assert not any(each.get("exceeded") for each in of_modest)
+
+
 async def test_an_agent_may_write_its_report_and_nothing_else(pool: Pool, sandbox: Sandbox) -> None:
     """Neither by its rights nor past the webhook."""
     node = pool.node(devices=2)

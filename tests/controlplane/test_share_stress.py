@@ -48,6 +48,7 @@ class Sharers:
     def __init__(self, api: Api) -> None:
         self._api = api
         self.wanted: set[str] = set()
+        self._created: set[str] = set()
         self.checks = 0
         self.slipped = 0
         self._random = random.Random(7)
@@ -60,6 +61,7 @@ class Sharers:
             async with slots:
                 self.wanted.add(f"sharer-{number}")
                 await self._create(f"sharer-{number}")
+                self._created.add(f"sharer-{number}")
 
         await asyncio.gather(*map(one, range(PODS_IN_ALL)))
 
@@ -100,8 +102,9 @@ class Sharers:
             self.slipped += len(slipped)
             for pod in slipped:
                 await self._remove(pod)
-                if pod.metadata.name in self.wanted:
-                    await self._create(pod.metadata.name)
+            # Those, too, whose earlier pod was still being deleted when they were recreated.
+            for name in sorted((self._created & self.wanted) - (there.keys() - {pod.metadata.name for pod in slipped})):
+                await self._create(name)
             await asyncio.sleep(1)
 
     async def _remove(self, pod: Pod) -> None:

@@ -60,7 +60,7 @@ def limit_of_container(shares: Iterable[Share], size: int) -> int:
 
 def limit_of_pod(shares: Iterable[Share], size: int) -> int:
     """Likewise, of what the containers of a pod may use at one time."""
-    return mib(used(shares, size), size)
+    return mib(used(tuple(shares), size), size)
 
 
 def _of_pod(

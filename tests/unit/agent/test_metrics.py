@@ -4,6 +4,7 @@ from prometheus_client import generate_latest
 
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
+from deviceshare.domain.objects.turn_queues import TurnHolder, TurnQueue, TurnWaiter
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, Usage
 from deviceshare.loops.agent.ports import Xid
 
@@ -114,3 +115,20 @@ def test_errors_are_counted_by_kind_and_labels_stay_few() -> None:
 def test_an_agent_does_not_speak_of_what_only_a_replica_knows() -> None:
     """A zero from each of 5,000 agents would drown the leader's number."""
     assert b"deviceshare_leader" not in generate_latest(AgentMetrics().registry)
+
+
+def test_turns_are_told_by_group() -> None:
+    """Who has one, for how long; how many wait and how long the one that waits longest. Pods are no labels."""
+    metrics = AgentMetrics()
+    waiting = [TurnWaiter("ns/b", 7.0), TurnWaiter("ns/c", 30.0)]
+    metrics.watch_turns(lambda: [TurnQueue("team", TurnHolder("ns/a", 12.5), waiting), TurnQueue("idle")])
+    metrics.given(3.0)
+    metrics.lost()
+
+    assert sample(metrics, "turn_held_seconds", group="team") == 12.5
+    assert sample(metrics, "turn_held_seconds", group="idle") is None
+    assert sample(metrics, "turn_waiting", group="team") == 2
+    assert sample(metrics, "turn_waiting", group="idle") == 0
+    assert sample(metrics, "turn_longest_wait_seconds", group="team") == 30
+    assert sample(metrics, "turn_wait_seconds_sum") == 3
+    assert sample(metrics, "turns_lost_total") == 1

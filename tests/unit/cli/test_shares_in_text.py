@@ -4,15 +4,23 @@ import json
 from pathlib import Path
 
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from deviceshare.cli.agents import DeviceNow, NodeNow
 from deviceshare.cli.explain import view as explained
 from deviceshare.cli.main import main
 from deviceshare.cli.output import show
+from deviceshare.cli.troubles import troubles
+from deviceshare.cli.usage_table import cluster_table
+from deviceshare.doctor.waiting import judge
+from deviceshare.domain.answers.device_parts import PodPart
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import Explanation, explain_pod
+from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.placement.fleet import Fleet
 from tests.unit.cli.test_inspect_view import text
-from tests.unit.domain.objects import gpus
+from tests.unit.domain.objects import GPU, a_node, gpus
+from tests.unit.domain.test_drawing import with_hardware
 from tests.unit.domain.test_shown_shares import a_shared_fleet, a_shared_ledger, part, sharing, with_pods
 
 
@@ -115,3 +123,29 @@ def test_manifests_of_other_systems_are_planned_unchanged(tmp_path: Path) -> Non
     table = CliRunner().invoke(main, ["plan", *files, "--nodes", str(tmp_path / "nodes.yaml")]).output
     assert table.splitlines()[0].split() == ["POD", "NODE", "SHARE", "GROUP", "WHY"]
     assert "5 GiB of nvidia.com/gpu 0" in table
+
+
+def test_an_unhealthy_device_names_the_pods_that_have_parts_of_it() -> None:
+    """They stay on it until somebody recreates them."""
+    ledger = a_shared_ledger(a=[part(0, 8)], b=[part(0, 4)])
+    broken = Hardware(devices=[Part(GPU, 0, unhealthy="Xid 79"), Part(GPU, 1)])
+    [trouble] = troubles(draw(a_shared_fleet(with_hardware(ledger, broken)), [], []))
+    assert trouble.cure == "recreate pods ns/a and ns/b; repair it, then deviceshare recover n1 0"
+
+
+def test_doctor_names_a_pod_whose_own_selector_rules_out_every_node_with_room() -> None:
+    """As of a group's pods."""
+    picky = replace(sharing(), spec=replace(sharing().spec, node_selector={"zone": "moon"}))
+    [finding] = judge([a_node("n1")], [a_shared_ledger()], [], [picky, sharing("other")])
+    assert finding.what.startswith("ns/p can't be bound: the pod's own nodeSelector or node affinity rules out")
+    assert "its share may go to" in finding.what
+
+
+def test_top_says_who_has_a_part_of_a_device() -> None:
+    """One by name and amount, several by their number."""
+    one, two = PodPart("ns/a", asked="8 GiB"), PodPart("ns/b", asked="30%")
+    devices = [DeviceNow(GPU, 0, parts=[one]), DeviceNow(GPU, 1, parts=[one, two])]
+    with CliRunner().isolation() as (out, _, _):
+        show(cluster_table([NodeNow("n1", devices=devices)]))
+        lines = out.getvalue().decode().splitlines()
+    assert "ns/a 8 GiB" in lines[1] and "2 pods share it" in lines[2]

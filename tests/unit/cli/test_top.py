@@ -145,6 +145,27 @@ def test_a_trespass_and_a_broken_device_are_marked(cluster: MonitoredCluster, tm
     assert second == ["50", "no", "pod", "[odd]\\x1b[2J", "9", "trespass"]
 
 
+def test_who_has_more_than_its_share_is_marked(cluster: MonitoredCluster, tmp_path: Path) -> None:
+    """Its container, or the whole pod where only that is known; nobody else on the device."""
+    processes = [
+        process(1, 900, pod="ns/greedy", container="main"),
+        process(2, 800, pod="ns/greedy", container="side"),
+        process(3, 700, pod="ns/unknown", container=""),
+        process(4, 600, pod="ns/modest", container="main"),
+    ]
+    shares = [
+        {"pod": "ns/greedy", "container": "main", "usedMib": 900, "limitMib": 100, "exceeded": True},
+        {"pod": "ns/modest", "container": "main", "usedMib": 600, "limitMib": 700},
+        {"pod": "ns/unknown", "usedMib": 700, "limitMib": 100, "exceeded": True},
+    ]
+    cluster.node("node-1", usage={"devices": [device(0, *processes, shares=shares)]})
+
+    marked = {line[1] + ":" + line[2] for line in rows(top(tmp_path))[1:] if "share" in line}
+    assert marked == {"ns/greedy:main", "ns/unknown:python"}
+    [read] = json.loads(top(tmp_path, "-o", "json").output)["nodes"]
+    assert read["devices"][0]["shares"] == shares
+
+
 def test_nodes_that_can_not_be_asked_are_named_with_the_reason(cluster: MonitoredCluster, tmp_path: Path) -> None:
     """What others do is shown all the same."""
     cluster.node("node-1", usage={"devices": [device(0)]})
@@ -238,3 +259,25 @@ def test_a_cluster_without_shared_nodes_is_told_how_to_share_one(cluster: Monito
 
     assert empty.exit_code == 1
     assert "kubectl label node NODE deviceshare.io/mode=shared" in empty.output
+
+
+def test_turns_are_shown_below_the_devices(cluster: MonitoredCluster, tmp_path: Path) -> None:
+    """Who has each, and who waits; a holder that lost contact and a queue that is held up say so."""
+    held = {"pod": "default/a", "seconds": 840.0, "asked": True}
+    lost = {"pod": "default/c", "seconds": 5.0, "lost": 3.0}
+    waits = [{"pod": "default/b", "seconds": 7.0, "priority": 5}]
+    turns = [
+        {"group": "team", "holder": held, "waiting": waits},
+        {"group": "far", "holder": lost},
+        {"group": "new", "waiting": waits},
+    ]
+    cluster.node("node-1", usage={"devices": [device(0)], "turns": turns})
+
+    shown = top(tmp_path).output
+
+    assert "team     node-1  default/a  has it (asked to end)" in shown
+    assert "14m" in shown and "default/b  waits" in shown
+    assert "lost contact 3 s ago" in shown
+    assert "none given: a former agent's may not have ended" in shown
+    [node] = json.loads(top(tmp_path, "-o", "json").output)["nodes"]
+    assert node["turns"][0]["holder"] == held

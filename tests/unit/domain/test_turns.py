@@ -1,7 +1,7 @@
 """Turns: never two at once, whatever is lost, killed and restarted in between; and who is next."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deviceshare.domain.turns.arena import Arena, Seating
@@ -30,7 +30,13 @@ EVENTS = st.one_of(
 )
 
 
+WAITED_LONG = [("wait", 29.0), ("beat", 0), ("unplug", 0), ("notice", 0), ("wait", 29.0), ("settle", 0)]
+UNWATCHED = [("kill_watchers", 0), ("notice", 0), ("wait", 4000.0), ("settle", 0)]
+
+
 @settings(max_examples=600)
+@example(sight=False, records=False, events=WAITED_LONG)
+@example(sight=True, records=True, events=UNWATCHED)
 @given(sight=st.booleans(), records=st.booleans(), events=st.lists(EVENTS, min_size=4, max_size=40))
 def test_never_two_programs_have_the_turn(sight: bool, records: bool, events: list[tuple[str, float]]) -> None:
     """Over random histories, with and without sight of processes and a record of holders."""
