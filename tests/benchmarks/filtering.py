@@ -116,7 +116,7 @@ def measure(connection: http.client.HTTPConnection, kind: str, nodes: int, reque
 def table(results: dict[str, Latencies], nodes: int) -> Table:
     """Medians and 99th percentiles, by what the pod asks for."""
     result = Table(title=f"filter of {nodes:,} node names", title_justify="left")
-    result.add_column("pod of the group, or with")
+    result.add_column("pod of, or with")
     for heading in ("median ms", "p99 ms", "first ms", "question kB", "answer kB"):
         result.add_column(heading, justify="right")
     for kind, each in results.items():

@@ -39,9 +39,9 @@ SPECS = {
 }
 """The groups; `bound` lives on `HOME`."""
 SHARES = {
-    "a share by memory": {"deviceshare.io/gpu-mem": "3"},
-    "two devices and a half": {"cnvrg.io/metagpu": "250"},
-    "unbound, beside shares": {},
+    "a share": {"deviceshare.io/gpu-mem": "3"},
+    "three shares": {"cnvrg.io/metagpu": "250"},
+    "unbound, mixed": {},
 }
 """What pods ask for on nodes that are shared already; the last is of the group `unbound`."""
 
