@@ -72,7 +72,7 @@ class AgentMetrics(ServerMetrics):
         self._turns_lost.inc()
 
     def watch_turns(self, queues: Callable[[], list[TurnQueue]]) -> None:
-        """Adds who has the turn and who waits for it, computed at each scrape. Call it once."""
+        """Adds the holders and queues of turns, computed at each scrape. Call it once."""
         self.registry.register(_Turns(queues))
 
     def count_xid(self, xid: Xid) -> None:

@@ -1,4 +1,4 @@
-"""The table of turns: who has the turn of each group, and who waits for it, since when."""
+"""The table of turns: which program has the turn of each group, and which ones wait, since when."""
 
 from collections.abc import Iterable, Iterator
 

@@ -8,7 +8,7 @@
 # companion once a second, and takes its place when it is killed.
 #
 # File descriptors: 3 events, both ways; 4 events, to write; 5 and 6 the two ends of "go". They are closed by exec only:
-# after a redirection of a function's the shell keeps a copy, and who waits for the end of a pipe waits for ever.
+# after a redirection of a function's the shell keeps a copy, and a reader that waits for the end of a pipe never sees it.
 
 turn_say() { printf 'turn: %s\n' "$*" >&2; }
 

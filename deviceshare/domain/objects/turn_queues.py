@@ -1,10 +1,10 @@
-"""The turns of a node, part of an agent's answer to `/usage`: who has the turn of each group, and who waits for it."""
+"""The turns of a node, part of an agent's answer to `/usage`: the holder and the queue of each group."""
 
 from msgspec import Struct, field
 
 
 class TurnHolder(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Who has the turn."""
+    """The program that has the turn."""
 
     pod: str
     """`namespace/name`"""
@@ -18,7 +18,7 @@ class TurnHolder(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TurnWaiter(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Who waits for it."""
+    """A waiting program."""
 
     pod: str
     seconds: float

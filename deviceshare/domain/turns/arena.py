@@ -36,7 +36,7 @@ class Arena:
 
     @property
     def queue(self) -> list[Waiting]:
-        """Who waits; the first is next."""
+        """The waiting players; the first is next."""
         return sorted(self._waiting.values(), key=lambda each: each.rank)
 
     def join(self, player: Player, connection: int, now: float, *, waited: float, held: bool, lease: float) -> Seating:

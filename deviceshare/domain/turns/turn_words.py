@@ -9,7 +9,7 @@ from deviceshare.domain.turns.standing import Waiting
 
 
 def queue_of(name: ArenaName, arena: Arena, now: float) -> TurnQueue:
-    """Who has the turn and who waits, the next one first."""
+    """The holder and the waiting players, the next one first."""
     holding = arena.holding
     holder = None
     if holding:

@@ -177,7 +177,7 @@ class Referee:
             seat.close()
 
     def view(self) -> list[TurnQueue]:
-        """Who has the turn and who waits, in each arena with players."""
+        """The holder and the queue of each arena with players."""
         now = self._clock()
         busy = ((key, arena) for key, arena in sorted(self._arenas.items()) if not arena.empty)
         return [queue_of(self._names[key], arena, now) for key, arena in busy]

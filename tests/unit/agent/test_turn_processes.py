@@ -108,6 +108,7 @@ async def test_a_file_that_is_no_stat_is_passed_over(proc: FakeProc) -> None:
     """A process may end while it is read."""
     proc.add(500)
     proc.add(501, group=500)
+    proc.add(88)
     (proc.root / "501" / "stat").write_text("")
     (proc.root / "77" / "stat").unlink()
     proc.remove(500)
