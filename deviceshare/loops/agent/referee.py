@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -24,7 +24,9 @@ from deviceshare.loops.agent.seat import Seat
 
 log = structlog.get_logger(__name__)
 
-MAX_ARENAS = 256
+_LEAST: Final = 0.1
+"""Seconds between two rounds, at least."""
+MAX_ARENAS: Final = 256
 """A node has fewer groups and devices; one without players takes nothing."""
 
 
@@ -120,6 +122,7 @@ class Referee:
             try:
                 async with asyncio.timeout(HEARTBEAT):
                     await self._hurry.wait()
+                    await asyncio.sleep(_LEAST)  # in which what was killed ends; and clients can't hurry it at will
             except TimeoutError:
                 continue
 
@@ -160,7 +163,7 @@ class Referee:
         if arena.holding and arena.holding.player.key == seat.player:
             self._counts.lost()
             log.info("Lost the holder of a turn", arena=seat.arena, pod=arena.holding.player.pod)
-        self._hurry.set()
+            self._hurry.set()
 
     def release(self, pod_uid: str, token: str) -> None:
         """The player says that it has ended."""
