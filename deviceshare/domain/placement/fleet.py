@@ -25,7 +25,7 @@ from deviceshare.domain.placement.homes import Homes
 from deviceshare.domain.placement.node_selections import Selections
 from deviceshare.domain.placement.node_shape import Shape, counts, opaque
 from deviceshare.domain.placement.rooms import Room
-from deviceshare.domain.placement.shapes import Shapes
+from deviceshare.domain.placement.shapes import EFFORT, Shapes
 
 T = TypeVar("T")
 
@@ -237,10 +237,11 @@ class Fleet:
     def how_many(self, request: Request, names: Iterable[str], most: int) -> int:
         """How many pods with the request's share have room on these nodes together; counts no further than `most`."""
         within, known, total = request.holder.uid if request.sharer else "", dict[int, int](), 0
+        effort = sharing.Effort(EFFORT)
         for shape in filter(None, map(self._shapes.get, names)):
             if id(shape) not in known and total < most:
                 rooms = [room for _, room in self.rooms(request.node, within)] if within else shape.rooms
-                known[id(shape)] = sharing.how_many(request.share, rooms, most)
+                known[id(shape)] = sharing.how_many(request.share, rooms, most, effort)
             total += known.get(id(shape), 0)
         return min(total, most)
 
