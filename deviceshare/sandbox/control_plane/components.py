@@ -139,19 +139,6 @@ class Components:
         if not asks_before_evicting(self._binaries.version):
             # Otherwise it would evict pods for devices that would not be free afterwards.
             config["profiles"][0]["plugins"] = {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}}
-        config["profiles"][0]["pluginConfig"] = [
-            {
-                "name": "NodeResourcesFit",
-                "args": {
-                    "ignoredResources": [
-                        "deviceshare.io/gpu-mem",
-                        "deviceshare.io/gpu-percent",
-                        "aliyun.com/gpu-mem",
-                        "cnvrg.io/metagpu",
-                    ]
-                },
-            }
-        ]
         config["extenders"] = [self._options.extender or self._extender()]
         return self._scheduler("deviceshare-scheduler", config, self._ports.deviceshare_scheduler)
 
