@@ -126,16 +126,20 @@ async def test_a_pod_has_only_so_many_connections() -> None:
     """Further ones are told to ask again; other pods don't notice."""
     async with arena() as (server, _):
         sessions = [ClientSession(connector=TCPConnector(local_addr=(A, 0))) for _ in range(MAX_STREAMS_OF_POD)]
+        responses = []
         try:
             for number, session in enumerate(sessions):
                 token = FIRST[:-2] + f"{number:02}"
                 response = await session.get(f"http://127.0.0.1:{server.port}/turn?token={token}")
+                responses.append(response)
                 assert response.status == 200
             status, _ = await ask(server, f"/turn?token={SECOND}", source=A)
             assert status == 429
             async with player(server, B, SECOND) as other:
                 await other.word("wait")
         finally:
+            for response in responses:
+                response.close()
             for session in sessions:
                 await session.close()
 
