@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from deviceshare.domain.turns.lease import KILL, LEASE_UNSEEN, MARGIN
-from tests.controlplane.turn_rig import KINDS, Rig, SeenRun, eventually, rig
+from tests.controlplane.turn_rig import BUDGET, KINDS, Rig, SeenRun, eventually, rig
 
-BUDGET = 2.0
-"""Seconds, within which the queue goes on; the program's own start is part of them."""
 LINES = 120
 
 

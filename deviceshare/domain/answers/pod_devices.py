@@ -10,7 +10,7 @@ from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.rooms import capacity, mib, units, used
 
 
-class ContainerAmount(NamedTuple):
+class PartOfContainer(NamedTuple):
     """What a container has of a device."""
 
     container: str
@@ -30,7 +30,7 @@ class PodDevice(NamedTuple):
     """Likewise, in hundredths of the device."""
     former: bool = False
     """Whether a rebind replaced it; the pod's containers may use it until they end."""
-    parts: tuple[ContainerAmount, ...] = ()
+    parts: tuple[PartOfContainer, ...] = ()
     """What each of its containers has of it, by name; empty where all have the whole device."""
 
 
@@ -54,7 +54,7 @@ def _shared(state: DeviceState, mine: Sharer) -> PodDevice:
     for name in sorted({share.container for share in shares}):
         own = [share for share in shares if share.container == name]
         cost = sum(units(share, size) or 0 for share in own)
-        parts.append(ContainerAmount(name, limit_of_container(own, size) if size else None, _percent(cost, size)))
+        parts.append(PartOfContainer(name, limit_of_container(own, size) if size else None, _percent(cost, size)))
     cost = used(shares, size)
     return PodDevice(state, mib(cost, size) if size else None, _percent(cost, size), parts=tuple(parts))
 

@@ -79,7 +79,7 @@ class Need(NamedTuple):
     """MAIN, SIDECAR or INIT."""
 
     def __str__(self) -> str:
-        return f"{self.percent} percent" if self.percent else in_gib(self.memory_mib)
+        return f"{self.percent}%" if self.percent else in_gib(self.memory_mib)
 
 
 class ShareRequest(NamedTuple):
@@ -211,7 +211,7 @@ class Share(Struct, frozen=True, order=True, omit_defaults=True, rename="camel")
         return Device(self.resource, self.index, self.uuid)
 
     def __str__(self) -> str:
-        return f"{self.percent} percent" if self.percent else in_gib(self.memory_mib)
+        return f"{self.percent}%" if self.percent else in_gib(self.memory_mib)
 
 
 def share_of(need: Need, device: Device) -> Share:

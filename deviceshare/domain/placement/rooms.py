@@ -35,9 +35,9 @@ class Room(NamedTuple):
         return self._replace(free=self.free - cost)
 
     def __str__(self) -> str:
-        """What is free of it: `3 of 16 GiB`, `40 of 100 percent`."""
+        """What is free of it: `3 of 16 GiB`, `40 of 100%`."""
         if not self.size:
-            return f"{max(self.free, 0)} of {WHOLE} percent"
+            return f"{max(self.free, 0)} of {WHOLE}%"
         return f"{in_gib(max(self.free, 0) // WHOLE).removesuffix(' GiB')} of {in_gib(self.size)}"
 
 

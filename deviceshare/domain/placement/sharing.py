@@ -187,7 +187,7 @@ def _fits(share: ShareRequest, rooms: Sequence[Room], effort: Effort | None) -> 
 
 
 def _counted(needs: Iterable[Need]) -> str:
-    """`8 GiB of a GPU`, `2 x a whole GPU and 50 percent of a GPU`."""
+    """`8 GiB of a GPU`, `2 x a whole GPU and 50% of a GPU`."""
     counts = Counter("a whole GPU" if need.percent == WHOLE else f"{need} of a GPU" for need in needs)
     return " and ".join(f"{count} x {text}" if count > 1 else text for text, count in counts.items())
 

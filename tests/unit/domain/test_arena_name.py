@@ -16,6 +16,7 @@ LEDGER = NodeDevices(
     spec=LedgerSpec(
         {
             "uid-of-team": Claim("team", [Device(GPU, 2)]),
+            "uid-before": Claim("team"),
             "a": sharer("a", 0),
             "b": sharer("b", 0),
             "c": sharer("c", 1),
@@ -28,6 +29,7 @@ LEDGER = NodeDevices(
 def test_pods_of_a_group_take_turns_with_each_other() -> None:
     """By the group's UID: a recreated group is another."""
     assert arena_of(LEDGER, "uid-of-team") == ArenaName("group/uid-of-team", "team")
+    assert arena_of(LEDGER, "uid-before") == ArenaName("group/uid-before", "team")
 
 
 def test_pods_with_shares_take_turns_on_their_device() -> None:

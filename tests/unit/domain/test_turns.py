@@ -4,9 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deviceshare.domain.objects.ledger import Claim, LedgerSpec, NodeDevices
 from deviceshare.domain.turns.arena import Arena, Seating
-from deviceshare.domain.turns.arena_name import arena_of
 from deviceshare.domain.turns.bid import BadBid, Bid, bid_of
 from deviceshare.domain.turns.lease import LEASE_UNSEEN, grace
 from deviceshare.domain.turns.standing import Player, Witness
@@ -174,16 +172,6 @@ def test_a_slice_ends_when_others_wait() -> None:
     join(eager, player("next"), 2, 0)
     assert eager.ask(9.9) is None
     assert eager.ask(10) is not None
-
-
-def test_an_arena_is_a_groups_by_its_claim() -> None:
-    """A recreated group is another one; who has no claim has nobody to take turns with."""
-    ledger = NodeDevices(spec=LedgerSpec({"uid-1": Claim("team"), "uid-2": Claim("team")}))
-    first, second = arena_of(ledger, "uid-1"), arena_of(ledger, "uid-2")
-    assert first is not None and second is not None
-    assert (first.name, second.name) == ("team", "team")
-    assert first.key != second.key
-    assert arena_of(ledger, "uid-3") is None
 
 
 @pytest.mark.parametrize(
