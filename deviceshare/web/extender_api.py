@@ -147,5 +147,5 @@ def error_result(message: str) -> bytes:
 
 
 def _for_events(text: str) -> str:
-    """kube-scheduler takes its event's text for a format (client-go's `Eventf`): "5% of" came out as "5%!o(MISSING)f"."""
+    """kube-scheduler takes its event's text for a format (client-go's `Eventf`): "5% of" came out "5%!o(MISSING)f"."""
     return text.replace("%", " percent")
