@@ -1,1 +1,1 @@
-"""Turns by the script and by `deviceshare turn`, with real processes that are killed: no control plane and no container."""
+"""Turns by the script and by `deviceshare turn`, with real processes that are killed: no cluster, no container."""
