@@ -48,7 +48,7 @@ def needed(namespace: str, roles: Iterable[str] = ROLES, *, own_ca: bool = True)
         rights += _each(_OURS, ["nodedevices"], ["get", "create", "patch", "delete"])
         rights += _each(_OURS, ["shareddevicegroups/status", "nodedevices/status"], ["patch"])
         rights += _each("", ["nodes"], ["get"])
-        rights += _each("", ["pods"], ["patch"])
+        rights += _each("", ["pods"], ["get", "patch"])
         lease = {"namespace": namespace, "name": contract.NAME}
         rights += _each("coordination.k8s.io", ["leases"], ["get", "patch"], **lease)
         rights += _each("coordination.k8s.io", ["leases"], ["create"], namespace=namespace)

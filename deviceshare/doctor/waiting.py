@@ -41,9 +41,13 @@ def judge(
     for group in groups:
         for each in barred(fleet, group, [pod for pod in pods if pod.group == group.name]):
             alike.setdefault(each.reason, []).append(each.pod.metadata.key)
+    lines: dict[str, list[Pod]] = {}
     for pod in pods:
-        request = request_of(pod, None) if not pod.group else None
-        for each in ruled_out(fleet, request, [pod]) if request else ():
+        if pod.pending and not pod.group:
+            lines.setdefault(pod.line, []).append(pod)
+    for mine in lines.values():
+        request = request_of(mine[0], None)
+        for each in ruled_out(fleet, request, mine) if request else ():
             alike.setdefault(each.reason, []).append(each.pod.metadata.key)
     return [
         Finding(WARNING, f"{listed(pods)} can't be bound: {reason.text}", reason.cure) for reason, pods in alike.items()

@@ -107,6 +107,15 @@ def share_and_wait(there: Installed) -> None:
     there.until(lambda: placed(there, "three"), "keeper")
 
 
+def end_a_share(there: Installed) -> None:
+    """A pod with a part of a device ends: before the leader releases that, it looks whether the pod is really gone."""
+    limits = {"resources": {"limits": {"deviceshare.io/gpu-percent": "30"}}}
+    apply(there, pod("part", containers=[{"name": "main", "image": "busybox", **limits}]))
+    there.until(lambda: placed(there, "part"), "extender")
+    there.kubectl("delete", "pod", "part")
+    there.until(lambda: "default/part" not in there.kubectl("get", "ndev", "node-1", "-o", "json"), "keeper")
+
+
 def meet_an_impostor(there: Installed) -> None:
     """A pod with the Binding of its namesake, as old API servers let it come about. Its group isn't there."""
     apply(there, pod("impostor", "nowhere"))
@@ -150,6 +159,7 @@ def test_every_right_of_the_chart_is_enough_and_needed(installed: Installed) -> 
         with installed.deviceshare("keeper", "controller", "webhook"):
             installed.kubectl("create", "-f", "-", stdin={"apiVersion": "v1", "kind": "Node", **empty})
             share_and_wait(installed)
+            end_a_share(installed)
             bind_a_stranger(installed)
             meet_an_impostor(installed)
             installed.until(lambda: events(installed, "node-2", "DevicesUnknown") == 1, "keeper")

@@ -18,6 +18,7 @@ from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import allocation, join_obstacles, sharing
 from deviceshare.domain.placement.assumptions import Assumption, left_of, touched
 from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
+from deviceshare.domain.placement.device_sizes import DeviceSizes
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.dialect_leftovers import advertised, leftover_reason
@@ -25,7 +26,7 @@ from deviceshare.domain.placement.homes import Homes
 from deviceshare.domain.placement.node_selections import Selections
 from deviceshare.domain.placement.node_shape import Shape, counts, opaque
 from deviceshare.domain.placement.rooms import Room
-from deviceshare.domain.placement.shapes import Shapes
+from deviceshare.domain.placement.shapes import EFFORT, Shapes
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class Fleet:
         self._homes = Homes()
         self._blind_spots = BlindSpots()
         self._shapes = Shapes()
+        self._sizes = DeviceSizes()
 
     # What is known.
 
@@ -64,6 +66,7 @@ class Fleet:
         """Takes in a node's newest state; None when it is gone."""
         _put(self._nodes, name, node)
         self._selections.set_labels(name, node.metadata.labels if node else None)
+        self._sizes.put(name, self.states(name) if node and node.shared else ())
         self._reshape(name)
 
     def set_ledger(self, name: str, ledger: NodeDevices | None) -> None:
@@ -73,6 +76,8 @@ class Fleet:
         _put(self._ledgers, name, ledger)
         _put(self._states, name, device_states(ledger) if ledger else None)
         _put(self._rooms, name, allocation.rooms(self._states[name]) if ledger else None)
+        node = self._nodes.get(name)
+        self._sizes.put(name, self.states(name) if node and node.shared else ())
         self._reshape(name)
 
     def set_plugin_pods(self, name: str, pods: Mapping[str, frozenset[str]]) -> None:
@@ -167,13 +172,7 @@ class Fleet:
 
     def largest(self, resources: Collection[str]) -> int:
         """MiB of the largest device of these resources on a shared node; 0 where that of some device is unknown."""
-        sizes = [
-            state.memory_mib
-            for node in self.shared_nodes()
-            for state in self.states(node.metadata.name)
-            if state.offered and state.device.resource in resources
-        ]
-        return max(sizes) if sizes and all(sizes) else 0
+        return self._sizes.largest(resources)
 
     def home(self, request: Request) -> str:
         """The one node the holder's next pod may go to, or "" where any may do; see `Homes.of`."""
@@ -237,10 +236,11 @@ class Fleet:
     def how_many(self, request: Request, names: Iterable[str], most: int) -> int:
         """How many pods with the request's share have room on these nodes together; counts no further than `most`."""
         within, known, total = request.holder.uid if request.sharer else "", dict[int, int](), 0
+        effort = sharing.Effort(EFFORT)
         for shape in filter(None, map(self._shapes.get, names)):
             if id(shape) not in known and total < most:
                 rooms = [room for _, room in self.rooms(request.node, within)] if within else shape.rooms
-                known[id(shape)] = sharing.how_many(request.share, rooms, most)
+                known[id(shape)] = sharing.how_many(request.share, rooms, most, effort)
             total += known.get(id(shape), 0)
         return min(total, most)
 

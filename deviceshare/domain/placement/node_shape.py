@@ -51,10 +51,10 @@ class Shape(NamedTuple):
         """How many devices of these resources are free."""
         return sum(count for resource, count in self.free if resource in resources)
 
-    def obstacle_to(self, request: Request) -> Reason | None:
+    def obstacle_to(self, request: Request, effort: sharing.Effort | None = None) -> Reason | None:
         """Why the request doesn't fit."""
         if not request.resources:
-            return self._obstacle_to_share(request)
+            return self._obstacle_to_share(request, effort)
         if obstacle := self.obstacle or opaque_reason(self.opaque & request.resources.keys()):
             return obstacle
         total = dict(self.total)
@@ -71,30 +71,30 @@ class Shape(NamedTuple):
             return leftover_reason(left)
         # Which of them the group gets isn't known yet, and once it has them it keeps them: so the smallest must do.
         mine = (islice((room for room in self.whole if room.resource == r), n) for r, n in request.resources.items())
-        return sharing.shortage(request.share, list(chain.from_iterable(mine)))
+        return sharing.shortage(request.share, list(chain.from_iterable(mine)), effort)
 
-    def _obstacle_to_share(self, request: Request) -> Reason | None:
+    def _obstacle_to_share(self, request: Request, effort: sharing.Effort | None) -> Reason | None:
         share = request.share
         if obstacle := self.obstacle:
             return obstacle
         if left := self.advertised & set(share.resources):
             return leftover_reason(left)
-        lacks = sharing.shortage(share, self.rooms)
-        if lacks is None:
-            return None
+        lacks = sharing.shortage(share, self.rooms, effort)
+        if lacks is None or lacks is sharing.NOT_COMPARED:
+            return lacks
         if reason := opaque_reason(self.opaque & set(share.of)):
             return reason
         there = {resource for resource, _ in self.total}
         withheld = (reason for resource, reason in self.withheld if resource in share.of and resource not in there)
         return next(withheld, lacks)
 
-    def preference(self, request: Request) -> int:
+    def preference(self, request: Request, effort: sharing.Effort | None = None) -> int:
         """The number by which nodes are compared for the request (allocation.scores): the less, the fuller."""
         if request.resources:
             return self.room(request.resources)
         if request.strategy == sharing.SPREAD:
             return sum(room.free for room in self.rooms if room.resource in request.share.of)
-        return sharing.tightness(request.share, self.rooms)
+        return sharing.tightness(request.share, self.rooms, effort)
 
 
 def counts(devices: Iterable[Device]) -> Counts:

@@ -12,9 +12,12 @@ from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement.join_obstacles import NOT_SHARED, OTHER_LABELS
 from deviceshare.domain.placement.node_shape import Shape
+from deviceshare.domain.placement.sharing import NOT_COMPARED, Effort
 
 KEPT: Final = 32
 """Different shares; with 5,000 nodes in as many situations half a megabyte for each."""
+EFFORT: Final = 10_000
+"""Situations looked at in one call: a quarter of a second. What was found is kept, so that the next call gets on."""
 
 
 class _Found(NamedTuple):
@@ -78,15 +81,18 @@ class Shapes:
         unselected: list[str] = []
         refused: dict[Reason, list[str]] = {}
         places: dict[int, list[str]] = {}  # where nodes of a shape are listed: each name costs one look-up
-        shapes, obstacles = self._for(request), self._found(request).obstacles
+        shapes, obstacles, effort = self._for(request), self._found(request).obstacles, Effort(EFFORT)
         for name in names:
             shape = shapes.get(name)
             key = id(shape)
             place = places.get(key)
             if place is None:
-                if key not in obstacles:
-                    obstacles[key] = shape.obstacle_to(request) if shape else NOT_SHARED
-                reason = obstacles[key]
+                if key in obstacles:
+                    reason = obstacles[key]
+                else:
+                    reason = shape.obstacle_to(request, effort) if shape else NOT_SHARED
+                    if reason is not NOT_COMPARED:
+                        obstacles[key] = reason
                 place = places[key] = refused.setdefault(reason, []) if reason else fits
             if selected is not None and place is fits and name not in selected:
                 place = unselected
@@ -98,12 +104,12 @@ class Shapes:
     def preferences(self, request: Request, names: Iterable[str]) -> dict[str, int]:
         """By node, `Shape.preference`; 0 for unknown ones."""
         preferences: dict[str, int] = {}
-        shapes, found = self._for(request), self._found(request).preferences
+        shapes, found, effort = self._for(request), self._found(request).preferences, Effort(EFFORT)
         for name in names:
             shape = shapes.get(name)
             key = id(shape)
             if key not in found:
-                found[key] = shape.preference(request) if shape else 0
+                found[key] = shape.preference(request, effort) if shape else 0
             preferences[name] = found[key]
         return preferences
 

@@ -13,8 +13,19 @@ from deviceshare.domain.objects.shares import INIT, SIDECAR, WHOLE, Need, Share,
 from deviceshare.domain.placement.rooms import Room, units, used
 
 SPREAD: Final = "spread"
-_STEPS: Final = 2_000
-"""Devices tried for one pod, at most: a few milliseconds. What takes more is refused, though it may fit."""
+_STEPS: Final = 1_000
+"""Situations looked at for one pod on one node, at most: some milliseconds. What takes more is refused, though it may
+fit."""
+
+
+class Effort:
+    """How many more situations may be looked at, for all nodes of one call together.
+
+    Who can create a pod can ask for dozens of parts that nearly fit, and the search for those takes long on each node.
+    """
+
+    def __init__(self, steps: int = _STEPS) -> None:
+        self.left = steps
 
 
 class Placed(NamedTuple):
@@ -34,11 +45,13 @@ def choose_shares(
     return tuple(sorted(share_of(part.need, devices[part.place][0]) for part in parts))
 
 
-def place(share: ShareRequest, strategy: str, rooms: Sequence[Room]) -> list[Placed] | None:
-    """Where each need is met, from rooms of one resource; None where they don't suffice."""
+def place(
+    share: ShareRequest, strategy: str, rooms: Sequence[Room], effort: Effort | None = None
+) -> list[Placed] | None:
+    """Where each need is met, from rooms of one resource; None where they don't suffice, or `effort` is spent."""
     for resource in share.of:
         here = [position for position, room in enumerate(rooms) if room.resource == resource]
-        parts = _Search([rooms[position] for position in here], strategy).place(share.needs)
+        parts = _Search([rooms[position] for position in here], strategy, effort or Effort()).place(share.needs)
         if parts is not None:
             return [Placed(need, here[position]) for need, position in parts]
     return None
@@ -47,13 +60,14 @@ def place(share: ShareRequest, strategy: str, rooms: Sequence[Room]) -> list[Pla
 class _Search:
     """One search: the rooms as they get fuller, and the steps that are left."""
 
-    def __init__(self, rooms: Sequence[Room], strategy: str) -> None:
+    def __init__(self, rooms: Sequence[Room], strategy: str, effort: Effort) -> None:
         self._before = tuple(rooms)
         self._rooms = list(rooms)
         self._beside = [0] * len(rooms)
         """What sidecars take of each room: what they leave, an init container may have before the others start."""
         self._spread = strategy == SPREAD
         self._steps = _STEPS
+        self._effort = effort
         self._inits: list[list[Need]] = []
 
     def place(self, needs: Iterable[Need]) -> list[Placed] | None:
@@ -73,13 +87,15 @@ class _Search:
             return None if more is None else [*placed, *more]
         need, *others = needs
         for position in self._candidates(self._rooms, need, ()):
+            if not self._step():
+                return None
             room, beside = self._rooms[position], self._beside[position]
             cost = units(need, room.size) or 0
             self._rooms[position] = room.less(cost)
             self._beside[position] += cost if need.role == SIDECAR else 0
             # One device is as good as another with the same room, so a situation is tried once.
-            situation = (len(others), *sorted(zip(self._rooms, self._before, self._beside, strict=True)))
-            if situation not in failed and self._step():
+            situation = len(others), self._situation()
+            if situation not in failed:
                 parts = self._running(others, (*placed, Placed(need, position)), failed)
                 if parts is not None:
                     return parts
@@ -101,9 +117,14 @@ class _Search:
                 parts.append(Placed(need, position))
         return parts
 
+    def _situation(self) -> tuple[tuple[int, ...], ...]:
+        rooms = zip(self._rooms, self._before, self._beside, strict=True)
+        return tuple(sorted((now.free, before.free, now.size, beside) for now, before, beside in rooms))
+
     def _step(self) -> bool:
         self._steps -= 1
-        return self._steps >= 0
+        self._effort.left -= 1
+        return self._steps >= 0 and self._effort.left >= 0
 
     def _candidates(self, rooms: Sequence[Room], need: Need, preferred: Collection[int]) -> list[int]:
         """The devices with room for it, the best first."""
@@ -117,11 +138,11 @@ def _largest_first(needs: Iterable[Need]) -> list[Need]:
     return sorted(needs, key=lambda need: (-need.percent, -need.memory_mib))
 
 
-def how_many(share: ShareRequest, rooms: Sequence[Room], most: int) -> int:
-    """How many pods with this share have room here together; counts no further than `most`."""
+def how_many(share: ShareRequest, rooms: Sequence[Room], most: int, effort: Effort | None = None) -> int:
+    """How many pods with this share have room here together; counts no further than `most`, or `effort` lasts."""
     left = list(rooms)
     for number in range(most):
-        parts = place(share, "", left)
+        parts = place(share, "", left, effort)
         if not parts:
             return number
         for position in {part.place for part in parts}:
@@ -130,20 +151,22 @@ def how_many(share: ShareRequest, rooms: Sequence[Room], most: int) -> int:
     return most
 
 
-def tightness(share: ShareRequest, rooms: Sequence[Room]) -> int:
+def tightness(share: ShareRequest, rooms: Sequence[Room], effort: Effort | None = None) -> int:
     """How much room the devices have together that the share would get here: the less, the better the fit."""
     if len(share.needs) == 1:
         [need] = share.needs
         fits = ([room.free for room in rooms if room.resource == each and room.takes(need)] for each in share.of)
         return min(next(filter(None, fits), (0,)))
-    parts = place(share, "", rooms)
+    parts = place(share, "", rooms, effort)
     return sum(rooms[position].free for position in {position for _, position in parts}) if parts else 0
 
 
-def shortage(share: ShareRequest, rooms: Sequence[Room]) -> Reason | None:
+def shortage(share: ShareRequest, rooms: Sequence[Room], effort: Effort | None = None) -> Reason | None:
     """Why the share doesn't fit on a node with these rooms, or None where it does."""
-    if _fits(share, rooms):
+    if _fits(share, rooms, effort):
         return None
+    if effort and effort.left <= 0 and len(share.needs) > 1:
+        return NOT_COMPARED
     mine = [room for room in rooms if room.resource in share.of]
     if mine and any(need.memory_mib for need in share.needs) and not any(room.size for room in mine):
         return MEMORY_UNKNOWN
@@ -154,10 +177,10 @@ def shortage(share: ShareRequest, rooms: Sequence[Room]) -> Reason | None:
     return Reason(ReasonKind.TOO_FULL, f"node(s) too full: the pod needs {wanted}; {free}")
 
 
-def _fits(share: ShareRequest, rooms: Sequence[Room]) -> bool:
+def _fits(share: ShareRequest, rooms: Sequence[Room], effort: Effort | None) -> bool:
     """Whether `place` finds room. A single part fits where any device takes it, which needs no search."""
     if len(share.needs) != 1:
-        return place(share, "", rooms) is not None
+        return place(share, "", rooms, effort) is not None
     [need] = share.needs
     # Of sorted rooms the last ones have the most left.
     return any(room.takes(need) and room.resource in share.of for room in reversed(rooms))
@@ -168,6 +191,13 @@ def _counted(needs: Iterable[Need]) -> str:
     counts = Counter("a whole GPU" if need.percent == WHOLE else f"{need} of a GPU" for need in needs)
     return " and ".join(f"{count} x {text}" if count > 1 else text for text, count in counts.items())
 
+
+NOT_COMPARED: Final = Reason(
+    ReasonKind.TOO_FULL,
+    "the pod's parts are so many that not every node has been looked at yet; the others follow",
+    "ask for fewer parts in one pod",
+)
+"""Where the effort of a call is spent: no answer, and never kept as one."""
 
 MEMORY_UNKNOWN: Final = Reason(
     ReasonKind.MEMORY_UNKNOWN,

@@ -1,8 +1,12 @@
 """Which arena a pod is in: who must not run side by side, by the ledger alone."""
 
+from typing import Final
+
 from msgspec import Struct
 
 from deviceshare.domain.objects.ledger import NodeDevices
+
+_DEVICE: Final = "device/"
 
 
 class ArenaName(Struct, frozen=True):
@@ -10,6 +14,11 @@ class ArenaName(Struct, frozen=True):
 
     key: str
     name: str
+
+    @property
+    def of_strangers(self) -> bool:
+        """Whether its pods have nothing in common but a device."""
+        return self.key.startswith(_DEVICE)
 
 
 def arena_of(ledger: NodeDevices, holder_uid: str) -> ArenaName | None:
@@ -29,4 +38,4 @@ def arena_of(ledger: NodeDevices, holder_uid: str) -> ArenaName | None:
         return None
     [device] = devices
     variable, number = device.identity
-    return ArenaName(f"device/{variable}/{number}", str(device))
+    return ArenaName(f"{_DEVICE}{variable}/{number}", str(device))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from deviceshare.domain.objects.turn_queues import TurnHolder, TurnQueue, TurnWaiter
 from deviceshare.domain.turns.arena import Arena
 from deviceshare.domain.turns.arena_name import ArenaName
-from deviceshare.domain.turns.standing import Waiting
+from deviceshare.domain.turns.standing import Player, Waiting
 
 
 def queue_of(name: ArenaName, arena: Arena, now: float) -> TurnQueue:
@@ -23,14 +23,19 @@ def queue_of(name: ArenaName, arena: Arena, now: float) -> TurnQueue:
     return TurnQueue(name.name, holder, queue)
 
 
-def what_they_wait_for(arena: Arena) -> Iterator[tuple[Waiting, str]]:
+def what_they_wait_for(name: ArenaName, arena: Arena) -> Iterator[tuple[Waiting, str]]:
     """What each waiting player waits for, in a line that changes only when the queue does."""
     holding = arena.holding
-    if holding is None:
-        what = "waiting until programs that an earlier agent gave the turn must have ended"
-    elif holding.connection is None:
-        what = f"waiting for the turn; {holding.player.pod} has it and has lost contact"
-    else:
-        what = f"waiting for the turn; {holding.player.pod} has it"
     for ahead, waiting in enumerate(arena.queue):
+        if holding is None:
+            what = "waiting until programs that an earlier agent gave the turn must have ended"
+        else:
+            lost = " and has lost contact" if holding.connection is None else ""
+            what = f"waiting for the turn; {_told(name, holding.player, waiting.player)} has it{lost}"
         yield waiting, f"{what}, and {ahead} wait in front" if ahead else what
+
+
+def _told(name: ArenaName, player: Player, other: Player) -> str:
+    """Who it is, as the other may know: pods on one device may be strangers, whose names are nobody else's business."""
+    namespace, theirs = (each.pod.partition("/")[0] for each in (player, other))
+    return player.pod if namespace == theirs or not name.of_strangers else "a pod of another namespace"

@@ -147,7 +147,7 @@ class Referee:
             seat.say("gone the turn was lost: another program may have it by now")
             seat.close()
         else:
-            self._tell(arena)
+            self._tell(name.key)
         return seat
 
     def leave(self, seat: Seat) -> None:
@@ -225,7 +225,7 @@ class Referee:
         arena.give(waiting, now, planned.lease)
         self._counts.given(now - waiting.since)
         log.info("Gave a turn", arena=key, pod=player.pod, waited=round(now - waiting.since, 1))
-        self._tell(arena)
+        self._tell(key)
 
     def _record_of(self, key: str, holding: TurnHeld) -> TurnRecord:
         return TurnRecord(self._names[key], holding.player, holding.since, holding.lease)
@@ -250,15 +250,15 @@ class Referee:
             if (holding := arena.ask(now)) and (seat := self._seats.get(holding.player.key)):
                 log.info("Asked the holder of a turn to end", arena=seat.arena, pod=holding.player.pod)
                 seat.say("yield")
-        for arena in self._arenas.values():
-            self._tell(arena)
+        for key in self._arenas:
+            self._tell(key)
 
-    def _tell(self, arena: Arena) -> None:
+    def _tell(self, key: str) -> None:
         """Says to all players of the arena where they stand; to the holder that is its heartbeat."""
-        now = self._clock()
+        arena, now = self._arenas[key], self._clock()
         if holding := arena.beat(now):
             self._say(holding.player, now, "turn", str(int(holding.lease * 1000)))
-        for waiting, text in what_they_wait_for(arena):
+        for waiting, text in what_they_wait_for(self._names[key], arena):
             self._say(waiting.player, now, "wait", text)
 
     def _say(self, player: Player, now: float, word: str, rest: str) -> None:

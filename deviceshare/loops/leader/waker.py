@@ -21,7 +21,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import POD, Holder, Request
 from deviceshare.domain.objects.shares import ShareRequest
-from deviceshare.domain.placement.barred_pods import barred
+from deviceshare.domain.placement.barred_pods import ruled_out
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.api_objects import annotate
 from deviceshare.loops.leader.members import WAITING_GROUPS
@@ -92,9 +92,10 @@ class Waker:
             return
         group = self._term.groups.get(name)
         pods = [pod for pod in self._term.members.pending(name) if pod.refusal and not pod.metadata.deletion_timestamp]
-        if group is not None:
-            # A pod that waits in vain would stand in front of those that don't.
-            vain = {each.pod.metadata.uid for each in barred(self._term.fleet, group, pods)}
+        wanted = group.request if group else _request(pods[0], None) if pods else None
+        if wanted is not None:
+            # A pod that waits in vain would stand in front of those that don't, which may be other people's.
+            vain = {each.pod.metadata.uid for each in ruled_out(self._term.fleet, wanted, pods)}
             pods = [pod for pod in pods if pod.metadata.uid not in vain]
         usable = group is None or not (group.deleting or group.metadata.unreadable)
         nodes = self._nodes_for(pods, group) if usable else {}

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -117,6 +118,37 @@ def test_one_part_needs_no_search_to_fit(need: Need, rooms: list[Room]) -> None:
     found = sharing.place(share, "", rooms)
     assert (sharing.shortage(share, rooms) is None) == (found is not None)
     assert sharing.tightness(share, rooms) == (rooms[found[0].place].free if found else 0)
+
+
+def test_who_asks_for_dozens_of_parts_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call looks at no more situations than its effort, and those that follow get on until every node is decided."""
+    looked = []
+    step = sharing._Search._step
+
+    def counted(self: sharing._Search) -> bool:
+        looked.append(self)
+        return step(self)
+
+    monkeypatch.setattr(sharing._Search, "_step", counted)
+    names = [f"n{number}" for number in range(60)]
+    known, chance = shapes.Shapes(), random.Random(1)
+    for name in names:
+        rooms = sorted(Room(GPU, 81920, 100 * (81920 - 1024 * chance.randrange(30))) for _ in range(8))
+        known.put(name, Shape(None, (), (), frozenset(), rooms=tuple(rooms)))
+    hostile = asking(*(Need(f"c{number}", percent=chance.choice((37, 41, 43, 29, 23))) for number in range(24)))
+    undecided = []
+    for _ in range(10):
+        looked.clear()
+        fits, refused = known.filter(hostile, names, None)
+        assert len(looked) <= shapes.EFFORT + len(names)
+        undecided.append(len(refused.get(sharing.NOT_COMPARED, [])))
+        looked.clear()
+        known.preferences(hostile, names)
+        assert len(looked) <= shapes.EFFORT + len(names)
+        assert len(fits) + sum(map(len, refused.values())) == len(names)
+    assert undecided[0] > 0
+    assert undecided == sorted(undecided, reverse=True)
+    assert undecided[-1] == 0
 
 
 def test_states_are_those_of_the_ledger_that_is_given() -> None:

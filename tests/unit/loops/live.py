@@ -250,12 +250,12 @@ class World:
             self.refuse(name)
         return self.read_pod(name)
 
-    def share(self, name: str, percent: int, *, group: str = "", refused: bool = False) -> Pod:
+    def share(self, name: str, percent: int, *, group: str = "", refused: bool = False, **more: Any) -> Pod:
         """A pod that asks for a part of a device."""
         named = {contract.GROUP: group} if group else {}
         meta = {"name": name, "labels": {contract.GROUP: group}, "annotations": named}
         container = a_sharing_container("main", {GPU_PERCENT: percent})
-        self.cluster.put(PODS, {"metadata": meta, "spec": {"containers": [container]}}, "ns")
+        self.cluster.put(PODS, {"metadata": meta, "spec": {"containers": [container], **more}}, "ns")
         if refused:
             self.refuse(name)
         return self.read_pod(name)

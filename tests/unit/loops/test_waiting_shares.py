@@ -64,6 +64,21 @@ async def test_what_keeps_the_first_from_a_node_need_not_keep_the_others() -> No
 
 
 @in_virtual_time
+async def test_a_pod_that_no_node_admits_keeps_nobody_back() -> None:
+    """Older pods with the same share, be it another team's, whose own nodeSelector no shared node has."""
+    async with led_world(1) as world:
+        await a_full_device(world)
+        for number in range(CROWD):
+            world.share(f"vain{number:03}", 30, refused=True, nodeSelector={"zone": "none"})
+        await asyncio.sleep(1)
+        world.share("able", 30, refused=True)
+        world.cluster.remove(PODS, "small", "ns")
+        await soon(lambda: woken(world) == ["able"], 0.5)
+        await asyncio.sleep(20)
+        assert set(woken(world)) == {"able"}
+
+
+@in_virtual_time
 async def test_shares_of_another_size_wait_in_another_line() -> None:
     """A pod that is too large keeps nobody back."""
     async with led_world(1) as world:

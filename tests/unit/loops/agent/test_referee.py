@@ -328,3 +328,17 @@ async def test_an_agent_that_stops_ends_its_connections(table: Table) -> None:
     await table.referee.stop()
     await seat.catch_up()
     assert seat.closed
+
+
+@at_a_table
+async def test_strangers_on_a_device_are_not_told_each_others_names(table: Table) -> None:
+    """Pods with shares of it may be of any namespace; those of a group are told whom they share its devices with."""
+    device = ArenaName("device/NVIDIA_VISIBLE_DEVICES/0", "nvidia.com/gpu 0")
+    for arena, whom in ((device, "a pod of another namespace"), (TEAM, "ns/team holder")):
+        await table.sit(f"{arena.name} holder", arena=arena)
+        seat = await table.referee.sit(arena, Bid(f"{arena.name} other", 0, 1), (f"uid-{arena.name}", "else/other"))
+        mate = await table.sit(f"{arena.name} mate", arena=arena)
+        line = await seat.line()
+        assert line is not None
+        assert f"; {whom} has it" in line
+        assert any(f"ns/{arena.name} holder has it" in each for each in mate.taken())
