@@ -12,9 +12,9 @@ ALIYUN = "aliyun.com/gpu-mem"
 STAY = f"{TELL}; echo memory=$DEVICESHARE_MEMORY_LIMIT_MIB; sleep 3600 & wait"
 
 
-def sharing(name: str, resource: str, amount: int, **spec: Json) -> Json:
+def sharing(name: str, resource: str, amount: int) -> Json:
     """A pod as people write it, without a scheduler."""
-    return pod(name, STAY, container={"resources": {"limits": {resource: amount}}}, **spec)
+    return pod(name, STAY, container={"resources": {"limits": {resource: amount}}})
 
 
 @pytest.mark.parametrize(
