@@ -121,8 +121,7 @@ def filter_result(
     Preempting pods resolves no refusal of deviceshare, since evicting one doesn't end a claim. Releases that know
     `FailedAndUnresolvableNodes` (1.21 and later) prefer it, older ones read `FailedNodes`: both are set.
     """
-    # kube-scheduler takes its event's text for a format (client-go's `Eventf`): "5% of" came out as "5%!o(MISSING)f".
-    texts = [(str(reason).replace("%", " percent"), nodes) for reason, nodes in refused.items()]
+    texts = [(_for_events(str(reason)), nodes) for reason, nodes in refused.items()]
     failed = Raw(msgspec.json.encode({node: text for text, nodes in texts for node in nodes}))
     answer: dict[str, object] = {"FailedNodes": failed, "FailedAndUnresolvableNodes": failed, "Error": ""}
     if whole is None:
@@ -144,4 +143,9 @@ def preemption_result(victims: Mapping[str, MetaVictims]) -> bytes:
 
 def error_result(message: str) -> bytes:
     """The answer to filter or bind that failed: kube-scheduler records the message and retries the pod."""
-    return msgspec.json.encode({"Error": message})
+    return msgspec.json.encode({"Error": _for_events(message)})
+
+
+def _for_events(text: str) -> str:
+    """kube-scheduler takes its event's text for a format (client-go's `Eventf`): "5% of" came out "5%!o(MISSING)f"."""
+    return text.replace("%", " percent")

@@ -72,8 +72,12 @@ def _claim_for(request: Request, seen: NodeDevices, opaque: Collection[str]) -> 
             return Reason(ReasonKind.CLAIM_MISSING, text)
         if reason := joining_obstacle(seen, states, request.holder):
             return reason
-    if sharer.uid in seen.claims:
-        return joining_obstacle(seen, states, sharer) or seen.claims[sharer.uid]
+    if mine := seen.claims.get(sharer.uid):
+        if mine.within != within:
+            # A bind ended half-way, and the group was recreated since: its parts are of devices of the former one.
+            text = f"what {sharer} claimed on node {seen.node} is no part of the group's devices, and is being released"
+            return Reason(ReasonKind.CLAIM_RELEASING, text)
+        return joining_obstacle(seen, states, sharer) or mine
     rooms = [(d, room) for d, room in allocation.rooms(states, within) if within or d.resource not in opaque]
     shares = sharing.choose_shares(request.share, request.strategy, rooms)
     if shares is None:

@@ -46,12 +46,12 @@ def test_a_claim_changes_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
         fleet.set_ledger(name, sized(name, 8192))
     assert fleet.largest((GPU,)) == 8192
 
-    class Watched(dict[str, Any]):
+    class SizesLookedThrough(dict[str, Any]):
         def values(self) -> Any:
             looked.append("all")
             return super().values()
 
-    monkeypatch.setattr(fleet._sizes, "_of", Watched(fleet._sizes._of))
+    monkeypatch.setattr(fleet._sizes, "_of", SizesLookedThrough(fleet._sizes._of))
     ledger = sized("n1", 8192)
     fleet.set_ledger("n1", replace(ledger, metadata=replace(ledger.metadata, resource_version="2")))
     assert (fleet.largest((GPU,)), looked) == (8192, [])

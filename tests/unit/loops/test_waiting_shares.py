@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.touch_window import PLACES
 from deviceshare.loops.ports import Unavailable
+from deviceshare.loops.protocol.bind import Refused
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.test_waker import woken
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -194,3 +196,28 @@ async def test_a_mark_on_the_claim_of_a_bound_pod_is_taken_away_and_costs_little
         before = len(world.cluster.requests)
         await asyncio.sleep(30)
         assert len(world.cluster.requests) == before
+
+
+@in_virtual_time
+async def test_a_share_of_a_deleted_groups_device_is_none_of_its_successors() -> None:
+    """A bind died half-way, and the group was recreated: the pod waits until that claim is gone, and then gets its
+    part of what the new group has."""
+    async with led_world(2) as world:
+        await soon(lambda: world.open("n1"))
+        world.group("team", 1)
+        world.share("p", 30, group="team")
+        world.cluster.fail = lambda verb, *_: Unavailable("no Binding") if verb == "bind" else None
+        with pytest.raises(Unavailable):
+            await world.bind("p", "n1")
+        world.cluster.fail = lambda *_: None
+        world.cluster.remove(GROUPS, "team")
+        team = world.group("team", 1)
+        for _ in range(60):
+            with suppress(Refused):
+                await world.bind("p", "n1")
+                break
+            await asyncio.sleep(1)
+        claims = world.ledger("n1").claims
+        mine = claims[world.read_pod("p").metadata.uid]
+        assert mine.within == team.uid
+        assert set(mine.devices) == set(claims[team.uid].devices)

@@ -343,6 +343,13 @@ async def test_a_bind_that_fails_is_answered_with_the_reason(failure: Exception)
         assert await post(client, "bind", BINDING) == {"Error": "deviceshare: pod ns/p is gone"}
 
 
+async def test_a_bind_that_fails_says_percent_in_a_word() -> None:
+    """kube-scheduler formats the text once more, and what follows a percent sign is garbled."""
+    binder = RecordingBinder(Refused("at most 40% of one are free"))
+    async with asking(fleet({"a": 4}), group(), binder=binder) as client:
+        assert await post(client, "bind", BINDING) == {"Error": "deviceshare: at most 40 percent of one are free"}
+
+
 # What is no request.
 
 
