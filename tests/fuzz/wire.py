@@ -14,7 +14,7 @@ PATHS: Final = {
     "probe": ("/livez", "/readyz", "/metrics"),
     "ui": ("/", "/ui", "/ui/state", "/ui/style.css"),
     "agent": ("/livez", "/readyz", "/metrics", "/usage"),
-    "pods": ("/", "/smi", "/nothing"),
+    "pods": ("/", "/smi", "/turn", "/turn.sh", "/turn/over", "/nothing"),
 }
 """What each server serves."""
 POSTED: Final = ("webhook", "extender")

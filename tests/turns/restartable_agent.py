@@ -1,6 +1,6 @@
 """An agent's server for turns as a process of its own, which a test may kill.
 
-`python -m tests.controlplane.turns_agent PORT DIRECTORY [blind]`.
+`python -m tests.turns.restartable_agent PORT DIRECTORY [blind]`.
 
 All that ask are one pod's, and every process of this machine is taken for one of that pod's; a blind agent sees none.
 """

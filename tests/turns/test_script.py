@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deviceshare.domain.turns.lease import KILL, LEASE_UNSEEN, MARGIN
-from tests.controlplane.turn_rig import BUDGET, KINDS, Rig, SeenRun, eventually, rig
+from tests.turns.rig import BUDGET, KINDS, Rig, SeenRun, eventually, rig
 
 LINES = 120
 

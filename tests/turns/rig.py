@@ -72,7 +72,7 @@ class Rig:
 
     def start_agent(self) -> None:
         """It answers when this returns."""
-        command = [sys.executable, "-m", "tests.controlplane.turns_agent", str(self._port), str(self._records)]
+        command = [sys.executable, "-m", "tests.turns.restartable_agent", str(self._port), str(self._records)]
         with (self._directory / "agent.log").open("ab") as log:
             self._agent = subprocess.Popen([*command, *self._blind], env=self.environment, stdout=log, stderr=log)
         self._script.write_bytes(eventually(self._fetch, 30))
