@@ -23,7 +23,7 @@ def room_of(fleet: Fleet, request: Request, name: str) -> str:
 
     Of nobody's devices, or of the devices of the group of which the request's pod asks for a part.
     """
-    within = request.holder.uid if request.sharer else ""
+    within = request.within
     rooms = [room for device, room in fleet.rooms(name, within) if device.resource in request.share.of]
     largest = max(rooms, key=lambda room: room.free, default=None)
     free = f"at most {largest} of one free" if largest else "none for shares"

@@ -159,7 +159,7 @@ class Planner:
         """Allocates the pod's share on the node, unless there is no room for it."""
         shares = chosen_shares(self._fleet, request, node)
         if shares:
-            within = request.holder.uid if request.sharer else ""
+            within = request.within
             self._claim(node, pod.metadata.uid, share_claim_of(pod.sharer, shares, within))
             self._placed.append(PlacedPod(pod.metadata.key, node, container_parts(shares), pod.group, equals))
         return bool(shares)

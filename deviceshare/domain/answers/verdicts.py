@@ -63,7 +63,7 @@ def candidates(fleet: Fleet, request: Request, fault: Reason | None = None) -> C
 
 def chosen_shares(fleet: Fleet, request: Request, node: str) -> tuple[Share, ...]:
     """The parts that a pod would get of the node's devices by a bind now; empty where it has no room for all."""
-    within = request.holder.uid if request.sharer else ""
+    within = request.within
     opaque = frozenset() if within else fleet.opaque(node)
     rooms = [(device, room) for device, room in fleet.rooms(node, within) if device.resource not in opaque]
     return sharing.choose_shares(request.share, request.strategy, rooms) or ()
@@ -114,7 +114,7 @@ def _verdict(
 def _on_share(
     fleet: Fleet, request: Request, name: str, reason: Reason | None, scores: Mapping[str, int]
 ) -> NodeVerdict:
-    within = request.holder.uid if request.sharer else ""
+    within = request.within
     states = fleet.states(name)
     mine = held_by(states, within) if within else [each for each in states if each.device.resource in request.share.of]
     rooms = dict(fleet.rooms(name, within))

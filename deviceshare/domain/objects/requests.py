@@ -40,6 +40,16 @@ class Request(NamedTuple):
     """Who has the parts, where that isn't the holder: a pod of the group."""
 
     @property
+    def taker(self) -> Holder:
+        """Who has the parts."""
+        return self.sharer or self.holder
+
+    @property
+    def within(self) -> str:
+        """The UID of the group of whose devices they are parts, as in a claim."""
+        return self.holder.uid if self.sharer else ""
+
+    @property
     def wants(self) -> Collection[str]:
         """The device resources that may be allocated to it."""
         return self.resources.keys() or self.share.of

@@ -223,19 +223,19 @@ class Fleet:
 
     def share_obstacle(self, request: Request, home: str) -> Reason | None:
         """Why the node has no room for the request's share, unless its claim is there already."""
-        ledger, sharer = self._ledgers.get(home), request.sharer or request.holder
+        ledger, sharer = self._ledgers.get(home), request.taker
         if not request.share:
             return None
         if ledger and sharer.uid in ledger.claims:
             return join_obstacles.joining_obstacle(ledger, self.states(home), sharer)
-        shape, within = self._shapes.get(home), request.holder.uid if request.sharer else ""
+        shape, within = self._shapes.get(home), request.within
         if shape and (left := shape.advertised & set(request.share.resources)):
             return leftover_reason(left)
         return sharing.shortage(request.share, [room for _, room in self.rooms(home, within)])
 
     def how_many(self, request: Request, names: Iterable[str], most: int) -> int:
         """How many pods with the request's share have room on these nodes together; counts no further than `most`."""
-        within, known, total = request.holder.uid if request.sharer else "", dict[int, int](), 0
+        within, known, total = request.within, dict[int, int](), 0
         effort = sharing.Effort(EFFORT)
         for shape in filter(None, map(self._shapes.get, names)):
             if id(shape) not in known and total < most:

@@ -13,7 +13,7 @@ from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.requests import Holder, Request
+from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement import allocation, sharing
 from deviceshare.domain.placement.device_states import device_states
@@ -50,7 +50,7 @@ async def claim_shares(
     seen = await bind.read_ledger(cluster, node)
     after, chosen, refused = seen, dict[str, Claim](), dict[str, Reason]()
     for request in requests:
-        uid = _sharer(request).uid
+        uid = request.taker.uid
         found = _claim_for(request, after, opaque)
         if isinstance(found, Reason):
             refused[uid] = found
@@ -64,7 +64,7 @@ async def claim_shares(
 
 def _claim_for(request: Request, seen: NodeDevices, opaque: Collection[str]) -> Claim | Reason:
     """The pod's claim: the one that is there, or a new one; or why it can't have one."""
-    states, sharer, within = device_states(seen), _sharer(request), ""
+    states, sharer, within = device_states(seen), request.taker, ""
     if request.sharer:
         within = request.holder.uid
         if within not in seen.claims:
@@ -93,7 +93,3 @@ def _as_claimed(share: Share, seen: NodeDevices) -> Share:
     """Named as in the pod's annotations: by number alone where those do."""
     [named] = as_claimed([Device(share.resource, share.index, share.uuid)], seen.status.handover)
     return replace(share, uuid=named.uuid)
-
-
-def _sharer(request: Request) -> Holder:
-    return request.sharer or request.holder

@@ -157,7 +157,7 @@ class Binder:
         """The node's ledger with a claim of the pod's share."""
         if not request.sharer and (reason := self._fleet.opacity(request, node)):
             raise Refused(reason)  # Since filter, the node may have got a pod with devices of the device plugin.
-        uid, within = (request.sharer or request.holder).uid, request.holder.uid if request.sharer else ""
+        uid, within = request.taker.uid, request.within
         rooms = self._fleet.rooms(node, within)
         if shares := sharing.choose_shares(request.share, request.strategy, rooms):
             self._fleet.assume(uid, Assumption(node, shares=shares, within=within))
@@ -206,5 +206,5 @@ def _annotations(pod: Pod, request: Request, ledger: NodeDevices) -> dict[str, s
     if request.resources:
         devices = annotations_of(bind.joinable(ledger, request.holder), ledger.status.handover)
     if request.share:
-        devices |= share_annotations(pod, ledger, ledger.claims[(request.sharer or request.holder).uid].shares)
+        devices |= share_annotations(pod, ledger, ledger.claims[request.taker.uid].shares)
     return devices

@@ -68,7 +68,7 @@ class ShareClaims:
                 _fail(each.answer, _copy(error))
             return
         for request, answer in waiting:
-            if reason := refused.get((request.sharer or request.holder).uid):
+            if reason := refused.get(request.taker.uid):
                 _fail(answer, Refused(reason))
             elif not answer.done():
                 answer.set_result(ledger)
