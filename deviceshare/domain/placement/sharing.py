@@ -3,13 +3,12 @@
 All or nothing: every container of a pod gets its parts on one node, from devices of one resource, or none does.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.shares import INIT, SIDECAR, WHOLE, Need, Share, ShareRequest, share_of
+from deviceshare.domain.objects.shares import INIT, SIDECAR, Need, Share, ShareRequest, share_of
 from deviceshare.domain.placement.rooms import Room, units, used
 
 SPREAD: Final = "spread"
@@ -170,11 +169,10 @@ def shortage(share: ShareRequest, rooms: Sequence[Room], effort: Effort | None =
     mine = [room for room in rooms if room.resource in share.of]
     if mine and any(need.memory_mib for need in share.needs) and not any(room.size for room in mine):
         return MEMORY_UNKNOWN
-    wanted = _counted(share.needs)
     largest = max(mine, key=lambda room: room.free, default=None)
     # kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons.
     free = f"at most {largest} of one are free" if largest else "the node has none for shares"
-    return Reason(ReasonKind.TOO_FULL, f"node(s) too full: the pod needs {wanted}; {free}")
+    return Reason(ReasonKind.TOO_FULL, f"node(s) too full: the pod needs {share.wanted}; {free}")
 
 
 def _fits(share: ShareRequest, rooms: Sequence[Room], effort: Effort | None) -> bool:
@@ -184,12 +182,6 @@ def _fits(share: ShareRequest, rooms: Sequence[Room], effort: Effort | None) -> 
     [need] = share.needs
     # Of sorted rooms the last ones have the most left.
     return any(room.takes(need) and room.resource in share.of for room in reversed(rooms))
-
-
-def _counted(needs: Iterable[Need]) -> str:
-    """`8 GiB of a GPU`, `2 x a whole GPU and 50% of a GPU`."""
-    counts = Counter("a whole GPU" if need.percent == WHOLE else f"{need} of a GPU" for need in needs)
-    return " and ".join(f"{count} x {text}" if count > 1 else text for text, count in counts.items())
 
 
 NOT_COMPARED: Final = Reason(
