@@ -44,8 +44,8 @@ def kubectl(cluster: Sandbox, *arguments: str, stdin: str | None = None) -> str:
     return done.stdout
 
 
-def explain(cluster: Sandbox, pod: str) -> str:
-    command = [sys.executable, "-m", "deviceshare", "explain", "pod", pod]
+def deviceshare(cluster: Sandbox, *arguments: str) -> str:
+    command = [sys.executable, "-m", "deviceshare", *arguments]
     env = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False).stdout
 
@@ -193,6 +193,11 @@ def test_gpushares_stateful_set_fills_one_device_after_the_other(cluster: Sandbo
     apply(cluster, STATEFUL_SET.replace("REPLICAS", "12"))
     eventually(lambda: phases(cluster), lambda found: found == ["Running"] * 12)
     assert sorted(filled(cluster).values()) == [Fraction(6, 16), Fraction(15, 16), Fraction(15, 16)]
+    table = deviceshare(cluster, "inspect", "-o", "cgpu").splitlines()
+    assert table[0].split()[:3] == ["NAME", "IPADDRESS", "GPU0(Allocated/Total)"]
+    assert table[-1].strip() == "36/128 (28%)"
+    assert sum(row.count("15/16") for row in table) == 2
+    assert "binpack-1-11" in deviceshare(cluster, "inspect", "-o", "cgpu", "-d")
 
 
 def test_gpushares_job_gives_its_part_back(cluster: Sandbox) -> None:
@@ -242,7 +247,7 @@ def test_eight_devices_are_filled_to_the_last_share_that_fits(cluster: Sandbox) 
         [(resource, amount)] = limits.items()
         part = Fraction(int(amount), 16) if resource.endswith("mem") else Fraction(int(amount), 100)
         assert all(part + used > 1 for used in taken.values()), "it would have fitted"
-        explained = explain(cluster, f"default/{pod['metadata']['name']}")
+        explained = deviceshare(cluster, "explain", "pod", f"default/{pod['metadata']['name']}")
         assert "of a GPU" in explained
         assert "free" in explained
 
