@@ -27,7 +27,7 @@ def test_a_container_sees_its_part_and_gives_it_back(cluster: Cluster, resource:
     beside = {"name": "beside", "image": pod("", "")["spec"]["containers"][0]["image"], "command": ["sh", "-c", STAY]}
     document = sharing("part", resource, amount)
     document["spec"]["containers"].append(beside)
-    cluster.apply(document)
+    cluster.eventually(lambda: cluster.joins(document))
     cluster.kubectl("wait", "--for=condition=Ready", "pod/part", "--timeout=120s")
     said = cluster.eventually(lambda: cluster.kubectl("logs", "part", "-c", "main"), lambda text: "memory=" in text)
     assert said.split() == ["[0]", f"memory={memory}"]
@@ -39,7 +39,7 @@ def test_a_container_sees_its_part_and_gives_it_back(cluster: Cluster, resource:
 def test_a_resource_that_a_device_plugin_left_behind_is_named_and_can_be_removed(cluster: Cluster) -> None:
     """The kubelet would fail the pod for it (OutOf…), again and again."""
     advertise(cluster, "0")
-    cluster.apply(sharing("waits", ALIYUN, 3))
+    cluster.eventually(lambda: cluster.joins(sharing("waits", ALIYUN, 3)))
     chosen = "reason=FailedScheduling,involvedObject.name=waits"
     cluster.eventually(
         lambda: cluster.kubectl("get", "events", "--field-selector", chosen, "-o", "jsonpath={..message}"),
