@@ -33,7 +33,8 @@ def test_a_container_sees_its_part_and_gives_it_back(cluster: Cluster, resource:
     assert said.split() == ["[0]", f"memory={memory}"]
     assert cluster.kubectl("logs", "part", "-c", "beside").split() == ["[]", "memory="]
     cluster.kubectl("delete", "pod", "part")
-    cluster.eventually(lambda: cluster.get("nodedevices", "node-1")["spec"].get("claims", {}), lambda claims: not claims)
+    ledger = ("nodedevices", "node-1")
+    cluster.eventually(lambda: cluster.get(*ledger)["spec"].get("claims", {}), lambda claims: not claims)
 
 
 def test_a_resource_that_a_device_plugin_left_behind_is_named_and_can_be_removed(cluster: Cluster) -> None:
