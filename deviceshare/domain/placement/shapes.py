@@ -108,9 +108,12 @@ class Shapes:
         for name in names:
             shape = shapes.get(name)
             key = id(shape)
-            if key not in found:
-                found[key] = shape.preference(request, effort) if shape else 0
-            preferences[name] = found[key]
+            preference = found.get(key)
+            if preference is None:
+                preference = shape.preference(request, effort) if shape else 0
+                if effort.left > 0:  # else it may be 0 for want of effort, as `NOT_COMPARED` is for filter
+                    found[key] = preference
+            preferences[name] = preference
         return preferences
 
     def _for(self, request: Request) -> dict[str, Shape]:

@@ -151,6 +151,16 @@ def test_who_asks_for_dozens_of_parts_keeps_nobody_waiting(monkeypatch: pytest.M
     assert undecided[-1] == 0
 
 
+def test_a_node_that_a_call_did_not_get_to_has_its_preference_from_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it had none is no answer to keep."""
+    monkeypatch.setattr(shapes, "EFFORT", 2)
+    known, two = shapes.Shapes(), asking(Need("a", percent=30), Need("b", percent=20))
+    for name, free in (("n1", 100), ("n2", 90)):
+        known.put(name, Shape(None, (), (), frozenset(), rooms=(Room(GPU, 0, free),)))
+    assert known.preferences(two, ["n1", "n2"]) == {"n1": 100, "n2": 0}
+    assert known.preferences(two, ["n2"]) == {"n2": 90}
+
+
 def test_states_are_those_of_the_ledger_that_is_given() -> None:
     """Also where another one of its node had the same version: a proposed change has, and a restored backup may."""
     for percent in (10, 20, 10):
