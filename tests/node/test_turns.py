@@ -1,4 +1,4 @@
-"""Turns of real containers, over the node's real network: whatever is killed or unplugged, never two have the turn.
+"""Turns of real containers, over the node's real network: whatever is killed or cut off, never two have the turn.
 
 The witness is independent: each program writes a line with the kernel's clock ten times a second while it runs, to a
 file that all share. Containers have busybox's sh and wget, and nothing of ours.
@@ -252,7 +252,7 @@ def test_a_turn_that_ended_without_an_agent_goes_on_when_the_next_one_is_there(c
 
 
 @contextlib.contextmanager
-def unplugged(cluster: Cluster, name: str) -> Iterator[None]:
+def cut_off(cluster: Cluster, name: str) -> Iterator[None]:
     """Inside this block no packet passes between the pod and the agent, either way."""
     address = cluster.get("pod", name)["status"]["podIP"]
     rules = (f"INPUT -s {address} -p tcp --dport {PODS_PORT}", f"OUTPUT -d {address} -p tcp --sport {PODS_PORT}")
@@ -270,7 +270,7 @@ def test_an_unplugged_program_keeps_the_turn_until_it_ends(cluster: Cluster, age
     """Also if its end can't be told: the agent sees it, and needs no network for that."""
     take_turn(cluster, "a", 150)
     begun(cluster)
-    with unplugged(cluster, "a"):
+    with cut_off(cluster, "a"):
         first, last = both_ran(cluster, 5)
 
     assert first.lines == 150
@@ -281,7 +281,7 @@ def test_a_program_that_was_unplugged_for_a_while_goes_on(cluster: Cluster, agen
     """It has the turn when the network is back."""
     take_turn(cluster, "a", 200)
     begun(cluster)
-    with unplugged(cluster, "a"):
+    with cut_off(cluster, "a"):
         time.sleep(5)
 
     first, last = both_ran(cluster, 5)

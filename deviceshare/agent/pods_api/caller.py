@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 PATIENCE_SECONDS: Final = 5.0
 """For a pod or its claim that isn't known here yet: kubelets report an address about a second after they gave it."""
 AGAIN_SECONDS: Final = 1.0
-"""Between two attempts, where no watch tells of a change: processes come and go without one."""
+"""Between two attempts, where no watch reports a change: processes start and end without one."""
 MAX_WAITING: Final = 64
 """Requests that wait so at once; further ones are refused without a wait, and may ask again."""
 MAX_WAITING_OF_ADDRESS: Final = 4

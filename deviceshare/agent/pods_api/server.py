@@ -1,7 +1,7 @@
 """The agent's server for pods: its endpoints, its limits and the help at `/`.
 
-Every container on the node reaches it, and whoever reaches the node: apart from the agent's own server, which tells of
-all pods.
+Every container on the node reaches it, and so does whoever reaches the node. It is another server than the agent's own,
+which reports all pods.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -21,7 +21,7 @@ HEARTBEAT: Final = 0.5
 """Seconds between two heartbeats of an agent."""
 UNACKNOWLEDGED: Final = 1.0
 """Seconds after which a connection is lost whose peer acknowledges nothing (TCP_USER_TIMEOUT, RFC 5482). With the
-heartbeats, an agent notices within 1.5 s that a client was unplugged."""
+heartbeats, an agent notices within 1.5 s that the network to a client is cut."""
 SILENCE: Final = 3
 """Seconds without a heartbeat after which a client connects anew: six heartbeats."""
 RETRY: Final = 1

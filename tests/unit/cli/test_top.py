@@ -262,7 +262,7 @@ def test_a_cluster_without_shared_nodes_is_told_how_to_share_one(cluster: Monito
 
 
 def test_turns_are_shown_below_the_devices(cluster: MonitoredCluster, tmp_path: Path) -> None:
-    """Who has each, and who waits; a holder that lost contact and a queue that is held up say so."""
+    """Which pod has each, and which wait; a holder that lost contact and a queue that is held up say so."""
     held = {"pod": "default/a", "seconds": 840.0, "asked": True}
     lost = {"pod": "default/c", "seconds": 5.0, "lost": 3.0}
     waits = [{"pod": "default/b", "seconds": 7.0, "priority": 5}]

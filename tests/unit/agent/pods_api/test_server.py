@@ -34,7 +34,7 @@ async def test_the_root_tells_the_paths() -> None:
     [("GET", "/nothing"), ("GET", "/usage"), ("GET", "/metrics"), ("POST", "/here"), ("PUT", "/x/y")],
 )
 async def test_other_paths_are_answered_with_the_same_hint(method: str, path: str) -> None:
-    """Above all those of the agent's own server, which tells of all pods."""
+    """Above all those of the agent's own server, which reports all pods."""
     async with serving([HERE]) as server:
         status, text = await ask(server, path, method=method)
 

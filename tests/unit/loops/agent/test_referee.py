@@ -127,7 +127,7 @@ class Table:
         return client
 
     def view(self) -> tuple[str, list[str]]:
-        """Who has the team's turn, and who waits."""
+        """Which pod has the team's turn, and which wait."""
         for queue in self.referee.view():
             if queue.group == "team":
                 return queue.holder.pod if queue.holder else "", [each.pod for each in queue.waiting]
