@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,9 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.ports import AlreadyExists, ApiError, NotFound
+from deviceshare.loops.ports import NotFound
 from deviceshare.sandbox import Options, Sandbox, running
+from tests.controlplane.kills import create_anyway, kill_meanwhile
 from tests.controlplane.pool import SCHEDULER
 from tests.controlplane.share_invariants import SharesSeen, leaked, look, overfull, uncovered
 
@@ -71,15 +71,7 @@ class Sharers:
         # With the scheduler named, so that a pod that slips past the webhook waits, as the docs say.
         body: dict[str, Any] = {"metadata": {"name": name}}
         body["spec"] = {"schedulerName": SCHEDULER, "containers": [container], "terminationGracePeriodSeconds": 0}
-        async with asyncio.timeout(180):
-            while True:
-                try:
-                    await self._api.create(PODS, body, NAMESPACE)
-                    return
-                except AlreadyExists:
-                    return
-                except ApiError:
-                    await asyncio.sleep(0.3)
+        await create_anyway(self._api, PODS, body, NAMESPACE, seconds=180)
 
     async def delete_some(self) -> None:
         """Living ones at random, a few at a time, never to be recreated."""
@@ -121,6 +113,10 @@ class Sharers:
         self.checks += 1
         return seen
 
+    async def bound(self) -> int:
+        """How many pods are."""
+        return len((await self.check()).pods)
+
     async def _stays(self, fault: str, seen: SharesSeen) -> bool:
         """Whether it is a fault at a second look, too: a pod may have ended between the two lists."""
         return fault in uncovered(await look(self._api, NAMESPACE))
@@ -138,22 +134,6 @@ def _name(pod: Pod) -> str:
     return pod.metadata.name
 
 
-async def kill_meanwhile(sandbox: Sandbox, sharers: Sharers) -> None:
-    """Each time when some more pods have been bound, or after a while."""
-    for number in range(KILLS):
-        deadline = time.monotonic() + 8
-        while time.monotonic() < deadline:
-            if len((await sharers.check()).pods) >= number * PODS_IN_ALL // 8:
-                break
-            await asyncio.sleep(0.1)
-        pid = sandbox.pid("deviceshare")
-        os.kill(pid, signal.SIGKILL)
-        async with asyncio.timeout(60):
-            while sandbox.pid("deviceshare") == pid or not (await asyncio.to_thread(sandbox.status)).ready:
-                await sharers.check()
-                await asyncio.sleep(0.3)
-
-
 def test_shares_with_deletions_and_five_kills(many_nodes: Sandbox) -> None:
     """No device over its size at any moment, no living pod without its claim, and in the end nothing leaked."""
 
@@ -163,7 +143,11 @@ def test_shares_with_deletions_and_five_kills(many_nodes: Sandbox) -> None:
             keeper = asyncio.create_task(sharers.recreate_slipped(), name="keeper")
             started = time.monotonic()
             try:
-                await asyncio.gather(sharers.create_all(), sharers.delete_some(), kill_meanwhile(many_nodes, sharers))
+                await asyncio.gather(
+                    sharers.create_all(),
+                    sharers.delete_some(),
+                    kill_meanwhile(many_nodes, sharers.bound, kills=KILLS, every=PODS_IN_ALL // 8),
+                )
                 deadline = time.monotonic() + SETTLE_SECONDS
                 while left := await sharers.unfinished():
                     assert not keeper.done(), keeper.exception()

@@ -1,12 +1,9 @@
 """Fifty groups and five hundred pods at once on twenty nodes, while deviceshare is killed five times."""
 
 import asyncio
-import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,9 +12,10 @@ from deviceshare.domain.placement import allocation
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import GROUPS, PODS
-from deviceshare.loops.ports import AlreadyExists, ApiError, NotFound
+from deviceshare.loops.ports import ApiError, NotFound
 from deviceshare.sandbox import Options, Sandbox, running
 from tests.controlplane.invariants import Snapshot, snapshot, violations
+from tests.controlplane.kills import create_anyway, kill_meanwhile
 from tests.controlplane.pool import GPU, SCHEDULER
 
 NODES, DEVICES = 20, 4
@@ -49,9 +47,8 @@ class Crowd:
         """All at once."""
         async with asyncio.TaskGroup() as tasks:
             for name, count in SIZES.items():
-                tasks.create_task(
-                    self._create(GROUPS, {"metadata": {"name": name}, "spec": {"resources": {GPU: count}}})
-                )
+                body = {"metadata": {"name": name}, "spec": {"resources": {GPU: count}}}
+                tasks.create_task(create_anyway(self._api, GROUPS, body))
 
     async def create_pods(self) -> None:
         """All at once, groups mixed."""
@@ -64,20 +61,8 @@ class Crowd:
         # With the scheduler named, as the examples do, a pod that slips past the webhook waits instead of running.
         spec = {"schedulerName": SCHEDULER, "containers": [{"name": "main", "image": "busybox"}]}
         metadata = {"name": name, "annotations": {"deviceshare.io/group": name.rpartition("-")[0]}}
-        await self._create(PODS, {"metadata": metadata, "spec": spec}, NAMESPACE)
+        await create_anyway(self._api, PODS, {"metadata": metadata, "spec": spec}, NAMESPACE)
         self._made.add(name)
-
-    async def _create(self, kind: Any, body: dict[str, Any], namespace: str = "") -> None:
-        """Until it exists: while deviceshare is away its validating webhooks refuse what is deviceshare's."""
-        async with asyncio.timeout(120):
-            while True:
-                try:
-                    await self._api.create(kind, body, namespace)
-                    return
-                except AlreadyExists:
-                    return
-                except ApiError:
-                    await asyncio.sleep(0.3)
 
     async def check(self) -> Snapshot:
         """Reads everything and finds nothing wrong."""
@@ -85,6 +70,10 @@ class Crowd:
         assert violations(seen) == []
         self.checks += 1
         return seen
+
+    async def bound(self) -> int:
+        """How many pods are."""
+        return len((await self.check()).pods)
 
     async def keep(self) -> None:
         """Until cancelled, makes pods again: those that slipped past the webhook, as their events say; or were lost."""
@@ -105,22 +94,6 @@ class Crowd:
             await self._api.delete(PODS, pod.metadata.name, NAMESPACE, uid=pod.metadata.uid)
         except NotFound:
             return
-
-
-async def kill_meanwhile(sandbox: Sandbox, crowd: Crowd) -> None:
-    """Kills deviceshare again and again, each time when some more pods have been bound, or after a while."""
-    for number in range(KILLS):
-        deadline = time.monotonic() + 8
-        while time.monotonic() < deadline:
-            if len((await crowd.check()).pods) >= number * 60:  # The first while pods are being created.
-                break
-            await asyncio.sleep(0.1)
-        pid = sandbox.pid("deviceshare")
-        os.kill(pid, signal.SIGKILL)
-        async with asyncio.timeout(60):
-            while sandbox.pid("deviceshare") == pid or not (await asyncio.to_thread(sandbox.status)).ready:
-                await crowd.check()
-                await asyncio.sleep(0.3)
 
 
 def unfinished(seen: Snapshot) -> list[str]:
@@ -171,7 +144,7 @@ async def test_every_invariant_holds_while_deviceshare_is_killed_five_times(
         async with asyncio.TaskGroup() as tasks:
             operator = tasks.create_task(crowd.keep())
             creating = tasks.create_task(crowd.create_pods())
-            await kill_meanwhile(crowded, crowd)
+            await kill_meanwhile(crowded, crowd.bound, kills=KILLS, every=60)
             await creating
             seen = await settle(crowd, seconds=120)
             operator.cancel()
