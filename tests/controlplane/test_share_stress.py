@@ -96,7 +96,8 @@ class Sharers:
                 await self._remove(pod)
             # Those, too, whose earlier pod was still being deleted when they were recreated.
             for name in sorted((self._created & self.wanted) - (there.keys() - {pod.metadata.name for pod in slipped})):
-                await self._create(name)
+                if name in self.wanted:  # it may have come, run and been deleted since
+                    await self._create(name)
             await asyncio.sleep(1)
 
     async def _remove(self, pod: Pod) -> None:
@@ -156,6 +157,7 @@ def test_shares_with_deletions_and_five_kills(many_nodes: Sandbox) -> None:
             finally:
                 keeper.cancel()
             seen = await sharers.check()
+            assert {pod.metadata.name for pod in seen.pods.values()} <= sharers.wanted, "what was deleted stays so"
             used = sum(len(ledger.claims) for ledger in seen.ledgers.values())
             assert used == len(seen.pods)
             assert used >= PODS_IN_ALL // 2, "most of them fit"
