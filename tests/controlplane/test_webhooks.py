@@ -13,6 +13,7 @@ import pytest
 from deviceshare import assets
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.sandbox import Sandbox
+from tests.kubernetes_versions import before, since
 
 Json = dict[str, Any]
 Kubectl = Callable[..., str]
@@ -285,6 +286,16 @@ def stopped(sandbox: Sandbox, cluster: Namespace) -> Iterator[None]:
     os.kill(pid, signal.SIGCONT)
 
 
+@since(28)
+@pytest.mark.usefixtures("stopped")
+def test_while_deviceshare_hangs_only_pods_of_groups_are_refused(cluster: Namespace, group: str) -> None:
+    """The API server asks about no others, so it need not let any slip past that is not injected."""
+    cluster.create(a_pod(None, "plain"))
+    assert "failed calling webhook" in cluster.refused("create", "-f", "-", manifest=a_pod(group, "ours"))
+    assert "failed calling webhook" in cluster.refused("delete", "sdg", group)
+
+
+@before(28)
 @pytest.mark.usefixtures("stopped")
 def test_while_deviceshare_hangs_only_its_own_pods_suffer(cluster: Namespace, group: str) -> None:
     """Others are created; one of a group stays unready and unbound; what is guarded stays as it is."""
