@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ PODS = "/api/v1/namespaces/default/pods"
 _AT_ONCE = 24
 """Requests in flight: enough that the API server never waits for the client, few enough that none waits long."""
 _PATIENCE_SECONDS = 300.0
+_RETRY_SECONDS = 0.1
 
 
 class _Bound(Struct):
@@ -82,11 +83,10 @@ async def create_and_await(
 
     Raises TimeoutError after five minutes.
     """
-    # Only bound pods are told, once each, so watching costs little beside what is measured.
-    watching = {"watch": "1", "fieldSelector": "spec.nodeName!=", "resourceVersion": await _version(connection)}
+    version = await _version(connection)
     async with (
         asyncio.timeout(_PATIENCE_SECONDS),
-        connection.request("GET", PODS, query=watching, timeout=within(_PATIENCE_SECONDS)) as events,
+        contextlib.aclosing(_as_bound(connection, version)) as names,
         asyncio.TaskGroup() as creating,
     ):
         begun = time.perf_counter()
@@ -94,12 +94,28 @@ async def create_and_await(
         for number in range(_AT_ONCE):
             creating.create_task(_create_each(connection, remaining), name=f"create pods {number}")
         bound: set[str] = set()
-        async for line in events.content:
-            bound.add(_bound.decode(line).object.metadata.name)
+        async for name in names:
+            bound.add(name)
             on_bound()
             if len(bound) == len(pods):
-                return time.perf_counter() - begun
-    raise TimeoutError("the watch for bound pods ended early")
+                break
+        return time.perf_counter() - begun
+
+
+async def _as_bound(connection: Connection, version: str) -> AsyncIterator[str]:
+    """The names of pods as they are bound to nodes after this version of the cluster.
+
+    Only bound pods are sent, once each, so watching costs little beside what is measured. An API server may end a watch
+    at any time, and newer ones do in their first seconds: then it goes on from the last event.
+    """
+    while True:
+        watching = {"watch": "1", "fieldSelector": "spec.nodeName!=", "resourceVersion": version}
+        async with connection.request("GET", PODS, query=watching, timeout=within(_PATIENCE_SECONDS)) as events:
+            async for line in events.content:
+                metadata = _bound.decode(line).object.metadata
+                version = metadata.resource_version
+                yield metadata.name
+        await asyncio.sleep(_RETRY_SECONDS)
 
 
 async def remove_all(connection: Connection) -> None:
