@@ -67,7 +67,7 @@ class OveruseReport:
             for key, each in self._standing.items()
             if now - each.last < OVER_SECONDS and _pod_and_device(key) in shared
         }
-        self._refresh_amounts(used, now)
+        self._refresh_amounts({exceeder(use): use for use, exceeded in uses if exceeded}, now)
         rows = sorted(
             (each.row for each in self._standing.values()),
             key=lambda row: (row.resource, row.index, row.pod, row.container),
@@ -81,12 +81,12 @@ class OveruseReport:
                 self._standing.setdefault(key, _Standing(row, now))
         self._remembered = {}
 
-    def _refresh_amounts(self, used: Mapping[Exceeder, ShareUse], now: float) -> None:
+    def _refresh_amounts(self, exceeding: Mapping[Exceeder, ShareUse], now: float) -> None:
         if self._amounts_at is not None and now - self._amounts_at < AMOUNTS_SECONDS:
             return
         for key, each in self._standing.items():
-            use = used.get(key)
-            if use and each.last == now and _differs(each.row, use):
+            use = exceeding.get(key)
+            if use and _differs(each.row, use):
                 row = replace(each.row, used_mib=use.used_mib, limit_mib=use.limit_mib)
                 self._standing[key] = _Standing(row, now)
                 self._amounts_at = now

@@ -13,7 +13,7 @@ export function sinceText(words, time) {
 
 // Children that are shown once a report of this time is out of date.
 export function whenStale(reported, ...children) {
-  return element("span", { data: { stale: reported ?? "" }, hidden: !isStale(reported) }, ...children);
+  return element("span", { class: "stale", data: { stale: reported ?? "" }, hidden: !isStale(reported) }, ...children);
 }
 
 export function updateAges(root) {

@@ -9,7 +9,7 @@ export function turnLine(turn) {
     "p",
     { class: "turn" },
     turn.holder ? holder(turn.holder) : "no turn is given: a former agent's may not have ended",
-    turn.waitingCount ? ` · ${turn.waitingCount} waiting` : "",
+    turn.waitingCount ? ` · ${turn.waitingCount} ${turn.waitingCount > 1 ? "wait" : "waits"} for it` : "",
     whenStale(turn.reported, sinceText(" · the agent has reported nothing", turn.reported), " and may have stopped"),
   );
 }
@@ -40,7 +40,7 @@ export function nodeTurns(node, shortName, old) {
   const draw = (turn) => {
     const name = `${shortName(turn.resource)} ${turn.index}`;
     const queue = waitingList(turn, `${name} of ${node.name}`);
-    const line = [element("span", { class: "of" }, name), turnLine(turn)];
+    const line = [element("span", { class: "of" }, `${name}:`), turnLine(turn)];
     return queue ? element("details", { open: open.has(name), data: { of: name } }, element("summary", {}, line), queue) : line;
   };
   return element(
