@@ -1,5 +1,7 @@
 """The picture of the cluster: every device once, with who has it; every waiting pod with its reason."""
 
+from typing import Any
+
 import msgspec
 from msgspec.structs import replace
 
@@ -258,7 +260,7 @@ def test_an_exceeded_share_stands_with_its_device() -> None:
 
 def test_a_report_with_nulls_is_read_and_a_broken_one_hides_no_device() -> None:
     """Whoever wrote it: nothing is decided by turns."""
-    body = {
+    body: dict[str, Any] = {
         "metadata": {"name": "n1"},
         "status": {
             "hardware": {
@@ -279,6 +281,6 @@ def test_a_report_with_nulls_is_read_and_a_broken_one_hides_no_device() -> None:
     team, other = turn_views(ledger.hardware.turns, {"ns/p"})
     assert (team.holder, team.waiting, team.waiting_count) == (None, [TurnPlayer("ns/p")], 1)
     assert other.holder == TurnPlayer("\x1b[2Jns/q", gone=True)
-    body["status"]["hardware"]["turns"] = {"queues": "none", "time": 7}  # type: ignore[index, call-overload]
+    body["status"]["hardware"]["turns"] = {"queues": "none", "time": 7}
     broken = decoder_of(NodeDevices).salvage(msgspec.json.encode(body))
     assert (turn_views(broken.hardware.turns, ()), len(broken.hardware.devices)) == ([], 1)

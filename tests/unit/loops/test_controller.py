@@ -148,7 +148,12 @@ async def test_what_an_agent_reports_for_people_gives_the_leader_no_work() -> No
         enqueued: list[str] = []
         queue = world.controller._keeper.queue
         add = queue.add
-        queue.add = lambda key, after=0.0: (enqueued.append(key), add(key, after))[1]  # type: ignore[method-assign]
+
+        def note(key: str, after: float = 0.0) -> None:
+            enqueued.append(key)
+            add(key, after)
+
+        queue.add = note  # type: ignore[method-assign]
         for news in ({"turns": turns}, {"turns": {**turns, "time": "2"}, "overuses": overuses}, {"turns": None}):
             world.cluster.edit(NODE_DEVICES, "n1", {"status": {"hardware": news}})
             await asyncio.sleep(5)
