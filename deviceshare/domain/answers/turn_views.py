@@ -53,6 +53,24 @@ def turn_views(turns: ReportedTurns | None, pods: Container[str], group_uid: str
     return [_view(each, turns.time, pods) for each in turns.queues if group_uid in ("", each.uid)]
 
 
+def standings(turns: ReportedTurns | None, pod: str) -> list[str]:
+    """What one pod has to do with turns: which it has, which it waits for and who has those."""
+    views = turn_views(turns, (pod,))
+    has = [f"has that of {_since(view.of, view.holder)}" for view in views if view.holder and view.holder.pod == pod]
+    waits = [
+        f"waits for that of {_since(view.of, each)}; {f'pod {view.holder.pod}' if view.holder else 'nobody'} has it"
+        f"{f', and {ahead} wait in front' if ahead else ''}"
+        for view in views
+        for ahead, each in enumerate(view.waiting)
+        if each.pod == pod
+    ]
+    return has + waits
+
+
+def _since(what: str, player: TurnPlayer) -> str:
+    return f"{what} since {player.since}" if player.since else what
+
+
 def _view(queue: ReportedQueue, reported: str, pods: Container[str]) -> TurnView:
     waiting = [_player(each, pods) for each in queue.waiting]
     return TurnView(

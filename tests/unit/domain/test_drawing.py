@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Count, DeviceView, Picture
-from deviceshare.domain.answers.turn_views import TurnPlayer, TurnView, turn_views
+from deviceshare.domain.answers.turn_views import TurnPlayer, TurnView, standings, turn_views
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Overuse, Part, Trespass
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
@@ -246,6 +246,19 @@ def test_turns_stand_with_their_group_and_all_of_them_with_their_node() -> None:
     )
     assert (device.of, device.holder, device.waiting_count) == (f"{GPU} 3", None, 1)
     assert picture.nodes[0].more_turns == 2
+
+
+def test_a_pod_is_told_which_turns_it_has_and_which_it_waits_for() -> None:
+    """By `explain pod`: with who has it, and how many wait in front."""
+    report = a_report()
+    behind = replace(report.queues[0], waiting=[ReportedWaiter("ns/x"), ReportedWaiter("ns/p2")])
+    report = replace(report, queues=[behind, *report.queues[2:]])
+    assert standings(report, "ns/p1") == ["has that of a since 2026-11-21T01:00:00Z"]
+    assert standings(report, "ns/p2") == [
+        "waits for that of a; pod ns/p1 has it, and 1 wait in front",
+        f"waits for that of {GPU} 3; nobody has it",
+    ]
+    assert standings(None, "ns/p1") == standings(report, "ns/other") == []
 
 
 def test_an_exceeded_share_stands_with_its_device() -> None:
