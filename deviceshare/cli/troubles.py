@@ -62,7 +62,8 @@ def _trespasses(node: NodeView, device: DeviceView) -> Iterable[Trouble]:
 def _overuses(node: NodeView, device: DeviceView) -> Iterable[Trouble]:
     for each in device.overuses:
         since = f" (since {each.since})" if each.since else ""
-        yield Trouble(_name(node, device), f"pod {each.pod}: {overuse_text(each)}{since}", OVERUSE_CURE)
+        whose = f"; group {device.group} holds the device" if device.group else ""
+        yield Trouble(_name(node, device), f"pod {each.pod}: {overuse_text(each)}{since}{whose}", OVERUSE_CURE)
 
 
 def _name(node: NodeView, device: DeviceView) -> str:

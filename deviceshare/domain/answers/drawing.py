@@ -111,7 +111,8 @@ def _count(resource: str, states: list[DeviceState], devices: list[DeviceView], 
 
 def _device(state: DeviceState, hardware: Hardware) -> DeviceView:
     device, number, part = state.device, (state.device.resource, state.device.index), state.part
-    taken = allocated(state)
+    taken, shares = allocated(state), parts(state)
+    sharers = {each.pod for each in shares}  # an agent that stopped doesn't withdraw what it reported of others
     return DeviceView(
         *number,
         use=state.use,
@@ -124,7 +125,7 @@ def _device(state: DeviceState, hardware: Hardware) -> DeviceView:
         memory_mib=state.memory_mib,
         allocated_mib=taken.memory_mib,
         allocated_percent=taken.percent or 0,
-        parts=parts(state),
+        parts=shares,
         serves=state.serves,
         withheld=state.withheld,
         health=state.health,
@@ -134,7 +135,7 @@ def _device(state: DeviceState, hardware: Hardware) -> DeviceView:
         trespasses=[]
         if state.lost
         else [each for each in hardware.trespasses if (each.resource, each.index) == number],
-        overuses=[] if state.lost else [each for each in hardware.overuses if (each.resource, each.index) == number],
+        overuses=[each for each in hardware.overuses if each.pod in sharers and (each.resource, each.index) == number],
     )
 
 

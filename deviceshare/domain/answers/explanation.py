@@ -171,7 +171,8 @@ def _reported(fleet: Fleet, pod: Pod) -> dict[str, str]:
     """What of it uses more than its share, and which turns it has or waits for, as the node's agent reports."""
     if (ledger := fleet.ledger(pod.node)) is None:
         return {}
-    rows = [row for row in ledger.hardware.overuses if row.pod == pod.metadata.key]
+    created = pod.metadata.creation_timestamp or ""  # what was found earlier is of an earlier pod of this name
+    rows = [row for row in ledger.hardware.overuses if row.pod == pod.metadata.key and not "" < row.since < created]
     texts = [f"{overuse_text(row)}{f' (since {row.since})' if row.since else ''}" for row in rows]
     turns = "; ".join(standings(ledger.hardware.turns, pod.metadata.key))
     return {"over its share": f"{'; '.join(texts)}: {OVERUSE_CURE}" if texts else "", "turn": turns}

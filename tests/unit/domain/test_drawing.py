@@ -15,6 +15,7 @@ from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.reported_turns import ReportedHolder, ReportedQueue, ReportedTurns, ReportedWaiter
+from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import NO_LEDGER, NOT_SHARED
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
@@ -262,13 +263,12 @@ def test_a_pod_is_told_which_turns_it_has_and_which_it_waits_for() -> None:
 
 
 def test_an_exceeded_share_stands_with_its_device() -> None:
-    """By the number that the agent reports; a lost device has none."""
+    """By the number that the agent reports, for as long as the pod has its share."""
     row = Overuse(GPU, 1, "ns/greedy", "main", 12000, 8192, "2026-11-21T01:00:00Z")
-    parts = [Part(GPU, 0), Part(GPU, 1)]
-    fleet = a_fleet(
-        a_node(), ledgers=(with_hardware(a_ledger(devices={GPU: 2}), Hardware(devices=parts, overuses=[row])),)
-    )
-    assert [view.overuses for view in devices(fleet).values()] == [[], [row]]
+    hardware = Hardware(devices=[Part(GPU, 0), Part(GPU, 1)], overuses=[row, replace(row, pod="ns/gone")])
+    share = Claim(pod="ns/greedy", shares=[Share("main", GPU, 1, memory_mib=8192)])
+    ledger = with_claim(with_hardware(a_ledger(devices={GPU: 2}), hardware), "uid-of-greedy", share)
+    assert [view.overuses for view in devices(a_fleet(a_node(), ledgers=(ledger,))).values()] == [[], [row]]
 
 
 def test_a_report_with_nulls_is_read_and_a_broken_one_hides_no_device() -> None:
