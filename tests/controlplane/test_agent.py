@@ -204,7 +204,7 @@ def test_who_exceeds_its_share_is_told_and_evicted_and_its_neighbour_is_not(pool
         "usedMib": 20000,
         "limitMib": 8192,
     }
-    assert f"pod {pool.name}/greedy: all of it uses 20000 MiB" in deviceshare(pool, "inspect", node)
+    assert f"pod {pool.name}/greedy: as a whole it uses 20000 MiB" in deviceshare(pool, "inspect", node)
 
     pool.eventually(lambda: [each["metadata"]["name"] for each in pool.get("pods")], lambda names: names == ["modest"])
     assert 'deviceshare_evictions_total{cause="overuse"} 1.0' in agent.read("metrics")

@@ -155,7 +155,7 @@ def named(pods: list[str]) -> str:
 
 def overuse_text(row: Overuse) -> str:
     """`container main uses 20000 MiB of nvidia.com/gpu 0, its share is 8192 MiB`."""
-    who = f"container {row.container}" if row.container else "all of it"
+    who = f"container {row.container}" if row.container else "as a whole it"
     return f"{who} uses {row.used_mib} MiB of {row.resource} {row.index}, its share is {row.limit_mib} MiB"
 
 
