@@ -19,3 +19,11 @@ def now() -> str:
 def micro_now() -> str:
     """This moment with exactly six digits of the second, as metav1.MicroTime."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
+def seconds_since(written: str, now: datetime) -> float | None:
+    """How long ago a time in RFC 3339 was; None where it is none, as others may have written anything."""
+    try:
+        return (now - datetime.fromisoformat(written)).total_seconds()
+    except (ValueError, TypeError, OverflowError):  # TypeError: it names no time zone
+        return None

@@ -42,6 +42,7 @@ from deviceshare.loops.agent.ports import NODE_PODS, NodePod, Sight
 from deviceshare.loops.agent.referee import Referee
 from deviceshare.loops.agent.reporter import Reporter
 from deviceshare.loops.agent.share_watch import ShareWatch
+from deviceshare.loops.agent.turn_reports import TurnReports
 from deviceshare.loops.background import Background
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.web.probes import probe_routes
@@ -108,6 +109,7 @@ class Agent:
         )
         self._referee = _referee(settings, self._metrics)
         self._metrics.watch_turns(self._referee.view)
+        self._turn_reports = TurnReports(self._lookout, self._referee.arenas if settings.serve_pods else list)
         self._server = self._build_server(settings)
         self._pods_server = self._build_pods_server(settings, settings.serve_pods) if settings.serve_pods else None
 
@@ -127,6 +129,7 @@ class Agent:
             background.run("report", self._reporter.run)
             background.run("allocations", self._allocations.run)
             background.run("device-reader", self._reader.run)
+            background.run("turn-reports", self._turn_reports.run)
             if self._pods_server:
                 background.run("referee", self._referee.run)
                 await background.start(self._pods_server)

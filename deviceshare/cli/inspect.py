@@ -1,26 +1,20 @@
-"""`deviceshare inspect`: who has which devices or parts of devices, which pods wait, and why."""
+"""`deviceshare inspect`: who has which devices or parts of devices, and turns; which pods wait, and why."""
 
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
-from deviceshare.cli import agents, cluster, gpushare_table
-from deviceshare.cli.agents import NodeNow
+from deviceshare.cli import cluster, gpushare_table
 from deviceshare.cli.inspect_view import view
-from deviceshare.cli.output import FORMATS, TABLE, WIDE, Part, answer_with, say, spaced
+from deviceshare.cli.output import FORMATS, TABLE, WIDE, Part, answer_with, say
 from deviceshare.cli.snapshot import ClusterSnapshot, look
-from deviceshare.cli.turns_table import turns_table
 from deviceshare.domain import contract
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Picture
 from deviceshare.domain.wording import listed
-from deviceshare.loops.ports import Forbidden
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
 
 CGPU: Final = "cgpu"
 SHOWN_NODES: Final = 5
@@ -44,13 +38,13 @@ Exit codes: 0 shown, 1 failed or no such node, 2 wrong flags.""",
     "-d",
     "--details",
     is_flag=True,
-    help="Every device, and who has turns; nothing folded. Naming a node does that, too.",
+    help="Every device; nothing folded. Naming a node does that, too.",
 )
 @click.option("-o", "--output", type=click.Choice((*FORMATS, CGPU)), default=TABLE, help="For people or programs.")
 @click.option("-w", "--watch", is_flag=True, help="Show it again at each change, until Ctrl-C.")
 @cluster.options
 def inspect(target: cluster.Target, node: str | None, output: str, *, details: bool, watch: bool) -> None:
-    """Show nodes and their devices, who has them or parts of them, which are unhealthy, and what pods wait for."""
+    """Show nodes and their devices, who has them or parts of them, who has turns, and what pods wait for."""
     if watch and output not in (TABLE, WIDE):
         raise click.UsageError(f"--watch shows tables: leave out -o {output}, or run the command repeatedly.")
 
@@ -69,23 +63,7 @@ def inspect(target: cluster.Target, node: str | None, output: str, *, details: b
     if output == CGPU:
         _print_as_gpushare(answer, details=details)
     else:
-        answer_with(answer, output, lambda: [*_turns(target, node, asked=details or node is not None), *parts(answer)])
-
-
-def _turns(target: cluster.Target, node: str | None, *, asked: bool) -> list[Part]:
-    """Who has turns, where every device is shown: only the nodes' agents know, and each has to be asked.
-
-    Who may not ask them is shown the rest.
-    """
-    if not asked:
-        return []
-
-    async def ask(api: "Api") -> list[NodeNow]:
-        with suppress(Forbidden):
-            return await agents.ask(api, contract.NAMESPACE, node or "")
-        return []
-
-    return list(spaced([turns_table(target.ask(ask), None)]))
+        answer_with(answer, output, lambda: parts(answer))
 
 
 def _print_as_gpushare(shown: Picture, *, details: bool) -> None:

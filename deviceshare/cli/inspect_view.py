@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
+from deviceshare.cli.ages import age
 from deviceshare.cli.folding import SHOWN, folded, natural
 from deviceshare.cli.output import Cell, Part, Row, group_name, joined, spaced, styled
 from deviceshare.cli.troubles import Trouble, troubles
+from deviceshare.cli.turns_table import reported_turns_table
 from deviceshare.domain.answers.device_parts import PodPart, gib
 from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, WaitingPod
 from deviceshare.domain.objects.shares import WHOLE
@@ -27,6 +29,7 @@ def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[
     sections = [
         _devices(picture, wide=wide) if details else nodes(picture, shown, wide=wide),
         _groups(picture, shown, names=details or wide),
+        reported_turns_table(picture.nodes, shown, now),
         _troubles(picture, shown),
         _waiting(picture, shown, now),
     ]
@@ -63,7 +66,7 @@ def _state(node: NodeView) -> str:
         node.obstacle
         or node.opaque
         or node.withheld
-        or any(not device.health.sound or device.trespasses for device in node.devices)
+        or any(not device.health.sound or device.trespasses or device.overuses for device in node.devices)
     ):
         return TROUBLED
     if all(count.allocated == 0 for count in node.counts):
@@ -136,7 +139,7 @@ def _devices(picture: Picture, *, wide: bool) -> Section:
             yield name, f"{device.resource} {device.index}", _use(device), by, _health(device), *hardware
             name = ""
             for part in device.parts:
-                yield "", "", "", _part(part), *("" for _ in (0, *hardware))
+                yield "", "", "", _part(part, device), *("" for _ in (0, *hardware))
         if node.obstacle or node.withheld or not node.devices:
             yield name, "", "", "", styled(node.obstacle or "; ".join(node.withheld) or "no devices", "yellow")
 
@@ -158,10 +161,13 @@ def _counted_parts(device: DeviceView) -> str:
     return counted(len(device.parts), "pod") if device.parts else ""
 
 
-def _part(part: PodPart) -> Cell:
-    """`team-a/web: 8 GiB`, with its containers where several have some."""
+def _part(part: PodPart, device: DeviceView) -> Cell:
+    """`team-a/web: 8 GiB`, with its containers where several have some, and what is used where that is more."""
     by_container = ", ".join(f"{name} {asked}" for name, asked in part.containers.items())
-    return f"  {part.pod}: {part.asked}{f' ({by_container})' if len(part.containers) > 1 else ''}"
+    asked = f"  {part.pod}: {part.asked}{f' ({by_container})' if len(part.containers) > 1 else ''}"
+    over = [each for each in device.overuses if each.pod == part.pod]
+    uses = "".join(f", {each.container or 'the pod'} uses {gib(each.used_mib)} GiB" for each in over)
+    return joined(asked, styled(uses, "red"))
 
 
 def _health(device: DeviceView) -> Cell:
@@ -215,7 +221,7 @@ def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
     def rows(line: tuple[tuple[str, str], list[WaitingPod]]) -> Iterator[Row]:
         (group, reason), pods = line
         first = styled(listed((pod.pod for pod in pods), most=1), "yellow")
-        yield first, group_name(group) if group else styled("-", "dim"), _age(pods[0].since, now), reason
+        yield first, group_name(group) if group else styled("-", "dim"), age(pods[0].since, now), reason
 
     columns = ("WAITING", "GROUP", "FOR", "REASON")
     return folded(
@@ -244,15 +250,3 @@ def _amount(count: Count) -> str:
         return ""
     percent = WHOLE * count.allocated_mib // count.memory_mib
     return f"; {gib(count.allocated_mib)}/{gib(count.memory_mib)} GiB allocated ({percent}%)"
-
-
-def _age(since: str, now: datetime) -> str:
-    """How long ago an RFC 3339 time was, in one unit, as kubectl prints it."""
-    try:
-        seconds = int((now - datetime.fromisoformat(since)).total_seconds())
-    except ValueError:
-        return ""
-    unit, size = next(
-        ((unit, size) for unit, size in (("d", 86400), ("h", 3600), ("m", 60)) if seconds >= 2 * size), ("s", 1)
-    )
-    return f"{max(seconds, 0) // size}{unit}"

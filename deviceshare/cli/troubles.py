@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from deviceshare.domain.answers.device_parts import named
+from deviceshare.domain.answers.device_parts import named, overuse_text
 from deviceshare.domain.answers.picture import DeviceView, NodeView, Picture
+from deviceshare.domain.device_health.overuse import OVERUSE_CURE
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.placement.device_state import Use
 
@@ -18,7 +19,7 @@ class Trouble(NamedTuple):
 
 
 def troubles(picture: Picture) -> list[Trouble]:
-    """Unreadable objects, unhealthy devices, trespasses, then what else keeps groups from working."""
+    """Unreadable objects, unhealthy devices, trespasses, exceeded shares, then what else keeps groups from working."""
     devices = [(node, device) for node in picture.nodes for device in node.devices]
     explained = {device.group for _, device in devices if not device.health.sound}
     return [
@@ -28,6 +29,7 @@ def troubles(picture: Picture) -> list[Trouble]:
         ),
         *(_broken(node, device) for node, device in devices if not device.health.sound),
         *(trouble for node, device in devices for trouble in _trespasses(node, device)),
+        *(trouble for node, device in devices for trouble in _overuses(node, device)),
         *(
             Trouble(f"group {group.name}", group.ailment, f"deviceshare explain group {group.name}")
             for group in picture.groups
@@ -55,6 +57,13 @@ def _trespasses(node: NodeView, device: DeviceView) -> Iterable[Trouble]:
         pods = f"; {named([part.pod for part in device.parts])} share it" if device.use is Use.SHARED else ""
         whom = f"; group {device.group} holds it" if device.group else pods
         yield Trouble(_name(node, device), f"process {quoted(each.process)} {whose} uses it{whom}", cure)
+
+
+def _overuses(node: NodeView, device: DeviceView) -> Iterable[Trouble]:
+    for each in device.overuses:
+        since = f" (since {each.since})" if each.since else ""
+        whose = f"; group {device.group} holds the device" if device.group else ""
+        yield Trouble(_name(node, device), f"pod {each.pod}: {overuse_text(each)}{since}{whose}", OVERUSE_CURE)
 
 
 def _name(node: NodeView, device: DeviceView) -> str:

@@ -1,5 +1,6 @@
 """Agents on simulated nodes: the real program, over a library that answers as a test has scripted it."""
 
+import http.client
 import json
 import os
 import subprocess
@@ -8,7 +9,8 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from uuid import uuid4
 
 from deviceshare.sandbox import Sandbox
 from deviceshare.sandbox.host.ports import free_ports
@@ -19,6 +21,28 @@ STOP_SECONDS = 10.0
 """As much as the chart's grace period gives it."""
 
 
+class Player:
+    """A program in a pod with this address that asks an agent for its turn, and holds it until the block ends."""
+
+    def __init__(self, port: int, address: str, more: str = "") -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30, source_address=(address, 0))
+        self._path = f"/turn?token={uuid4()}{more}"
+
+    def __enter__(self) -> Self:
+        self._connection.request("GET", self._path)
+        self._answer = self._connection.getresponse()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._answer.close()
+        self._connection.close()
+
+    def hears(self, word: str) -> None:
+        """Reads until the agent says this."""
+        while (line := self._answer.readline().decode()).split()[:1] != [word]:
+            assert line and line.split()[0] in ("wait", "turn"), line
+
+
 class NodeAgent:
     """`deviceshare agent` for one node, over all its lives. Its devices and processes are files in `directory`."""
 
@@ -27,6 +51,7 @@ class NodeAgent:
         self._proc, sysfs = directory / "proc", directory / "sys"
         sysfs.mkdir()
         self.boot(_BOOT_ID.read_text().strip())  # as the simulated nodes have it
+        self.process(1, "init", "/init.scope")
         [self._port] = free_ports(1)
         self._log = directory / "agent.log"
         self._command = [sys.executable, "-m", "deviceshare", "agent", "--node-name", node]

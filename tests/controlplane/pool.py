@@ -4,11 +4,15 @@ Groups are cluster-scoped and devices are counted, so tests on the same nodes wo
 node of a pool carries the label `pool=NAME`, each group of it that nodeSelector, and what a pool makes goes with it.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from deviceshare.kube.api import Api
+from deviceshare.kube.connection import connect
+from deviceshare.loops.kinds import PODS
 from deviceshare.sandbox import ENV, Options, Sandbox
 from deviceshare.sandbox.simulated.nodes import node
 
@@ -152,6 +156,15 @@ class Pool:
             return [each for each in pods if not names or each["metadata"]["name"] in names]
 
         return self.eventually(look, lambda pods: bool(pods) and all(p["status"]["phase"] in started for p in pods))
+
+    def give_address(self, name: str, address: str) -> None:
+        """Has the pod's status say that this is its address, as that of a simulated pod can't be used."""
+        asyncio.run(self._give_address(name, address))
+
+    async def _give_address(self, name: str, address: str) -> None:
+        async with connect(str(self.sandbox.kubeconfig)) as connection:
+            body = {"status": {"podIP": address, "podIPs": [{"ip": address}]}}
+            await Api(connection).patch(PODS, name, body, namespace=self.name, subresource="status")
 
     def eventually(self, look: Callable[[], T], true: Callable[[T], object] = bool, seconds: float = 30.0) -> T:
         """Looks until it is true and returns what was seen; fails after `seconds` with what was seen last."""

@@ -1,5 +1,7 @@
 """A node's agent in a real control plane: what it reports, what follows from it, and what it may write."""
 
+import json
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Forbidden
 from deviceshare.sandbox import Sandbox
-from tests.controlplane.agents import NodeAgent
+from deviceshare.sandbox.host.ports import free_ports
+from tests.controlplane.agents import NodeAgent, Player
 from tests.controlplane.pool import GPU, VISIBLE, Pool, pod, refers
+from tests.controlplane.test_cli import deviceshare
 from tests.nvml.library import build
 
 Json = dict[str, Any]
@@ -191,6 +195,16 @@ def test_who_exceeds_its_share_is_told_and_evicted_and_its_neighbour_is_not(pool
     agent.script.processes(device, {100 + number: used[name] for number, name in enumerate(uids)})
     said = pool.eventually(lambda: events(pool, "MemoryShareExceeded", "greedy", pool.name), bool)
     assert f"uses 20000 MiB of {GPU} 0 on node {node}, its share is 8192 MiB" in said
+    [row] = pool.eventually(lambda: hardware(pool, node).get("overuses", []), bool)
+    assert row.pop("since")
+    assert row == {
+        "resource": GPU,
+        "index": 0,
+        "pod": f"{pool.name}/greedy",
+        "usedMib": 20000,
+        "limitMib": 8192,
+    }
+    assert f"pod {pool.name}/greedy: as a whole it uses 20000 MiB" in deviceshare(pool, "inspect", node)
 
     pool.eventually(lambda: [each["metadata"]["name"] for each in pool.get("pods")], lambda names: names == ["modest"])
     assert 'deviceshare_evictions_total{cause="overuse"} 1.0' in agent.read("metrics")
@@ -201,6 +215,45 @@ def test_who_exceeds_its_share_is_told_and_evicted_and_its_neighbour_is_not(pool
         {key: each.get(key) for key in ("usedMib", "limitMib")} for each in of_modest
     ]
     assert not any(each.get("exceeded") for each in of_modest)
+    pool.eventually(lambda: hardware(pool, node).get("overuses", []), lambda rows: not rows)
+
+
+def test_turns_are_shown_to_who_may_not_reach_the_agent(
+    pool: Pool, sandbox: Sandbox, start: Start, tmp_path: Path
+) -> None:
+    """Which pod has the turn and which waits, from NodeDevices: in `inspect` and on the page, and over a crash."""
+    node, [port], record = pool.node(devices=1), free_ports(1), tmp_path / "turns"
+    record.mkdir()
+    agent = start(node, 1, f"--serve-pods=127.0.0.1:{port}", f"--turns-directory={record}")
+    group = pool.group(count=1)
+    pool.apply(pod("first", group), pod("second", group))
+    uids = {each["metadata"]["name"]: each["metadata"]["uid"] for each in pool.running("first", "second")}
+    for number, (name, uid) in enumerate(uids.items(), 2):
+        agent.process(100 + number, name, f"/kubepods/burstable/pod{uid}/{'0a' * 32}")
+        pool.give_address(name, f"127.0.0.{number}")
+
+    with Player(port, "127.0.0.2") as first, Player(port, "127.0.0.3", "&priority=3") as second:
+        first.hears("turn")
+        second.hears("wait")
+        turns = pool.eventually(lambda: hardware(pool, node).get("turns", {}), bool)
+        [queue] = turns["queues"]
+        assert (queue["group"], queue["holder"]["pod"], queue["waitingCount"]) == (group, f"{pool.name}/first", 1)
+        assert [(each["pod"], each["priority"]) for each in queue["waiting"]] == [(f"{pool.name}/second", 3)]
+        version = pool.get("ndev", node)["metadata"]["resourceVersion"]
+
+        with urllib.request.urlopen(f"{sandbox.ui_url}/state", timeout=10) as answer:
+            [shown] = [each for each in json.load(answer)["cluster"]["groups"] if each["name"] == group]
+        assert (shown["turn"]["holder"]["pod"], shown["turn"]["waitingCount"]) == (f"{pool.name}/first", 1)
+        lines = deviceshare(pool, "inspect", node).splitlines()
+        [has_it] = [line.split() for line in lines if " has it " in line]
+        assert has_it[:5] == [group, node, f"{pool.name}/first", "has", "it"]
+        assert [line for line in lines if line.split()[:2] == [f"{pool.name}/second", "waits"]]
+        assert pool.get("ndev", node)["metadata"]["resourceVersion"] == version, "heartbeats write nothing"
+        agent.stop()
+    agent.start()
+    # The holder's connection is lost with the agent, and its processes can't be seen here.
+    lost = pool.eventually(lambda: hardware(pool, node)["turns"]["queues"][0], lambda queue: "waiting" not in queue)
+    assert lost["holder"]["pod"] == f"{pool.name}/first" and lost["holder"]["lostSince"]
 
 
 async def test_an_agent_may_write_its_report_and_nothing_else(pool: Pool, sandbox: Sandbox) -> None:

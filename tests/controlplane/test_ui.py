@@ -5,12 +5,14 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from deviceshare.sandbox import Sandbox
+from deviceshare.timestamps import timestamp
 from tests.controlplane.browser import PATIENCE_MS, WatchedPage, chromium
 from tests.controlplane.pool import GPU, Json, Pool, pod
 
@@ -214,7 +216,11 @@ def test_no_name_can_turn_into_markup(open_page: Open) -> None:
     why = {"kind": evil, "text": evil, "cure": evil, "details": [evil]}
     node |= {"obstacle": evil, "reasons": [why]}
     waiting = {"pod": evil, "group": evil, "since": evil, "reason": evil, "why": why}
+    player = {"pod": evil, "since": evil, "priority": evil, "gone": True, "lostSince": evil}
+    turn = {"resource": evil, "index": evil, "reported": evil, "holder": player, "waiting": [player], "waitingCount": 1}
+    node["turns"] = [turn]
     group = a_group(evil, phase=evil, node=evil, pods=[evil], message=evil, why=why, ailment=evil, devices={GPU: evil})
+    group["turn"] = {**turn, "group": evil}
     state = a_state(node, groups=(group,), waiting=(waiting,))
     state["replica"] |= {"instance": evil, "faults": {evil: evil}}
     page = open_page(state)
@@ -261,6 +267,48 @@ def test_the_parts_of_a_device_are_drawn_and_named(open_page: Open) -> None:
     expect(devices(page, "n1")).to_have_count(3)
     page.get_by_role("searchbox").fill("ns/nobody")
     expect(devices(page, "n1")).to_have_count(0)
+
+
+def test_turns_are_told_with_their_group_or_their_node(open_page: Open) -> None:
+    """Who has it and who waits; what is lost, gone or out of date is said."""
+    now, long_ago = datetime.now(UTC), "2026-01-01T00:00:00Z"
+    fresh, then = (timestamp(now - timedelta(minutes=minutes)) for minutes in (1, 14))
+    waiting = [{"pod": "ns/b", "since": then, "priority": 10}, {"pod": "ns/c", "gone": True, "since": "no time"}]
+    team = {"group": "team", "reported": fresh, "holder": {"pod": "ns/a", "since": then}, "waiting": waiting}
+    lost = {"pod": "ns/x", "since": then, "lostSince": fresh, "asked": True}
+    shared = {"resource": GPU, "index": 1, "reported": long_ago, "holder": lost, "waitingCount": 1}
+    shared["waiting"] = [{"pod": "ns/y", "since": then}]
+    over = [{"resource": GPU, "index": 1, "pod": "ns/x", "container": "main", "usedMib": 20480, "limitMib": 8192}]
+    none = {"resource": GPU, "index": 2, "reported": fresh, "waiting": [], "waitingCount": 0}
+    node = a_node("n1", held("team"), {"use": "shared", "overuses": over}, FREE)
+    node |= {"turns": [{**team, "waitingCount": 5}, shared, none], "moreTurns": 1}
+    page = open_page(a_state(node, groups=(a_group("team", turn={**team, "waitingCount": 5}), a_group("other"))))
+
+    [line] = page.locator(".group .turn").all()
+    expect(line).to_have_text("ns/a has the turn for 14 min · 5 wait for it", use_inner_text=True)
+    group_button(page, "team").click()
+    queue = page.get_by_role("list", name="Waiting for the turn of team").get_by_role("listitem")
+    expect(queue).to_have_text(
+        ["ns/b waits for 14 min, priority 10", re.compile("ns/c .no such pod. waits"), "and 3 more"]
+    )
+    on_node = page.get_by_role("list", name="Turns on n1")
+    expect(on_node).to_contain_text(
+        "NVIDIA GPU 1:ns/x has the turn for 14 min, was asked to end, lost contact for 1 min"
+    )
+    expect(on_node.locator(".stale").first).to_be_visible()
+    expect(on_node).to_contain_text("no turn is given: a former agent's may not have ended")
+    expect(on_node).to_contain_text("and 1 more queue of turns")
+    expect(page.get_by_text("ns/y waits")).to_be_hidden()
+    on_node.locator("summary").click()
+    expect(page.get_by_text("ns/y waits")).to_be_visible()
+    tile = devices(page, "n1").nth(1)
+    expect(tile).to_contain_text("ns/x, container main, uses 20 GiB, its share is 8 GiB")
+    assert tile.evaluate("tile => getComputedStyle(tile, '::after').content") == '"+"'
+    for word in ("overuse", "ns/y", "turn"):
+        page.get_by_role("searchbox").fill(word)
+        expect(devices(page, "n1")).to_have_count(3)
+    page.get_by_role("searchbox").fill("ns/b")
+    expect(page.locator("#groups button")).to_have_count(1)
 
 
 def test_every_trouble_is_marked_by_more_than_colour(open_page: Open) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from deviceshare.domain.objects.hardware import Overuse
 from deviceshare.domain.objects.shares import MIB_PER_GIB, WHOLE, Share, in_gib
 from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState, Sharer, Use
 from deviceshare.domain.placement.rooms import capacity, mib, used
@@ -150,6 +151,12 @@ def sharing(states: Iterable[DeviceState]) -> list[str]:
 def named(pods: list[str]) -> str:
     """`pod a/x`, `pods a/x and a/y`, `pods a/x, a/y and 10 more`."""
     return f"pod{'s' * (len(pods) > 1)} {listed(pods, most=SHOWN_PODS)}"
+
+
+def overuse_text(row: Overuse) -> str:
+    """`container main uses 20000 MiB of nvidia.com/gpu 0, its share is 8192 MiB`."""
+    who = f"container {row.container}" if row.container else "as a whole it"
+    return f"{who} uses {row.used_mib} MiB of {row.resource} {row.index}, its share is {row.limit_mib} MiB"
 
 
 def gib(memory_mib: int) -> str:

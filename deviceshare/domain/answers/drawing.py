@@ -1,6 +1,6 @@
 """The picture's drawing: views of nodes, groups and waiting pods from a fleet."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from msgspec.structs import astuple
 
@@ -8,10 +8,11 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.device_parts import allocated, parts
 from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture
+from deviceshare.domain.answers.turn_views import turn_views
 from deviceshare.domain.answers.waiting import unusable
 from deviceshare.domain.answers.waiting_pods import waiting_pods
 from deviceshare.domain.objects.groups import PENDING, Group
-from deviceshare.domain.objects.hardware import Trespass
+from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
@@ -29,10 +30,11 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
     for pod in pods:
         members.setdefault(pod.group, []).append(pod)
     bound = {name: group_status.bound(group, fleet, members.get(name, [])) for name, group in by_name.items()}
-    nodes = [view_of(fleet, name) for name in fleet.names()]
+    there = {pod.metadata.key for pod in pods if not pod.finished}
+    nodes = [view_of(fleet, name, there) for name in fleet.names()]
     return Picture(
         nodes=nodes,
-        groups=[_group(fleet, by_name[name], members.get(name, []), bound[name]) for name in sorted(by_name)],
+        groups=[_group(fleet, by_name[name], members.get(name, []), bound[name], there) for name in sorted(by_name)],
         waiting=waiting_pods(fleet, by_name, bound, pods),
         total=_sum(count for node in nodes for count in node.counts),
         unreadable=[
@@ -43,7 +45,9 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
     )
 
 
-def _group(fleet: Fleet, group: Group, pods: list[Pod], bound: Reason) -> GroupView:
+def _group(fleet: Fleet, group: Group, pods: list[Pod], bound: Reason, there: Container[str]) -> GroupView:
+    ledger = fleet.ledger(group.node) or _NO_LEDGER
+    turns = turn_views(ledger.hardware.turns, there, group.uid) if group.uid else []
     # Only the leader knows whether the group's node is gone or not shared any more; it writes that into the status.
     healthy = next((c for c in group.status.conditions if c.type == group_status.IS_HEALTHY), None)
     return GroupView(
@@ -58,16 +62,19 @@ def _group(fleet: Fleet, group: Group, pods: list[Pod], bound: Reason) -> GroupV
         message=str(bound),
         why=bound,
         ailment=healthy.message if healthy and healthy.status == group_status.FALSE else "",
+        turn=turns[0] if turns else None,
     )
 
 
-def view_of(fleet: Fleet, name: str) -> NodeView:
-    """One node of the picture."""
+def view_of(fleet: Fleet, name: str, there: Container[str]) -> NodeView:
+    """One node of the picture; `there` are the pods that there are, as `namespace/name`."""
     ledger, states = fleet.ledger(name) or _NO_LEDGER, fleet.states(name)
     obstacle, opaque = unusable(fleet, name), fleet.opaque(name)
     withheld = [each for each in ledger.status.withheld if not each.devices]
     reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(opaque))
-    node, devices = fleet.node(name), [_device(state, ledger.hardware.trespasses) for state in states]
+    node, devices = fleet.node(name), [_device(state, ledger.hardware) for state in states]
+    reported = ledger.hardware.turns
+    turns = turn_views(reported, there)
     return NodeView(
         name=name,
         address=node.address if node else "",
@@ -81,6 +88,8 @@ def view_of(fleet: Fleet, name: str) -> NodeView:
             for resource, mine in by_resource(states).items()
         ],
         devices=devices,
+        turns=turns,
+        more_turns=max(reported.count - len(turns), 0) if reported else 0,
     )
 
 
@@ -100,9 +109,10 @@ def _count(resource: str, states: list[DeviceState], devices: list[DeviceView], 
     )
 
 
-def _device(state: DeviceState, trespasses: Iterable[Trespass]) -> DeviceView:
+def _device(state: DeviceState, hardware: Hardware) -> DeviceView:
     device, number, part = state.device, (state.device.resource, state.device.index), state.part
-    taken = allocated(state)
+    taken, shares = allocated(state), parts(state)
+    sharers = {each.pod for each in shares}  # an agent that stopped doesn't withdraw what it reported of others
     return DeviceView(
         *number,
         use=state.use,
@@ -115,14 +125,17 @@ def _device(state: DeviceState, trespasses: Iterable[Trespass]) -> DeviceView:
         memory_mib=state.memory_mib,
         allocated_mib=taken.memory_mib,
         allocated_percent=taken.percent or 0,
-        parts=parts(state),
+        parts=shares,
         serves=state.serves,
         withheld=state.withheld,
         health=state.health,
         unhealthy=state.unhealthy,
         since=state.since,
         lost=state.lost,
-        trespasses=[each for each in trespasses if not state.lost and (each.resource, each.index) == number],
+        trespasses=[]
+        if state.lost
+        else [each for each in hardware.trespasses if (each.resource, each.index) == number],
+        overuses=[each for each in hardware.overuses if each.pod in sharers and (each.resource, each.index) == number],
     )
 
 

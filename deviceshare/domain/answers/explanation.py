@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.device_parts import parts_text
+from deviceshare.domain.answers.device_parts import overuse_text, parts_text
+from deviceshare.domain.answers.turn_views import standings
 from deviceshare.domain.answers.verdicts import NodeVerdict, verdicts
 from deviceshare.domain.answers.waiting import scheduler_said, why_a_pod_waits
+from deviceshare.domain.device_health.overuse import OVERUSE_CURE
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
@@ -83,7 +85,7 @@ def _pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], hom
     if pod.pending:
         return _pending(fleet, pod, group, pods, home)
     facts = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in vendors.VENDORS}
-    facts |= _containers(pod)
+    facts |= {**_containers(pod), **_reported(fleet, pod)}
     if group is not None and group.uid == pod.holder_uid:
         facts |= explain_group(fleet, group, pods, home).facts
     return Explanation(subject, _bound(pod, group), facts)
@@ -163,6 +165,17 @@ def _containers(pod: Pod) -> dict[str, str]:
     """What each container has: `8 GiB of nvidia.com/gpu 0`."""
     names = dict.fromkeys(share.container for share in pod.shares)
     return {f"container {name}": parts_text(share for share in pod.shares if share.container == name) for name in names}
+
+
+def _reported(fleet: Fleet, pod: Pod) -> dict[str, str]:
+    """What of it uses more than its share, and which turns it has or waits for, as the node's agent reports."""
+    if (ledger := fleet.ledger(pod.node)) is None:
+        return {}
+    created = pod.metadata.creation_timestamp or ""  # what was found earlier is of an earlier pod of this name
+    rows = [row for row in ledger.hardware.overuses if row.pod == pod.metadata.key and not "" < row.since < created]
+    texts = [f"{overuse_text(row)}{f' (since {row.since})' if row.since else ''}" for row in rows]
+    turns = "; ".join(standings(ledger.hardware.turns, pod.metadata.key))
+    return {"over its share": f"{'; '.join(texts)}: {OVERUSE_CURE}" if texts else "", "turn": turns}
 
 
 def _waiting(pods: Collection[Pod]) -> dict[str, str]:

@@ -8,7 +8,8 @@ from msgspec import Struct, field
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import PodPart
-from deviceshare.domain.objects.hardware import Trespass
+from deviceshare.domain.answers.turn_views import TurnView
+from deviceshare.domain.objects.hardware import Overuse, Trespass
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement.blind_spots import UnreadableObject
 from deviceshare.domain.placement.device_state import Health, Use
@@ -41,6 +42,7 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     lost: bool = False
     """Whether the node doesn't have it any more."""
     trespasses: list[Trespass] = field(default_factory=list)
+    overuses: list[Overuse] = field(default_factory=list)
     allocated_mib: int = 0
     """How much of its memory is allocated: all of it where a group or a device plugin's pod has it; else its parts."""
     allocated_percent: float = 0
@@ -90,6 +92,10 @@ class NodeView(Struct, frozen=True, rename="camel", omit_defaults=True):
     driver: str = ""
     address: str = ""
     """Its first internal IP address."""
+    turns: list[TurnView] = field(default_factory=list)
+    """Of groups on it and of devices of which pods have shares, as far as its agent reports them."""
+    more_turns: int = 0
+    """How many more there are that aren't in the list."""
 
 
 class GroupView(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -111,6 +117,8 @@ class GroupView(Struct, frozen=True, rename="camel", omit_defaults=True):
     ailment: str = ""
     why: Reason | None = None
     """The message for programs."""
+    turn: TurnView | None = None
+    """Who has its turn and which programs wait for it, where programs take turns and an agent reports it."""
 
 
 class WaitingPod(Struct, frozen=True, rename="camel", omit_defaults=True):

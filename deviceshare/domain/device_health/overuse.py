@@ -19,6 +19,8 @@ LONGEST_PAUSE_SECONDS: Final = 15.0
 OLDEST_READING_SECONDS: Final = 10.0
 """By which somebody may be evicted."""
 
+OVERUSE_CURE: Final = "limit what the program allocates, or ask for a larger share"
+
 Exceeder = tuple[str, str, str, int, str]
 """The UID of a pod, a container's name or "", and the resource, index and UUID of a device."""
 

@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.reported_turns import ReportedTurns
 
 NVLINK: Final = "nvlink"
 SWITCH: Final = "switch"
@@ -18,6 +19,8 @@ are not reported."""
 
 MAX_TRESPASSES: Final = 32
 """Reported at most, to bound the object's size."""
+MAX_OVERUSES: Final = 32
+"""Likewise."""
 
 
 class Part(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -80,6 +83,23 @@ class Trespass(Struct, frozen=True, rename="camel", omit_defaults=True):
     """`namespace/name`; empty for a process outside of any pod."""
 
 
+class Overuse(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A container, or a pod as a whole, that uses more of a device's memory than its share and what is tolerated."""
+
+    resource: str
+    index: int
+    pod: str
+    """`namespace/name`"""
+    container: str = ""
+    """Empty for the whole pod, where it uses memory that can't be assigned to a container with a share."""
+    used_mib: int = 0
+    """When it was last reported; small changes aren't."""
+    limit_mib: int = 0
+    """The share."""
+    since: str = ""
+    """When it was found, RFC 3339."""
+
+
 class Hardware(Struct, frozen=True, rename="camel", omit_defaults=True):
     """The agent's whole report on its node."""
 
@@ -93,6 +113,9 @@ class Hardware(Struct, frozen=True, rename="camel", omit_defaults=True):
     placeholders: bool = False
     """Whether groups get only devices of placeholder pods: the device plugin may allocate all others."""
     trespasses: list[Trespass] = field(default_factory=list)
+    overuses: list[Overuse] = field(default_factory=list)
+    turns: ReportedTurns | None = None
+    """None where no program has a turn or waits for one."""
     cdi_kinds: list[str] | None = None
     """The CDI kinds whose specifications on the node name every device by its UUID, sorted; None where the agent can't
     read specifications."""

@@ -4,8 +4,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
 
+_GROUP: Final = "group/"
 _DEVICE: Final = "device/"
 
 
@@ -14,11 +16,18 @@ class ArenaName(Struct, frozen=True):
 
     key: str
     name: str
+    device: Device | None = None
+    """Of pods with shares of it."""
 
     @property
     def of_strangers(self) -> bool:
         """Whether its pods have nothing in common but a device."""
         return self.key.startswith(_DEVICE)
+
+    @property
+    def group_uid(self) -> str:
+        """The group's UID; "" where the pods have shares of a device."""
+        return self.key.removeprefix(_GROUP) if self.key.startswith(_GROUP) else ""
 
 
 def arena_of(ledger: NodeDevices, holder_uid: str) -> ArenaName | None:
@@ -32,10 +41,10 @@ def arena_of(ledger: NodeDevices, holder_uid: str) -> ArenaName | None:
     if claim is None:
         return None
     if not claim.shares:
-        return ArenaName(f"group/{holder_uid}", claim.holder_name)
+        return ArenaName(f"{_GROUP}{holder_uid}", claim.holder_name)
     devices = {ledger.present(device) for device in claim.devices}
     if len(devices) > 1:
         return None
     [device] = devices
     variable, number = device.identity
-    return ArenaName(f"{_DEVICE}{variable}/{number}", str(device))
+    return ArenaName(f"{_DEVICE}{variable}/{number}", str(device), device)

@@ -8,6 +8,7 @@ from deviceshare.domain.device_health.trespasses import Occupant, written
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.reported_turns import ReportedTurns
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, Usage
 from deviceshare.loops.agent.allocations import Allocations
 from deviceshare.loops.agent.guard import Finding, IntruderGuard
@@ -39,6 +40,8 @@ class Lookout:
         """The last look's."""
         self.hardware: Hardware | None = None
         """What is to be reported; None until that is known."""
+        self.turns: ReportedTurns | None = None
+        """The part of it that is about turns."""
         self._node = node
         self._judge = judge
         self._guard = guard
@@ -75,6 +78,14 @@ class Lookout:
         self._guard.remember(reported.trespasses)
         self._allocations.remember(reported.allocations)
         self._trespasses = reported.trespasses
+        self._shares.report.remember(reported.overuses)
+        self.turns = reported.turns
+
+    def take_turns(self, turns: ReportedTurns | None) -> None:
+        """Reports who has turns and which programs wait, once it is known what an earlier agent reported."""
+        if self._judge.known is not None and turns != self.turns:
+            self.turns = turns
+            self.report()
 
     def report(self) -> None:
         """Reports what is known by now. To be called when a part of it has changed."""
@@ -85,6 +96,8 @@ class Lookout:
             allocations=self._allocations.known,
             placeholders=self._allocations.placeholders,
             trespasses=self._trespasses,
+            overuses=self._shares.report.rows,
+            turns=self.turns,
         )
         self._reporter.want(self.hardware)
 

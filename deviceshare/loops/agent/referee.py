@@ -30,6 +30,11 @@ MAX_ARENAS: Final = 256
 """A node has fewer groups and devices; one without players takes nothing."""
 
 
+def boottime() -> float:
+    """Seconds since the node booted, those in suspend among them: the clock of all turns of a node."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Processes(Protocol):
     """The node's processes, as its kernel shows them. Bounded in time; never raises."""
 
@@ -74,7 +79,7 @@ class Referee:
         processes: Processes,
         records: Records | None,
         counts: TurnCounts,
-        clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        clock: Callable[[], float] = boottime,
     ) -> None:
         """`records` is None where nothing outlives the agent: each start then waits for the longest grace there is."""
         self._processes = processes
@@ -182,8 +187,13 @@ class Referee:
     def view(self) -> list[TurnQueue]:
         """The holder and the queue of each arena with players."""
         now = self._clock()
-        busy = ((key, arena) for key, arena in sorted(self._arenas.items()) if not arena.empty)
-        return [queue_of(self._names[key], arena, now) for key, arena in busy]
+        return [queue_of(name, arena, now) for name, arena in self.arenas() or ()]
+
+    def arenas(self) -> list[tuple[ArenaName, Arena]] | None:
+        """Those with players, to be read at once; None while it isn't known who has a turn, and after `stop`."""
+        if not self._open.is_set():
+            return None
+        return [(self._names[key], arena) for key, arena in sorted(self._arenas.items()) if not arena.empty]
 
     def _arena(self, name: ArenaName) -> Arena:
         self._names[name.key] = name

@@ -1,12 +1,13 @@
 """The report of the node's hardware in its NodeDevices, written only when it has changed.
 
 Every write makes a bind that is claiming on this node at the moment retry, and thousands of agents write to one API
-server: there is no heartbeat. The fields are the agent's own (server-side apply), so no write conflicts; a report that
-was changed by another writer is written again.
+server: there is no heartbeat, but for a report with turns every ten minutes (turn_reports.py). The fields are the
+agent's own (server-side apply), so no write conflicts; a report that was changed by another writer is written again.
 """
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware
@@ -32,7 +33,7 @@ class Reporter:
         self._wanted: Hardware | None = None
         # What was written last and what the API server kept of it: a CRD older than the agent drops fields.
         self._written = self._kept = Hardware()
-        self._missing = False
+        self._missing = self._cut = False
         self._queue: Queue[str] = Queue("report", self._reconcile, workers=1)
         self.run = self._queue.run
         node.ledgers.subscribe(lambda change: self._queue.add(change.key))
@@ -64,13 +65,20 @@ class Reporter:
             self._miss()  # The watch will report its addition.
             return
         self.reports += 1
+        self._log_report(wanted)
         self._written, self._kept = wanted, made.hardware
         self._missing, self.fault = False, ""
         self._node.ledgers.put(made)
+        cut, self._cut = self._cut, made.hardware != wanted
+        if self._cut and not cut:
+            log.warning("API server kept a part of the report only: apply the CRDs of this version")
+
+    def _log_report(self, wanted: Hardware) -> None:
+        if replace(wanted, turns=None) == replace(self._written, turns=None):
+            log.debug("Reported turns", queues=wanted.turns.count if wanted.turns else 0)
+            return
         unhealthy = sum(bool(part.unhealthy) for part in wanted.devices)
         log.info("Reported hardware", devices=len(wanted.devices), unhealthy=unhealthy, driver=wanted.driver)
-        if made.hardware != wanted:
-            log.warning("API server kept a part of the report only: apply the CRDs of this version")
 
     def _miss(self) -> None:
         self.fault = "the node has no NodeDevices yet"

@@ -12,6 +12,7 @@ import structlog
 from deviceshare.domain.device_health.overuse import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_TOLERANCE_PERCENT,
+    OVERUSE_CURE,
     Exceeder,
     Streak,
     bound,
@@ -20,6 +21,7 @@ from deviceshare.domain.device_health.overuse import (
     is_over,
     streaks,
 )
+from deviceshare.domain.device_health.overuse_report import READINGS, OveruseReport
 from deviceshare.domain.device_health.share_uses import ShareUse, share_uses
 from deviceshare.domain.device_health.trespasses import Occupant
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -32,8 +34,6 @@ log = structlog.get_logger(__name__)
 
 REASON: Final = "MemoryShareExceeded"
 """Of the Events."""
-READINGS: Final = 2
-"""In a row, until somebody is told: one may be of a program that is about to end."""
 QUIET_SECONDS: Final = 600.0
 """Between two Events about one container and device, for as long as it exceeds."""
 
@@ -60,6 +60,7 @@ class ShareWatch:
         self._grace = grace
         self._evict = evict
         self._spare = spare
+        self.report = OveruseReport()
         self._wanted: set[Intruder] = set()
         self._streaks: dict[Exceeder, Streak] = {}
         self._told: dict[Exceeder, float] = {}
@@ -74,6 +75,7 @@ class ShareWatch:
         self._streaks = streaks(self._streaks, exceeding, read_at)
         self._announced &= exceeding.keys()
         now = self._node.clock()
+        self.report.update(rows, self._streaks, now, self._node.now())
         self._told = {each: at for each, at in self._told.items() if now - at < QUIET_SECONDS}
         wanted = set()
         for each, use in exceeding.items():
@@ -101,7 +103,7 @@ class ShareWatch:
     def _tell(self, use: ShareUse) -> None:
         limit, most = use.limit_mib, bound(use, self._tolerance)
         log.warning("Found an exceeded share", pod=use.pod, container=use.container, used=use.used_mib, limit=limit)
-        next_step = "limit what the program allocates, or ask for a larger share"
+        next_step = OVERUSE_CURE
         if self._evicts(use):
             next_step += f"; above {most} MiB for {self._grace:.0f} s the pod is evicted"
         self._warn(use, f"{self._what(use)}, its share is {limit} MiB and the rest belongs to others: {next_step}")

@@ -102,6 +102,8 @@ class Controller:
             self._releaser.enqueue_holder(old.holder_name)
 
     def _on_ledger(self, change: ObjectChange[NodeDevices]) -> None:
+        if change.old and change.new and _for_people(change.old, change.new):
+            return  # nothing is decided by it, and where programs take turns it changes every few seconds
         self._releaser.change(change)
         self._rebinder.change(change)
         self._keeper.queue.add(change.key)
@@ -150,6 +152,17 @@ def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:
         return True  # claims were added, if anything: the most frequent change, and nothing has to be counted
     now, before = _free(new), _free(old)
     return all(left <= before.get(what, 0) for what, left in now.items())
+
+
+def _for_people(old: NodeDevices, new: NodeDevices) -> bool:
+    """Whether only that has changed which the node's agent reports for people."""
+    return _without_news(old) == _without_news(new)
+
+
+def _without_news(ledger: NodeDevices) -> NodeDevices:
+    hardware = replace(ledger.hardware, turns=None, overuses=[])
+    metadata = replace(ledger.metadata, resource_version="")
+    return replace(ledger, metadata=metadata, status=replace(ledger.status, hardware=hardware))
 
 
 def _told(ledger: NodeDevices) -> LedgerStatus:

@@ -1,12 +1,13 @@
 // The page's state and the chosen group, and the redrawing of the page when either changes.
 
+import { updateAges } from "./ages.js";
 import { plural, text } from "./dom.js";
 import { drawGroups, groupText, markGroups, onKey } from "./groups.js";
 import { follow } from "./live.js";
 import { announceChanges } from "./news.js";
 import { drawNodes, nodeText } from "./nodes.js";
 import { drawTotals } from "./totals.js";
-import { drawWaiting, updateAges, waitingText } from "./waiting.js";
+import { drawWaiting, waitingText } from "./waiting.js";
 import { setLabels } from "./words.js";
 
 const find = (id) => document.getElementById(id);
@@ -105,6 +106,6 @@ nodes.addEventListener("click", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && chosen) choose(chosen);
 });
-setInterval(() => updateAges(waiting), 20000);
+setInterval(() => updateAges(document), 20000);
 
 follow(onState, onLink);

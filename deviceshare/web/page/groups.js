@@ -2,6 +2,7 @@
 
 import { paint } from "./colour.js";
 import { element, plural, reconcile } from "./dom.js";
+import { turnLine, turnText, waitingList } from "./turns.js";
 import { byName, lines, selectedText, wantsText } from "./words.js";
 
 const RANK = { Degraded: 0, Pending: 1 };
@@ -12,7 +13,7 @@ export function drawGroups(list, groups) {
 }
 
 export function groupText(group) {
-  const parts = [group.name, group.phase, group.node, group.message, group.ailment, ...(group.pods ?? [])];
+  const parts = [group.name, group.phase, group.node, group.message, group.ailment, turnText(group.turn), ...(group.pods ?? [])];
   return parts.filter(Boolean).join(" ").toLowerCase();
 }
 
@@ -30,10 +31,12 @@ function drawGroup(group, old) {
       element("span", { class: "phase", data: { phase: group.phase } }, group.phase),
     ),
     element("p", { class: "facts", id: `${id}-facts` }, facts(group)),
+    group.turn ? turnLine(group.turn) : "",
     group.ailment ? element("p", { class: "ailment" }, group.ailment) : "",
     element(
       "div",
       { class: "more", hidden: !(old && !old.querySelector(".more").hidden) },
+      group.turn ? waitingList(group.turn, group.name) : "",
       element("ul", {}, (group.why ? lines(group.why) : []).map((each) => element("li", {}, each))),
       pods.length ? element("ul", { class: "pods", "aria-label": `Pods of ${group.name}` }, pods.map((pod) => element("li", {}, pod))) : "",
     ),

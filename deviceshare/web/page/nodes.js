@@ -2,6 +2,7 @@
 
 import { paint } from "./colour.js";
 import { element, reconcile } from "./dom.js";
+import { nodeTurns, turnText } from "./turns.js";
 import { byName, isUnhealthy, label, lines, partText, sentence, shortName } from "./words.js";
 
 // When more nodes than this are shown, the tiles shrink and the names stand below them.
@@ -12,7 +13,7 @@ const MANY_PARTS = 12;
 
 const sum = (node, name) => (node.counts ?? []).reduce((all, count) => all + count[name], 0);
 const fullness = (node) => sum(node, "allocated") / sum(node, "total");
-const inTrouble = (device) => isUnhealthy(device) || device.trespasses?.length;
+const inTrouble = (device) => isUnhealthy(device) || device.trespasses?.length || device.overuses?.length;
 const trouble = (node) => (node.reasons ? 1 : 0) + (node.devices ?? []).filter(inTrouble).length;
 const ORDERS = {
   name: () => 0,
@@ -36,9 +37,11 @@ export function nodeText(node) {
     device.uuid,
     device.health,
     device.trespasses?.length && "trespass",
+    device.overuses?.length && "overuse",
     ...(device.parts ?? []).map((part) => part.pod),
   ]);
-  return [node.name, ...(node.reasons ?? []).flatMap(lines), ...new Set(states.filter(Boolean))].join(" ").toLowerCase();
+  const turns = (node.turns ?? []).map(turnText);
+  return [node.name, ...(node.reasons ?? []).flatMap(lines), ...turns, ...new Set(states.filter(Boolean))].join(" ").toLowerCase();
 }
 
 function drawNode(node, old) {
@@ -64,6 +67,7 @@ function drawNode(node, old) {
       ),
     ]),
     element("ul", { class: "holders", "aria-hidden": "true" }, holders(devices)),
+    nodeTurns(node, shortName, old),
   );
 }
 
@@ -79,7 +83,7 @@ function summary(node) {
 function drawDevice(device, before) {
   const { resource, index, use, group = "", uuid = "" } = device;
   const key = `${resource} ${index} ${uuid}`;
-  const fault = isUnhealthy(device) ? device.health : device.trespasses ? "trespass" : "";
+  const fault = isUnhealthy(device) ? device.health : device.trespasses ? "trespass" : device.overuses ? "overuse" : "";
   const look = `${use} ${group} ${fault} ${device.allocatedPercent ?? 0}`;
   const words = sentence(device);
   const tile = element(

@@ -1,8 +1,9 @@
 // The waiting pods and their reasons. Pods of one group, or with equal shares, and the same reason are one entry.
 
+import { updateAges } from "./ages.js";
 import { paint } from "./colour.js";
 import { element, plural, reconcile } from "./dom.js";
-import { age, lines } from "./words.js";
+import { lines } from "./words.js";
 
 const SHOWN_PODS = 4;
 
@@ -39,11 +40,4 @@ function drawEntry({ group, share, why, since, pods }) {
     particulars.length ? element("ul", { class: "particulars" }, particulars.map((each) => element("li", {}, each))) : "",
     element("p", { class: "pods" }, `${plural(pods.length, "pod")}: ${shown}${rest > 0 ? ` and ${rest} more` : ""}`),
   );
-}
-
-export function updateAges(list) {
-  for (const each of list.querySelectorAll(".age")) {
-    const words = each.dataset.since ? age(each.dataset.since) : "";
-    if (each.textContent !== words) each.textContent = words;
-  }
 }

@@ -54,6 +54,7 @@ export function sentence(device) {
   for (const each of device.trespasses ?? []) {
     parts.push(`used by another than its holder: process ${each.process}${each.pod ? ` of pod ${each.pod}` : ""}`);
   }
+  for (const each of device.overuses ?? []) parts.push(overuseText(each));
   for (const part of shownParts(device)) parts.push(partText(part));
   const hidden = (device.parts ?? []).length - shownParts(device).length;
   if (hidden > 0) parts.push(`and ${plural(hidden, "more pod")}`);
@@ -71,6 +72,11 @@ export function shownParts(device) {
 // "ns/web has 8 GiB".
 export function partText(part) {
   return `${part.pod} has ${part.asked}`;
+}
+
+// "ns/web uses 19.5 GiB, its share is 8 GiB".
+export function overuseText({ pod, container, usedMib = 0, limitMib = 0 }) {
+  return `${pod}${container ? `, container ${container},` : ""} uses ${gib(usedMib)} GiB, its share is ${gib(limitMib)} GiB`;
 }
 
 // How much of a shared device is allocated: "11/16 GiB", or "70%" where its memory is unknown.
@@ -105,9 +111,10 @@ const UNITS = [
   ["min", 60],
 ];
 
-// "for 5 min", by this browser's clock.
+// "for 5 min", by this browser's clock; "" for what is no time.
 export function age(since) {
   const seconds = (Date.now() - Date.parse(since)) / 1000;
+  if (Number.isNaN(seconds)) return "";
   for (const [unit, length] of UNITS) {
     const number = Math.floor(seconds / length);
     if (number >= 1) return `for ${number} ${unit}${unit === "day" && number > 1 ? "s" : ""}`;

@@ -11,10 +11,12 @@ from deviceshare.cli.output import FilteringConsole, show
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Picture
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
+from deviceshare.domain.objects.hardware import Hardware, Overuse, Part, Trespass
+from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import Share
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
-from tests.unit.domain.test_drawing import a_scene, with_hardware
+from tests.unit.domain.test_drawing import a_report, a_scene, with_claim, with_hardware
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 
@@ -111,6 +113,42 @@ def test_wide_shows_model_and_memory_where_an_agent_tells_them() -> None:
     fleet = a_fleet(a_node(), ledgers=(with_hardware(a_ledger(), hardware),))
     assert "n1    nvidia.com/gpu  0/4   H100   80 GiB  550.54  free 0,1,2,3" in text(draw(fleet, [], []), wide=True)
     assert "H100   80 GiB  GPU-2" in text(draw(fleet, [], []), details=True, wide=True)
+
+
+def test_turns_are_shown_as_they_were_reported() -> None:
+    """Who has it and who waits, how many more wait, and which agent seems to have stopped."""
+    report = a_report()
+    for time, stopped in (
+        ("2026-11-21T01:59:00Z", ""),
+        ("2026-11-20T23:00:00Z", "3h ago"),
+        ("?", "at an unknown time"),
+    ):
+        ledger = with_hardware(a_ledger(a=gpus(0)), Hardware(turns=replace(report, time=time)))
+        pods = [a_pod("p1", "a", node="n1"), a_pod("p2", "a", node="n1")]
+        told = text(draw(a_fleet(a_node(), ledgers=(ledger,)), [a_group("a", 1, node="n1")], pods))
+        table = told[told.index("TURN OF") :].split("\n\n")[0].splitlines()
+        assert table[1].split() == ["a", "n1", "ns/p1", "has", "it", "(asked", "to", "end)", "60m", "0"]
+        assert table[2].split() == ["ns/gone", "waits", "(no", "such", "pod)", "30m", "5"]
+        assert table[3].split() == ["and", "3", "more", "wait"]
+        assert table[7].split()[:7] == [GPU, "3", "n1", "-", "none", "given:", "a"]
+        assert table[8].split() == ["ns/p2", "waits", "0"]
+        assert table[9] == "2 more queues on n1: deviceshare top"
+        rest = [f"The agent of n1 reported its turns {stopped}, and may have stopped: kubectl get pods -A -o wide -l"]
+        assert [line.partition(" app.")[0] for line in table[10:]] == (rest if stopped else [])
+
+
+def test_an_exceeded_share_is_a_trouble_of_its_node() -> None:
+    """With what is used beside the share, and the way out."""
+    share = Share("main", GPU, 0, memory_mib=8192)
+    ledger = with_claim(a_ledger(), "uid-of-greedy", Claim(pod="ns/greedy", shares=[share]))
+    row = Overuse(GPU, 0, "ns/greedy", "main", 12288, 8192, "2026-11-21T01:00:00Z")
+    parts = [Part(GPU, n, memory_mib=16384) for n in range(4)]
+    picture = draw(a_fleet(a_node(), ledgers=(with_hardware(ledger, Hardware(devices=parts, overuses=[row])),)), [], [])
+    told, details = text(picture), text(picture, details=True)
+    [line] = [line for line in told.splitlines() if line.startswith(f"n1 {GPU} 0 ")]
+    assert f"pod ns/greedy: container main uses 12288 MiB of {GPU} 0, its share is 8192 MiB (since 2026-" in line
+    assert line.endswith("limit what the program allocates, or ask for a larger share")
+    assert "ns/greedy: 8 GiB, main uses 12 GiB" in details
 
 
 def test_an_empty_cluster_says_how_to_share_a_node() -> None:

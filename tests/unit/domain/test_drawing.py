@@ -1,15 +1,21 @@
 """The picture of the cluster: every device once, with who has it; every waiting pod with its reason."""
 
+from typing import Any
+
 import msgspec
 from msgspec.structs import replace
 
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Count, DeviceView, Picture
+from deviceshare.domain.answers.turn_views import TurnPlayer, TurnView, standings, turn_views
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.hardware import Allocation, Hardware, Part, Trespass
+from deviceshare.domain.objects.hardware import Allocation, Hardware, Overuse, Part, Trespass
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.objects.reported_turns import ReportedHolder, ReportedQueue, ReportedTurns, ReportedWaiter
+from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import NO_LEDGER, NOT_SHARED
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
@@ -205,3 +211,89 @@ def test_scripts_find_what_a_device_is_and_what_is_done_with_it() -> None:
     numbers |= dict.fromkeys(("shared", "forShares", "memoryMib", "allocatedMib"), 0)
     assert first["counts"] == [{"resource": GPU, **numbers}]
     assert set(msgspec.to_builtins(a_scene())) == {"nodes", "groups", "waiting", "total", "unreadable"}
+
+
+def a_report() -> ReportedTurns:
+    """Of the groups `a` and one that was deleted, and of a device; one pod is gone, more wait than are listed."""
+    team = ReportedQueue(
+        group="a",
+        uid="uid-of-a",
+        holder=ReportedHolder("ns/p1", "2026-11-21T01:00:00Z", asked=True),
+        waiting=[ReportedWaiter("ns/gone", "2026-11-21T01:30:00Z", 5)],
+        waiting_count=4,
+    )
+    device = ReportedQueue(resource=GPU, index=3, waiting=[ReportedWaiter("ns/p2")])
+    return ReportedTurns("2026-11-21T01:59:00Z", [team, replace(team, uid="uid-before"), device], 5)
+
+
+def test_turns_stand_with_their_group_and_all_of_them_with_their_node() -> None:
+    """With the report's time, and which pods are gone; a recreated group has not the turns of the one before."""
+    fleet = a_fleet(a_node(), ledgers=(with_hardware(a_ledger(a=gpus(0)), Hardware(turns=a_report())),))
+    pods = [a_pod("p1", "a", node="n1"), a_pod("p2", "a", node="n1")]
+    picture = draw(fleet, [a_group("a", 1, node="n1"), a_group("b", 1)], pods)
+
+    assert [group.turn for group in picture.groups] == [picture.nodes[0].turns[0], None]
+    team, before, device = picture.nodes[0].turns
+    assert (
+        team
+        == before
+        == TurnView(
+            "a",
+            reported="2026-11-21T01:59:00Z",
+            holder=TurnPlayer("ns/p1", "2026-11-21T01:00:00Z", asked=True),
+            waiting=[TurnPlayer("ns/gone", "2026-11-21T01:30:00Z", 5, gone=True)],
+            waiting_count=4,
+        )
+    )
+    assert (device.of, device.holder, device.waiting_count) == (f"{GPU} 3", None, 1)
+    assert picture.nodes[0].more_turns == 2
+
+
+def test_a_pod_is_told_which_turns_it_has_and_which_it_waits_for() -> None:
+    """By `explain pod`: with who has it, and how many wait in front."""
+    report = a_report()
+    behind = replace(report.queues[0], waiting=[ReportedWaiter("ns/x"), ReportedWaiter("ns/p2")])
+    report = replace(report, queues=[behind, *report.queues[2:]])
+    assert standings(report, "ns/p1") == ["has that of a since 2026-11-21T01:00:00Z"]
+    assert standings(report, "ns/p2") == [
+        "waits for that of a; pod ns/p1 has it, and 1 wait in front",
+        f"waits for that of {GPU} 3; nobody has it",
+    ]
+    assert standings(None, "ns/p1") == standings(report, "ns/other") == []
+
+
+def test_an_exceeded_share_stands_with_its_device() -> None:
+    """By the number that the agent reports, for as long as the pod has its share."""
+    row = Overuse(GPU, 1, "ns/greedy", "main", 12000, 8192, "2026-11-21T01:00:00Z")
+    hardware = Hardware(devices=[Part(GPU, 0), Part(GPU, 1)], overuses=[row, replace(row, pod="ns/gone")])
+    share = Claim(pod="ns/greedy", shares=[Share("main", GPU, 1, memory_mib=8192)])
+    ledger = with_claim(with_hardware(a_ledger(devices={GPU: 2}), hardware), "uid-of-greedy", share)
+    assert [view.overuses for view in devices(a_fleet(a_node(), ledgers=(ledger,))).values()] == [[], [row]]
+
+
+def test_a_report_with_nulls_is_read_and_a_broken_one_hides_no_device() -> None:
+    """Whoever wrote it: nothing is decided by turns."""
+    body: dict[str, Any] = {
+        "metadata": {"name": "n1"},
+        "status": {
+            "hardware": {
+                "devices": [{"resource": GPU, "index": 0}],
+                "overuses": None,
+                "turns": {
+                    "time": None,
+                    "queues": [
+                        {"group": "a", "holder": None, "waiting": [{"pod": "ns/p", "since": None}], "index": None},
+                        {"group": "b", "holder": {"pod": "\x1b[2Jns/q", "priority": None}, "waiting": None},
+                    ],
+                },
+            }
+        },
+    }
+    ledger = decoder_of(NodeDevices).salvage(msgspec.json.encode(body))
+    assert ledger.metadata.unreadable is None
+    team, other = turn_views(ledger.hardware.turns, {"ns/p"})
+    assert (team.holder, team.waiting, team.waiting_count) == (None, [TurnPlayer("ns/p")], 1)
+    assert other.holder == TurnPlayer("\x1b[2Jns/q", gone=True)
+    body["status"]["hardware"]["turns"] = {"queues": "none", "time": 7}
+    broken = decoder_of(NodeDevices).salvage(msgspec.json.encode(body))
+    assert (turn_views(broken.hardware.turns, ()), len(broken.hardware.devices)) == ([], 1)

@@ -14,6 +14,7 @@ from deviceshare.domain.answers.ledger_status import summary
 from deviceshare.domain.answers.plan import Planner
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.hardware import Overuse
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import INIT, Share
@@ -157,6 +158,22 @@ def test_a_pod_that_runs_says_what_each_container_has() -> None:
     assert told.facts["container main"] == f"3 GiB of {GPU} 0"
     unbound = replace(sharing(), spec=replace(sharing().spec, node_name="n1"))
     assert "deviceshare did not bind it" in explain_pod(a_shared_fleet(), unbound, None, [], None).message
+
+
+def test_a_pod_that_uses_more_than_its_share_is_told() -> None:
+    """As its node's agent reports it; its neighbour isn't."""
+    rows = [Overuse(GPU, 0, "ns/p", "main", 12000, 8192, "2026-11-21T01:00:00Z"), Overuse(GPU, 0, "ns/other")]
+    ledger = a_shared_ledger(p=[part(0, 8)])
+    status = replace(ledger.status, hardware=replace(ledger.hardware, overuses=rows))
+    fleet = a_fleet(a_node(), ledgers=(replace(ledger, status=status),))
+    for name, told in (("p", True), ("q", False)):
+        facts = explain_pod(fleet, bound(sharing(name), "n1", part(0, 8)), None, [], None).facts
+        assert ("over its share" in facts) is told
+    text = explain_pod(fleet, bound(sharing(), "n1", part(0, 8)), None, [], None).facts["over its share"]
+    assert text == (
+        f"container main uses 12000 MiB of {GPU} 0, its share is 8192 MiB (since 2026-11-21T01:00:00Z):"
+        " limit what the program allocates, or ask for a larger share"
+    )
 
 
 def test_a_share_inside_a_group_waits_for_the_groups_devices_alone() -> None:

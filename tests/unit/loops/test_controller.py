@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.controller import STUCK_SECONDS
 from deviceshare.loops.ports import ApiError, Conflict, Unavailable
 from deviceshare.loops.protocol.bind import Refused
+from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import in_virtual_time
 
@@ -128,6 +130,37 @@ async def test_everything_settles_whatever_the_api_server_does(seed: int) -> Non
         await everything_settled(world)
         check(world)
     scheduler.cancel()
+
+
+@in_virtual_time
+async def test_what_an_agent_reports_for_people_gives_the_leader_no_work() -> None:
+    """Where programs take turns it changes every few seconds; health is another matter."""
+    world = World()
+    world.node("n1")
+    world.group("g", 1)
+    turns: dict[str, Any] = {"time": "1", "queues": [{"group": "g", "waiting": [{"pod": "ns/p"}]}]}
+    device = {"resource": GPU, "index": 0}
+    overuses = [{**device, "pod": "ns/p"}]
+    async with world.leading():
+        await soon(lambda: world.open("n1"), 5)
+        world.cluster.edit(NODE_DEVICES, "n1", {"status": {"hardware": {"devices": [device]}}})
+        await asyncio.sleep(30)
+        enqueued: list[str] = []
+        queue = world.controller._keeper.queue
+        add = queue.add
+
+        def note(key: str, after: float = 0.0) -> None:
+            enqueued.append(key)
+            add(key, after)
+
+        queue.add = note  # type: ignore[method-assign]
+        for news in ({"turns": turns}, {"turns": {**turns, "time": "2"}, "overuses": overuses}, {"turns": None}):
+            world.cluster.edit(NODE_DEVICES, "n1", {"status": {"hardware": news}})
+            await asyncio.sleep(5)
+        idle = list(enqueued)
+        world.cluster.edit(NODE_DEVICES, "n1", {"status": {"hardware": {"devices": [{**device, "unhealthy": "Xid"}]}}})
+        await asyncio.sleep(5)
+    assert (idle, enqueued[:1]) == ([], ["n1"])
 
 
 @in_virtual_time

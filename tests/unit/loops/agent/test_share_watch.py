@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from deviceshare.domain.device_health.process_owners import Owner
-from deviceshare.domain.objects.hardware import Hardware
+from deviceshare.domain.objects.hardware import Hardware, Overuse
 from deviceshare.domain.objects.usage import ShareMemory
 from deviceshare.loops.agent.evictions import Intruder
 from deviceshare.loops.agent.ports import ReadUse, Running
 from deviceshare.loops.agent.share_watch import QUIET_SECONDS, REASON, ShareWatch
 from tests.unit.domain.objects import GPU
-from tests.unit.loops.agent.node import part, sight, uuid
+from tests.unit.loops.agent.node import NOW, part, sight, uuid
 from tests.unit.loops.agent.test_lookout import Tower
 
 GREEDY = Intruder("ns", "greedy", "uid-of-greedy")
@@ -167,6 +167,22 @@ def test_usage_tells_each_share_with_what_is_used_of_it() -> None:
         ShareMemory("ns/modest", "main", SHARE, SHARE),
     ]
     assert [process.trespass for process in device.processes] == [False, False]
+
+
+def test_an_exceeded_share_is_reported_until_it_has_ended() -> None:
+    """Beside the trespasses, and the next agent goes on with it."""
+    shop = Shop()
+    rows = []
+    for memory in (OVER, OVER, OVER, *[SHARE] * 12):
+        shop.look(memory)
+        rows.append(shop.reported.overuses if shop.reported else None)
+    one = Overuse(GPU, 0, "ns/greedy", "main", OVER, SHARE, NOW)
+    assert rows == [[], *[[one]] * 13, []]
+
+    shop = Shop()
+    shop.set_ledger(Hardware(devices=[part(0), part(1)], overuses=[one]), shop.claims)
+    shop.look(OVER)
+    assert shop.reported and shop.reported.overuses == [one]
 
 
 def test_strangers_on_a_shared_device_are_told_without_the_sharers_names() -> None:
