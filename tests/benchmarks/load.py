@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -102,7 +102,7 @@ async def create_and_await(
         return time.perf_counter() - begun
 
 
-async def _as_bound(connection: Connection, version: str) -> AsyncIterator[str]:
+async def _as_bound(connection: Connection, version: str) -> AsyncGenerator[str, None]:
     """The names of pods as they are bound to nodes after this version of the cluster.
 
     Only bound pods are sent, once each, so watching costs little beside what is measured. An API server may end a watch
