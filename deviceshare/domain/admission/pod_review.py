@@ -18,7 +18,7 @@ from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
 
 _NOT_INJECTED = (
-    "deviceshare's mutating webhook did not inject {}, so containers could see other devices than theirs: retry"
+    "deviceshare did not inject {}, so containers could see other devices than theirs: retry"
 )
 _OWN_DEVICES = (
     "the group supplies the devices; leave the limit out, or leave the annotation out to get devices of the pod's own"
