@@ -47,7 +47,7 @@ def _environment() -> cel.Env:
         functions=[
             _function("jsonpatch.escapeKey", _STRING, _STRING, lambda key: key.replace("~", "~0").replace("/", "~1")),
             _function("quantity", _MAP, _STRING, lambda text: {"quantity": text}),
-            _function("sign", _INT, _MAP, lambda each: (_size(each) > 0) - (_size(each) < 0), member=True),
+            _function("sign", _INT, _MAP, lambda each: (_size(each) > 0) - (_size(each) < 0)),
             _function("isInteger", _BOOL, _MAP, lambda each: _size(each).denominator == 1, member=True),
             _function("asInteger", _INT, _MAP, lambda each: int(_size(each)), member=True),
             _function("asApproximateFloat", cel.Type.DOUBLE, _MAP, lambda each: float(_size(each)), member=True),
