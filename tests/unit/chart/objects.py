@@ -27,8 +27,6 @@ VERSIONS: Final = (
 )
 """Kubernetes at each border between two ways to say something."""
 
-POLICIES_SINCE: Final = "1.36.0"
-"""Kubernetes that serves MutatingAdmissionPolicy v1."""
 
 NOT_KUBERNETES: Final = {"cert-manager.io/v1", "monitoring.coreos.com/v1"}
 """APIs that other projects bring."""
@@ -54,7 +52,7 @@ def pairs(versions: Iterable[str]) -> list[tuple[str, str]]:
 
 def rendered(name: str, *changes: Mapping[str, Any]) -> list[Json]:
     """A variant's objects, with further values, for the usual version, or the first on which it can be installed."""
-    version = able(name, (helm.CURRENT, POLICIES_SINCE))[0]
+    version = able(name, (helm.CURRENT, helm.WITH_POLICIES))[0]
     return helm.render(with_values(variant(name), *changes), version)
 
 

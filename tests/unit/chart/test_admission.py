@@ -6,9 +6,9 @@ import pytest
 from helm_python import HelmError
 
 from charts import helm
-from tests.unit.chart.objects import POLICIES_SINCE, Json, containers, named, rendered, with_values
+from tests.unit.chart.objects import Json, containers, named, rendered, with_values
 
-OLD, NEW = "1.35.4", POLICIES_SINCE
+OLD, NEW = "1.35.4", helm.WITH_POLICIES
 WEBHOOK_KINDS = {"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
 POLICY_KINDS = {f"{kind}AdmissionPolicy{binding}" for kind in ("Mutating", "Validating") for binding in ("", "Binding")}
 
