@@ -54,7 +54,10 @@ def generated() -> Iterator[tuple[Path, str]]:
     for name, text in policies.tables():
         yield chart / "files" / "policies" / "tables" / name, text
     yield ROOT / "manifests/install.yaml", _install(helm.render_files({}))
-    yield ROOT / "manifests/policies.yaml", _policies(helm.render_files({"admission": "policies"}, helm.WITH_POLICIES))
+    # Agents that don't answer pods need no address in these.
+    agents = {"enabled": True, "pods": {"enabled": False}}
+    rendered = helm.render_files({"admission": "policies", "agent": agents}, helm.WITH_POLICIES)
+    yield ROOT / "manifests/policies.yaml", _policies(rendered)
 
 
 _POLICIES_HEAD: Final = """\

@@ -126,7 +126,7 @@ def _ways() -> Variables:
     lists = [each.device_list for each in vendors.VENDORS if each.device_list]
     names = ["privileged", "powerful", "hostPid", *lists, "annotated", "hostPaths", "claims", "limits"]
     return {
-        "effects": dict(zip(names, effects, strict=True)),
+        "effects": {**dict(zip(names, effects, strict=True)), "environment": effects[names.index("annotated")]},
         "deviceLists": lists,
         "powers": list(bypasses.POWERS),
         "nodePaths": [*bypasses.NODE_PATHS, *(path for each in vendors.VENDORS for path in each.node_paths)],

@@ -5,14 +5,17 @@ https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-pol
 
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from charts import helm
 from tests.unit.domain.jsonpatch import applied
 from tests.unit.policies.kubernetes_cel import evaluate
 
 Json = dict[str, Any]
+
+_VARIABLE: Final = re.compile(r"\bvariables\.(\w+)")
 
 
 class PolicyError(Exception):
@@ -26,6 +29,7 @@ class Policy:
         assert binding["spec"]["policyName"] == policy["metadata"]["name"]
         assert policy["spec"]["failurePolicy"] == "Fail"
         self.spec = policy["spec"]
+        self.variables = {each["name"]: each["expression"] for each in self.spec.get("variables", ())}
         self.actions = binding["spec"].get("validationActions", [])
 
     def patched(self, request: Json) -> Json:
@@ -65,21 +69,18 @@ class Policy:
         return all(self._value(each["expression"], request) for each in self.spec.get("matchConditions", ()))
 
     def _data(self, request: Json) -> Json:
-        """With the variables. One that fails is left out, so that only what uses it fails, as where they are lazy."""
-        variables: Json = {}
-        data = {**request, "variables": variables}
-        for each in self.spec.get("variables", ()):
-            try:
-                variables[each["name"]] = evaluate(each["expression"], data)
-            except ValueError as error:
-                self.failed = error
-        return data
+        """With the variables, which are evaluated when they are asked for, as by the API server."""
+        return {**request, "variables": {}}
 
     def _value(self, expression: str, data: Json) -> Any:
+        known = data.get("variables", {})
+        used = set(_VARIABLE.findall(expression))
+        for name in used - known.keys():
+            known[name] = self._value(self.variables[name], data)
         try:
-            return evaluate(expression, data)
+            return evaluate(expression, {**data, "variables": {name: known[name] for name in used}})
         except ValueError as error:
-            raise PolicyError(f"{error} ({getattr(self, 'failed', '')})") from error
+            raise PolicyError(str(error)) from error
 
 
 def policies(**values: Any) -> Mapping[str, Policy]:

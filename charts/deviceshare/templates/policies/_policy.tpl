@@ -52,6 +52,19 @@ resourceRules:
 (has(object.spec.initContainers) && object.spec.initContainers.{{ $asks }})
 {{- end }}
 
+{{/* Creations of pods that want devices, and updates of those that are said to have some. */}}
+{{- define "deviceshare.policy.wantsDevices" -}}
+- name: wants-devices
+  expression: >-
+    {{- include "deviceshare.policy.named" "object" | nindent 4 }} || request.operation == 'CREATE' && (
+    {{- include "deviceshare.policy.asks" . | nindent 4 }}) || request.operation == 'UPDATE' && (
+    {{- include "deviceshare.policy.named" "oldObject" | nindent 4 }})
+{{- end }}
+
+{{- define "deviceshare.policy.identity" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ .Values.serviceAccount.name }}
+{{- end }}
+
 {{/* A binding of the policy of the same name: include "deviceshare.policy.binding" (list $ NAME ACTION). */}}
 {{- define "deviceshare.policy.binding" -}}
 ---
@@ -67,5 +80,6 @@ spec:
 {{- define "deviceshare.policy.rule" -}}
 - expression: "!{{ index . 0 }} || {{ index . 1 }} == ''"
   messageExpression: {{ index . 1 }}
+  message: deviceshare refuses this, for a reason that has characters which can't be shown
   reason: Forbidden
 {{- end }}
