@@ -11,13 +11,16 @@ from deviceshare.kube.refusals import Unserved
 from deviceshare.loops.policy_kinds import MUTATING, POLICIES, AdmissionPolicy, PolicyBinding, PolicyKinds
 from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
-_OF_PODS: Final = ("deviceshare-mutate-pods", "deviceshare-pods")
+_OF_PODS: Final = ("deviceshare-mutate-pods", "deviceshare-pods", "deviceshare-bypasses")
 _OF_AGENTS: Final = "deviceshare-node-devices"
+_OF_BYPASSES: Final = "deviceshare-bypasses"
+"""By its setting it warns or denies."""
 _WITHOUT: Final = {
     "deviceshare-mutate-pods": "pods of groups get no devices",
     "deviceshare-pods": "anybody may change their devices",
+    _OF_BYPASSES: "nobody is told of ways around the hand-over of devices",
     "deviceshare-groups": "groups are deleted while pods use them",
-    "deviceshare-node-devices": "an agent may write what other nodes have",
+    _OF_AGENTS: "an agent may write what other nodes have",
 }
 """What is so where one of them isn't in force."""
 _VERSION: Final = "app.kubernetes.io/version"
@@ -89,7 +92,8 @@ def judge_binding(kinds: PolicyKinds, binding: PolicyBinding, name: str) -> list
     if binding.spec.policy_name != name:
         what = f"{whole} binds {binding.spec.policy_name or 'no policy'}, not {name}: {_WITHOUT[name]}"
         return [Finding(PROBLEM, what, _UPGRADE)]
-    if kinds is not MUTATING and "Deny" not in binding.spec.validation_actions:
+    wanted = {"Warn", "Deny"} if name == _OF_BYPASSES else {"Deny"}
+    if kinds is not MUTATING and wanted.isdisjoint(binding.spec.validation_actions):
         actions = ", ".join(binding.spec.validation_actions) or "none"
         return [Finding(PROBLEM, f"{whole} has validationActions {actions}, not Deny: {_WITHOUT[name]}", _UPGRADE)]
     return []

@@ -73,6 +73,7 @@ VALIDATING: Final = _kinds("Validating")
 POLICIES: Final[Mapping[str, PolicyKinds]] = {
     "deviceshare-mutate-pods": MUTATING,
     "deviceshare-pods": VALIDATING,
+    "deviceshare-bypasses": VALIDATING,
     "deviceshare-groups": VALIDATING,
     "deviceshare-node-devices": VALIDATING,
 }

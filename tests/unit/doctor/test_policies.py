@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from charts import helm
 from deviceshare import __version__
 from deviceshare.doctor import admission
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Check
@@ -40,7 +41,7 @@ def policies() -> dict[tuple[str, str], Json]:
     found: dict[tuple[str, str], Json] = {AGENTS: {"metadata": {"name": AGENTS[1]}}}
     for name, kinds in POLICIES.items():
         meta = {"name": name, "labels": {"app.kubernetes.io/version": __version__}}
-        constraints = selecting("kube-system", RELEASE) if "pods" in name else {}
+        constraints = selecting("kube-system", RELEASE) if "pods" in name or "bypasses" in name else {}
         spec = {"failurePolicy": "Fail", "matchConstraints": constraints}
         found[kinds.policies.plural, name] = {"metadata": meta, "spec": spec}
         actions = {} if "Mutating" in kinds.policies.kind else {"validationActions": ["Deny"]}
@@ -148,6 +149,22 @@ async def test_what_is_wrong_with_a_policy_is_said(change: Callable[[Json, Json]
     check = await told(objects, "--admission=policies")
     assert check.mark == mark
     assert said in text(check)
+
+
+async def test_ways_around_may_be_warned_of_only() -> None:
+    """webhooks.bypasses decides that."""
+    objects = policies()
+    objects["validatingadmissionpolicybindings", "deviceshare-bypasses"]["spec"]["validationActions"] = ["Warn"]
+    assert (await told(objects, "--admission=policies")).mark == OK
+
+
+def test_the_policies_are_those_of_the_release() -> None:
+    """As the chart has them with agents; those that it only advises aren't missed."""
+    objects = helm.render({"agent": {"enabled": True}}, helm.WITH_POLICIES)
+    for part in ("policies", "bindings"):
+        kinds = {getattr(each, part).kind for each in POLICIES.values()}
+        found = {(each["kind"], each["metadata"]["name"]) for each in objects if each["kind"] in kinds}
+        assert found == {(getattr(each, part).kind, name) for name, each in POLICIES.items()}
 
 
 async def test_webhooks_that_nobody_serves_any_more_are_a_problem() -> None:
