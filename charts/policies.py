@@ -125,7 +125,9 @@ def _ways() -> Variables:
     effects = [way.does for way in bypasses.ways()]
     lists = [each.device_list for each in vendors.VENDORS if each.device_list]
     names = ["privileged", "powerful", "hostPid", *lists, "annotated", "hostPaths", "claims", "limits"]
+    # What a variable gives is replaced in pods that get devices from deviceshare, and advised against in others.
     return {
+        "bypasses": names,
         "effects": {**dict(zip(names, effects, strict=True)), "environment": effects[names.index("annotated")]},
         "deviceLists": lists,
         "powers": list(bypasses.POWERS),

@@ -106,12 +106,9 @@ def a_request(operation: str = "CREATE", sub_resource: str = "", **of: Any) -> J
     """What a policy sees of a request: `object`, `oldObject` and `request`."""
     user = of.pop("user", "alice")
     extra = of.pop("extra", {})
-    return {
-        "object": of.get("new"),
-        "oldObject": of.get("old"),
-        "request": {
-            "operation": operation,
-            "subResource": sub_resource,
-            "userInfo": {"username": user, "extra": extra},
-        },
-    }
+    what: Json = {"operation": operation, "userInfo": {"username": user}}
+    if sub_resource:  # what is empty isn't there
+        what["subResource"] = sub_resource
+    if extra:
+        what["userInfo"]["extra"] = extra
+    return {"object": of.get("new"), "oldObject": of.get("old"), "request": what}
