@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.sandbox import ENV, Options, Sandbox, running
 from tests.controlplane.pool import Pool
 
@@ -20,8 +21,18 @@ Kubectl = Callable[..., str]
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
-    """Two nodes with four devices each, both schedulers, deviceshare and its webhooks."""
+    """Two nodes with four devices each, both schedulers, deviceshare and its webhooks or policies."""
     with running(Options(nodes=2, devices=4)) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def by_webhooks(sandbox: Sandbox) -> Iterator[Sandbox]:
+    """The same cluster where its pods are admitted by webhooks, else another one where they are."""
+    if sandbox.plan.admission == WEBHOOKS:
+        yield sandbox
+        return
+    with running(Options(nodes=1, devices=4, admission=WEBHOOKS)) as started:
         yield started
 
 
