@@ -4,7 +4,8 @@
 
 Each stands in its page between `<!-- generated -->` and `<!-- end of generated -->`: the metrics from the registry, the
 settings from the command's options, the rights from the chart as Helm renders it, the house from the packages'
-docstrings in the order of the import contracts, the devices from the table of vendors.
+docstrings in the order of the import contracts, the devices from the table of vendors, Kubernetes' versions from the
+chart and the sandbox.
 """
 
 import ast
@@ -31,10 +32,12 @@ from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMe
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.loops.agent.ports import Xid
 from deviceshare.telemetry import Metrics, ServerMetrics
+from docs import kubernetes_versions
 
 ROOT: Final = Path(__file__).parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
 ARCHITECTURE: Final = ROOT / "docs" / "architecture.md"
+VERSIONS: Final = ROOT / "docs" / "kubernetes.md"
 ALL_ROLES: Final = {"agent": {"enabled": True, "enforce": "evict"}}
 """The values with which the chart has every role and every rule, besides those of its defaults."""
 _GENERATED: Final = re.compile(r"(?<=<!-- generated -->\n).*(?=<!-- end of generated -->)", re.DOTALL)
@@ -48,7 +51,8 @@ def generated() -> dict[Path, str]:
         "settings": settings(),
         "rbac": rights(helm.render_files(ALL_ROLES)),
     }
-    pages = {REFERENCE / f"{name}.md": table for name, table in tables.items()} | {ARCHITECTURE: house()}
+    pages = {REFERENCE / f"{name}.md": table for name, table in tables.items()}
+    pages |= {ARCHITECTURE: house(), VERSIONS: _versions()}
     return {page: _filled(page, table) for page, table in pages.items()}
 
 
@@ -104,6 +108,11 @@ def _agents_metrics() -> AgentMetrics:
     of_an_agent.watch_devices(lambda: hardware, lambda: usage, lambda: 1)
     of_an_agent.watch_turns(lambda: [TurnQueue("group", TurnHolder("pod", 1))])
     return of_an_agent
+
+
+def _versions() -> str:
+    """Kubernetes' versions, and the runs of the tests on them."""
+    return f"{kubernetes_versions.versions(_table)}\n## What was run\n\n{kubernetes_versions.runs(_table)}"
 
 
 def house() -> str:

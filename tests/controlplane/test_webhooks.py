@@ -15,6 +15,7 @@ from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.sandbox import Sandbox
 from tests.controlplane.admission import refused_with
+from tests.kubernetes_versions import before, since
 
 Json = dict[str, Any]
 Kubectl = Callable[..., str]
@@ -303,14 +304,19 @@ def stopped(by_webhooks: Sandbox, asked: Namespace) -> Iterator[Namespace]:
     asked.run("delete", "sdg", asked.namespace)
 
 
-def test_while_deviceshare_hangs_only_its_own_pods_suffer(stopped: Namespace, by_webhooks: Sandbox) -> None:
-    """Others are created; one of a group is refused, or stays without devices; what is guarded stays as it is."""
-    ours = a_pod(stopped.namespace, "ours", schedulerName="deviceshare-scheduler")
+@since(28)
+def test_while_deviceshare_hangs_only_pods_of_groups_are_refused(stopped: Namespace) -> None:
+    """The API server asks about no others, so it need not let any slip past that is not injected."""
     stopped.create(a_pod(None, "plain"))
+    assert "failed calling webhook" in stopped.refused("create", "-f", "-", manifest=a_pod(stopped.namespace, "ours"))
+    assert "failed calling webhook" in stopped.refused("delete", "sdg", stopped.namespace)
 
-    if by_webhooks.plan.binaries.minor >= 28:  # a webhook can be called for pods of groups only
-        assert "failed calling webhook" in stopped.refused("create", "-f", "-", manifest=ours)
-    else:
-        stopped.create(ours)
-        assert not read(stopped.pod("ours")).injected
+
+@before(28)
+def test_while_deviceshare_hangs_only_its_own_pods_suffer(stopped: Namespace) -> None:
+    """Others are created; one of a group stays unready and unbound; what is guarded stays as it is."""
+    stopped.create(a_pod(None, "plain"))
+    stopped.create(a_pod(stopped.namespace, "ours", schedulerName="deviceshare-scheduler"))
+
+    assert not read(stopped.pod("ours")).injected
     assert "failed calling webhook" in stopped.refused("delete", "sdg", stopped.namespace)

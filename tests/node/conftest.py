@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from deviceshare.sandbox import Options, running
+from tests.kubernetes_versions import pytest_collection_modifyitems, pytest_terminal_summary
 from tests.node import image
 from tests.node.cluster import Cluster
 from tests.node.release import IMAGE, Release, import_scheduler
+
+__all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 
 
 @pytest.fixture(scope="session")

@@ -58,10 +58,16 @@ def words(cluster: Cluster) -> str:
 
 
 def sandbox_annotations(cluster: Cluster, name: str) -> Json:
-    """What containerd was given of a pod when its sandbox was made, and gives to its plugins since."""
+    """What containerd was given of a pod when its sandbox was made, and gives to its plugins since.
+
+    It is empty until the sandbox is made: the API server knows a pod before its node does.
+    """
     uid = cluster.get("pod", name)["metadata"]["uid"]
     labels = f'labels."io.kubernetes.pod.uid"=={uid},labels."io.cri-containerd.kind"==sandbox'
-    [id] = ctr(cluster, "containers", "list", "-q", labels).split()
+    ids = ctr(cluster, "containers", "list", "-q", labels).split()
+    if not ids:
+        return {}
+    [id] = ids
     extensions = json.loads(ctr(cluster, "containers", "info", id))["Extensions"]
     stored = json.loads(base64.b64decode(extensions["io.cri-containerd.sandbox.metadata"]["value"]))
     annotations: Json = stored["Metadata"]["Config"]["annotations"]

@@ -24,6 +24,8 @@ from deviceshare.sandbox.real import images
 from deviceshare.sandbox.state import Layout, SandboxPlan
 
 NAME: Final = "node-1"
+CGROUP_V1_FLAG: Final = 31
+"""The minor version from which on a kubelet's configuration has `failCgroupV1`."""
 _METRICS_PORT = 1338
 _KUBELET_HEALTH_PORT = 10248
 _PROXY_HEALTH_PORT = 10256
@@ -101,7 +103,11 @@ class RealNode:
 
     def _kubelet_config(self, resolver: Path) -> dict[str, Any]:
         pki = self._layout.pki
+        # From 1.35 on a kubelet refuses to start where control groups are of version 1, unless it is told otherwise.
+        # https://kubernetes.io/docs/concepts/architecture/cgroups/
+        versions = {"failCgroupV1": False} if self._binaries.minor >= CGROUP_V1_FLAG else {}
         return {
+            **versions,
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
             "address": NODE,

@@ -1,12 +1,14 @@
 """Pods as a kubelet reads them: what runs, with which environment, and in which phase."""
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct, field
 
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import EnvSource
 from deviceshare.loops.ports import Kind
+
+Json = dict[str, Any]
 
 ENV: Final = "sandbox.deviceshare.io/env"
 """Pod annotation, ours: JSON `{container: {NAME: value}}`, the environment that each container was started with."""
@@ -26,6 +28,16 @@ class KubeletContainer(Struct, frozen=True, rename="camel"):
     name: str
     image: str = ""
     env: list[KubeletEnvVar] = field(default_factory=list)
+    resources: Json = field(default_factory=dict)
+    restart_policy: str = ""
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether this init container runs beside the main containers.
+
+        https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
+        """
+        return self.restart_policy == "Always"
 
 
 class KubeletPodSpec(Struct, frozen=True, rename="camel"):
@@ -35,11 +47,23 @@ class KubeletPodSpec(Struct, frozen=True, rename="camel"):
     containers: list[KubeletContainer] = field(default_factory=list)
     init_containers: list[KubeletContainer] = field(default_factory=list)
     ephemeral_containers: list[KubeletContainer] = field(default_factory=list)
+    resources: Json = field(default_factory=dict)
+    """Of the pod as a whole: https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/"""
+
+
+class KubeletContainerStatus(Struct, frozen=True, rename="camel"):
+    name: str = ""
+    resources: Json | None = None
+    """What the container runs with; API servers before 1.27 don't store it."""
 
 
 class KubeletPodStatus(Struct, frozen=True, rename="camel"):
     phase: str = ""
     start_time: str = ""
+    resources: Json | None = None
+    """Of the pod as a whole; API servers that know no resizing of it don't store it."""
+    container_statuses: list[KubeletContainerStatus] = field(default_factory=list)
+    init_container_statuses: list[KubeletContainerStatus] = field(default_factory=list)
 
 
 class KubeletPod(Struct, frozen=True, rename="camel"):

@@ -55,7 +55,9 @@ def next_step(pod: KubeletPod, now: datetime.datetime) -> Step:
         record = msgspec.json.encode(wanted).decode()
         return Patch({"metadata": {"uid": pod.metadata.uid, "annotations": {ENV: record}}})
     if not started:
-        return Patch({"status": _running(pod, now)}, "status")
+        return Patch({"status": _running(pod, timestamp(now))}, "status")
+    if _resized(pod):
+        return Patch({"status": _containers(pod, pod.status.start_time)}, "status")
     lifetime = _lifetime(pod)
     if lifetime is None:
         return Wait()
@@ -80,9 +82,19 @@ def _lifetime(pod: KubeletPod) -> float | None:
         return JOB_SECONDS if any(owner.kind == "Job" for owner in pod.metadata.owner_references) else None
 
 
-def _running(pod: KubeletPod, now: datetime.datetime) -> dict[str, Any]:
-    stamp = timestamp(now)
-    running = {"running": {"startedAt": stamp}}
+def _resized(pod: KubeletPod) -> bool:
+    """Whether a container, or the pod as a whole, is to run with other resources than it is reported to have.
+
+    An API server that doesn't store what they run with knows no resizing either.
+    https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/
+    """
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    wanted = {each.name: each.resources for each in pod.all_containers}
+    differs = (each.resources is not None and each.resources != wanted.get(each.name) for each in statuses)
+    return any(differs) or pod.status.resources not in (None, pod.spec.resources)
+
+
+def _running(pod: KubeletPod, stamp: str) -> dict[str, Any]:
     return {
         "phase": "Running",
         "startTime": stamp,
@@ -90,9 +102,20 @@ def _running(pod: KubeletPod, now: datetime.datetime) -> dict[str, Any]:
         "podIP": pod_ip(pod),
         "podIPs": [{"ip": pod_ip(pod)}],
         "conditions": _conditions("True", "", stamp),
-        "initContainerStatuses": [_container(each, _exited(stamp, stamp)) for each in pod.spec.init_containers],
-        "containerStatuses": [_container(each, running, ready=True) for each in pod.spec.containers],
+        **_containers(pod, stamp),
     }
+
+
+def _containers(pod: KubeletPod, stamp: str) -> dict[str, Any]:
+    """The statuses of containers that all started then, with the resources that they are to have now."""
+    running, exited = {"running": {"startedAt": stamp}}, _exited(stamp, stamp)
+    inits = [
+        _container(each, running, ready=True) if each.is_sidecar else _container(each, exited)
+        for each in pod.spec.init_containers
+    ]
+    mains = [_container(each, running, ready=True) for each in pod.spec.containers]
+    whole = {"resources": pod.spec.resources} if pod.spec.resources else {}
+    return {"initContainerStatuses": inits, "containerStatuses": mains, **whole}
 
 
 def _succeeded(pod: KubeletPod, now: datetime.datetime) -> dict[str, Any]:
@@ -101,6 +124,7 @@ def _succeeded(pod: KubeletPod, now: datetime.datetime) -> dict[str, Any]:
     return {
         "phase": "Succeeded",
         "conditions": _conditions("False", "PodCompleted", stamp),
+        "initContainerStatuses": [_container(each, exited) for each in pod.spec.init_containers],
         "containerStatuses": [_container(each, exited) for each in pod.spec.containers],
     }
 
@@ -122,6 +146,8 @@ def _container(container: KubeletContainer, state: dict[str, Any], *, ready: boo
         "started": ready,
         "restartCount": 0,
         "state": state,
+        "resources": container.resources,
+        "allocatedResources": container.resources.get("requests", {}),
     }
 
 

@@ -125,3 +125,60 @@ def test_a_lifetime_that_is_no_number_is_no_lifetime() -> None:
 def test_a_deleted_pod_is_removed_whatever_it_was_doing() -> None:
     """The API server waits for the kubelet to say that the containers have ended."""
     assert step(pod(deletionTimestamp=timestamp(NOW))) == Remove()
+
+
+def container(**changes: Any) -> dict[str, Any]:
+    """A container without an environment."""
+    return {"name": "main", "image": "busybox", **changes}
+
+
+def run(**spec: Any) -> dict[str, Any]:
+    """A pod that runs, with these containers."""
+    return take(take(pod(spec=spec)))
+
+
+def test_a_sidecar_runs_on_beside_the_main_container() -> None:
+    """kubectl counts it among those that should be ready; another init container has ended."""
+    inits = [container(name="sidecar", restartPolicy="Always"), container(name="setup")]
+    status = run(containers=[container()], initContainers=inits)["status"]
+    ready = {each["name"]: each["ready"] for each in status["initContainerStatuses"] + status["containerStatuses"]}
+    assert ready == {"sidecar": True, "setup": False, "main": True}
+    assert [list(each["state"]) for each in status["initContainerStatuses"]] == [["running"], ["terminated"]]
+
+
+def test_the_sidecar_of_a_job_ends_with_it() -> None:
+    """Nothing of it is reported as running afterwards."""
+    inits = [container(name="sidecar", restartPolicy="Always")]
+    running = run(containers=[container()], initContainers=inits, restartPolicy="Never")
+    running["metadata"]["annotations"][RUN_FOR] = "5"
+    status = take(running, LATER)["status"]
+    assert status["phase"] == "Succeeded"
+    assert [list(each["state"]) for each in status["initContainerStatuses"]] == [["terminated"]]
+
+
+def test_a_container_is_resized_in_place() -> None:
+    """The API server takes the new limit into the spec; the kubelet reports when it holds."""
+    running = run(containers=[container(resources={"requests": {"cpu": "1"}})])
+    assert running["status"]["containerStatuses"][0]["allocatedResources"] == {"cpu": "1"}
+    assert step(running) == Wait()
+    running["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
+    resized = take(running, LATER)
+    assert resized["status"]["containerStatuses"][0]["resources"] == {"requests": {"cpu": "2"}}
+    assert resized["status"]["containerStatuses"][0]["state"] == running["status"]["containerStatuses"][0]["state"]
+    assert step(resized) == Wait()
+
+
+def test_a_pod_is_resized_as_a_whole() -> None:
+    """By its own resources, which newer releases have beside the containers'."""
+    running = run(containers=[container()], resources={"limits": {"memory": "1Gi"}})
+    assert running["status"]["resources"] == {"limits": {"memory": "1Gi"}}
+    running["spec"]["resources"] = {"limits": {"memory": "2Gi"}}
+    assert take(running)["status"]["resources"] == {"limits": {"memory": "2Gi"}}
+
+
+def test_an_api_server_that_stores_no_resources_of_statuses_is_not_written_to_again() -> None:
+    """Before 1.27 the field is dropped; comparing with it would never end."""
+    running = run(containers=[container(resources={"requests": {"cpu": "1"}})])
+    for each in running["status"]["containerStatuses"]:
+        del each["resources"], each["allocatedResources"]
+    assert step(running) == Wait()
