@@ -35,7 +35,7 @@ class Policy:
     def patched(self, request: Json) -> Json:
         """The object of a request as a mutating policy leaves it."""
         [mutation] = self.spec["mutations"]
-        if not self._is_called(request):
+        if not self.is_called(request):
             unchanged: Json = request["object"]
             return unchanged
         patch = self._value(mutation["jsonPatch"]["expression"], self._data(request))
@@ -44,7 +44,7 @@ class Policy:
 
     def refusals(self, request: Json) -> list[str]:
         """The texts of the validations that fail, in their order; the first is what users see."""
-        if not self._is_called(request):
+        if not self.is_called(request):
             return []
         data = self._data(request)
         return [
@@ -57,7 +57,8 @@ class Policy:
         """What the user sees, or ""."""
         return next(iter(self.refusals(request)), "")
 
-    def _is_called(self, request: Json) -> bool:
+    def is_called(self, request: Json) -> bool:
+        """Whether the request is one that its constraints and conditions select."""
         sub = request["request"].get("subResource", "")
         rules = self.spec["matchConstraints"]["resourceRules"]
         if not any(
