@@ -21,7 +21,7 @@ VALIDATION = {
 
 
 def refused_with(said: str, text: str) -> bool:
-    """Whether the API server refused in our words, which begin with `text`; a webhook's and a policy's come after others."""
+    """Whether the API server refused in our words, which begin with `text`; they come after its own."""
     return re.search(rf"denied (the )?request: {re.escape(text)}", said) is not None
 
 

@@ -1,6 +1,5 @@
 """Pods that wait: they are told why, they are never placed wrongly, and they are served when devices come free."""
 
-import json
 import time
 from datetime import datetime
 
