@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from deviceshare import __version__
+from deviceshare import __version__, assets
 from deviceshare.doctor import namespaces, replicas
 from deviceshare.doctor.findings import PROBLEM, WARNING, Finding, unread
 from deviceshare.doctor.kinds import Rollout
@@ -109,4 +109,4 @@ def _missing(kinds: PolicyKinds, name: str, error: ApiError) -> Finding:
         what = f"the API server doesn't serve the kind {kinds.policies.kind} (Kubernetes 1.36 does): {_WITHOUT[name]}"
         return Finding(PROBLEM, what, f"{_UPGRADE} with admission=auto, which chooses webhooks")
     what = f"{kinds.policies.kind} {name} or its binding of the same name is missing: {_WITHOUT[name]}"
-    return Finding(PROBLEM, what, _UPGRADE)
+    return Finding(PROBLEM, what, f"{_UPGRADE}, or kubectl apply -f {assets.manifests() / 'policies.yaml'}")
