@@ -17,9 +17,7 @@ from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
 
-_NOT_INJECTED = (
-    "deviceshare did not inject {}, so containers could see other devices than theirs: retry"
-)
+_NOT_INJECTED = "deviceshare did not inject {}, so containers could see other devices than theirs: retry"
 _OWN_DEVICES = (
     "the group supplies the devices; leave the limit out, or leave the annotation out to get devices of the pod's own"
 )
