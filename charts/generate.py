@@ -62,8 +62,8 @@ def generated() -> Iterator[tuple[Path, str]]:
 
 _POLICIES_HEAD: Final = """\
 # deviceshare's admission policies with the chart's default values, which take the place of the webhooks
-# (manifests/webhooks.yaml) where the API server serves MutatingAdmissionPolicy v1: Kubernetes 1.36 and later. Generated:
-# python -m charts.generate
+# (manifests/webhooks.yaml) where the API server serves MutatingAdmissionPolicy v1: Kubernetes 1.36 and later.
+# Generated: python -m charts.generate
 """
 
 

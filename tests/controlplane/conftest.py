@@ -14,12 +14,17 @@ import pytest
 
 from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.sandbox import ENV, Options, Sandbox, running
+from deviceshare.sandbox.kubernetes import binaries
+from deviceshare.sandbox.progress import Progress
 from tests.controlplane.pool import Pool
 from tests.kubernetes_versions import pytest_collection_modifyitems, pytest_terminal_summary
 
 __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 
 Kubectl = Callable[..., str]
+
+collect_ignore = [] if binaries.find(Progress()).minor >= 36 else ["test_policies.py"]
+"""MutatingAdmissionPolicy v1 came with Kubernetes 1.36."""
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from typing import Any, Final
 Json = dict[str, Any]
 
 _GROUP: Final = {"deviceshare.io/group": "team"}
-LONG_NAME: Final = "a-name-of-more-than-forty-characters-of-which-annotations-hold-a-digest"[:63]
+LONG_NAME: Final = "a-name-of-more-than-forty-characters-of-which-annotations-hold-a-digest"[:62]
 
 
 def reference(name: str, annotation: str) -> Json:
@@ -78,7 +78,9 @@ ADMITTED: Final[dict[str, Json]] = {
         ],
     ),
     "share with variables": a_pod(asking(env=[*_FRAMEWORKS, *_OWN])),
-    "share with variables from elsewhere": a_pod(asking(resource="cnvrg.io/metagpu", env=_FRAMEWORKS, envFrom=_ENV_FROM)),
+    "share with variables from elsewhere": a_pod(
+        asking(resource="cnvrg.io/metagpu", env=_FRAMEWORKS, envFrom=_ENV_FROM)
+    ),
     "share in a group": in_group(asking("a"), {"name": "b"}, annotations={"deviceshare.io/strategy": "spread"}),
     "share, labelled": a_pod(asking(), labels={"deviceshare.io/group": ""}),
     "forty characters": a_pod(asking("n" * 40)),
@@ -88,7 +90,7 @@ ADMITTED: Final[dict[str, Json]] = {
 
 REFUSED: Final[dict[str, Json]] = {
     "no name": a_pod(annotations={"deviceshare.io/group": ""}),
-    "a bad name": a_pod(annotations={"deviceshare.io/group": "Team A's \\ \"team\""}),
+    "a bad name": a_pod(annotations={"deviceshare.io/group": 'Team A\'s \\ "team"'}),
     "a bad name with a quotation mark": a_pod(annotations={"deviceshare.io/group": "team's"}),
     "a name of another script": a_pod(annotations={"deviceshare.io/group": "équipe-团队"}),
     "a long name": a_pod(annotations={"deviceshare.io/group": "t" * 64}),

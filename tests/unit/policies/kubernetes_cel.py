@@ -1,7 +1,7 @@
 """CEL with the functions that API servers add to it, as far as our policies use them.
 
-https://kubernetes.io/docs/reference/using-api/cel/ lists them. The library is Google's C++ implementation; what it takes
-for more than it should (lists of mixed types) is left to tests/controlplane/test_policies.py.
+https://kubernetes.io/docs/reference/using-api/cel/ lists them. The library is Google's C++ implementation; what it
+takes for more than it should (lists of mixed types) is left to tests/controlplane/test_policies.py.
 """
 
 import functools
@@ -77,9 +77,7 @@ def _messages() -> descriptor_pool.DescriptorPool:
     for number, name in enumerate(("op", "path", "from"), 1):
         message.field.add(name=name, number=number, type="TYPE_STRING", label="LABEL_OPTIONAL")
     value = "TYPE_MESSAGE"
-    message.field.add(
-        name="value", number=4, type=value, label="LABEL_OPTIONAL", type_name=".google.protobuf.Value"
-    )
+    message.field.add(name="value", number=4, type=value, label="LABEL_OPTIONAL", type_name=".google.protobuf.Value")
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(struct_pb2.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(file.SerializeToString())

@@ -4,6 +4,7 @@ Warnings aren't compared: a policy that mutates has none.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -99,22 +100,21 @@ def changed_the_same(before: Json, after: Json) -> str:
     return refused
 
 
-def debugged_the_same(before: Json, after: Json) -> str:
+def debugged_the_same(before: Json, after: Json) -> None:
     """Asserts that new ephemeral containers are injected and judged alike."""
     before, after = stored_form(before), stored_form(after)
     existing = {each["name"] for each in before["spec"].get("ephemeralContainers", [])}
-    request = {"operation": "UPDATE", "sub_resource": "ephemeralcontainers", "old": before}
+    request = partial(a_request, "UPDATE", "ephemeralcontainers", old=before)
 
     wanted = applied(after, inject_ephemeral(_draft(after), existing).patch)
-    assert _of("deviceshare-mutate-pods").patched(a_request(**request, new=after)) == wanted
+    assert _of("deviceshare-mutate-pods").patched(request(new=after)) == wanted
     for pod in (after, wanted):
-        said = _of("deviceshare-pods").refusal(a_request(**request, new=pod))
+        said = _of("deviceshare-pods").refusal(request(new=pod))
         assert said == review_ephemeral_containers(_draft(pod), existing, None)
         known = bypasses(_draft(before), existing)
         around = [way for way in bypasses(_draft(pod), existing) if way not in known and _is_ours(pod)]
-        way = _of("deviceshare-bypasses").refusal(a_request(**request, new=pod))
+        way = _of("deviceshare-bypasses").refusal(request(new=pod))
         assert way == refusal_or_warnings(around, REFUSE)[0]
-    return said
 
 
 def bypassing_the_same(pod: Json) -> None:
@@ -147,9 +147,7 @@ def grouped_the_same(old: Group | None, new: Group) -> None:
 def reported_the_same(old: Mapping[str, Any], new: Mapping[str, Any], node: str) -> None:
     """Asserts that a write of an agent is judged alike."""
     extra = {"authentication.kubernetes.io/node-name": [node]} if node else {}
-    request = a_request(
-        "UPDATE", "status", old=_plain(old), new=_plain(new), user=contract.AGENT_IDENTITY, extra=extra
-    )
+    request = a_request("UPDATE", "status", old=_plain(old), new=_plain(new), user=contract.AGENT_IDENTITY, extra=extra)
     assert _of("deviceshare-node-devices").refusal(request) == review_report(_plain(old), _plain(new), node)
 
 

@@ -24,7 +24,7 @@ class Refused(Exception):
 
 def stored_form(pod: Mapping[str, Any]) -> Json:
     """A pod in that form; raises Refused where there is none."""
-    form = _plain(pod)
+    form: Json = _plain(pod)
     metadata, spec = form.setdefault("metadata", {}), form.setdefault("spec", {})
     spec["schedulerName"] = spec.get("schedulerName") or "default-scheduler"
     lists = [spec.get(field, []) for field in ("containers", "initContainers", "ephemeralContainers")]

@@ -12,6 +12,7 @@ from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus
 from deviceshare.domain.objects.pods import Pod
 from tests.unit.policies import sameness
 from tests.unit.policies.evaluation import a_request, policies
+from tests.unit.policies.stored_form import stored_form
 
 Json = dict[str, Any]
 SHARE = {"limits": {"deviceshare.io/gpu-mem": "3"}}
@@ -21,7 +22,7 @@ def a_pod(group: str = "team", **container: Any) -> Json:
     """A pod as it is stored."""
     annotations = {"deviceshare.io/group": group} if group else {}
     pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "main", **container}]}}
-    request = a_request(new=sameness.stored_form(pod))
+    request = a_request(new=stored_form(pod))
     return policies()["deviceshare-mutate-pods"].patched(request)
 
 
@@ -110,9 +111,9 @@ def test_groups_that_the_schema_admits_are_judged_as_by_the_webhook(
 def test_a_group_that_pods_use_is_not_deleted(number: int) -> None:
     """The webhook knows them from the pods, the policy from the status, in which deviceshare lists the same."""
     names = [f"pod-{each:02}" for each in range(number)]
-    metadata = {"labels": {"deviceshare.io/group": "team"}, "annotations": {"deviceshare.io/group": "team"}}
+    team = {"deviceshare.io/group": "team"}
     users = [
-        Pod(ObjectMeta(name=name, namespace="a", **metadata), PodSpec(node_name="n"), PodStatus("Running"))
+        Pod(ObjectMeta(name=name, namespace="a", labels=team, annotations=team), PodSpec("n"), PodStatus("Running"))
         for name in names
     ]
     group: Json = {"metadata": {"name": "team"}, "spec": {"resources": {"nvidia.com/gpu": 1}}}
