@@ -4,8 +4,9 @@
 
 - the resources that the description of `spec.resources` in the groups' CRD names, from the table of vendors;
 - the chart's copy of the CRDs, from manifests/crds (a chart is installed without the repository around it);
+- the tables of the admission policies (policies.py);
 - values.schema.json and the table of values in the chart's README, from values.yaml;
-- manifests/install.yaml, for people without Helm, from the chart.
+- manifests/install.yaml and manifests/policies.yaml, for people without Helm, from the chart.
 """
 
 import re
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from charts import helm, values
+from charts import helm, policies, values
 from deviceshare.domain import vendors
 from deviceshare.domain.wording import listed
 
@@ -50,17 +51,39 @@ def generated() -> Iterator[tuple[Path, str]]:
     described, readme = values.read(chart / "values.yaml"), chart / "README.md"
     yield chart / "values.schema.json", values.schema(described)
     yield readme, _TABLE.sub(lambda _: values.table(described), readme.read_text())
+    for name, text in policies.tables():
+        yield chart / "files" / "policies" / "tables" / name, text
     yield ROOT / "manifests/install.yaml", _install(helm.render_files({}))
+    # Agents that don't answer pods need no address in these.
+    agents = {"enabled": True, "pods": {"enabled": False}}
+    rendered = helm.render_files({"admission": "policies", "agent": agents}, helm.WITH_POLICIES)
+    yield ROOT / "manifests/policies.yaml", _policies(rendered)
+
+
+_POLICIES_HEAD: Final = """\
+# deviceshare's admission policies with the chart's default values, which take the place of the webhooks
+# (manifests/webhooks.yaml) where the API server serves MutatingAdmissionPolicy v1: Kubernetes 1.36 and later.
+# Generated: python -m charts.generate
+"""
+
+
+def _policies(files: Mapping[str, str]) -> str:
+    documents = [text.strip() for path, text in sorted(files.items()) if "templates/policies/" in path]
+    return _POLICIES_HEAD + "---\n" + _without_helm("\n---\n".join(documents)) + "\n"
 
 
 def _install(files: Mapping[str, str]) -> str:
     minor = ".".join(helm.CURRENT.split(".")[:2])
     head = _INSTALL_HEAD.format(minor=minor, namespace=helm.NAMESPACE)
     documents = [text.strip().removeprefix("---\n") for path, text in sorted(files.items()) if path.endswith(".yaml")]
-    # These labels and annotations are for Helm; this file is applied with kubectl.
-    body = re.sub(r"^ +app.kubernetes.io/managed-by: Helm\n", "", "\n---\n".join(documents), flags=re.MULTILINE)
-    body = re.sub(r"^ +annotations:\n +helm.sh/resource-policy: keep\n", "", body, flags=re.MULTILINE)
-    return f"{head}---\n{body}\n"
+    body = "\n---\n".join(documents)
+    return f"{head}---\n{_without_helm(body)}\n"
+
+
+def _without_helm(text: str) -> str:
+    # These labels and annotations are for Helm; the files are applied with kubectl.
+    text = re.sub(r"^ +app.kubernetes.io/managed-by: Helm\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"^ +annotations:\n +helm.sh/resource-policy: keep\n", "", text, flags=re.MULTILINE)
 
 
 def stale() -> Iterator[tuple[Path, str]]:

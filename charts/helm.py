@@ -15,6 +15,8 @@ CHART: Final = Path(__file__).parent / "deviceshare"
 NAMESPACE: Final = "deviceshare-system"
 CURRENT: Final = "1.34.0"
 """The Kubernetes version that is rendered for by default."""
+WITH_POLICIES: Final = "1.36.0"
+"""The first that serves MutatingAdmissionPolicy v1."""
 
 Json = dict[str, Any]
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,19 @@ class Address(NamedTuple):
 
     host: str
     port: int
+
+    @property
+    def ip(self) -> IPv4Address | IPv6Address | None:
+        """The host, where it is an address and no name."""
+        try:
+            return ip_address(self.host)
+        except ValueError:
+            return None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine, or this pod, reaches it."""
+        return self.ip.is_loopback if self.ip else self.host == "localhost"
 
 
 class Tls(NamedTuple):

@@ -65,7 +65,7 @@ def doctor(
     runtime_config: IO[str] | None,
     target: cluster.Target,
 ) -> None:
-    """Check CRDs, rights, replicas, webhooks, nodes and runtime, and schedule a canary.
+    """Check CRDs, rights, replicas, admission, nodes and runtime, and schedule a canary.
 
     The canary is a group of one free device and a pod that runs nothing; both are deleted afterwards, at Ctrl-C too.
     The canary of --gpu runs deviceshare's own image for a moment.

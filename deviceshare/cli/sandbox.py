@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from deviceshare.cli.output import JSON, TABLE, FilteringConsole, print_answer, say, show, styled, table
+from deviceshare.domain.admission import modes
 from deviceshare.domain.vendors import NVIDIA
 from deviceshare.sandbox import (
     Layout,
@@ -78,13 +79,23 @@ Examples:
 )
 @_directory
 @click.option("--detach", is_flag=True, help="Return when everything is ready, and leave it running.")
-@click.option("--no-deviceshare", is_flag=True, help="Leave deviceshare and its webhooks out, to run it yourself.")
+@click.option(
+    "--admission",
+    type=click.Choice([modes.AUTO, *modes.MODES]),
+    default=modes.AUTO,
+    show_default=True,
+    help="What admits pods and groups; auto: policies from Kubernetes 1.36 on.",
+)
+@click.option(
+    "--no-deviceshare", is_flag=True, help="Leave deviceshare, webhooks and policies out, to run it yourself."
+)
 @click.option("--bare", is_flag=True, help="Leave CRDs, RBAC and scheduler out too, for the chart to install them.")
 def up(
     nodes: int | None,
     devices: int,
     resource: str,
     directory: Path,
+    admission: str,
     *,
     real_node: bool,
     detach: bool,
@@ -102,6 +113,7 @@ def up(
         devices=devices,
         resource=resource,
         real_node=real_node,
+        admission=admission,
         deviceshare=not (no_deviceshare or bare),
         bare=bare,
     )
@@ -179,7 +191,7 @@ def _welcome(started: Sandbox, *, detached: bool) -> None:
     if not options.deviceshare and not options.bare:
         say("\nTo run deviceshare yourself:\n")
         say(f"  {shlex.join(started.deviceshare_command)}")
-        say(f"  kubectl apply -f {started.layout.config / 'webhooks.yaml'}")
+        say(f"  kubectl apply -f {started.admission_manifest}")
     say(f"\n  deviceshare sandbox status --dir {directory}")
     if detached:
         say(f"  deviceshare sandbox down --dir {directory}")

@@ -4,15 +4,18 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from deviceshare.domain import contract
-from deviceshare.domain.admission.pod_guard import GUARDING, PodGuard, left_out
+from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, PodGuard, left_out
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.sharing_labels import SharingLabels
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache, Object
-from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from deviceshare.kube.refusals import Unserved
+from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
+from deviceshare.loops.policy_kinds import VALIDATING
 from deviceshare.loops.ports import Cluster, Forbidden, NotFound
 from deviceshare.loops.replica.feed import Feed
 
@@ -54,8 +57,7 @@ async def mirrored(api: "Api") -> "Mirrors":
     """The mirrors that `run` keeps, listed once."""
     from deviceshare.kube.mirrors import Mirrors  # noqa: PLC0415
 
-    configuration = await _webhooks(api)
-    mirrors = Mirrors(api, _guard(configuration), _labels(configuration))
+    mirrors = Mirrors(api, *await _settings(api))
     await mirrors.list()
     return mirrors
 
@@ -67,28 +69,39 @@ def seen(mirrors: "Mirrors") -> ClusterSnapshot:
 
 
 async def guard_of(api: Cluster) -> PodGuard:
-    """The guard as the webhooks' configuration has it; the usual one where that can't be read."""
-    return _guard(await _webhooks(api))
+    """The guard as the webhooks' configuration or the policy has it; the usual one where neither can be read."""
+    return (await _settings(api)).guard
 
 
-async def _webhooks(api: Cluster) -> WebhookConfiguration | None:
-    """The settings of `run`, as far as commands go by them, stand in it; None where it can't be read."""
+class RunSettings(NamedTuple):
+    """The settings of `run`, as far as commands go by them."""
+
+    guard: PodGuard = PodGuard()
+    labels: SharingLabels = SharingLabels()
+
+
+async def _settings(api: Cluster) -> RunSettings:
+    """They stand in the objects by which the API server reviews pods."""
     try:
-        return await api.get(WEBHOOK_CONFIGURATIONS[1], contract.NAME)
-    except (Forbidden, NotFound):
-        return None
-
-
-def _guard(configuration: WebhookConfiguration | None) -> PodGuard:
-    if configuration is None:
-        return PodGuard()
+        configuration = await api.get(WEBHOOK_CONFIGURATIONS[1], contract.NAME)
+    except NotFound:
+        return await _policy(api)
+    except Forbidden:
+        return RunSettings()
     webhooks = {webhook.get("name", ""): webhook for webhook in configuration.webhooks}
-    return PodGuard(left_out(webhooks.get(GUARDING, {})))
+    return RunSettings(PodGuard(left_out(webhooks.get(GUARDING, {}))), _labels(configuration.metadata))
 
 
-def _labels(configuration: WebhookConfiguration | None) -> SharingLabels:
-    annotations = configuration.metadata.annotations if configuration else {}
-    return SharingLabels.written(annotations.get(contract.SHARED_NODE_LABELS, ""))
+async def _policy(api: Cluster) -> RunSettings:
+    try:
+        policy = await api.get(VALIDATING.policies, GUARDING_POLICY)
+    except (Forbidden, NotFound, Unserved):  # older API servers have no policies
+        return RunSettings()
+    return RunSettings(PodGuard(left_out(policy.spec.match_constraints)), _labels(policy.metadata))
+
+
+def _labels(meta: ObjectMeta) -> SharingLabels:
+    return SharingLabels.written(meta.annotations.get(contract.SHARED_NODE_LABELS, ""))
 
 
 def snapshot(

@@ -81,9 +81,7 @@ def turn(priority: int, timeout: int | None, slice_: int, signal_: signal.Signal
     """
     agent = os.environ.get(contract.AGENT_VARIABLE)
     if not agent:
-        raise TurnFailed(
-            f"{contract.AGENT_VARIABLE} is not set: it is in containers of pods that deviceshare's webhook admitted"
-        )
+        raise TurnFailed(f"{contract.AGENT_VARIABLE} is not set: it is in containers of pods that deviceshare injected")
     if shutil.which(command[0]) is None:
         raise NoSuchProgram(f"{command[0]}: not found")
     from deviceshare.cli.turn_client import TurnClient, TurnWish  # noqa: PLC0415 - the others don't need aiohttp

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from deviceshare.doctor import (
+    admission,
     canary_run,
     definitions,
     gpu_run,
     handover,
+    injection,
     nodes,
     plugin,
     replicas,
@@ -19,7 +21,6 @@ from deviceshare.doctor import (
     shares,
     unreadable,
     waiting,
-    webhooks,
 )
 from deviceshare.doctor.findings import PROBLEM, Check
 from deviceshare.domain.objects.sharing_labels import SharingLabels
@@ -64,8 +65,8 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     yield await rights.examine_own(api, request.release, deployment)
     yield await replicas.examine(api, request.release)
     yield await scheduler.examine(api, request.release, deployment)
-    yield await webhooks.examine(api, request.release, deployment)
-    yield await webhooks.examine_injection(api, request.namespace, request.release)
+    yield await admission.examine(api, request.release, deployment)
+    yield await injection.examine(api, request.namespace, request.release)
     sharing = (deployment.flag("shared-node-labels") if deployment else None) or ""
     labelled = LabelledCluster(api, SharingLabels.written(sharing))
     yield await unreadable.examine(labelled)

@@ -128,7 +128,7 @@ def judge_sighting(seen: Sighting, given: Devices) -> list[Finding]:
     """What the container saw, compared with what its pod was given."""
     if not seen.variable:
         what = f"{vendors.NVIDIA.env} is {'not set' if seen.variable is None else 'empty'} in the canary's container"
-        cure = "check that no other webhook changes its environment after deviceshare's: kubectl get"
+        cure = "check that no other webhook or admission policy changes its environment afterwards: kubectl get"
         return [Finding(PROBLEM, what, f"{cure} mutatingwebhookconfigurations")]
     if not seen.devices and not seen.silent:
         return [_blind(seen)]

@@ -32,6 +32,14 @@ async def agents(api: Cluster, namespace: str) -> Rollout | None:
         return None
 
 
+async def has_agents(api: Cluster, namespace: str) -> bool:
+    """Whether agents are installed, as far as that can be seen."""
+    try:
+        return await agents(api, namespace) is not None
+    except ApiError:  # the check of the replicas reports it
+        return False
+
+
 async def examine(api: Cluster, namespace: str) -> Check:
     """Watches each lease until it is renewed: clocks differ, so its renewTime alone proves nothing."""
     try:

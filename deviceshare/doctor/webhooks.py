@@ -1,12 +1,9 @@
-"""Webhooks: whether they are configured and trusted, and whether a pod comes back injected.
-
-A pod created as a dry run tests the whole path, API server to replica and back, and leaves nothing behind.
-"""
+"""Webhooks: whether they are configured and trusted, or left over where policies took their place."""
 
 import base64
 import binascii
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import yaml
@@ -14,17 +11,13 @@ from cryptography import x509
 
 from deviceshare import assets
 from deviceshare.certificates import issuance
-from deviceshare.doctor import canary, replicas
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
+from deviceshare.doctor import namespaces, replicas
+from deviceshare.doctor.findings import PROBLEM, WARNING, Finding, listed, unread
 from deviceshare.doctor.kinds import Rollout
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import GUARDING, left_out
-from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.kinds import PODS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from deviceshare.loops.ports import ApiError, Cluster, NotFound
-
-if TYPE_CHECKING:
-    from deviceshare.kube.api import Api
 
 SOON: Final = timedelta(days=7)
 """A CA that ends within this time should have been replaced already."""
@@ -35,14 +28,11 @@ OF_AGENTS: Final = "validate-node-devices.deviceshare.io"
 _APPLY = "helm upgrade the release, or kubectl apply -f {file} and let deviceshare fill in the caBundle (--ca-secret)"
 
 
-async def examine(api: Cluster, release: str, deployment: Rollout | None) -> Check:
-    """Checks the webhook configurations in the cluster."""
+async def examine(api: Cluster, release: str, deployment: Rollout | None) -> list[Finding]:
+    """What is wrong with the webhook configurations in the cluster."""
     findings = []
-    setting = deployment.flag("excluded-namespaces") if deployment else None
-    try:
-        watched = await replicas.agents(api, release) is not None
-    except ApiError:  # the check of the replicas reports it
-        watched = False
+    setting = namespaces.setting(deployment, release)
+    watched = await replicas.has_agents(api, release)
     for kind, names in zip(WEBHOOK_CONFIGURATIONS, _shipped(), strict=True):
         try:
             found = await api.get(kind, contract.NAME)
@@ -54,8 +44,25 @@ async def examine(api: Cluster, release: str, deployment: Rollout | None) -> Che
             wanted = [name for name in names if watched or name != OF_AGENTS]
             findings += judge(kind.kind, found, wanted, datetime.now(UTC))
             if setting is not None:
-                findings += judge_left_out(found, {*filter(None, setting.split(",")), release})
-    return check("webhooks", "configured, with a CA that is valid", findings)
+                findings += judge_left_out(found, setting)
+    return findings
+
+
+async def leftovers(api: Cluster) -> list[Finding]:
+    """Configurations that remain where policies admit pods: no replica answers them."""
+    findings = []
+    for kind in WEBHOOK_CONFIGURATIONS:
+        try:
+            await api.get(kind, contract.NAME)
+        except NotFound:
+            continue
+        except ApiError as error:
+            findings.append(unread(f"whether a {kind.kind} {contract.NAME} is left", error))
+        else:
+            what = f"{kind.kind} {contract.NAME} is left, but deviceshare serves no webhooks (--admission=policies)"
+            cure = f"kubectl delete {kind.plural} {contract.NAME}"
+            findings.append(Finding(PROBLEM, f"{what}: the API server refuses what it can't ask them about", cure))
+    return findings
 
 
 def judge(kind: str, found: WebhookConfiguration, names: list[str], now: datetime) -> list[Finding]:
@@ -70,66 +77,8 @@ def judge(kind: str, found: WebhookConfiguration, names: list[str], now: datetim
 
 def judge_left_out(found: WebhookConfiguration, setting: set[str]) -> list[Finding]:
     """Whether the webhooks leave out just the namespaces whose pods deviceshare ignores (pod_guard.py)."""
-    findings = []
-    for webhook in found.webhooks:
-        if webhook.get("name") not in _OF_PODS:
-            continue
-        names = left_out(webhook)
-        flag = f"--excluded-namespaces={','.join(sorted(names))}"
-        cure = f"helm upgrade the release: webhooks.excludedNamespaces sets both; or give deviceshare run {flag}"
-        if loose := sorted(names - setting):
-            what = f"{webhook['name']} leaves out {listed(loose)}, but deviceshare trusts the annotations of pods there"
-            findings.append(Finding(PROBLEM, f"{what}: they can claim devices by them", cure))
-        if vain := sorted(setting - names):
-            what = (
-                f"deviceshare takes no pod of {listed(vain)} into a group, but {webhook['name']} doesn't leave it out"
-            )
-            findings.append(Finding(WARNING, what, cure))
-    return findings
-
-
-async def examine_injection(api: "Api", namespace: str, release: str) -> Check:
-    """Creates a pod of a group, as a dry run."""
-    body = canary.pod("deviceshare-canary-dry-run", "deviceshare-canary-dry-run")
-    # With the label, the validating webhook is called even where the mutating one was not; its answer says why.
-    body["metadata"]["labels"][contract.GROUP] = "deviceshare-canary-dry-run"
-    try:
-        answer: Pod | ApiError = await api.create(PODS, body, namespace, dry_run=True)
-    except ApiError as error:
-        answer = error
-    said = f"a pod sent to {namespace} as a dry run came back with the group's variables"
-    return check("injection", said, judge_injection(answer, namespace, release))
-
-
-def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> list[Finding]:
-    """What the dry run's answer says about the path to the webhooks."""
-    if isinstance(answer, Pod):
-        if answer.injected:
-            return []
-        what = f"a pod of a group in {namespace} is not injected: the webhooks are missing or leave this namespace out"
-        cure = "name another with --namespace, or take it out of webhooks.excludedNamespaces in the chart's values"
-        return [Finding(PROBLEM, what, cure)]
-    said = str(answer)
-    if "failed calling webhook" in said:
-        cure = next(cure for sign, cure in _SIGNS.items() if sign in said).format(release=release)
-        return [Finding(PROBLEM, f"the API server can't call the webhooks: {said}", cure)]
-    if "deviceshare.io" in said and "denied the request" in said:
-        what = f"the mutating webhook is not called, the validating one is: {said}"
-        return [Finding(PROBLEM, what, f"kubectl get mutatingwebhookconfiguration {contract.NAME} -o yaml")]
-    if "cannot create resource" in said:
-        return [Finding(UNTESTED, f"you may not create pods in {namespace}", "name a namespace with --namespace NAME")]
-    what = f"the pod was refused, but not by deviceshare: {said}"
-    return [Finding(UNTESTED, what, "name a namespace whose policies allow a plain pod: --namespace NAME")]
-
-
-_SIGNS: Final = {  # parts of Go's connection errors; the first that fits counts
-    "x509": "the caBundle isn't the signer's: deviceshare repairs its own in seconds; else see cert-manager",
-    "no endpoints": "no replica is ready: kubectl -n {release} get pods",
-    "not found": "the webhooks' Service is missing: helm upgrade the release",
-    "connection refused": "no replica answers there: kubectl -n {release} get pods,endpoints",
-    "": "kubectl -n {release} get pods; if they are ready, let the API server reach their port 9443: firewall, network "
-    "plugin, networkPolicy.enabled",
-}
+    ours = (webhook for webhook in found.webhooks if webhook.get("name") in _OF_PODS)
+    return [finding for each in ours for finding in namespaces.judge(each["name"], left_out(each), setting)]
 
 
 def _shipped() -> list[list[str]]:

@@ -60,7 +60,7 @@ ENDED: Final = f"{PREFIX}ended"
 FORMER_DEVICES: Final = f"{PREFIX}former-devices"
 """JSON, as a claim's `devices`: what the pod had before a rebind; its containers may use that until it ends."""
 
-# On the webhook configurations.
+# On the webhook configurations, and on the policy for pods.
 SHARED_NODE_LABELS: Final = f"{PREFIX}shared-node-labels"
 """The setting of that name, as commands read it: labels of other systems by which nodes are shared."""
 

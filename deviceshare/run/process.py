@@ -109,7 +109,8 @@ class Process:
         readiness says no while the servers are still open; requests under way end; the leader's work stops and then its
         lease is released; what people should read is posted; the mirrors go last, since everything above reads them.
         """
-        log.info("Started deviceshare", version=__version__, roles=sorted(self._settings.roles))
+        settings = self._settings
+        log.info("Started deviceshare", version=__version__, roles=sorted(settings.roles), admission=settings.admission)
         async with Background(stopping) as background:
             await background.start(self._probes)
             for name, mirror in self._mirrors.by_name.items():
@@ -123,7 +124,7 @@ class Process:
                 background.run("trust", self._keeper.run)
             background.run("snapshots", self._snapshots.run)
             background.on_stop(self._binder.close)
-            if "controller" in self._settings.roles:
+            if "controller" in settings.roles:
                 background.run("election", self._lead)
             for server in self._servers:
                 await background.start(server)
@@ -186,7 +187,7 @@ class Process:
         servers = []
         if "extender" in self._settings.roles:
             servers.append(self._build_extender())
-        if "webhook" in self._settings.roles:
+        if self._settings.serves_webhooks:
             servers.append(self._build_webhooks())
         if self._settings.ui_bind:
             servers.append(self._build_page(self._settings.ui_bind))

@@ -3,7 +3,6 @@
 Each flag `--some-name` may also be set as `DEVICESHARE_SOME_NAME`; the flag wins.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, Final
 import click
 
 from deviceshare.domain import contract
-from deviceshare.domain.admission import bypasses, injection_settings
+from deviceshare.domain.admission import bypasses, injection_settings, modes
 from deviceshare.domain.admission.agent_variables import template_fault
 from deviceshare.domain.admission.injection_settings import InjectionSettings
 from deviceshare.domain.objects.shares import SYSTEMS
@@ -54,6 +53,7 @@ class Settings:
     """What one process does and with what; see the flags' help for each. Contradictions raise click.UsageError."""
 
     roles: frozenset[str]
+    admission: str
     kubeconfig: Path | None
     identity: str
     agent_identity: str
@@ -93,10 +93,17 @@ class Settings:
         self._check_lease()
         self._check_handover()
         self._check_agent_url()
-        if "webhook" in self.roles:
+        if self.serves_webhooks:
             self._check_webhook()
+        elif self.roles == {"webhook"}:
+            raise click.UsageError("--roles webhook with --admission policies leaves nothing to do: name other roles")
         if "extender" in self.roles:
             self._check_extender()
+
+    @property
+    def serves_webhooks(self) -> bool:
+        """Whether the API server calls this process at admission; with policies it decides by itself."""
+        return "webhook" in self.roles and self.admission == modes.WEBHOOKS
 
     @property
     def webhook_tls(self) -> Tls | None:
@@ -112,7 +119,7 @@ class Settings:
 
     @property
     def left_out(self) -> frozenset[str]:
-        """The namespaces that the webhooks leave out."""
+        """The namespaces that admission leaves out."""
         return self.excluded_namespaces | {self.namespace}
 
     @property
@@ -124,7 +131,7 @@ class Settings:
     @property
     def webhook_addresses(self) -> tuple[str, ...]:
         """The address on which the webhooks listen, where it is one: configurations may name it in a `url`."""
-        address = _ip(self.webhook_bind.host)
+        address = self.webhook_bind.ip
         return () if address is None or address.is_unspecified else (str(address),)
 
     @property
@@ -194,9 +201,7 @@ class Settings:
                 "--extender-tls-cert, --extender-tls-key and --extender-client-ca go together: an extender over TLS"
                 " lets in only who shows a client certificate"
             )
-        address = _ip(self.extender_bind.host)
-        loopback = address.is_loopback if address else self.extender_bind.host == "localhost"
-        if not loopback and not all(files):
+        if not self.extender_bind.is_loopback and not all(files):
             raise click.UsageError(
                 f"--extender-bind {self.extender_bind.host}:{self.extender_bind.port}: who can reach the extender can"
                 " bind pods, so beyond loopback it demands client certificates: name --extender-tls-cert,"
@@ -208,6 +213,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags of `Settings` to a click command, which receives them as keyword arguments."""
     flags = [
         flag("--roles", type=_ROLES, default=",".join(ROLES), help="What this process does."),
+        flag(
+            "--admission",
+            type=click.Choice(modes.MODES),
+            default=modes.WEBHOOKS,
+            help="Who injects and validates: this process, or the API server by the chart's admission policies.",
+        ),
         KUBECONFIG,
         flag("--identity", default=contract.IDENTITY, help="The user name under which deviceshare reaches the API."),
         flag("--agent-identity", default=contract.AGENT_IDENTITY, help="And the one of its agents on nodes."),
@@ -231,7 +242,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--excluded-namespaces",
             type=NAMESPACES,
             default="kube-system",
-            help="Those that the webhooks leave out, besides --namespace: no pod there joins a group or is believed.",
+            help="Those that admission leaves out, besides --namespace: no pod there joins a group or is believed.",
         ),
         flag(
             "--dialects",
@@ -285,10 +296,3 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         LOG_LEVEL,
     ]
     return options_of(flags, command)
-
-
-def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
+from deviceshare.domain.admission import modes
 from deviceshare.sandbox.control_plane.probes import Prober
 from deviceshare.sandbox.errors import SandboxError, tail
 from deviceshare.sandbox.host import machine, network
@@ -63,6 +64,8 @@ class Sandbox:
         self.probe_url = f"http://127.0.0.1:{state.ports.probe}"
         """deviceshare's `/livez`, `/readyz` and `/metrics`."""
         self.ui_url = f"http://127.0.0.1:{state.ports.ui}/ui"
+        self.admission_manifest = layout.admission(self.plan.admission)
+        """The webhooks or policies; applied unless the sandbox is without deviceshare."""
         self.deviceshare_command = state.deviceshare_command
         """How this sandbox runs deviceshare, or would."""
 
@@ -142,6 +145,11 @@ def _launch(options: Options, layout: Layout, progress: Progress, *, tied: bool)
         programs.require_root()
         network.require_free()
     found = binaries.find(progress, node=options.real_node)
+    if options.admission == modes.POLICIES and not modes.serves_policies(found.minor):
+        raise SandboxError(
+            f"Kubernetes {found.version} has no policies that inject pods; 1.36 and later do.",
+            "Leave --admission=policies out, or set KUBEBUILDER_ASSETS to the binaries of a newer release.",
+        )
     node_programs = programs.find(progress) if options.real_node else None
     command = [sys.executable, "-m", "deviceshare.sandbox.supervisor", str(layout.directory)]
     command += [str(os.getpid())] if tied else []

@@ -13,6 +13,7 @@ from typing import IO, Any
 import msgspec
 
 from deviceshare.domain import vendors
+from deviceshare.domain.admission import modes
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.kubernetes.binaries import Binaries
 from deviceshare.sandbox.kubernetes.programs import Programs
@@ -27,8 +28,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int = 16384
     """Of each NVIDIA GPU, as GPU feature discovery's label has it; 0 for no label."""
     resource: str = vendors.NVIDIA.resource
+    admission: str = modes.AUTO
+    """Whether pods are admitted by webhooks or by policies; by default as the chart chooses, by Kubernetes' version."""
     deviceshare: bool = True
-    """Whether deviceshare runs and its webhooks are registered. The CRDs and its rights are there in any case."""
+    """Whether deviceshare runs and its webhooks or policies are there. The CRDs and its rights are in any case."""
     kubelet: bool = True
     """Whether the pods of the simulated nodes turn Running. Off, they stay as the scheduler leaves them."""
     real_node: bool = False
@@ -48,6 +51,11 @@ class SandboxPlan(msgspec.Struct, frozen=True):
     binaries: Binaries
     programs: Programs | None = None
     """Those of the real node, where there is one."""
+
+    @property
+    def admission(self) -> str:
+        """One of modes.MODES."""
+        return modes.chosen(self.options.admission, self.binaries.minor)
 
 
 class Ports(msgspec.Struct, frozen=True):
@@ -116,6 +124,10 @@ class Layout:
     def kubeconfig_of(self, identity: str) -> Path:
         """Of `deviceshare`, `kube-scheduler` and the like (identities.py)."""
         return self.kubeconfigs / f"{identity}.yaml"
+
+    def admission(self, mode: str) -> Path:
+        """The manifest of webhooks or policies, to be applied for a deviceshare that is started by hand."""
+        return self.config / f"{mode}.yaml"
 
     def prepare(self, plan: SandboxPlan) -> None:
         """Empties the locked directory of what an earlier sandbox left, and writes the plan."""

@@ -97,7 +97,7 @@ class Supervisor:
         # The API server exits if its store isn't there.
         await self._start(prober, parts.etcd)
         await self._start(prober, parts.apiserver(tokens))
-        # CRDs and rights come before their users. The webhooks refuse groups until deviceshare answers.
+        # CRDs and rights come before their users. Webhooks refuse groups until deviceshare answers.
         self._say("installing manifests")
         url = f"https://127.0.0.1:{self._ports.webhook}"
         await install(self._layout, self._plan, webhook_url=url)

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, connect, within
 from deviceshare.sandbox.control_plane import identities
@@ -99,7 +100,8 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
     with tempfile.TemporaryDirectory(prefix="deviceshare-benchmark-") as directory:
         layout = Layout(Path(directory))
         plan = SandboxPlan(
-            Options(nodes=nodes, devices=devices, deviceshare=False, durable=True), binaries.find(Progress())
+            Options(nodes=nodes, devices=devices, deviceshare=False, durable=True, admission=WEBHOOKS),
+            binaries.find(Progress()),
         )
         with _locked(layout, plan):
             authority = SandboxAuthority(layout.pki)

@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.sandbox import ENV, Options, Sandbox, running
+from deviceshare.sandbox.kubernetes import binaries
+from deviceshare.sandbox.progress import Progress
 from tests.controlplane.pool import Pool
 from tests.kubernetes_versions import pytest_collection_modifyitems, pytest_terminal_summary
 
@@ -20,11 +23,24 @@ __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 
 Kubectl = Callable[..., str]
 
+collect_ignore = [] if binaries.find(Progress()).minor >= 36 else ["test_policies.py"]
+"""MutatingAdmissionPolicy v1 came with Kubernetes 1.36."""
+
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
-    """Two nodes with four devices each, both schedulers, deviceshare and its webhooks."""
+    """Two nodes with four devices each, both schedulers, deviceshare and its webhooks or policies."""
     with running(Options(nodes=2, devices=4)) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def by_webhooks(sandbox: Sandbox) -> Iterator[Sandbox]:
+    """The same cluster where its pods are admitted by webhooks, else another one where they are."""
+    if sandbox.plan.admission == WEBHOOKS:
+        yield sandbox
+        return
+    with running(Options(nodes=1, devices=4, admission=WEBHOOKS)) as started:
         yield started
 
 

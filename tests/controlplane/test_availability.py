@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import aiohttp
 import pytest
 
+from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import GROUPS, PODS
@@ -36,9 +37,9 @@ OUTAGE_SECONDS = 60.0
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A cluster whose webhooks and scheduler are told of Services, before which the tests start their replicas."""
-    with running(Options(nodes=4, devices=4, deviceshare=False), tmp_path_factory.mktemp("available")) as started:
-        webhooks = started.layout.config / "webhooks.yaml"
-        assert started.kubectl("apply", f"--filename={webhooks}").returncode == 0
+    options = Options(nodes=4, devices=4, deviceshare=False, admission=WEBHOOKS)
+    with running(options, tmp_path_factory.mktemp("available")) as started:
+        assert started.kubectl("apply", f"--filename={started.admission_manifest}").returncode == 0
         yield started
 
 

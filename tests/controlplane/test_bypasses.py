@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.sandbox import Options, Sandbox, running
 from tests.controlplane.test_webhooks import Namespace, a_group, a_pod
 
@@ -35,7 +36,7 @@ def strict() -> Iterator[Namespace]:
     """A cluster whose deviceshare was told to refuse, with a group."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DEVICESHARE_BYPASSES", "refuse")
-        with running(Options(nodes=1)) as started:
+        with running(Options(nodes=1, admission=WEBHOOKS)) as started:
             cluster = Namespace(started, "default")
             cluster.create(a_group("team"))
             yield cluster

@@ -1,8 +1,10 @@
 """The chart on a real API server: every variant is accepted, and an upgrade or an end leaves what it should."""
 
+import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,10 +12,19 @@ from helm_python import Config
 
 from charts import helm
 from charts.helm import NAMESPACE
+from deviceshare.domain import contract
+from deviceshare.kube.api import Api
+from deviceshare.kube.connection import connect
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import ApiError
 from deviceshare.sandbox import Options, Sandbox, running
-from tests.unit.chart.objects import VARIANTS, variant
+from tests.controlplane.pool import pod
+from tests.kubernetes_versions import since
+from tests.unit.chart.objects import VARIANTS, able, variant
 
 Json = dict[str, Any]
+
+BY_WEBHOOKS: Json = {"admission": "webhooks"}
 
 OTHERS = {"cert-manager.io": ("Issuer", "Certificate"), "monitoring.coreos.com": ("ServiceMonitor",)}
 """Kinds of other projects that variants use."""
@@ -41,9 +52,9 @@ def version(bare: Sandbox) -> str:
 
 @pytest.fixture
 def release(bare: Sandbox) -> Iterator[Config]:
-    """Helm, after `helm install` with the default values."""
+    """Helm, after `helm install` with webhooks and otherwise the default values."""
     with Config(kubeconfig_path=bare.kubeconfig, namespace=NAMESPACE) as config:
-        config.install(helm.CHART, "deviceshare", {})
+        config.install(helm.CHART, "deviceshare", BY_WEBHOOKS)
         yield config
         config.uninstall("deviceshare", ignore_not_found=True)
     kubectl(bare, "delete", "crd", "shareddevicegroups.deviceshare.io", "nodedevices.deviceshare.io")
@@ -95,7 +106,9 @@ def others_crds(bare: Sandbox) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("others_crds")
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name", [name if able(name, ["1.20.2"]) else pytest.param(name, marks=since(36)) for name in VARIANTS]
+)
 def test_the_api_server_accepts_every_variant(bare: Sandbox, version: str, name: str) -> None:
     """Also as a server-side apply, which is how Helm 4 installs, and which knows every field."""
     manifest = {"apiVersion": "v1", "kind": "List", "items": helm.render(variant(name), version)}
@@ -132,7 +145,8 @@ def test_an_upgrade_keeps_what_deviceshare_wrote(bare: Sandbox, release: Config)
         flags = ["-n", NAMESPACE, "--field-manager=deviceshare", f"--type={type_}", "-p", json.dumps(patch)]
         kubectl(bare, "patch", *what, *flags)
 
-    release.upgrade(helm.CHART, "deviceshare", {"webhooks": {"timeoutSeconds": 3}, "log": {"level": "debug"}})
+    changes = {"webhooks": {"timeoutSeconds": 3}, "log": {"level": "debug"}}
+    release.upgrade(helm.CHART, "deviceshare", BY_WEBHOOKS | changes)
 
     [webhook] = json.loads(kubectl(bare, "get", *configuration, "-o", "json"))["webhooks"]
     assert (webhook["timeoutSeconds"], webhook["clientConfig"]["caBundle"]) == (3, bundle)
@@ -140,3 +154,83 @@ def test_an_upgrade_keeps_what_deviceshare_wrote(bare: Sandbox, release: Config)
     assert secret["data"] == {"ca.key": key}
     lease = json.loads(kubectl(bare, "get", "lease", "deviceshare", "-n", NAMESPACE, "-o", "json"))
     assert lease["spec"] == {"holderIdentity": "one"}
+
+
+class Attacker:
+    """Somebody who tries all the time to write what only deviceshare may, in a pod of a group."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self.admitted: list[float] = []
+
+    @asynccontextmanager
+    async def at_work(self, sandbox: Sandbox) -> AsyncIterator[None]:
+        async with connect(str(sandbox.kubeconfig)) as connection:
+            task = asyncio.create_task(self._write(Api(connection)), name="attacker")
+            try:
+                yield
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def _write(self, api: Api) -> None:
+        while True:
+            change = {"metadata": {"annotations": {contract.GROUP_UID: str(time.monotonic())}}}
+            try:
+                await api.patch(PODS, "victim", change, namespace="default")
+                self.admitted.append(time.monotonic())
+            except ApiError:
+                self.refused += 1
+            await asyncio.sleep(0.01)
+
+
+@since(36)
+async def test_admission_changes_without_a_moment_in_which_nobody_reviews(bare: Sandbox, release: Config) -> None:
+    """From webhooks to policies in two upgrades, the first of which keeps the webhooks; and back in one."""
+    labelled = pod("victim", "team")
+    labelled["metadata"]["labels"] = {contract.GROUP: "team"}
+    for kind in (
+        "mutatingwebhookconfiguration",
+        "validatingwebhookconfiguration",
+    ):  # no replica runs, and this pod comes first
+        kubectl(bare, "delete", kind, "deviceshare")
+    kubectl(bare, "create", "-f", "-", stdin=labelled)
+    upgrade = asyncio.to_thread
+    await upgrade(release.upgrade, helm.CHART, "deviceshare", BY_WEBHOOKS)
+    await asyncio.sleep(2)
+
+    attacker = Attacker()
+    async with attacker.at_work(bare):
+        await upgrade(release.upgrade, helm.CHART, "deviceshare", {})
+        assert (_configured(bare), _bound(bare), _told(bare)) == (2, 4, "webhooks")
+        await upgrade(release.upgrade, helm.CHART, "deviceshare", {})
+        assert (_configured(bare), _bound(bare), _told(bare)) == (0, 4, "policies")
+        left = " ".join(sorted(everything(bare)))
+        assert "service/deviceshare" not in left and "secret/deviceshare" not in left and "webhook" not in left
+        await asyncio.sleep(2)
+        await upgrade(release.upgrade, helm.CHART, "deviceshare", BY_WEBHOOKS)
+        assert (_configured(bare), _bound(bare), _told(bare)) == (2, 0, "webhooks")
+        await asyncio.sleep(2)
+    kubectl(bare, "delete", "pod", "victim", "--force", "--grace-period=0")
+    assert attacker.refused > 100
+    assert attacker.admitted == []
+
+
+def _configured(sandbox: Sandbox) -> int:
+    """How many webhook configurations there are of deviceshare."""
+    kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
+    return kubectl(sandbox, "get", kinds, "-o", "name").count("/deviceshare")
+
+
+def _bound(sandbox: Sandbox) -> int:
+    """How many bindings of its policies."""
+    kinds = "mutatingadmissionpolicybindings,validatingadmissionpolicybindings"
+    return kubectl(sandbox, "get", kinds, "-o", "name").count("/deviceshare")
+
+
+def _told(sandbox: Sandbox) -> str:
+    """What the Deployment tells deviceshare about admission."""
+    path = "jsonpath={.spec.template.spec.containers[0].args}"
+    flags = json.loads(kubectl(sandbox, "get", "deployment", "deviceshare", "-n", NAMESPACE, "-o", path))
+    [found] = [flag.split("=")[1] for flag in flags if flag.startswith("--admission=")]
+    return str(found)

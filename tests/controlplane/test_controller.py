@@ -2,12 +2,11 @@
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
 
+from tests.controlplane.admission import validation_away
 from tests.controlplane.pool import AMD, GPU, Pool, pod, refers
 
 
@@ -29,24 +28,6 @@ def events(pool: Pool, name: str, *, namespace: str = "default") -> list[str]:
 
 def pod_events(pool: Pool, name: str) -> list[str]:
     return events(pool, name, namespace=pool.name)
-
-
-@contextmanager
-def validating_webhook_away(pool: Pool, user: str) -> Iterator[None]:
-    """As if deviceshare's webhook had not been installed; `user` is a pod of a group, by which it is noticed."""
-
-    def refused() -> bool:
-        change = ("annotate", "pod", user, "-n", pool.name, "deviceshare.io/pod-uid-", "--dry-run=server")
-        return pool.sandbox.kubectl(*change).returncode != 0
-
-    pool.kubectl("delete", "validatingwebhookconfiguration", "deviceshare")
-    try:
-        # The API server's own watch of its webhooks lags a little.
-        pool.eventually(refused, lambda still: not still)
-        yield
-    finally:
-        pool.kubectl("apply", "-f", str(pool.sandbox.layout.config / "webhooks.yaml"))
-        pool.eventually(refused)
 
 
 def test_a_deleted_group_gives_its_devices_back_at_once(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +53,7 @@ def test_a_group_deleted_under_its_pods_keeps_its_devices_until_they_end(pool: P
     group = pool.group("first", 3)
     pool.apply(pod("user", group))
     pool.running("user")
-    with validating_webhook_away(pool, "user"):
+    with validation_away(pool, "user"):
         pool.kubectl("delete", "sdg", group)
     pool.eventually(lambda: claims(pool, node), lambda held: held == {group: "0,1,2*"})
     pool.eventually(lambda: pod_events(pool, "user"), lambda said: "GroupDeleted" in said)

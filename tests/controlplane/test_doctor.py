@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from msgspec import Struct
 
 from deviceshare.cli.main import main
+from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
@@ -58,10 +59,9 @@ class Told(Struct):
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Two nodes with a device each; the tests start deviceshare themselves."""
-    options = Options(nodes=2, devices=1, deviceshare=False)
+    options = Options(nodes=2, devices=1, deviceshare=False, admission=WEBHOOKS)
     with running(options, tmp_path_factory.mktemp("doctor")) as started:
-        webhooks = started.layout.config / "webhooks.yaml"
-        assert started.kubectl("apply", f"--filename={webhooks}").returncode == 0
+        assert started.kubectl("apply", f"--filename={started.admission_manifest}").returncode == 0
         yield started
 
 

@@ -22,6 +22,8 @@ from tests.controlplane.rights import Right, granted, missing, request, spare
 
 Json = dict[str, Any]
 
+BY_WEBHOOKS = {"admission": "webhooks"}
+"""With policies there are fewer rights, which tests/unit/chart/test_admission.py shows."""
 REPLICA = "deviceshare"
 """The role of every replica, whatever else it does."""
 
@@ -31,8 +33,8 @@ def installed(tmp_path: Path) -> Iterator[Installed]:
     """The chart, by `helm install`, in a cluster of its own; a ServiceAccount for each process of its pod."""
     with running(Options(nodes=1, devices=4, bare=True, deviceshare=False)) as sandbox:
         with Config(kubeconfig_path=sandbox.kubeconfig, namespace=NAMESPACE) as config:
-            config.install(helm.CHART, "deviceshare", {}, create_namespace=True)
-        there = Installed(sandbox, tmp_path, helm.render({}, sandbox.plan.binaries.version.removeprefix("v")))
+            config.install(helm.CHART, "deviceshare", BY_WEBHOOKS, create_namespace=True)
+        there = Installed(sandbox, tmp_path, helm.render(BY_WEBHOOKS, sandbox.plan.binaries.version.removeprefix("v")))
         cluster_wide = [(CLUSTER_ROLE, name) for name in (REPLICA, "deviceshare-controller", "deviceshare-webhook")]
         there.become("keeper", *cluster_wide, (ROLE, "deviceshare-controller"), (ROLE, "deviceshare-webhook"))
         there.become("extender", (CLUSTER_ROLE, REPLICA), (CLUSTER_ROLE, "deviceshare-extender"))

@@ -1,14 +1,12 @@
 """Pods that wait: they are told why, they are never placed wrongly, and they are served when devices come free."""
 
-import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 
 import pytest
 
 from deviceshare.loops.leader.touch_window import PLACES, TRIED_SECONDS
+from tests.controlplane.admission import injection_away
 from tests.controlplane.pool import GPU, VISIBLE, Pool, pod, refers
 
 CROWD = 60
@@ -82,27 +80,11 @@ def test_finished_pods_do_not_keep_a_group(pool: Pool) -> None:
     pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", group), lambda done: done.returncode == 0)
 
 
-@contextmanager
-def webhook_away(pool: Pool) -> Iterator[None]:
-    """No mutating webhook, as if deviceshare couldn't be reached: its failurePolicy is Ignore."""
-    kind = ("mutatingwebhookconfiguration", "deviceshare")
-    pool.kubectl("delete", *kind)
-    # The API server's own watch of its webhooks lags a little.
-    dry = json.dumps(pod("probe", "probe"))
-    ask = ("create", "--dry-run=server", "-o", "jsonpath={.metadata.labels}", "-n", pool.name, "-f", "-")
-    try:
-        pool.eventually(lambda: pool.kubectl(*ask, stdin=dry), lambda labels: not labels)
-        yield
-    finally:
-        pool.kubectl("apply", "-f", str(pool.sandbox.layout.config / "webhooks.yaml"))
-        pool.eventually(lambda: pool.kubectl(*ask, stdin=dry), bool)
-
-
 def test_a_pod_admitted_while_the_webhook_was_away_is_never_bound(pool: Pool) -> None:
     """Its containers would see what their image says; the event says what to do."""
     pool.node()
     group = pool.group()
-    with webhook_away(pool):
+    with injection_away(pool):
         pool.apply(pod("slipped", group))
     why = pool.eventually(lambda: pool.reason("slipped"), bool)
     assert "delete and recreate the pod" in why

@@ -48,6 +48,18 @@ def test_a_process_without_webhooks_needs_no_certificate() -> None:
     assert settings.extender_tls is None
 
 
+def test_where_policies_admit_pods_no_certificate_is_needed() -> None:
+    """The roles may stay as they are: there is no webhook to serve."""
+    settings = parse("--admission", "policies")
+
+    assert "webhook" in settings.roles
+    assert not settings.serves_webhooks
+    assert parse("--ca-secret", "ca").serves_webhooks
+    assert not parse(*WITHOUT_WEBHOOK).serves_webhooks
+    with pytest.raises(click.UsageError, match="leaves nothing to do: name other roles"):
+        parse("--admission", "policies", "--roles", "webhook")
+
+
 def test_the_namespaces_left_out_are_those_named_and_our_own() -> None:
     """The manifests' unless others are named; none but our own is a choice too."""
     assert parse(*WITHOUT_WEBHOOK).left_out == USUAL

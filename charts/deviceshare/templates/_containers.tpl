@@ -13,9 +13,6 @@ capabilities:
     - run
     - --roles={{ join "," .Values.roles }}
     - --identity=system:serviceaccount:{{ .Release.Namespace }}:{{ .Values.serviceAccount.name }}
-    {{- if .Values.agent.enabled }}
-    - --agent-identity={{ include "deviceshare.agent.identity" . }}
-    {{- end }}
     - --namespace={{ .Release.Namespace }}
     - --excluded-namespaces={{ join "," (include "deviceshare.leftOut" . | fromJsonArray) }}
     - --handover={{ include "deviceshare.handover" . }}
@@ -24,9 +21,6 @@ capabilities:
     {{- end }}
     {{- with .Values.handover.runtimeClassName }}
     - --runtime-class={{ . }}
-    {{- end }}
-    {{- with include "deviceshare.agent.url" . }}
-    - --agent-url={{ . }}
     {{- end }}
     {{- with .Values.shares.nodeLabels }}
     - --shared-node-labels={{ join "," . }}
@@ -41,8 +35,15 @@ capabilities:
     - --extender-tls-key=/etc/deviceshare/extender/tls.key
     - --extender-client-ca=/etc/deviceshare/extender/ca.crt
     {{- end }}
-    {{- if has "webhook" .Values.roles }}
+    - --admission={{ if include "deviceshare.changesAdmission" . }}webhooks{{ else }}{{ include "deviceshare.admission" . }}{{ end }}
+    {{- if include "deviceshare.webhooks" . }}
     - --webhook-bind=:9443
+    {{- if .Values.agent.enabled }}
+    - --agent-identity={{ include "deviceshare.agent.identity" . }}
+    {{- end }}
+    {{- with include "deviceshare.agent.url" . }}
+    - --agent-url={{ . }}
+    {{- end }}
     - --bypasses={{ .Values.webhooks.bypasses }}
     - --dialects={{ join "," .Values.shares.dialects }}
     - --replaced-schedulers={{ join "," .Values.shares.replacedSchedulers }}
@@ -67,7 +68,7 @@ capabilities:
     - name: probe
       containerPort: 8080
       protocol: TCP
-    {{- if has "webhook" .Values.roles }}
+    {{- if include "deviceshare.webhooks" . }}
     - name: webhook
       containerPort: 9443
       protocol: TCP

@@ -89,17 +89,17 @@ cdi
 
 {{/* Not empty where deviceshare issues the webhooks' certificate itself. */}}
 {{- define "deviceshare.ownCA" -}}
-{{- if and (has "webhook" .Values.roles) (not .Values.certManager.enabled) }}yes{{ end }}
+{{- if and (include "deviceshare.webhooks" .) (not .Values.certManager.enabled) }}yes{{ end }}
 {{- end }}
 
 {{/* The Secret with the webhooks' certificate, where cert-manager issues it. */}}
 {{- define "deviceshare.webhookSecret" -}}
-{{- if and (has "webhook" .Values.roles) .Values.certManager.enabled }}deviceshare-webhook-tls{{ end }}
+{{- if and (include "deviceshare.webhooks" .) .Values.certManager.enabled }}deviceshare-webhook-tls{{ end }}
 {{- end }}
 
 {{/* The ConfigMap with the CAs whose clients alone may call the webhooks. */}}
 {{- define "deviceshare.webhookClients" -}}
-{{- if has "webhook" .Values.roles }}{{ .Values.webhooks.clientCAConfigMap }}{{ end }}
+{{- if include "deviceshare.webhooks" . }}{{ .Values.webhooks.clientCAConfigMap }}{{ end }}
 {{- end }}
 
 {{- define "deviceshare.extenderSecret" -}}

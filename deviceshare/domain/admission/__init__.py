@@ -1,1 +1,1 @@
-"""Decisions of the webhooks on a pod, a group or a report: injection, reviews, ways around the hand-over."""
+"""Decisions at the admission of a pod, a group or a report: injection, reviews, ways around the hand-over."""

@@ -19,24 +19,24 @@ WARN, REFUSE = "warn", "refuse"
 MODES: Final = (WARN, REFUSE)
 """What the webhook does about ways around."""
 
-_LISTED: Final = 5
+LISTED: Final = 5
 """Ways listed to a pod's author, to fit on a terminal."""
 _LONGEST_NAME: Final = 63
 
-_NODE_PATHS: Final = (
+NODE_PATHS: Final = (
     *("/dev", "/proc", "/sys/fs/cgroup"),
     *("/etc/cdi", "/run/cdi", "/run/nri", "/var/lib/kubelet", "/etc/kubernetes/manifests"),
     *("/run/containerd", "/run/k3s", "/run/crio", "/run/docker", "/run/docker.sock", "/run/cri-dockerd.sock"),
 )
-_HARMLESS: Final = tuple(f"/dev/{name}" for name in ("shm", "hugepages", "infiniband", "fuse", "net", "log", "null"))
-_ANNOTATIONS: Final = (
+HARMLESS: Final = tuple(f"/dev/{name}" for name in ("shm", "hugepages", "infiniband", "fuse", "net", "log", "null"))
+ANNOTATIONS: Final = (
     "cdi.k8s.io",  # containerd, CRI-O and NVIDIA's runtime; with a vendor in front, their NRI plugins
     *("devices.nri.io", "cdi-devices.nri.io", "mounts.nri.io"),  # the device injector of containerd/nri, old and new
     *("devices.noderesource.dev", "cdi-devices.noderesource.dev", "mounts.noderesource.dev"),
     *("io.kubernetes.cri-o.Devices", "devices.crio.io"),
 )
-_POWERS: Final = ("ALL", "CAP_SYS_ADMIN", "SYS_ADMIN")
-_CLASS: Final = "deviceclass.resource.kubernetes.io/"
+POWERS: Final = ("ALL", "CAP_SYS_ADMIN", "SYS_ADMIN")
+CLASS: Final = "deviceclass.resource.kubernetes.io/"
 """https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/"""
 
 
@@ -64,7 +64,7 @@ def refusal_or_warnings(found: list[str], mode: str) -> tuple[str, list[str]]:
     if not found:
         return "", []
     listed = (
-        found if len(found) <= _LISTED else [*found[: _LISTED - 1], f"and {len(found) - _LISTED + 1} more ways around"]
+        found if len(found) <= LISTED else [*found[: LISTED - 1], f"and {len(found) - LISTED + 1} more ways around"]
     )
     if mode == WARN:
         return "", listed
@@ -109,14 +109,14 @@ def _limits(pod: Draft, skip: Collection[str]) -> Iterator[str]:
         for name, quantity in sorted(container.limits.items()):
             vendors_own = name.partition("/")[0] in {vendor.domain for vendor in vendors.VENDORS}
             others = vendors_own and vendors.vendor_of(name) is None and name not in DIALECTS
-            if (others or name.startswith(_CLASS)) and str(quantity) != "0":
+            if (others or name.startswith(CLASS)) and str(quantity) != "0":
                 yield f"{where}: the limit {quoted(name)}"
 
 
 def _device_annotations(keys: Iterable[str]) -> Iterator[str]:
     for key in sorted(keys):
         domain = key.partition("/")[0]
-        if any(domain == name or domain.endswith(f".{name}") for name in _ANNOTATIONS):
+        if any(domain == name or domain.endswith(f".{name}") for name in ANNOTATIONS):
             yield f"metadata.annotations[{quoted(key)}]"
 
 
@@ -127,9 +127,9 @@ def _path(written: str | None) -> str:
 
 
 def _opens_node(path: str) -> bool:
-    if any(_within(path, harmless) for harmless in _HARMLESS):
+    if any(_within(path, harmless) for harmless in HARMLESS):
         return False
-    closed = [*_NODE_PATHS, *(path for vendor in vendors.VENDORS for path in vendor.node_paths)]
+    closed = [*NODE_PATHS, *(path for vendor in vendors.VENDORS for path in vendor.node_paths)]
     return any(_within(path, other) or _within(other, path) for other in closed)
 
 
@@ -146,7 +146,7 @@ _ANNOTATED: Final = "has the container runtime add devices or mounts"
 def ways() -> Iterator[Way]:
     """All that can be seen in a pod."""
     yield Way(_that(lambda container: container.privileged), _PRIVILEGED)
-    yield Way(_that(lambda container: not container.capabilities.isdisjoint(_POWERS)), _POWERFUL)
+    yield Way(_that(lambda container: not container.capabilities.isdisjoint(POWERS)), _POWERFUL)
     yield Way(lambda pod, _: ["spec.hostPID"] if pod.spec.host_pid else [], _HOST_PID)
     for vendor in vendors.VENDORS:
         if vendor.device_list:

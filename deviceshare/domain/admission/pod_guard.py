@@ -1,8 +1,8 @@
-"""The guard against forged pods: it strips deviceshare's labels and annotations from pods that no webhook validates.
+"""The guard against forged pods: it strips deviceshare's labels and annotations from pods that nobody validates.
 
 A pod's annotations say which group's devices it has, and repair rebuilds ledgers from that. They can be trusted because
-the webhooks let only deviceshare write them. In namespaces excluded from the webhooks any user may write anything; so
-the same setting strips deviceshare's names from their pods, wherever a pod is read.
+admission, by webhooks or policies, lets only deviceshare write them. In namespaces left out any user may write
+anything; so the same setting strips deviceshare's names from their pods, wherever a pod is read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,13 +18,15 @@ USUAL: Final = frozenset({"kube-system", contract.NAMESPACE})
 
 GUARDING: Final = "validate-pods.deviceshare.io"
 """The webhook that refuses others' writes of deviceshare's labels and annotations."""
+GUARDING_POLICY: Final = "deviceshare-pods"
+"""The policy that does."""
 
 
 class PodGuard:
     """Calling it with a pod returns the pod as far as it can be trusted."""
 
     def __init__(self, left_out: Iterable[str] = USUAL) -> None:
-        """`left_out`: the namespaces excluded from the webhooks."""
+        """`left_out`: the namespaces excluded from admission."""
         self.left_out = frozenset(left_out)
 
     def __call__(self, pod: Pod) -> Pod:
@@ -36,12 +38,12 @@ class PodGuard:
         return replace(pod, metadata=bare, left_out=pod.holder_name or meta.labels.get(contract.GROUP, ""))
 
 
-def left_out(webhook: Mapping[str, Any]) -> frozenset[str]:
-    """The namespaces that a webhook's selector excludes by name.
+def left_out(matched: Mapping[str, Any]) -> frozenset[str]:
+    """The namespaces that the selector of a webhook, of a policy's matchConstraints or of a binding excludes by name.
 
     https://kubernetes.io/docs/reference/labels-annotations-taints/#kubernetes-io-metadata-name
     """
-    selector = webhook.get("namespaceSelector") or {}
+    selector = matched.get("namespaceSelector") or {}
     wanted = ("kubernetes.io/metadata.name", "NotIn")
     return frozenset(
         name

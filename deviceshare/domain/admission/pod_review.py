@@ -1,6 +1,6 @@
 """Validation of pods that name a group or ask for a share: their creation, changed metadata, new ephemeral containers.
 
-The mutating webhook runs before, but may have been unavailable: pods that it has not injected are refused here.
+The mutating admission runs before, but may have been unavailable: pods that it has not injected are refused here.
 A refusal names the field and what to do; an empty one allows.
 """
 
@@ -17,9 +17,7 @@ from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
 
-_NOT_INJECTED = (
-    "deviceshare's mutating webhook did not inject {}, so containers could see other devices than theirs: retry"
-)
+_NOT_INJECTED = "deviceshare did not inject {}, so containers could see other devices than theirs: retry"
 _OWN_DEVICES = (
     "the group supplies the devices; leave the limit out, or leave the annotation out to get devices of the pod's own"
 )

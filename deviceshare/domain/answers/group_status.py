@@ -117,7 +117,7 @@ def _bound(group: Group, fleet: Fleet, pods: Collection[Pod]) -> Reason:
         return Reason(ReasonKind.NO_PODS, "no pod has asked for it yet", cure)
     wanted = vendors_of(group.spec.resources)
     if all(pod.lacking(wanted) for pod in pending):
-        text = "deviceshare's webhook did not inject its pods, so none can be bound"
+        text = "deviceshare did not inject its pods, so none can be bound"
         return Reason(ReasonKind.WAITING, text, "delete and recreate them")
     if all(pod.gates for pod in pending):
         return Reason(ReasonKind.GATED, f"none of its pods is to be scheduled yet: each {behind_gates(pending)}")

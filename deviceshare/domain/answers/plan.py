@@ -65,7 +65,7 @@ class PlacedPod(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Waits(Struct, frozen=True, rename="camel"):
-    """One pod of the plan that isn't placed, or that the webhook would refuse."""
+    """One pod of the plan that isn't placed, or that deviceshare would refuse."""
 
     pod: str
     group: str
@@ -123,7 +123,7 @@ class Planner:
     def _place(self, pod: Pod) -> None:
         group = self._groups.get(pod.group)
         if refusal := review_new_pod(pod, group, largest=self._fleet.largest):
-            reason = Reason(ReasonKind.REFUSED, f"the webhook would refuse it: {refusal}")
+            reason = Reason(ReasonKind.REFUSED, f"deviceshare would refuse it: {refusal}")
             self._refused.append(Waits(pod.metadata.key, pod.group, str(reason), reason))
             return
         there = self._present.get(pod.metadata.key)

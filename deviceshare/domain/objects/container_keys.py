@@ -24,7 +24,7 @@ DEVICE_INDEX: Final = "device-index"
 DEVICE_GIB: Final = "device-gib"
 """The memory of one of its devices in GiB, rounded down, as gpushare counts."""
 
-_LONGEST: Final = 40
+LONGEST: Final = 40
 """Characters of a container's name: an annotation has 63 behind its domain.
 
 https://kubernetes.io/docs/concepts/overview/working-with-objects/annotations/#syntax-and-character-set
@@ -34,7 +34,7 @@ https://kubernetes.io/docs/concepts/overview/working-with-objects/annotations/#s
 def container_annotation(kind: str, container: str) -> str:
     """The annotation of this kind for one container."""
     end = container
-    if len(container) > _LONGEST:
+    if len(container) > LONGEST:
         end = f"{container[:31]}.{hashlib.sha256(container.encode()).hexdigest()[:8]}"
     return f"{contract.PREFIX}{kind}.{end}"
 

@@ -199,9 +199,9 @@ class Pod(Struct, frozen=True, rename="camel"):
         return (*self.devices, *self.former)
 
     def lacking(self, wanted: Iterable[Vendor]) -> list[str]:
-        """What of the webhook's injection the pod lacks to get devices of these vendors, for texts.
+        """What of the injection the pod lacks to get devices of these vendors, for texts.
 
-        A pod that the webhook didn't handle lacks some, and must never be bound: devices of a pod without the label,
+        A pod that was admitted without it lacks some, and must never be bound: devices of a pod without the label,
         which no mirror shows, could be allocated twice, and an image may bake `all` into a variable. The variables of
         other vendors aren't asked for: a pod may be older than a vendor's row.
         """
@@ -224,7 +224,7 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def injected(self) -> bool:
-        """Whether the webhook has handled the pod, for whatever devices its group asks for."""
+        """Whether the pod was injected, for whatever devices its group asks for."""
         return not self.lacking(vendors.VENDORS)
 
     @property
@@ -254,7 +254,7 @@ class Pod(Struct, frozen=True, rename="camel"):
 def holder_uid_of(meta: ObjectMeta) -> str:
     """The UID of the holder whose devices a pod with this metadata got, or "".
 
-    Trusted only together with the label, since the webhook protects the annotations of labelled pods alone.
+    Trusted only together with the label, since admission protects the annotations of labelled pods alone.
     """
     return meta.annotations.get(contract.GROUP_UID, "") if contract.GROUP in meta.labels else ""
 

@@ -39,7 +39,7 @@ class ReasonKind(StrEnum):
     NODES_RULED_OUT = "NodesRuledOut"
     UNSCHEDULABLE = "Unschedulable"
     NOT_TRIED = "NotTried"
-    REFUSED = "RefusedByWebhook"
+    REFUSED = "Refused"
 
     # Of a group's condition Bound.
     CLAIMED = "Claimed"

@@ -50,7 +50,7 @@ def pods_of(kind: str, workload: Workload) -> list[Pod]:
 
 
 def admitted(pod: Pod, other_schedulers: Collection[str] = ()) -> Pod:
-    """A pod as the webhook injects it: with the label, our scheduler, and containers that read their devices.
+    """A pod as it is injected: with the label, our scheduler, and containers that read their devices.
 
     A pod with a share is taken from `other_schedulers`, too.
     """

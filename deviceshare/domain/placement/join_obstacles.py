@@ -150,7 +150,7 @@ def pod_obstacle(pod: Pod, group: Group | None) -> Reason | None:
 
 def not_injected(lacking: Iterable[str]) -> Reason:
     """Why a pod can't be bound that lacks these parts of the injection."""
-    text = f"deviceshare's webhook did not inject {listed(lacking)}, so its containers could see other devices"
+    text = f"deviceshare did not inject {listed(lacking)}, so its containers could see other devices"
     return Reason(ReasonKind.NOT_INJECTED, text, RECREATE_POD)
 
 
@@ -176,7 +176,7 @@ def left_out(pod: Pod) -> Reason:
     namespace = pod.metadata.namespace
     return Reason(
         ReasonKind.NAMESPACE_LEFT_OUT,
-        f"deviceshare's webhooks leave namespace {namespace} out, so none of its pods can"
+        f"deviceshare leaves namespace {namespace} out, so none of its pods can"
         f" {'have shares of devices' if '/' in pod.left_out else f'join group {pod.left_out}'}",
         "create it in another one, or take this one out of webhooks.excludedNamespaces in the chart's values"
         " (--excluded-namespaces)",

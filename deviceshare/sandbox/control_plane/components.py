@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.domain.contract import DEFAULT_SCHEDULER_NAME, IDENTITY, SCHEDULER_NAME
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.sandbox.host.network import HOST, SERVICES
@@ -49,6 +50,7 @@ class Components:
     def __init__(self, layout: Layout, plan: SandboxPlan, ports: Ports) -> None:
         self._layout = layout
         self._options = plan.options
+        self._admission = plan.admission
         self._binaries = plan.binaries
         self._ports = ports
         # A real node can't reach loopback; nothing beyond that node may reach the API server.
@@ -150,9 +152,11 @@ class Components:
         command += ["--roles", "controller,extender,webhook", "--identity", IDENTITY]
         command += ["--kubeconfig", str(self._layout.kubeconfig_of("deviceshare"))]
         command += ["--extender-bind", f"127.0.0.1:{self._ports.extender}"]
-        command += ["--webhook-bind", f"127.0.0.1:{self._ports.webhook}", "--probe-bind", probe]
-        command += ["--ui-bind", f"127.0.0.1:{self._ports.ui}"]
-        command += ["--tls-cert", str(pki / "webhook.crt"), "--tls-key", str(pki / "webhook.key")]
+        command += ["--ui-bind", f"127.0.0.1:{self._ports.ui}", "--probe-bind", probe]
+        command += ["--admission", self._admission]
+        if self._admission == WEBHOOKS:
+            command += ["--webhook-bind", f"127.0.0.1:{self._ports.webhook}"]
+            command += ["--tls-cert", str(pki / "webhook.crt"), "--tls-key", str(pki / "webhook.key")]
         return Component("deviceshare", command, f"http://{probe}/readyz")
 
     @property

@@ -1,7 +1,7 @@
 """Installation of deviceshare's manifests in the sandbox's cluster, by `kubectl apply`.
 
-The manifests are the ones that a cluster gets. Only the webhooks' address differs: no Service leads to a process on
-loopback.
+The manifests are the ones that a cluster gets, whose identities the sandbox's deviceshare and agents have. Only the
+webhooks' address differs: no Service leads to a process on loopback.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from deviceshare import assets
+from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.domain.contract import AGENT_IDENTITY, GROUP
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.sandbox.errors import SandboxError
@@ -31,22 +32,25 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 
 
 async def install(layout: Layout, plan: SandboxPlan, *, webhook_url: str) -> None:
-    """Applies CRDs, rights and webhooks, and returns when the CRDs can be used; raises SandboxError.
+    """Applies CRDs, rights, and webhooks or policies, and returns when the CRDs can be used; raises SandboxError.
 
-    A bare cluster gets none of them, one without deviceshare no webhooks. These are written to `config/webhooks.yaml`
-    unless it is bare, for a deviceshare that is started by hand.
+    A bare cluster gets none of them, one without deviceshare no webhooks or policies. These are written to
+    `Layout.admission` unless it is bare, for a deviceshare that is started by hand.
     """
     binaries, manifests = plan.binaries, assets.manifests()
-    webhooks, alice = layout.config / "webhooks.yaml", layout.config / "alice.yaml"
+    admission, alice = layout.admission(plan.admission), layout.config / "alice.yaml"
     alice.write_text(_ALICE)
     if plan.options.bare:
         await _kubectl(layout, binaries, "apply", f"--filename={alice}")
         return
-    authority = (layout.pki / "ca.crt").read_bytes()
-    documents = yaml.safe_load_all((manifests / "webhooks.yaml").read_text())
-    local = [local_webhooks(document, webhook_url, authority, binaries.minor) for document in documents]
-    webhooks.write_text(yaml.safe_dump_all(local, sort_keys=False))
-    files = [manifests / "crds", manifests / "rbac.yaml", alice, *([webhooks] if plan.options.deviceshare else [])]
+    text = (manifests / f"{plan.admission}.yaml").read_text()
+    if plan.admission == WEBHOOKS:
+        authority = (layout.pki / "ca.crt").read_bytes()
+        documents = yaml.safe_load_all(text)
+        local = [local_webhooks(document, webhook_url, authority, binaries.minor) for document in documents]
+        text = yaml.safe_dump_all(local, sort_keys=False)
+    admission.write_text(text)
+    files = [manifests / "crds", manifests / "rbac.yaml", alice, *([admission] if plan.options.deviceshare else [])]
     await _kubectl(layout, binaries, "apply", *(f"--filename={file}" for file in files))
     crds = [f"--filename={manifests / 'crds'}"]
     await _kubectl(layout, binaries, "wait", "--for=condition=Established", f"--timeout={_TIMEOUT:.0f}s", *crds)

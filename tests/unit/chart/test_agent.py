@@ -16,7 +16,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.sharing_labels import SharingLabels
-from tests.unit.chart.objects import VARIANTS, containers, named, variant, with_values
+from tests.unit.chart.objects import VARIANTS, containers, named, rendered, variant, with_values
 
 Json = dict[str, Any]
 
@@ -52,14 +52,12 @@ def settings(values: Json) -> AgentSettings:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_without_agents_nothing_of_theirs_is_installed(name: str) -> None:
     """Who doesn't ask for what runs as root on the nodes doesn't get any of it."""
-    values = with_values(variant(name), {"agent": {"enabled": False}})
+    objects = rendered(name, {"agent": {"enabled": False}})
 
-    assert not [each for each in helm.render(values) if "agent" in str(each["metadata"])]
+    assert not [each for each in objects if "agent" in str(each["metadata"])]
+    assert not [each for each in objects if "node-devices" in each["metadata"]["name"]]
     assert not [
-        webhook
-        for each in helm.render(values)
-        for webhook in each.get("webhooks", ())
-        if "node-devices" in webhook["name"]
+        webhook for each in objects for webhook in each.get("webhooks", ()) if "node-devices" in webhook["name"]
     ]
 
 
@@ -140,7 +138,7 @@ def test_an_agent_asks_the_nri_plugin_for_its_gpus_where_there_is_one() -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_an_agent_understands_its_arguments(name: str) -> None:
     """Whole; its node's name comes by a variable."""
-    chosen = settings(variant(name))
+    chosen = settings(with_values(variant(name), {"admission": "auto"}))
 
     assert (chosen.node_name, chosen.bind.port) == ("node-1", contract.AGENT_PORT)
 

@@ -18,7 +18,7 @@ from deviceshare.domain.objects.usage import Usage
 from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.run.settings import Settings
 from deviceshare.telemetry import Metrics
-from tests.unit.chart.objects import VARIANTS, containers, default_file, named, variant, with_values
+from tests.unit.chart.objects import VARIANTS, containers, default_file, named, rendered, variant, with_values
 
 Json = dict[str, Any]
 
@@ -51,7 +51,7 @@ def test_deviceshare_understands_its_arguments(name: str) -> None:
 def test_every_flag_is_one_of_deviceshares(name: str) -> None:
     """Also of those that name a file, which isn't here."""
     known = {flag for option in run.params for flag in option.opts}
-    arguments = containers(helm.render(variant(name)))["deviceshare"]["args"]
+    arguments = containers(rendered(name))["deviceshare"]["args"]
 
     assert {argument.split("=")[0] for argument in arguments[1:]} <= known
 
@@ -111,7 +111,7 @@ def test_cert_managers_certificate_is_the_one_that_is_mounted() -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_port_that_is_named_exists(name: str) -> None:
     """By probes, Services and the NetworkPolicy."""
-    objects = [each for each in helm.render(variant(name)) if "agent" not in each["metadata"]["name"]]
+    objects = [each for each in rendered(name) if "agent" not in each["metadata"]["name"]]
     ports = {port["name"] for each in containers(objects).values() for port in each["ports"]}
     probes = {
         each[probe]["httpGet"]["port"]
@@ -129,7 +129,7 @@ def test_every_port_that_is_named_exists(name: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_pod_satisfies_the_restricted_standard(name: str) -> None:
     """https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted, and a read-only root besides."""
-    spec = pod(variant(name))
+    spec = named(rendered(name), "Deployment")["spec"]["template"]["spec"]
 
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
     assert all(volume.keys() & {"configMap", "secret"} for volume in spec.get("volumes", ()))

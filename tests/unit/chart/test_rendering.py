@@ -10,22 +10,31 @@ from helm_python import HelmError
 
 from charts import helm
 from deviceshare import __version__
-from tests.unit.chart.objects import NOT_KUBERNETES, VARIANTS, VERSIONS, containers, named, variant
+from tests.unit.chart.objects import (
+    NOT_KUBERNETES,
+    VARIANTS,
+    VERSIONS,
+    able,
+    containers,
+    named,
+    pairs,
+    rendered,
+    variant,
+)
 
 Json = dict[str, Any]
 
-SCHEMAS = ("1.25.0", "1.29.0", "1.34.0", kubernetes_validate.latest_version())
+SCHEMAS = ("1.25.0", "1.29.0", "1.34.0", "1.36.0", kubernetes_validate.latest_version())
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_helm_finds_nothing_to_complain_about(name: str) -> None:
     """`helm lint --strict`, for the oldest and the newest cluster."""
-    assert helm.complaints(variant(name), "1.20.2") == []
-    assert helm.complaints(variant(name)) == []
+    for version in able(name, ("1.20.2", helm.CURRENT, "1.36.0")):
+        assert helm.complaints(variant(name), version) == []
 
 
-@pytest.mark.parametrize("version", SCHEMAS)
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(("name", "version"), pairs(SCHEMAS))
 def test_every_object_fits_the_schema_of_its_kubernetes(name: str, version: str) -> None:
     """Strictly: a field that this version doesn't know is refused, too."""
     for each in helm.render(variant(name), version):
@@ -48,8 +57,7 @@ def test_the_schemas_refuse_what_is_not_there() -> None:
         validate(json.dumps(deployment), "1.34.0")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(("name", "version"), pairs(VERSIONS))
 def test_no_two_objects_have_the_same_name(name: str, version: str) -> None:
     """Helm would install whichever came last."""
     keys = [(each["kind"], each["metadata"]["name"]) for each in helm.render(variant(name), version)]
@@ -60,7 +68,7 @@ def test_no_two_objects_have_the_same_name(name: str, version: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_nothing_is_put_into_another_namespace(name: str) -> None:
     """Rights in one namespace are enough to install all that isn't cluster-wide."""
-    namespaces = {each["metadata"].get("namespace") for each in helm.render(variant(name))}
+    namespaces = {each["metadata"].get("namespace") for each in rendered(name)}
 
     assert namespaces <= {helm.NAMESPACE, None}
 

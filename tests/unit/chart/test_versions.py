@@ -13,7 +13,7 @@ from deviceshare.sandbox.control_plane.components import asks_before_evicting, s
 from deviceshare.sandbox.control_plane.install import narrow
 from tests.unit.chart.objects import VERSIONS, Json, containers, named
 
-WITH_AGENTS = {"agent": {"enabled": True}}
+WITH_AGENTS = {"agent": {"enabled": True}, "admission": "webhooks"}
 BY_AN_AGENT = f"request.userInfo.username == '{contract.AGENT_IDENTITY}'"
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
@@ -137,7 +137,7 @@ def test_only_pods_of_groups_can_be_held_up(kind: str, version: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_systems_pods_and_our_own_are_left_alone(kind: str, version: str) -> None:
     """Or deviceshare would be needed to start deviceshare."""
-    values = {"webhooks": {"excludedNamespaces": ["kube-system", "monitoring"]}}
+    values = {"admission": "webhooks", "webhooks": {"excludedNamespaces": ["kube-system", "monitoring"]}}
     left_out = {
         "key": "kubernetes.io/metadata.name",
         "operator": "NotIn",

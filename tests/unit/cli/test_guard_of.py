@@ -1,4 +1,4 @@
-"""Commands believe the pods that deviceshare believes: what is left out stands in the webhooks' configuration."""
+"""Commands believe the pods that deviceshare believes: webhooks' configuration or policy say what is left out."""
 
 from typing import Any
 
@@ -8,8 +8,22 @@ from deviceshare.cli.snapshot import guard_of, mirrored
 from deviceshare.domain.admission.pod_guard import USUAL
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.kube.refusals import Unserved
 from deviceshare.loops.kinds import NODES, WebhookConfiguration
+from deviceshare.loops.policy_kinds import VALIDATING, AdmissionPolicy, AdmissionPolicySpec
 from deviceshare.loops.ports import ApiError, Forbidden, Kind, NotFound, Unavailable
+
+
+class OnlyPolicies:
+    """An API with the policies and without webhooks."""
+
+    async def get(self, kind: Kind[Any], *_: Any) -> AdmissionPolicy:
+        if kind is not VALIDATING.policies:
+            raise NotFound("no webhooks")
+        expression = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["gpu"]}
+        constraints = {"namespaceSelector": {"matchExpressions": [expression]}}
+        meta = ObjectMeta(annotations={"deviceshare.io/shared-node-labels": "cgpu=true,gpushare=true"})
+        return AdmissionPolicy(meta, AdmissionPolicySpec(match_constraints=constraints))
 
 
 class OneAnswer:
@@ -33,6 +47,23 @@ async def test_commands_go_by_the_webhooks_configuration() -> None:
     }
     api: Any = OneAnswer(WebhookConfiguration(webhooks=[{"name": "other"}, webhook]))
     assert (await guard_of(api)).left_out == {"gpu", "monitoring"}
+
+
+async def test_commands_go_by_the_policy_where_there_are_no_webhooks() -> None:
+    """It says the same."""
+    api: Any = OnlyPolicies()
+    assert (await guard_of(api)).left_out == {"gpu"}
+
+
+async def test_an_old_server_has_neither() -> None:
+    """It doesn't even know the kind."""
+
+    class Old:
+        async def get(self, kind: Kind[Any], *_: Any) -> None:
+            raise Unserved("404") if kind is VALIDATING.policies else NotFound("none")
+
+    api: Any = Old()
+    assert (await guard_of(api)).left_out == USUAL
 
 
 class Listing(OneAnswer):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from charts import helm
 from deviceshare.certificates import issuance
 from deviceshare.certificates.ca_bundles import encode
-from deviceshare.doctor import canary, definitions, nodes, plugin, replicas, rights, runtime, webhooks
+from deviceshare.doctor import canary, definitions, injection, nodes, plugin, replicas, rights, runtime, webhooks
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Finding, check, listed
 from deviceshare.doctor.kinds import Attributes, Crd, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import contract
@@ -234,21 +234,27 @@ CALL = 'POST …: 500 InternalError failed calling webhook "validate-pods.device
 )
 def test_why_webhooks_can_not_be_asked_decides_the_cure(said: str, cure: str) -> None:
     """The API server's words are the only witness."""
-    assert cure in only(webhooks.judge_injection(Unavailable(CALL + said), "default", RELEASE))
+    assert cure in only(injection.judge(Unavailable(CALL + said), "default", RELEASE))
 
 
 def test_a_pod_that_comes_back_as_it_was_sent_is_found() -> None:
     """The namespace is left out, or nobody is asked."""
     sent = msgspec.convert(canary.pod("p", "g"), Pod)
-    assert "is not injected" in only(webhooks.judge_injection(sent, "kube-system", RELEASE))
+    assert "is not injected" in only(injection.judge(sent, "kube-system", RELEASE))
 
 
 def test_who_else_refuses_the_dry_run_is_not_taken_for_us() -> None:
     """A quota, a policy, or RBAC: then the webhooks were not reached, and nothing is known."""
     ours = 'admission webhook "validate-pods.deviceshare.io" denied the request: …'
-    assert "the mutating webhook is not called" in only(webhooks.judge_injection(Forbidden(ours), "default", RELEASE))
-    for said in ('User "bob" cannot create resource "pods"', "exceeded quota: compute"):
-        assert "--namespace" in only(webhooks.judge_injection(Forbidden(said), "default", RELEASE), UNTESTED)
+    assert "the mutating webhook is not called" in only(injection.judge(Forbidden(ours), "default", RELEASE))
+    policy = "pods is forbidden: ValidatingAdmissionPolicy 'deviceshare-pods' with binding 'deviceshare-pods' denied …"
+    assert "should be injected" in only(injection.judge(Forbidden(policy), "default", RELEASE))
+    for said in (
+        'User "bob" cannot create resource "pods"',
+        "exceeded quota: compute",
+        "ValidatingAdmissionPolicy 'mine' …",
+    ):
+        assert "--namespace" in only(injection.judge(Forbidden(said), "default", RELEASE), UNTESTED)
 
 
 # Nodes

@@ -92,7 +92,7 @@ def test_a_pod_that_the_webhook_refuses_takes_nothing() -> None:
     greedy = replace(pod.spec.containers[0], resources=replace(pod.spec.containers[0].resources, limits={GPU: "1"}))
     pod = replace(pod, spec=replace(pod.spec, containers=[greedy]))
     plan = planned(a_fleet(a_node(), ledgers=(a_ledger(),)), [], pod)
-    assert plan.waiting[0].reason.startswith("the webhook would refuse it: spec.containers[0].resources.limits")
+    assert plan.waiting[0].reason.startswith("deviceshare would refuse it: spec.containers[0].resources.limits")
     assert plan.after.total[0].free == 4
 
 

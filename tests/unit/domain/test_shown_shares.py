@@ -245,7 +245,7 @@ def test_a_plan_of_a_group_and_a_share_puts_the_share_inside_the_group() -> None
 def test_a_plan_says_what_the_webhook_would_refuse(limits: dict[str, Any], text: str) -> None:
     """In its words."""
     [refused] = planned(a_shared_fleet(a_shared_ledger()), sharing(limits=limits)).waiting
-    assert text in refused.reason and refused.why.kind == "RefusedByWebhook"
+    assert text in refused.reason and refused.why.kind == "Refused"
 
 
 def test_a_pod_that_the_cluster_has_already_is_not_planned_again() -> None:

@@ -7,6 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from deviceshare.cli.main import main
+from deviceshare.sandbox import Options, SandboxError, start
+from deviceshare.sandbox.kubernetes.binaries import Binaries
+from deviceshare.sandbox.progress import Progress
 
 
 def test_status_of_no_sandbox_fails_and_says_how_to_start_one(tmp_path: Path) -> None:
@@ -73,3 +76,13 @@ def test_an_image_needs_a_sandbox_to_be_loaded_into(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["sandbox", "load", str(archive), "--dir", str(tmp_path / "none")])
     assert result.exit_code == 1
     assert "No sandbox has run" in result.output
+
+
+def test_policies_that_the_release_lacks_are_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With both ways out."""
+    old = Binaries("apiserver", "controller-manager", "scheduler", "kubectl", "etcd", "v1.35.1")
+    monkeypatch.setattr("deviceshare.sandbox.kubernetes.binaries.find", lambda *_, **__: old)
+    with pytest.raises(SandboxError, match=r"v1\.35\.1 has no policies that inject pods.*\n*.*KUBEBUILDER_ASSETS"):
+        start(Options(admission="policies"), tmp_path, Progress())

@@ -100,3 +100,22 @@ def test_every_listener_has_a_port_of_its_own() -> None:
     ports = choose_ports()
     numbers = [getattr(ports, field) for field in ports.__struct_fields__]
     assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "mode"),
+    [
+        ("v1.20.2", "auto", "webhooks"),
+        ("v1.35.9", "auto", "webhooks"),
+        ("v1.36.3", "auto", "policies"),
+        ("v1.36.3", "webhooks", "webhooks"),
+        ("v1.36.3", "policies", "policies"),
+    ],
+)
+def test_deviceshare_serves_webhooks_only_where_no_policies_admit_pods(
+    tmp_path: Path, version: str, wanted: str, mode: str
+) -> None:
+    """As the chart chooses, by the release."""
+    command = components(tmp_path, version, admission=wanted).deviceshare.command
+    assert command[command.index("--admission") + 1] == mode
+    assert ("--webhook-bind" in command, "--tls-cert" in command) == (mode == "webhooks", mode == "webhooks")

@@ -1,0 +1,152 @@
+"""What the admission policies take from deviceshare's tables: variables of CEL, as files that their templates include.
+
+A policy can't call Python, so vendors, dialects and the variables of containers are written out for it as literals.
+https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/#variable-composition
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import yaml
+
+from deviceshare.domain import contract, vendors
+from deviceshare.domain.admission import bypasses
+from deviceshare.domain.admission.concern import STRATEGIES
+from deviceshare.domain.admission.injection import CUDA_ORDER, JAX_GROWS
+from deviceshare.domain.admission.share_injection import GROWTH, ShareOf
+from deviceshare.domain.admission.variables import Reference, Setting
+from deviceshare.domain.objects import container_keys, groups, shares
+from deviceshare.domain.objects.shares import DIALECTS, ShareRequest
+
+Variables = Mapping[str, Any]
+
+_HEAD: Final = "# Generated from deviceshare's tables: python -m charts.generate\n"
+_CONTAINER: Final = "CONTAINER"
+
+
+def tables() -> Iterator[tuple[str, str]]:
+    """The generated files, by name, each a list of variables of a policy."""
+    yield "devices.yaml", _file(_devices())
+    yield "shares.yaml", _file(_shares())
+    yield "injection.yaml", _file(_injection())
+    yield "ways.yaml", _file(_ways())
+
+
+def _file(variables: Variables) -> str:
+    listed = [{"name": name, "expression": _literal(value)} for name, value in variables.items()]
+    return _HEAD + yaml.safe_dump(listed, sort_keys=False, width=10_000, allow_unicode=True)
+
+
+def _devices() -> Variables:
+    """Which resources are devices, and which vendor's."""
+    exact = [each.resource for each in vendors.VENDORS if not each.resource.endswith(vendors.ANY)]
+    begin = [each.resource.removesuffix(vendors.ANY) for each in vendors.VENDORS if each.resource.endswith(vendors.ANY)]
+    return {
+        "deviceResources": exact,
+        "deviceResourcePrefixes": begin,
+        "pluginPrefixes": sorted({*begin, *(prefix for each in vendors.VENDORS for prefix in each.plugin_prefixes)}),
+        "vendorDomains": [each.domain for each in vendors.VENDORS],
+        "vendorVariables": {each.name: each.env for each in vendors.VENDORS},
+        "vendorNames": [each.name for each in vendors.VENDORS],
+        "vendorResources": {each.resource.removesuffix(vendors.ANY): each.env for each in vendors.VENDORS},
+        "knownResources": ", ".join(vendors.known_resources()[:-1]) + f" and {vendors.known_resources()[-1]}",
+        "cdiDomains": [each.cdi_annotation.partition("/")[0] for each in vendors.VENDORS if each.cdi_annotation],
+        "largestCount": groups.MAX_COUNT,
+    }
+
+
+def _shares() -> Variables:
+    """By which limits containers ask for shares."""
+    serving = {
+        name: [each.name for each in vendors.VENDORS if each.resource in row.devices] for name, row in DIALECTS.items()
+    }
+    return {
+        "shareResources": sorted(DIALECTS),
+        "shareSystems": {name: DIALECTS[name].system for name in sorted(DIALECTS)},
+        "shareGib": {name: DIALECTS[name].mib // shares.MIB_PER_GIB for name in sorted(DIALECTS)},
+        "shareVendors": {name: serving[name] for name in sorted(DIALECTS)},
+        "mostShares": shares.MAX_DEVICES,
+        "mostGib": shares.MAX_GIB,
+        "strategies": list(STRATEGIES),
+        "usersAnnotations": sorted(contract.USERS),
+        "longestContainerName": container_keys.LONGEST,
+    }
+
+
+def _injection() -> Variables:
+    """The variables of an injected container."""
+    return {
+        "vendorReferences": [
+            {"vendor": each.name, "name": each.env, "path": each.field_path} for each in vendors.VENDORS
+        ],
+        "deviceOrder": _setting(CUDA_ORDER),
+        "jaxGrows": _setting(JAX_GROWS),
+        "growth": _setting(GROWTH),
+        "shareReferences": {resource: list(_references(resource)) for resource in sorted(DIALECTS)},
+    }
+
+
+def _setting(setting: Setting) -> Mapping[str, str]:
+    return {"name": setting.name, "value": setting.value}
+
+
+def _references(resource: str) -> Iterator[Mapping[str, str]]:
+    """What refers to the share of a container that asks by this resource; `path` lacks the container's name."""
+    plain, with_env_from = (
+        list(ShareOf(_CONTAINER, resource, ShareRequest((), (resource,)), has).references(framework_limits=True))
+        for has in (False, True)
+    )
+    always = set(ShareOf(_CONTAINER, resource, ShareRequest((), (resource,)), False).references(framework_limits=False))
+    by_variable = {each.env: each.name for each in vendors.VENDORS}
+    for each, other in zip(plain, with_env_from, strict=True):
+        yield {
+            "name": each.name,
+            "path": _without_container(each),
+            "vendor": by_variable.get(each.name, ""),
+            "owned": _flag(each.owned),
+            "givesWayTo": ",".join(each.gives_way_to),
+            "ofFrameworks": _flag(each not in always),
+            "notBesideEnvFrom": _flag(other.withheld),
+        }
+
+
+def _without_container(reference: Reference) -> str:
+    return reference.path.removesuffix(f"{_CONTAINER}']")
+
+
+def _flag(holds: bool) -> str:
+    # Maps in CEL have values of one type.
+    return "yes" if holds else ""
+
+
+def _ways() -> Variables:
+    """The ways around the hand-over, as bypasses.py has them."""
+    effects = [way.does for way in bypasses.ways()]
+    lists = [each.device_list for each in vendors.VENDORS if each.device_list]
+    names = ["privileged", "powerful", "hostPid", *lists, "annotated", "hostPaths", "claims", "limits"]
+    # What a variable gives is replaced in pods that get devices from deviceshare, and advised against in others.
+    return {
+        "bypasses": names,
+        "effects": {**dict(zip(names, effects, strict=True)), "environment": effects[names.index("annotated")]},
+        "deviceLists": lists,
+        "powers": list(bypasses.POWERS),
+        "nodePaths": [*bypasses.NODE_PATHS, *(path for each in vendors.VENDORS for path in each.node_paths)],
+        "harmlessPaths": list(bypasses.HARMLESS),
+        "deviceAnnotations": list(bypasses.ANNOTATIONS),
+        "deviceClass": bypasses.CLASS,
+        "mostWaysListed": bypasses.LISTED,
+    }
+
+
+def _literal(value: Any) -> str:
+    """A value as CEL writes it: JSON is CEL, but for what isn't of one type."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)}: {_literal(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _lines([_literal(each) for each in value])
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _lines(items: Iterable[str]) -> str:
+    return "[" + ", ".join(items) + "]"

@@ -1,0 +1,188 @@
+"""Sameness: what the domain decides of an object, the admission policies decide too, in the same words.
+
+Warnings aren't compared: a policy that mutates has none.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from deviceshare.domain import contract
+from deviceshare.domain.admission.bypasses import REFUSE, bypasses, new_bypasses, refusal_or_warnings
+from deviceshare.domain.admission.drafts import Draft
+from deviceshare.domain.admission.group_review import review_changed_group, review_new_group
+from deviceshare.domain.admission.injection import DEFAULTS, inject, inject_ephemeral
+from deviceshare.domain.admission.injection_settings import InjectionSettings
+from deviceshare.domain.admission.node_devices_review import review_report
+from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.object_decoder import decoder_of
+from deviceshare.domain.objects.pods import Pod
+from tests.unit.domain.jsonpatch import applied
+from tests.unit.policies.evaluation import Policy, a_request, policies
+from tests.unit.policies.stored_form import Refused, stored_form
+
+Json = dict[str, Any]
+SHORTER = "choose a shorter name"
+"""What only policies refuse: names that end in a digest in annotations."""
+
+_pods = decoder_of(Pod)
+
+
+def chart_values(settings: InjectionSettings) -> Json:
+    """The chart's values that stand for the settings."""
+    answering = {"enabled": True, "pods": {"url": settings.agent_url}}
+    return {
+        "handover": {"runtimeClassName": settings.runtime_class},
+        "shares": {
+            "dialects": sorted(settings.dialects),
+            "replacedSchedulers": sorted(settings.replaced_schedulers),
+            "frameworkLimits": settings.framework_limits,
+        },
+        "groups": {"memory": settings.group_memory},
+        "agent": answering if settings.agent_url else {"enabled": True, "pods": {"enabled": False}},
+        "webhooks": {"bypasses": REFUSE},
+    }
+
+
+def injected_the_same(pod: Json, settings: InjectionSettings = DEFAULTS) -> str:
+    """Asserts that a new pod is injected or refused alike; returns the refusal."""
+    try:
+        pod = stored_form(pod)
+    except Refused as refused:
+        return str(refused)
+    injection = inject(_draft(pod), None, settings=settings)
+    wanted = applied(pod, injection.patch)
+    refusal = injection.refusal or review_new_pod(_pod(wanted), None, dialects=settings.dialects)
+
+    ours = policies(**chart_values(settings))
+    result = ours["deviceshare-mutate-pods"].patched(a_request(new=pod))
+    said = ours["deviceshare-pods"].refusal(a_request(new=result))
+
+    if SHORTER in said:
+        assert _long_names(pod)
+        return said
+    assert said == refusal
+    assert said or result == wanted
+    around = refusal_or_warnings(bypasses(_draft(result)) if _is_ours(result) else [], REFUSE)[0]
+    assert said or ours["deviceshare-bypasses"].refusal(a_request(new=result)) == around
+    again = ours["deviceshare-mutate-pods"].patched(a_request(new=result))
+    assert again == result  # invoked again, when another has changed the pod
+    return said
+
+
+def reviewed_the_same(pod: Json) -> None:
+    """Asserts that a pod as it is to be stored is admitted or refused alike, whoever injected it."""
+    try:
+        pod = stored_form(pod)
+    except Refused:
+        return
+    said = _of("deviceshare-pods").refusal(a_request(new=pod))
+    assert said == review_new_pod(_pod(pod), None) or SHORTER in said
+
+
+def changed_the_same(before: Json, after: Json) -> str:
+    """Asserts that changed metadata are judged alike, of a user and of deviceshare."""
+    before, after = stored_form(before), stored_form(after)
+    policy, refused = _of("deviceshare-pods"), ""
+    for user in (contract.IDENTITY, "alice"):
+        ours = user == contract.IDENTITY
+        refused = review_changed_pod(_pod(before), _pod(after), by_deviceshare=ours)
+        said = policy.refusal(a_request("UPDATE", old=before, new=after, user=user))
+        assert (said, user) == (refused, user)
+        around: list[str] = []
+        if not ours and (_is_ours(before) or _is_ours(after)):
+            around = new_bypasses(_annotations(before), _annotations(after))
+        said = _of("deviceshare-bypasses").refusal(a_request("UPDATE", old=before, new=after, user=user))
+        assert said == refusal_or_warnings(around, REFUSE)[0]
+    return refused
+
+
+def debugged_the_same(before: Json, after: Json) -> None:
+    """Asserts that new ephemeral containers are injected and judged alike."""
+    before, after = stored_form(before), stored_form(after)
+    existing = {each["name"] for each in before["spec"].get("ephemeralContainers", [])}
+    request = partial(a_request, "UPDATE", "ephemeralcontainers", old=before)
+
+    wanted = applied(after, inject_ephemeral(_draft(after), existing).patch)
+    assert _of("deviceshare-mutate-pods").patched(request(new=after)) == wanted
+    for pod in (after, wanted):
+        said = _of("deviceshare-pods").refusal(request(new=pod))
+        assert said == review_ephemeral_containers(_draft(pod), existing, None)
+        known = bypasses(_draft(before), existing)
+        around = [way for way in bypasses(_draft(pod), existing) if way not in known and _is_ours(pod)]
+        way = _of("deviceshare-bypasses").refusal(request(new=pod))
+        assert way == refusal_or_warnings(around, REFUSE)[0]
+
+
+def bypassing_the_same(pod: Json) -> None:
+    """Asserts that the ways around in a pod are seen alike. The pod joins a group for that."""
+    try:
+        pod = stored_form(pod)
+    except Refused:
+        return
+    pod["metadata"].setdefault("annotations", {})[contract.GROUP] = "team"
+    wanted = bypasses(_draft(pod))
+
+    refusing, warning = _of("deviceshare-bypasses"), policies()["deviceshare-bypasses"]
+    assert refusing.refusal(a_request(new=pod)) == refusal_or_warnings(wanted, REFUSE)[0]
+    assert warning.refusals(a_request(new=pod)) == refusal_or_warnings(wanted, "warn")[1]
+    assert (refusing.actions, warning.actions) == (["Deny"], ["Warn"])
+
+
+def grouped_the_same(old: Group | None, new: Group) -> None:
+    """Asserts that a group that is created or changed is judged alike, as far as the CRD's schema admits it."""
+    if len(new.name) > 63 or not all(1 <= count <= 1024 for count in new.spec.resources.values()):
+        return
+    policy, form = _of("deviceshare-groups"), _json(new)
+    if old is None:
+        assert policy.refusal(a_request(new=form)) == review_new_group(new)
+    else:
+        said = policy.refusal(a_request("UPDATE", old=_json(old), new=form))
+        assert said == review_changed_group(old, new)
+
+
+def reported_the_same(old: Mapping[str, Any], new: Mapping[str, Any], node: str) -> None:
+    """Asserts that a write of an agent is judged alike."""
+    extra = {"authentication.kubernetes.io/node-name": [node]} if node else {}
+    request = a_request("UPDATE", "status", old=_plain(old), new=_plain(new), user=contract.AGENT_IDENTITY, extra=extra)
+    assert _of("deviceshare-node-devices").refusal(request) == review_report(_plain(old), _plain(new), node)
+
+
+def _of(name: str) -> Policy:
+    return policies(**chart_values(DEFAULTS))[name]
+
+
+def _draft(pod: Json) -> Draft:
+    return msgspec.convert(pod, Draft)
+
+
+def _pod(pod: Json) -> Pod:
+    return _pods.decode(msgspec.json.encode(pod))
+
+
+def _json(group: Group) -> Json:
+    form: Json = msgspec.to_builtins(group)
+    return form
+
+
+def _plain(whole: Mapping[str, Any]) -> Json:
+    return {key: value for key, value in whole.items() if value is not None}
+
+
+def _is_ours(pod: Json) -> bool:
+    """The webhook isn't asked about the others."""
+    return any(contract.GROUP in pod["metadata"].get(field, {}) for field in ("labels", "annotations"))
+
+
+def _annotations(pod: Json) -> Json:
+    found: Json = pod["metadata"].get("annotations", {})
+    return found
+
+
+def _long_names(pod: Json) -> bool:
+    spec = pod["spec"]
+    lists = (spec.get("containers", []), spec.get("initContainers", []))
+    return any(len(each["name"]) > 40 for containers in lists for each in containers)

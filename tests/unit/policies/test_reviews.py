@@ -1,0 +1,126 @@
+"""Reviews by policy of what happens to pods and groups later, beside the domain's."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from deviceshare.domain.admission.group_review import review_deleted_group
+from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus
+from deviceshare.domain.objects.pods import Pod
+from tests.unit.policies import sameness
+from tests.unit.policies.evaluation import a_request, policies
+from tests.unit.policies.stored_form import stored_form
+
+Json = dict[str, Any]
+SHARE = {"limits": {"deviceshare.io/gpu-mem": "3"}}
+
+
+def a_pod(group: str = "team", **container: Any) -> Json:
+    """A pod as it is stored."""
+    annotations = {"deviceshare.io/group": group} if group else {}
+    pod = {"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "main", **container}]}}
+    request = a_request(new=stored_form(pod))
+    return policies()["deviceshare-mutate-pods"].patched(request)
+
+
+PLAIN: Json = {"metadata": {}, "spec": {"containers": [{"name": "main"}]}}
+CHANGES: list[Json] = [
+    {"annotations": {"note": "mine"}},
+    {"annotations": {"deviceshare.io/group": "other"}},
+    {"annotations": {"deviceshare.io/group-uid": "1"}},
+    {"annotations": {"deviceshare.io/strategy": "spread"}},
+    {"annotations": {"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=all"}},
+    {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all", "devices.nri.io": "x"}},
+    {"annotations": {"deviceshare.io/woken-at": "1", "deviceshare.io/shares": "[]"}},
+    {"labels": {"deviceshare.io/group": "other"}},
+    {"labels": {"app": "a"}},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("pod", [a_pod(), a_pod("", resources=SHARE), PLAIN], ids=["group", "share", "plain"])
+def test_changed_metadata_are_judged_as_by_the_webhook(pod: Json, change: Json) -> None:
+    """What is added, altered and removed, by users and by deviceshare."""
+    altered, removed = copy.deepcopy(pod), copy.deepcopy(pod)
+    for field, names in change.items():
+        altered["metadata"].setdefault(field, {}).update(names)
+        for name in names:
+            removed["metadata"].get(field, {}).pop(name, None)
+
+    sameness.changed_the_same(pod, altered)
+    sameness.changed_the_same(altered, removed)
+    sameness.changed_the_same(altered, altered)
+
+
+@pytest.mark.parametrize("pod", [a_pod(), a_pod("", resources=SHARE), PLAIN], ids=["group", "share", "plain"])
+@pytest.mark.parametrize(
+    "debug",
+    [
+        {},
+        {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]},
+        {"securityContext": {"privileged": True}},
+        {"volumeMounts": [{"mountPath": "/run/nvidia-container-devices/0"}]},
+    ],
+    ids=str,
+)
+def test_new_ephemeral_containers_are_injected_and_judged_as_by_the_webhook(pod: Json, debug: Json) -> None:
+    """The first, and one beside another that is there."""
+    first, second = copy.deepcopy(pod), copy.deepcopy(pod)
+    first["spec"]["ephemeralContainers"] = [{"name": "one", **debug}]
+    second["spec"]["ephemeralContainers"] = [{"name": "one", **debug}, {"name": "two", **debug}]
+    privileged = copy.deepcopy(pod)
+    privileged["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    later = copy.deepcopy(privileged)
+    later["spec"]["ephemeralContainers"] = [{"name": "one", **debug}]
+
+    sameness.debugged_the_same(pod, first)
+    sameness.debugged_the_same(first, second)
+    sameness.debugged_the_same(privileged, later)
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"huawei.com/Ascend910": 1, "huawei.com/Ascend310": 1, "huawei.com/Ascend310P": 1},
+        {"nvidia.com/gpu": 1, "huawei.com/Ascend910": 1},
+        {"huawei.com/Ascend": 1},
+        {"huawei.com/Ascend/x": 1, "huawei.com/Ascend-": 1},
+        {"nvidia.com/gpus": 1, "x" * 100: 1, "a b/c": 1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("selector", [{}, {"zone": "a"}, {"a b": "c", "x/y/z": "", "x.y/z": "d"}], ids=str)
+def test_groups_that_the_schema_admits_are_judged_as_by_the_webhook(
+    resources: dict[str, int], selector: dict[str, str]
+) -> None:
+    """New, changed, and changed while bound."""
+    old = Group(ObjectMeta(name="team"), GroupSpec({"nvidia.com/gpu": 1}))
+    bound = Group(ObjectMeta(name="team"), old.spec, GroupStatus(node_name="node-1"))
+    new = Group(ObjectMeta(name="team"), GroupSpec(resources, "spread", selector))
+
+    sameness.grouped_the_same(None, new)
+    sameness.grouped_the_same(old, new)
+    sameness.grouped_the_same(bound, new)
+    sameness.grouped_the_same(bound, bound)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 10, 11, 25])
+def test_a_group_that_pods_use_is_not_deleted(number: int) -> None:
+    """The webhook knows them from the pods, the policy from the status, in which deviceshare lists the same."""
+    names = [f"pod-{each:02}" for each in range(number)]
+    team = {"deviceshare.io/group": "team"}
+    users = [
+        Pod(ObjectMeta(name=name, namespace="a", labels=team, annotations=team), PodSpec("n"), PodStatus("Running"))
+        for name in names
+    ]
+    group: Json = {"metadata": {"name": "team"}, "spec": {"resources": {"nvidia.com/gpu": 1}}}
+    if number:
+        group["status"] = {"allocatedPods": [f"a/{name}" for name in reversed(names)]}
+
+    said = policies()["deviceshare-groups"].refusal(a_request("DELETE", old=group))
+
+    assert said == review_deleted_group(Group(ObjectMeta(name="team")), users)
+    assert bool(said) == bool(number)
