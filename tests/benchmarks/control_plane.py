@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from deviceshare.domain.admission.modes import WEBHOOKS
+from deviceshare import assets
+from deviceshare.domain.admission import modes
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, connect, within
 from deviceshare.sandbox.control_plane import identities
@@ -41,7 +42,7 @@ class ControlPlane:
         self.kubeconfig = layout.kubeconfig
         self.ports = choose_ports()
         self.parts = Components(layout, plan, self.ports)
-        """The schedulers and deviceshare, set up as in any sandbox."""
+        """The schedulers and deviceshare, set up as in any sandbox, with webhooks."""
         self._layout = layout
         self._plan = plan
         self._prober = prober
@@ -50,6 +51,14 @@ class ControlPlane:
     @property
     def webhook_url(self) -> str:
         return f"https://127.0.0.1:{self.ports.webhook}"
+
+    def parts_with(self, admission: str) -> Components:
+        """The same, where pods are admitted in this way."""
+        return Components(self._layout, self._plan_with(admission), self.ports)
+
+    def _plan_with(self, admission: str) -> SandboxPlan:
+        options = msgspec.structs.replace(self._plan.options, admission=admission)
+        return msgspec.structs.replace(self._plan, options=options)
 
     def scheduler_asking(self, extender: Mapping[str, Any]) -> Component:
         """deviceshare's kube-scheduler with another extender instead of deviceshare's; it takes the same ports."""
@@ -75,10 +84,13 @@ class ControlPlane:
                 self._children.remove(child)
 
     @contextlib.asynccontextmanager
-    async def webhooks(self, connection: Connection) -> AsyncIterator[None]:
-        """Registers deviceshare's webhooks for the length of the block. The API server may learn of it a bit later."""
-        documents = list(yaml.safe_load_all((self._layout.config / "webhooks.yaml").read_text()))
-        paths = [f"/apis/{each['apiVersion']}/{each['kind'].lower()}s" for each in documents]
+    async def admission(self, connection: Connection, mode: str) -> AsyncIterator[None]:
+        """Registers deviceshare's webhooks, or policies, for the length of the block.
+
+        The API server may learn of it a bit later.
+        """
+        documents = list(yaml.safe_load_all(self._layout.admission(mode).read_text()))
+        paths = [f"/apis/{each['apiVersion']}/{_plural(each['kind'])}" for each in documents]
         for document, path in zip(documents, paths, strict=True):
             await send(connection, "POST", path, msgspec.json.encode(document))
         try:
@@ -86,6 +98,15 @@ class ControlPlane:
         finally:
             for document, path in zip(documents, paths, strict=True):
                 await send(connection, "DELETE", f"{path}/{document['metadata']['name']}")
+
+    @property
+    def serves_policies(self) -> bool:
+        """Whether pods can be admitted by policies here."""
+        return modes.serves_policies(self._plan.binaries.minor)
+
+    def write_policies(self) -> None:
+        """Puts the policies beside the webhooks that are installed: `admission` reads either."""
+        self._layout.admission(modes.POLICIES).write_text((assets.manifests() / "policies.yaml").read_text())
 
     def cpu_seconds(self) -> dict[str, float]:
         """Processor time so far of each process that runs, and of this one as `client`."""
@@ -100,7 +121,7 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
     with tempfile.TemporaryDirectory(prefix="deviceshare-benchmark-") as directory:
         layout = Layout(Path(directory))
         plan = SandboxPlan(
-            Options(nodes=nodes, devices=devices, deviceshare=False, durable=True, admission=WEBHOOKS),
+            Options(nodes=nodes, devices=devices, deviceshare=False, durable=True, admission=modes.WEBHOOKS),
             binaries.find(Progress()),
         )
         with _locked(layout, plan):
@@ -117,6 +138,7 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
                 connect(str(layout.kubeconfig)) as connection,
             ):
                 await install(layout, plan, webhook_url=plane.webhook_url)
+                plane.write_policies()
                 await create_nodes(Api(connection), plan.options, plan.binaries.version)
                 yield plane, connection
 
@@ -132,6 +154,12 @@ def _locked(layout: Layout, plan: SandboxPlan) -> Iterator[None]:
     with layout.lock():
         layout.prepare(plan)
         yield
+
+
+def _plural(kind: str) -> str:
+    """The kind in a URL."""
+    name = kind.lower()
+    return f"{name.removesuffix('y')}ies" if name.endswith("y") else f"{name}s"
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -3,7 +3,8 @@
     python -m tests.benchmarks.scheduling [--nodes 100] [--pods 500] [--rounds 3] [--only NAME]... [--json]
 
 deviceshare has two rows: pods of groups that have their nodes, and pods with shares of 1 GiB, which fit best where
-others are, so that they fill one node after the other.
+others are, so that they fill one node after the other. Where the API server serves MutatingAdmissionPolicy v1, each has
+another row in which policies admit the pods, in place of webhooks.
 
 All are measured in one run, in alternating rounds on one API server with the same nodes, because figures of
 different runs, let alone machines, can't be compared; read the ratios. Within a round the processes are new, a first
@@ -26,6 +27,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from deviceshare.domain import contract
+from deviceshare.domain.admission import modes
 from deviceshare.domain.objects.shares import GPU_MEM, MIB_PER_GIB
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection
@@ -52,11 +54,20 @@ class Round(Struct):
 class Contender:
     """What is measured: the processes that run, and the pods they are given."""
 
-    name: str
+    kind = ""
     scheduler = contract.SCHEDULER_NAME
     grouped = False
     gib = 0
     """The share that each pod asks for."""
+
+    @property
+    def name(self) -> str:
+        """Of its row."""
+        return self.kind
+
+    def possible(self, _: ControlPlane) -> bool:
+        """Whether the control plane can run it."""
+        return True
 
     def components(self, plane: ControlPlane) -> list[Component]:
         raise NotImplementedError
@@ -82,7 +93,7 @@ class Contender:
 
 
 class Alone(Contender):
-    name = "kube-scheduler alone"
+    kind = "kube-scheduler alone"
     scheduler = contract.DEFAULT_SCHEDULER_NAME
 
     def components(self, plane: ControlPlane) -> list[Component]:
@@ -90,7 +101,7 @@ class Alone(Contender):
 
 
 class Agreeable(Contender):
-    name = "extender that says yes"
+    kind = "extender that says yes"
 
     def components(self, plane: ControlPlane) -> list[Component]:
         url = f"http://127.0.0.1:{plane.ports.extender}"
@@ -102,17 +113,28 @@ class Agreeable(Contender):
 
 
 class Deviceshare(Contender):
-    """With its webhooks."""
+    """With its webhooks, or its policies."""
+
+    def __init__(self, admission: str = modes.WEBHOOKS) -> None:
+        self.admission = admission
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.admission == modes.WEBHOOKS else f"{self.kind}, {self.admission}"
 
     def components(self, plane: ControlPlane) -> list[Component]:
-        return [plane.parts.deviceshare, plane.parts.deviceshare_scheduler]
+        parts = plane.parts_with(self.admission)
+        return [parts.deviceshare, parts.deviceshare_scheduler]
+
+    def possible(self, plane: ControlPlane) -> bool:
+        return self.admission == modes.WEBHOOKS or plane.serves_policies
 
     @contextlib.asynccontextmanager
     async def running(self, plane: ControlPlane, connection: Connection) -> AsyncIterator[None]:
         probe = self.pods("probe", 1)[0]
         async with plane.beside(self.components(plane)):
             await load.await_ledgers(Api(connection), plane.nodes)
-            async with plane.webhooks(connection):
+            async with plane.admission(connection, self.admission):
                 await _until(connection, probe, mutated=True)
                 await self.prepare(Api(connection))
                 yield
@@ -123,7 +145,7 @@ class Deviceshare(Contender):
 
 
 class Grouped(Deviceshare):
-    name = "deviceshare"
+    kind = "deviceshare"
     grouped = True
 
     async def prepare(self, api: Api) -> None:
@@ -131,21 +153,26 @@ class Grouped(Deviceshare):
 
 
 class Shares(Deviceshare):
-    name = "deviceshare, shares"
+    kind = "deviceshare, shares"
     gib = 1
 
 
-CONTENDERS = (Alone(), Agreeable(), Grouped(), Shares())
+CONTENDERS = (
+    Alone(),
+    Agreeable(),
+    *(contender(admission) for contender in (Grouped, Shares) for admission in modes.MODES),
+)
 
 
 async def measure(
     nodes: int, pods: int, rounds: int, contenders: Sequence[Contender], progress: Progress
 ) -> dict[str, list[Round]]:
     """All rounds of all contenders, by name."""
-    results: dict[str, list[Round]] = {contender.name: [] for contender in contenders}
     async with control_plane(nodes, DEVICES) as (plane, connection):
+        possible = [contender for contender in contenders if contender.possible(plane)]
+        results: dict[str, list[Round]] = {contender.name: [] for contender in possible}
         for number in range(1, rounds + 1):
-            for contender in contenders:
+            for contender in possible:
                 bar = progress.add_task(f"round {number}: {contender.name}", total=pods)
                 async with contender.running(plane, connection):
                     await load.create_and_await(connection, contender.pods("warm", GROUPS))
@@ -161,7 +188,7 @@ async def measure(
 
 
 async def _until(connection: Connection, probe: bytes, *, mutated: bool) -> None:
-    """The API server reads the registered webhooks anew a moment after they change."""
+    """The API server reads the registered webhooks and policies anew a moment after they change."""
     async with asyncio.timeout(_WEBHOOK_SECONDS):
         while await load.mutated(connection, probe) is not mutated:  # noqa: ASYNC110 nobody tells us
             await asyncio.sleep(0.1)

@@ -14,6 +14,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from msgspec.structs import replace
 
 from deviceshare.certificates import issuance
+from deviceshare.domain.admission import modes
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.kube.connection import Connection
 from deviceshare.loops.ports import ApiError
@@ -98,7 +99,11 @@ async def test_a_scheduler_with_a_certificate_is_served_and_a_stranger_is_not(tm
                 "keyFile": str(files.client[1]),
             },
         }
-        async with plane.beside([extender, plane.scheduler_asking(stanza)]), plane.webhooks(admin), asyncio.timeout(90):
+        async with (
+            plane.beside([extender, plane.scheduler_asking(stanza)]),
+            plane.admission(admin, modes.WEBHOOKS),
+            asyncio.timeout(90),
+        ):
             await webhooks_work(admin)
             await send(admin, "POST", "/apis/deviceshare.io/v1alpha1/shareddevicegroups", json.dumps(GROUP).encode())
             await send(admin, "POST", PODS, json.dumps(pod("a", "team")).encode())
