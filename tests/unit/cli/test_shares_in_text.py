@@ -130,7 +130,10 @@ def test_an_unhealthy_device_names_the_pods_that_have_parts_of_it() -> None:
     ledger = a_shared_ledger(a=[part(0, 8)], b=[part(0, 4)])
     broken = Hardware(devices=[Part(GPU, 0, unhealthy="Xid 79"), Part(GPU, 1)])
     [trouble] = troubles(draw(a_shared_fleet(with_hardware(ledger, broken)), [], []))
-    assert trouble.cure == "recreate pods ns/a and ns/b; repair it, then deviceshare recover n1 0"
+    assert (
+        trouble.cure
+        == "deviceshare rebind pod NAMESPACE/NAME for pods ns/a and ns/b; repair it, then deviceshare recover n1 0"
+    )
 
 
 def test_doctor_names_a_pod_whose_own_selector_rules_out_every_node_with_room() -> None:
