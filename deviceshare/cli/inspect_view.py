@@ -161,7 +161,8 @@ def _counted_parts(device: DeviceView) -> str:
 def _part(part: PodPart) -> Cell:
     """`team-a/web: 8 GiB`, with its containers where several have some."""
     by_container = ", ".join(f"{name} {asked}" for name, asked in part.containers.items())
-    return f"  {part.pod}: {part.asked}{f' ({by_container})' if len(part.containers) > 1 else ''}"
+    former = ", until it ends: it was moved" if part.former else ""
+    return f"  {part.pod}: {part.asked}{f' ({by_container})' if len(part.containers) > 1 else ''}{former}"
 
 
 def _health(device: DeviceView) -> Cell:

@@ -70,7 +70,7 @@ export function shownParts(device) {
 
 // "ns/web has 8 GiB".
 export function partText(part) {
-  return `${part.pod} has ${part.asked}`;
+  return part.former ? `${part.pod} may still use ${part.asked}` : `${part.pod} has ${part.asked}`;
 }
 
 // How much of a shared device is allocated: "11/16 GiB", or "70%" where its memory is unknown.
