@@ -22,8 +22,6 @@ LEDGER = NodeDevices(
             "c": sharer("c", 1),
             "d": sharer("d", 0, 1),
             "e": Claim(pod="ns/e", shares=[Share("c", GPU, 0, percent=9, former=True), *sharer("e", 1).shares]),
-                sharer("e", 1), shares=[Share("c", GPU, 0, percent=9, former=True), *sharer("e", 1).shares]
-            ),
         }
     )
 )
