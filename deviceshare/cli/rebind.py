@@ -1,50 +1,56 @@
-"""`deviceshare rebind GROUP`: replaces a group's unhealthy or lost devices by healthy ones."""
+"""`deviceshare rebind`: replaces unhealthy or lost devices of a group, or of a pod's share, by healthy ones."""
 
-import secrets
 from typing import NamedTuple
 
 import click
 
-from deviceshare import timestamps
 from deviceshare.cli import cluster
 from deviceshare.cli.output import say
+from deviceshare.cli.rebind_pod import ask_for_pod
+from deviceshare.cli.rebind_request import ANSWER_SECONDS, new_token, no_answer
 from deviceshare.cli.retries import poll, retry_on_conflict
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Devices, described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
-from deviceshare.domain.placement import replacement
+from deviceshare.domain.placement import replacement, share_replacement
 from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.replacement import Replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
 from deviceshare.loops.ports import Cluster, NotFound
 
-ANSWER_SECONDS = 30.0
-"""A leader that died is replaced within this time."""
-
 
 @click.command(
-    short_help="Replace a group's unhealthy devices.",
+    short_help="Replace unhealthy devices of a group, or of a pod's share.",
     epilog="""\b
 Examples:
   deviceshare rebind team-a              replace what is unhealthy, lost or given to plain pods
+  deviceshare rebind pod research/embed  move the pod's share to a healthy device with room
   deviceshare inspect -d                 list the unhealthy devices
   kubectl delete pod -n research train   let a pod's successor see its new devices at once
 \b
-Exit codes: 0 replaced, or nothing to replace; 1 failed, no such group, or no healthy device is free on its node;
-2 wrong flags.""",
+Exit codes: 0 replaced, or nothing to replace; 1 failed, no such group, or no healthy device is free on its node,
+or none has room; 2 wrong flags.""",
 )
-@click.argument("group")
+@click.argument("name", nargs=-1, required=True, metavar="GROUP | pod [NAMESPACE/]NAME")
 @cluster.options
-def rebind(target: cluster.Target, group: str) -> None:
+def rebind(target: cluster.Target, name: tuple[str, ...]) -> None:
     """Replace devices of GROUP that are unhealthy or lost, or that the device plugin gave or may give to plain pods.
 
-    They are replaced by healthy ones of the same node. The others stay.
+    They are replaced by healthy ones of the same node. The others stay. Shares that the group's pods have of its
+    devices move with them. With `pod`, this pod's share moves from such devices to healthy ones that have room for it.
 
     Containers see their new devices when they restart; where devices are injected by CDI, pods have to be recreated.
     What a pod had before stays reserved until the pod has ended.
     """
-    say(target.ask(lambda api: ask(api, group)))
+    if len(name) == 1:
+        say(target.ask(lambda api: ask(api, name[0])))
+        return
+    first, slash, second = name[1].partition("/")
+    namespace, pod = (first, second) if slash else ("default", first)
+    if len(name) > 2 or name[0] != "pod" or not namespace or not pod:
+        raise click.UsageError("Name a group, or a pod as pod NAMESPACE/NAME.")
+    say(target.ask(lambda api: ask_for_pod(api, namespace, pod)))
 
 
 async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> str:
@@ -66,11 +72,7 @@ async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> st
 
     after = await poll(look, doing=f"Waiting for other devices for group {name}", seconds=seconds)
     if after is None:
-        raise click.ClickException(
-            f"deviceshare has not answered within {seconds:g} s. It will when it runs; see that with"
-            f" kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}, and the outcome with"
-            f" kubectl describe sdg {name}"
-        )
+        raise no_answer(seconds, f"kubectl describe sdg {name}")
     kept = [device for device in verdict.broken if any(replacement.same(device, now) for now in after.claim.devices)]
     if kept:
         raise click.ClickException(
@@ -83,7 +85,7 @@ async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> st
 async def _request(api: Cluster, name: str) -> tuple["_Seen", Replacement]:
     """Requests other devices from the leader, if any are free; returns the group as it was before."""
     seen = await _look(api, name)
-    verdict = replacement.judge(seen.ledger, seen.claim)
+    verdict = share_replacement.judge_group(seen.ledger, seen.group.uid)
     if verdict.replacements:
         annotations = {contract.REBIND: new_token()}
         version = seen.group.metadata.resource_version
@@ -144,8 +146,3 @@ def _cure(seen: _Seen) -> str:
     names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
     recover = f", or repair one and report it with deviceshare recover {seen.ledger.node} {names}" if names else ""
     return f"free a device{recover}"
-
-
-def new_token() -> str:
-    """A unique request: the time in RFC 3339, and random digits for requests made in the same second."""
-    return f"{timestamps.now()}-{secrets.token_hex(4)}"

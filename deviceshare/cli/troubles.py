@@ -45,7 +45,9 @@ def _broken(node: NodeView, device: DeviceView) -> Trouble:
     recover = f"deviceshare recover {node.name} {device.index}"
     repair = f"repair it, then {recover}" if device.unhealthy else "repair the node"
     if device.use is Use.SHARED:
-        repair = f"recreate {named([part.pod for part in device.parts])}; {repair}"
+        pods = [part.pod for part in device.parts if not part.former]
+        which = pods[0] if len(pods) == 1 else f"NAMESPACE/NAME for {named(pods)}"
+        repair = f"deviceshare rebind pod {which}; {repair}" if pods else repair
     cure = f"deviceshare rebind {device.group}; {repair}" if device.use is Use.HELD else repair
     return Trouble(_name(node, device), what + lost + since, cure)
 

@@ -16,7 +16,7 @@ IDENTITY: Final = f"system:serviceaccount:{NAMESPACE}:deviceshare"
 """The user name under which deviceshare itself calls the API server, unless a flag names another."""
 
 PREFIX: Final = f"{API_GROUP}/"
-"""Every annotation under this prefix is deviceshare's own, but for `USERS`, which the user sets once."""
+"""Every annotation under this prefix is deviceshare's own, but for `USERS`, which the user sets once, and `REBIND`."""
 
 # On nodes.
 MODE_LABEL: Final = f"{PREFIX}mode"
@@ -64,7 +64,7 @@ FORMER_DEVICES: Final = f"{PREFIX}former-devices"
 SHARED_NODE_LABELS: Final = f"{PREFIX}shared-node-labels"
 """The setting of that name, as commands read it: labels of other systems by which nodes are shared."""
 
-# On groups.
+# On groups, and on pods with shares.
 REBIND: Final = f"{PREFIX}rebind"
 """Asks for other devices in place of unhealthy ones; the value, new each time, names the request."""
 

@@ -176,3 +176,34 @@ def test_a_request_by_kubectl_alone_is_answered_in_events(pool: Pool) -> None:
     pool.kubectl("annotate", "sdg", group, f"{contract.REBIND}=please")
     pool.eventually(lambda: claim(pool, node), lambda each: each.get("rebound") == "please")
     pool.eventually(lambda: pool.kubectl("describe", "sdg", group), refers("Rebound"))
+
+
+def test_a_pods_share_moves_to_a_healthy_device_and_its_own_user_asks_for_it(pool: Pool) -> None:
+    """By kubectl or the command; the webhook lets exactly that pass, and a restarted container sees the device."""
+    node = pool.node(3)
+    report(pool, node, devices=3)
+    limits = {"resources": {"limits": {"deviceshare.io/gpu-percent": 60}}}
+    containers = [{"name": "main", "image": "busybox", **limits}]
+    pool.apply(pod("part", containers=containers, nodeSelector={"pool": pool.name}))
+    pool.running("part")
+    report(pool, node, 0, devices=3)
+    annotate = ("annotate", "pod", "part", "-n", pool.name)
+    assert "letters, digits" in pool.kubectl(*annotate, f"{contract.REBIND}=no word", fails=True)
+    assert "written by deviceshare only" in pool.kubectl(*annotate, f"{contract.SHARES}-", fails=True)
+    pool.kubectl(*annotate, f"{contract.REBIND}=please")
+    said = pool.eventually(lambda: pool.kubectl("describe", "pod", "part", "-n", pool.name), refers("DevicesReplaced"))
+    assert f"now has 60% of {GPU} 1 on node {node}" in said
+    assert sees(pool, "part") == "GPU-0", "a container that runs keeps what it has"
+    restart(pool, "part")
+    assert sees(pool, "part") == "GPU-1"
+    parts = pool.get("ndev", node)["spec"]["claims"].popitem()[1]["shares"]
+    assert sorted((each["index"], each.get("former", False)) for each in parts) == [(0, True), (1, False)]
+    done = deviceshare(pool, "rebind", "pod", f"{pool.name}/part")
+    assert (done.returncode, "are healthy: it keeps 60%" in done.stdout) == (0, True)
+    no_violations(pool)
+    report(pool, node, 0, 1, devices=3)
+    done = deviceshare(pool, "rebind", "pod", f"{pool.name}/part")
+    assert (done.returncode, f"now has 60% of {GPU} 2" in done.stdout) == (0, True)
+    report(pool, node, devices=3)
+    pool.kubectl("delete", "pod", "part", "-n", pool.name)
+    pool.eventually(lambda: pool.get("ndev", node)["spec"].get("claims", {}), lambda claims: not claims)

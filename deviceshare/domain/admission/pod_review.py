@@ -13,6 +13,7 @@ from deviceshare.domain.admission.injection import reads
 from deviceshare.domain.admission.share_review import Largest, no_largest, review_share
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.rebind_token import token_fault
 from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
@@ -56,7 +57,10 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
         return ""
     if changed := _changed(old.metadata.labels, new.metadata.labels, {contract.GROUP}):
         return f"metadata.labels[{changed}] can't be changed: delete the pod and create it with another group or share"
+    if fault := _rebind_fault(old, new):
+        return f"metadata.annotations[{contract.REBIND}]: {fault}"
     ours = {key for each in metadata for key in each.annotations if is_ours_alone(key)} | contract.USERS
+    ours -= {contract.REBIND}
     changed = _changed(old.metadata.annotations, new.metadata.annotations, ours)
     if changed in contract.USERS:
         what = changed.removeprefix(contract.PREFIX)
@@ -64,6 +68,19 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
     if changed:
         return f"metadata.annotations[{changed}] is written by deviceshare only: leave it as it is"
     return ""
+
+
+def _rebind_fault(old: Pod, new: Pod) -> str:
+    """Why this may not be requested, or "". Who may change a pod may ask for it: nothing but its own share is moved."""
+    token = new.metadata.annotations.get(contract.REBIND)
+    if token is None or token == old.metadata.annotations.get(contract.REBIND):
+        return ""
+    if contract.SHARES not in new.metadata.annotations:
+        return (
+            "the pod has no share of a device that could be replaced: leave it out"
+            " (a group's devices are replaced by deviceshare rebind GROUP)"
+        )
+    return token_fault(token)
 
 
 def review_ephemeral_containers(pod: Draft, existing: Collection[str], group: Group | None) -> str:

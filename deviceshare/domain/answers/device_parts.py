@@ -34,10 +34,12 @@ class PodPart(Struct, frozen=True, rename="camel", omit_defaults=True):
     """The same by container. Init containers count as Kubernetes counts them, so the sum may be more."""
     within: str = ""
     """The group whose device it is, or ""."""
+    former: bool = False
+    """Whether a rebind replaced it; the pod may use it until it ends."""
 
     def __str__(self) -> str:
-        """`team-a/web 8 GiB`."""
-        return f"{self.pod} {self.asked}"
+        """`team-a/web 8 GiB`, `team-a/web 8 GiB (former)`."""
+        return f"{self.pod} {self.asked}{' (former)' * self.former}"
 
 
 class ContainerPart(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -117,6 +119,7 @@ def _part(state: DeviceState, sharer: Sharer) -> PodPart:
         if len(names) > 1
         else {names[0]: asked},
         within=group,
+        former=all(share.former for share in sharer.shares),
     )
 
 

@@ -20,8 +20,9 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, in_gib
+from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, current, in_gib
 from deviceshare.domain.placement import topology
+from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, left_out, pod_obstacle, request_of
 from deviceshare.domain.wording import listed
@@ -85,7 +86,7 @@ def _pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], hom
     if pod.pending:
         return _pending(fleet, pod, group, pods, home)
     facts = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in vendors.VENDORS}
-    facts |= {**_containers(pod), **_reported(fleet, pod)}
+    facts |= {**_containers(pod), **_share_health(fleet, pod), **_reported(fleet, pod)}
     if group is not None and group.uid == pod.holder_uid:
         facts |= explain_group(fleet, group, pods, home).facts
     return Explanation(subject, _bound(pod, group), facts)
@@ -163,8 +164,25 @@ def _too_large(fleet: Fleet, request: Request) -> dict[str, str]:
 
 def _containers(pod: Pod) -> dict[str, str]:
     """What each container has: `8 GiB of nvidia.com/gpu 0`."""
-    names = dict.fromkeys(share.container for share in pod.shares)
-    return {f"container {name}": parts_text(share for share in pod.shares if share.container == name) for name in names}
+    shares = current(pod.shares)
+    names = dict.fromkeys(share.container for share in shares)
+    return {f"container {name}": parts_text(share for share in shares if share.container == name) for name in names}
+
+
+def _share_health(fleet: Fleet, pod: Pod) -> dict[str, str]:
+    """What is wrong with the devices of which the pod has parts, with its cure, and what a rebind replaced."""
+    ledger = fleet.ledger(pod.node)
+    claim = ledger.claims.get(pod.metadata.uid) if ledger else None
+    if ledger is None or claim is None or not claim.pod:
+        return {}
+    before = parts_text(share for share in claim.shares if share.former)
+    facts = {"before a rebind": f"{before}, reserved until the pod ends" if before else ""}
+    if not pod.group:  # of others the group's health says it
+        gone = [each for each in device_states(ledger) if pod.metadata.uid in each.holders and each.fault]
+        ill = listed(f"{each.device} is {each.fault}" for each in gone)
+        cure = f"deviceshare rebind pod {pod.metadata.key}, or repair it"
+        facts["health"] = f"{ill}: {cure}" if ill else ""
+    return facts
 
 
 def _reported(fleet: Fleet, pod: Pod) -> dict[str, str]:
@@ -206,10 +224,10 @@ def _bound(pod: Pod, group: Group | None) -> str:
     if not pod.devices:
         return f"it is on node {pod.node} without devices, since deviceshare did not bind it: delete and recreate it"
     if not pod.group:
-        return f"it is on node {pod.node} with {parts_text(pod.shares)}"
+        return f"it is on node {pod.node} with {parts_text(current(pod.shares))}"
     held = f"it is on node {pod.node} with {described(pod.devices)} of group {pod.group}"
     if pod.shares:
-        held = f"it is on node {pod.node} with {parts_text(pod.shares)} of the devices of group {pod.group}"
+        held = f"it is on node {pod.node} with {parts_text(current(pod.shares))} of the devices of group {pod.group}"
     if group is None:
         return f"{held}, which is gone: nobody else gets the devices while the pod lives"
     if group.uid != pod.holder_uid:

@@ -24,6 +24,7 @@ from deviceshare.domain.objects.ledger import Claim, claim_of, share_claim_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.objects.shares import current
 from deviceshare.domain.placement import allocation, topology
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import invalid, pod_obstacle, request_of
@@ -129,7 +130,9 @@ class Planner:
         there = self._present.get(pod.metadata.key)
         if there is not None and there.shares and there.lives:
             self._placed.append(
-                PlacedPod(there.metadata.key, there.node, container_parts(there.shares), there.group, already=True)
+                PlacedPod(
+                    there.metadata.key, there.node, container_parts(current(there.shares)), there.group, already=True
+                )
             )
             self._pods.append(there)
             return

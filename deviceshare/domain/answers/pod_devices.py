@@ -56,7 +56,8 @@ def _shared(state: DeviceState, mine: Sharer) -> PodDevice:
         cost = sum(units(share, size) or 0 for share in own)
         parts.append(PartOfContainer(name, limit_of_container(own, size) if size else None, _percent(cost, size)))
     cost = used(shares, size)
-    return PodDevice(state, mib(cost, size) if size else None, _percent(cost, size), parts=tuple(parts))
+    former = all(share.former for share in shares)
+    return PodDevice(state, mib(cost, size) if size else None, _percent(cost, size), former, tuple(parts))
 
 
 def _percent(cost: int, size: int) -> int:

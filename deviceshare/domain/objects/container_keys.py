@@ -24,6 +24,8 @@ DEVICE_INDEX: Final = "device-index"
 DEVICE_GIB: Final = "device-gib"
 """The memory of one of its devices in GiB, rounded down, as gpushare counts."""
 
+LIMITS: Final = (MEMORY_LIMIT, PERCENT, MEMORY_FRACTION, HEAP_FRACTION, PYTORCH, DEVICE_INDEX, DEVICE_GIB)
+
 LONGEST: Final = 40
 """Characters of a container's name: an annotation has 63 behind its domain.
 

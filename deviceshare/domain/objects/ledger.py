@@ -15,7 +15,7 @@ from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.requests import GROUP, POD, Holder
-from deviceshare.domain.objects.shares import Share, as_stored
+from deviceshare.domain.objects.shares import Share, as_stored, current
 from deviceshare.domain.objects.withheld import Withheld
 
 Patch = dict[str, Any]
@@ -28,7 +28,8 @@ class Claim(Struct, frozen=True, rename="camel"):
     A group has whole devices; a pod has shares, of devices that are nobody's, or `within` those of a group's claim.
 
     `releasing` is a collector's mark: the devices may still be in use, but no pod may join. `former` are devices that
-    were replaced and that pods may use until they end; `rebound` names the request that replaced them.
+    were replaced and that pods may use until they end; of shares, each says so of itself. `rebound` names the request
+    that was answered last.
     """
 
     group: str = ""
@@ -49,8 +50,13 @@ class Claim(Struct, frozen=True, rename="camel"):
 
     @property
     def devices(self) -> list[Device]:
-        """The devices that it is about, whole or in part."""
-        return sorted({share.device for share in self.shares}) if self.shares else self.whole
+        """The devices that it holds, whole or in part; former ones not among them."""
+        return sorted({share.device for share in current(self.shares)}) if self.shares else self.whole
+
+    @property
+    def replaced(self) -> list[Device]:
+        """The former devices, whole or in part."""
+        return sorted({*self.former, *(share.device for share in self.shares if share.former)})
 
     @property
     def holder_name(self) -> str:
@@ -155,7 +161,7 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
 
     def reserved(self, claim: Claim) -> set[Device]:
         """The claim's devices and its former ones, which no other holder may have; likewise."""
-        return {self.present(device) for device in (*claim.devices, *claim.former)}
+        return {self.present(device) for device in (*claim.devices, *claim.replaced)}
 
 
 def claim_of(holder: Holder, devices: Iterable[Device], former: Iterable[Device] = ()) -> Claim:

@@ -11,8 +11,9 @@ from deviceshare.domain.objects import container_keys, container_states
 from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
 from deviceshare.domain.objects.pod_spec import Container, PodSpec, PodStatus
+from deviceshare.domain.objects.rebind_token import token_fault
 from deviceshare.domain.objects.requests import GROUP, POD, Holder
-from deviceshare.domain.objects.shares import Share, ShareRequest
+from deviceshare.domain.objects.shares import Share, ShareRequest, current
 from deviceshare.domain.vendors import Vendor
 
 SHARE_LINE: Final = "/"
@@ -84,7 +85,10 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """The parts of devices that its containers got; empty where the annotation is missing or unreadable."""
+        """The parts of devices that its containers got, former ones among them.
+
+        Empty where the annotation is missing or unreadable.
+        """
         text = self.metadata.annotations.get(contract.SHARES, "") if contract.GROUP in self.metadata.labels else ""
         try:
             return tuple(sorted(msgspec.json.decode(text, type=list[Share]))) if text else ()
@@ -167,7 +171,7 @@ class Pod(Struct, frozen=True, rename="camel"):
         annotations = self.metadata.annotations
         text = annotations.get(contract.SELECTED_DEVICES, "")
         if not text:
-            return tuple(sorted({share.device for share in self.shares}))
+            return tuple(sorted({share.device for share in current(self.shares)}))
         try:
             chosen = parse_selected(msgspec.json.decode(text, type=dict[str, str]))
         except ValueError:
@@ -182,11 +186,17 @@ class Pod(Struct, frozen=True, rename="camel"):
         created with (containerd/containerd, `internal/cri/nri`).
         """
         annotations = self.metadata.annotations
-        return any(vendor.cdi_annotation in annotations for vendor in vendors.VENDORS)
+        return any(map(vendors.is_cdi_annotation, annotations))
+
+    @property
+    def rebind(self) -> str:
+        """The last request for another device in place of an unhealthy one of which it has a share, or ""."""
+        token = self.metadata.annotations.get(contract.REBIND, "") if contract.GROUP in self.metadata.labels else ""
+        return "" if token_fault(token) else token
 
     @property
     def former(self) -> Devices:
-        """The devices that rebinds replaced: the pod's containers may use them until it ends."""
+        """The devices of its group that rebinds replaced: the pod's containers may use them until it ends."""
         text = self.metadata.annotations.get(contract.FORMER_DEVICES, "")
         try:
             return tuple(sorted(msgspec.json.decode(text, type=list[Device]))) if text else ()

@@ -23,6 +23,8 @@ WHOLE: Final = 100
 MIB_PER_GIB: Final = 1024
 MAX_DEVICES: Final = 64
 """Devices of one pod, each container's counted apart; more than any node has."""
+MAX_SHARES: Final = 256
+"""Of one claim, former ones among them, as the CRD has it."""
 MAX_GIB: Final = 1 << 20
 """Of one share: more than any device has, little enough to be counted in MiB by 32 bits."""
 
@@ -191,7 +193,10 @@ def _unit_hint(number: int) -> str:
 
 
 class Share(Struct, frozen=True, order=True, omit_defaults=True, rename="camel"):
-    """The part of one device that a container has: by memory or by percent, as it asked for it."""
+    """The part of one device that a container has: by memory or by percent, as it asked for it.
+
+    A `former` one was replaced by a rebind. It counts like any other: the container may use it until its pod ends.
+    """
 
     container: str
     resource: str
@@ -200,6 +205,7 @@ class Share(Struct, frozen=True, order=True, omit_defaults=True, rename="camel")
     memory_mib: int = 0
     percent: int = 0
     role: str = MAIN
+    former: bool = False
 
     def __post_init__(self) -> None:
         if min(self.memory_mib, self.percent) < 0 or bool(self.memory_mib) == bool(self.percent):
@@ -217,6 +223,16 @@ class Share(Struct, frozen=True, order=True, omit_defaults=True, rename="camel")
 def share_of(need: Need, device: Device) -> Share:
     """The need met from this device."""
     return Share(need.container, *_names(device), need.memory_mib, need.percent, need.role)
+
+
+def need_of(share: Share) -> Need:
+    """What the share meets."""
+    return Need(share.container, share.memory_mib, share.percent, share.role)
+
+
+def current(shares: Iterable[Share]) -> tuple[Share, ...]:
+    """Those that no rebind replaced."""
+    return tuple(share for share in shares if not share.former)
 
 
 def _names(device: Device) -> tuple[str, int, str]:

@@ -150,7 +150,7 @@ class _Names:
 def _held(ledger: NodeDevices, named: _Names) -> dict[Identity, tuple[Use, str, Claim | None]]:
     """Who has which device by a claim: what is held before what is former, and either before shares.
 
-    Of a shared device nobody in particular is the holder.
+    Of a shared device nobody in particular is the holder. Former shares count like others.
     """
     held: dict[Identity, tuple[Use, str, Claim | None]] = {}
     for uid, claim in ledger.claims.items():

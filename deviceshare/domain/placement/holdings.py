@@ -6,19 +6,22 @@ Repair recreates ledgers from them (loops/protocol/repair.py).
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device, Devices, Identity, identities, parse_selected
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Holder
-from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.objects.shares import Share, current
 
 
 class Holding(NamedTuple):
     """Devices that somebody holds by the evidence of a claim, a group's status or a live pod.
 
-    `former` were replaced by a rebind, and pods may hold them still. Where there are `shares`, no device is held whole.
+    `former` were replaced by a rebind, and pods may hold them still. Where there are `shares`, which have former ones
+    among them, no device is held whole.
     """
 
     holder: Holder
@@ -71,11 +74,10 @@ def reconcile_holdings(
 def _joined(holdings: list[Holding], present: Callable[[Device], Device]) -> Holding:
     """One holding with the devices of one of these, and all others as former.
 
-    They differ when a rebind was under way. Its newest devices are those that nobody had to give up yet. Shares stay
-    what they are until their pod ends.
+    They differ when a rebind was under way. Its newest devices are those that nobody had to give up yet.
     """
     if holdings[0].shares:
-        return holdings[0]
+        return _joined_shares(holdings, present)
     given_up = {present(device) for holding in holdings for device in holding.former}
     current = (h for h in holdings if h.devices and given_up.isdisjoint(map(present, h.devices)))
     newest = next(current, holdings[0])
@@ -83,6 +85,20 @@ def _joined(holdings: list[Holding], present: Callable[[Device], Device]) -> Hol
     for device in newest.devices:
         every.pop(present(device), None)
     return newest._replace(former=tuple(sorted(every.values())))
+
+
+def _joined_shares(holdings: list[Holding], present: Callable[[Device], Device]) -> Holding:
+    """Likewise, with the shares of one, and all others as former ones."""
+
+    def part(share: Share) -> tuple[str, Device]:
+        return share.container, present(share.device)
+
+    holdings = [holding for holding in holdings if holding.within == holdings[0].within]
+    given_up = {part(share) for holding in holdings for share in holding.shares if share.former}
+    newest = next((h for h in holdings if given_up.isdisjoint(map(part, current(h.shares)))), holdings[0])
+    every = {part(share): replace(share, former=True) for holding in holdings for share in holding.shares}
+    every |= {part(share): share for share in newest.shares}
+    return of_shares(newest.holder, every.values(), newest.within)
 
 
 def all_holdings(claims: list[Holding], groups: Iterable[Group], pods: Iterable[Pod], node: str) -> list[Holding]:
@@ -108,9 +124,15 @@ def of_pods(pods: Iterable[Pod], node: str) -> Iterable[Holding]:
         if pod.group and pod.devices:
             yield Holding(pod.holder, pod.devices, pod.former)
         if pod.shares:
-            devices = tuple(sorted({share.device for share in pod.shares}))
-            yield Holding(pod.sharer, devices, (), pod.shares, pod.holder_uid if pod.group else "")
+            yield of_shares(pod.sharer, pod.shares, pod.holder_uid if pod.group else "")
+
+
+def of_shares(holder: Holder, shares: Iterable[Share], within: str) -> Holding:
+    parts = tuple(sorted(shares))
+    before = (share.device for share in parts if share.former)
+    devices = (share.device for share in current(parts))
+    return Holding(holder, tuple(sorted({*devices})), tuple(sorted({*before})), parts, within)
 
 
 def of_claim(uid: str, claim: Claim) -> Holding:
-    return Holding(claim.holder(uid), tuple(claim.devices), tuple(claim.former), tuple(claim.shares), claim.within)
+    return Holding(claim.holder(uid), tuple(claim.devices), tuple(claim.replaced), tuple(claim.shares), claim.within)

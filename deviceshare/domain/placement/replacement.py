@@ -6,7 +6,7 @@ before; so what is replaced stays in the claim as `former`, and in the annotatio
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -14,14 +14,15 @@ from msgspec.structs import replace
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, identities, selected, visible
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, claim_patch
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch, as_json, claims_patch
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement import topology
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.handover import as_claimed, is_kind, mute, unspeakable
-from deviceshare.domain.wording import listed
+
+_NO_CLAIMS: Final[Mapping[str, Claim]] = {}
 
 
 class Replacement(NamedTuple):
@@ -34,6 +35,8 @@ class Replacement(NamedTuple):
     """What the claim would hold."""
     obstacle: str
     """Why the broken devices can't be replaced, or ""."""
+    claims: Mapping[str, Claim] = _NO_CLAIMS
+    """By UID, what becomes of the claims with parts of the broken devices (share_replacement.py)."""
 
 
 def awaits(group: Group, ledger: NodeDevices, claim: Claim) -> bool:
@@ -50,7 +53,8 @@ def broken(ledger: NodeDevices, states: Iterable[DeviceState], claim: Claim) -> 
 def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Replacement:
     """What a rebind of the claim would do now: all broken devices are replaced, or none.
 
-    `opaque` names resources of which a device plugin allocated devices, unknown which.
+    `opaque` names resources of which a device plugin allocated devices, unknown which. Whether the parts that pods have
+    of broken devices fit on others is share_replacement.py's.
     """
     states, handover = device_states(ledger), ledger.status.handover
     gone = broken(ledger, states, claim)
@@ -61,8 +65,6 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Re
         obstacle = ""
         if resource in opaque:
             obstacle = f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
-        elif shared := [each.device for each in states if each.sharers and each.device in map(ledger.present, gone)]:
-            obstacle = f"has pods with shares of {listed(map(str, shared))}, which keep these until they end"
         elif mute(gone, handover) and (why := handover_fault(ledger, claim)):
             obstacle = f"can't be given other devices of node {ledger.node}: {why}"
         elif len(candidates) < count:
@@ -77,14 +79,13 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Re
 
 def rebind_patch(ledger: NodeDevices, uid: str, token: str, verdict: Replacement) -> Patch:
     """Carries the verdict out and answers the request `token`, if nobody wrote the ledger meanwhile."""
-    claim = ledger.claims[uid]
-    if not verdict.replacements:
-        return claim_patch(ledger, uid, replace(claim, rebound=token))
-    # With the UUID where it is known by now: the number may be another's after a reboot.
-    gone = [replace(device, uuid=device.uuid or ledger.present(device).uuid) for device in verdict.broken]
-    former = [*claim.former, *as_claimed(gone, ledger.status.handover)]
-    changed = replace(claim, whole=list(verdict.devices), former=former, rebound=token)
-    return claim_patch(ledger, uid, changed)
+    claim = verdict.claims.get(uid, ledger.claims[uid])
+    if verdict.replacements and claim.group:
+        # With the UUID where it is known by now: the number may be another's after a reboot.
+        gone = [replace(device, uuid=device.uuid or ledger.present(device).uuid) for device in verdict.broken]
+        former = [*claim.former, *as_claimed(gone, ledger.status.handover)]
+        claim = replace(claim, whole=list(verdict.devices), former=former)
+    return claims_patch(ledger, {**verdict.claims, uid: replace(claim, rebound=token)})
 
 
 def annotations_of(devices: Iterable[Device], handover: Mapping[str, str]) -> dict[str, str]:
@@ -159,7 +160,7 @@ def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
 def covers(ledger: NodeDevices, claim: Claim, devices: Iterable[Device]) -> bool:
     """Whether the claim reserves these devices, as some pod's annotations name them."""
     reserved = identities(ledger.reserved(claim))
-    own = (*claim.devices, *claim.former)
+    own = (*claim.devices, *claim.replaced)
     return all(
         ledger.present(device).identity in reserved or any(same(device, each) for each in own) for device in devices
     )

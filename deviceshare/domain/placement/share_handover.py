@@ -16,8 +16,9 @@ from deviceshare.domain.objects.container_keys import container_annotation
 from deviceshare.domain.objects.devices import Device, visible
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, MIB_PER_GIB, WHOLE, Share, as_stored
+from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, MIB_PER_GIB, WHOLE, Share, as_stored, current
 from deviceshare.domain.placement.rooms import capacity, units
+from deviceshare.domain.vendors import Vendor
 
 _LONGEST_FOR_NRI: Final = 53
 """Characters of a container's name behind `nvidia.cdi.k8s.io/container.`, of the 63 that a name may have."""
@@ -26,13 +27,24 @@ _RESERVE_MIB: Final = 512
 
 
 def share_annotations(pod: Pod, ledger: NodeDevices, shares: Sequence[Share]) -> dict[str, str]:
-    """What a Binding writes for these shares of the pod's containers."""
+    """What a Binding writes for these shares of the pod's containers; former ones are on record only."""
     written = {contract.SHARES: msgspec.json.encode(as_stored(shares)).decode()}
+    shares = current(shares)
     for container in sorted({share.container for share in shares}):
         mine = [share for share in shares if share.container == container]
         written |= _names(container, {share.device for share in mine}, ledger.status.handover)
         written |= _limits(container, mine, ledger)
     return written | (_of_gpushare(pod, ledger, shares) if ALIYUN_GPU_MEM in pod.share.resources else {})
+
+
+def container_annotations(containers: Iterable[str]) -> set[str]:
+    """The names of all annotations that a Binding may write for the devices and limits of these containers."""
+    names = set[str]()
+    for container in containers:
+        names |= {container_annotation(kind, container) for kind in container_keys.LIMITS}
+        names |= {container_keys.devices_of_container(vendor, container) for vendor in vendors.VENDORS}
+        names |= {_cdi(vendor, container) for vendor in vendors.VENDORS if vendor.cdi_annotation}
+    return names
 
 
 def too_long_for_cdi(ledger: NodeDevices, shares: Iterable[Share]) -> str:
@@ -52,9 +64,12 @@ def _names(container: str, devices: Iterable[Device], handover: Mapping[str, str
         if vendor.annotation in names:
             written[container_keys.devices_of_container(vendor, container)] = names[vendor.annotation]
         if vendor.cdi_annotation and vendor.cdi_annotation in names:
-            key = f"{vendor.cdi_annotation.partition('/')[0]}/container.{container}"
-            written[key] = names[vendor.cdi_annotation]
+            written[_cdi(vendor, container)] = names[vendor.cdi_annotation]
     return written
+
+
+def _cdi(vendor: Vendor, container: str) -> str:
+    return f"{vendor.cdi_annotation.partition('/')[0]}/container.{container}"
 
 
 def _limits(container: str, shares: Sequence[Share], ledger: NodeDevices) -> dict[str, str]:

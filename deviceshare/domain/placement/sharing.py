@@ -50,10 +50,17 @@ def place(
     """Where each need is met, from rooms of one resource; None where they don't suffice, or `effort` is spent."""
     for resource in share.of:
         here = [position for position, room in enumerate(rooms) if room.resource == resource]
-        parts = _Search([rooms[position] for position in here], strategy, effort or Effort()).place(share.needs)
+        parts = meet(share.needs, strategy, [rooms[position] for position in here], effort)
         if parts is not None:
             return [Placed(need, here[position]) for need, position in parts]
     return None
+
+
+def meet(
+    needs: Iterable[Need], strategy: str, rooms: Sequence[Room], effort: Effort | None = None
+) -> list[Placed] | None:
+    """The same for rooms that are all of one resource, whichever that is."""
+    return _Search(rooms, strategy, effort or Effort()).place(needs)
 
 
 class _Search:

@@ -35,14 +35,14 @@ def arena_of(ledger: NodeDevices, holder_uid: str) -> ArenaName | None:
 
     The pods of a group take turns with each other: they have the same devices, which nobody else has. Pods with shares
     take turns with the others on their device. One with parts of several devices would have to wait for several turns
-    at once, and two such pods could wait for each other.
+    at once, and two such pods could wait for each other. After a rebind its programs may be on either device.
     """
     claim = ledger.claims.get(holder_uid)
     if claim is None:
         return None
     if not claim.shares:
         return ArenaName(f"{_GROUP}{holder_uid}", claim.holder_name)
-    devices = {ledger.present(device) for device in claim.devices}
+    devices = {ledger.present(device) for device in (*claim.devices, *claim.replaced)}
     if len(devices) > 1:
         return None
     [device] = devices

@@ -1,8 +1,8 @@
-"""The reconciler of rebinds: replaces a group's devices, updates its pods, releases what they had (claims.md, rebind).
+"""The reconciler of rebinds: replaces devices of claims, updates pods, releases what they had (claims.md, rebind).
 
 The protocol (protocol/rebind.py) is safe whoever begins it, and whenever. Here the mirrors only say when it is worth
-the requests: a group whose request has no answer, a pod whose annotations differ from its group's claim, a former
-device that no pod has any more. Claims that were never to be rebound cost one comparison.
+the requests: a group, or a pod with a share, whose request has no answer; a pod whose annotations differ from its
+claim; a former device that no pod has any more. Claims that were never to be rebound cost one comparison.
 """
 
 import asyncio
@@ -10,12 +10,13 @@ from functools import partial
 
 import structlog
 
-from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import replacement
+from deviceshare.domain.placement.share_replacement import awaits, pod_changes
+from deviceshare.loops.leader import rebind_events
 from deviceshare.loops.leader.releaser import ClaimKey
 from deviceshare.loops.leader.term import Term, UnchangedSince
 from deviceshare.loops.ports import ObjectChange, Unavailable
@@ -23,13 +24,14 @@ from deviceshare.loops.protocol import rebind as protocol
 from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.rebind import Answer
 from deviceshare.loops.queue import Queue
-from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
 
 WORKERS = 4
 GATHER_SECONDS = 0.1
 """Between a change of a pod and the work on its group's claim: pods change in bursts."""
+AGAIN_SECONDS = 5.0
+"""Between two answers for one pod. Who can change a pod of theirs could have the ledger written without an end."""
 
 
 class Rebinder:
@@ -53,15 +55,19 @@ class Rebinder:
                     self.queue.add(ClaimKey(ledger.node, uid))
 
     def enqueue_pod(self, pod: Pod) -> None:
-        """Enqueues the claim that the pod has its devices from; the pod may have ended."""
+        """Enqueues the claims that the pod has its devices from; the pod may have ended."""
         ledger = self._term.fleet.ledger(pod.node)
-        claim = ledger.claims.get(pod.holder_uid) if ledger else None
-        if claim and self._concerns(claim, pod.holder_uid):
-            self.queue.add(ClaimKey(pod.node, pod.holder_uid), GATHER_SECONDS)
+        for uid in {pod.holder_uid, pod.share_uid}:
+            claim = ledger.claims.get(uid) if ledger else None
+            if claim and self._concerns(claim, uid):
+                self.queue.add(ClaimKey(pod.node, uid), GATHER_SECONDS)
 
     def _concerns(self, claim: Claim, uid: str) -> bool:
-        if claim.former or claim.rebound:
+        if claim.replaced or claim.rebound:
             return True
+        if claim.pod:
+            pod = self._term.pods.get(claim.pod)
+            return pod is not None and pod.metadata.uid == uid and bool(pod.rebind)
         group = self._term.groups.get(claim.group)
         return group is not None and group.uid == uid and bool(group.rebind)
 
@@ -71,55 +77,46 @@ class Rebinder:
         if ledger is None or claim is None or ledger.metadata.unreadable:
             self._unchanged_since.forget(key)
             return
-        self._unchanged_since(key, claim)
-        group = self._asking(key, ledger, claim)
-        if group is not None:
-            await self._answer(group.name)
-        elif outdated := [pod for pod in self._mine(key) if replacement.annotation_changes(pod, ledger, claim)]:
-            await self._update(key, outdated)
+        since = self._unchanged_since(key, claim)
+        if group := self._asking(key, ledger, claim):
+            self._report(await protocol.rebind(self._term.cluster, group.name, opaque=self._term.fleet.opaque))
+        elif outdated := [pod for pod in self._mine(key) if pod_changes(pod, ledger, claim)]:
+            await self._update(key, claim, outdated)
+        elif self._share_asks(key, ledger, claim):
+            if claim.rebound:
+                self._term.wait_until(since + AGAIN_SECONDS)
+            holder, opaque = claim.holder(key.uid), self._term.fleet.opaque
+            self._report(await protocol.rebind_share(self._term.cluster, key.node, holder, opaque=opaque))
         elif len(replacement.still_held(claim, self._mine(key))) < len(claim.former):
             await self._release(key)
         # What any of these wrote is a change of the claim or of pods, which enqueues it again.
 
     def _asking(self, key: ClaimKey, ledger: NodeDevices, claim: Claim) -> Group | None:
         """The group of the claim, if it waits for other devices and they can be chosen now."""
-        group, node = self._term.groups.get(claim.group), self._term.fleet.node(key.node)
-        if group is None or (group.uid, group.node) != (key.uid, key.node):
+        group = self._term.groups.get(claim.group)
+        if group is None or (group.uid, group.node) != (key.uid, key.node) or self._rebooted(ledger):
             return None
-        if node is not None and rebooted(node, ledger.hardware):
-            return None  # The indices may have changed; the agent's next report enqueues it again.
         return group if replacement.awaits(group, ledger, claim) else None
 
+    def _share_asks(self, key: ClaimKey, ledger: NodeDevices, claim: Claim) -> bool:
+        """The same of the pod whose share the claim is."""
+        mine = (pod for pod in self._mine(key) if claim.pod and pod.metadata.uid == key.uid)
+        return any(awaits(pod, ledger, claim) for pod in mine) and not self._rebooted(ledger)
+
+    def _rebooted(self, ledger: NodeDevices) -> bool:
+        """Whether the indices may have changed; the agent's next report enqueues each claim again."""
+        node = self._term.fleet.node(ledger.node)
+        return node is not None and rebooted(node, ledger.hardware)
+
     def _mine(self, key: ClaimKey) -> list[Pod]:
-        return [pod for pod in self._term.members.holding(key.node) if pod.holder_uid == key.uid]
+        return [pod for pod in self._term.members.holding(key.node) if key.uid in (pod.holder_uid, pod.share_uid)]
 
-    async def _answer(self, name: str) -> None:
-        if answer := await protocol.rebind(self._term.cluster, name, opaque=self._term.fleet.opaque):
+    def _report(self, answer: Answer | None) -> None:
+        if answer:
             self._term.ledgers.put(answer.ledger)
-            self._report(answer)
+            rebind_events.report_answer(self._term.recorder, answer)
 
-    def _report(self, answer: Answer) -> None:
-        group, node, verdict = answer.group, answer.ledger.node, answer.verdict
-        subject = subject_of(group)
-        if verdict.obstacle:
-            log.warning("Could not rebind group", group=group.name, node=node, reason=verdict.obstacle)
-            cure = "request it again when one is, or repair one and record it with deviceshare recover"
-            self._term.recorder.warn(subject, "RebindImpossible", f"it {verdict.obstacle}: {cure}")
-        elif not verdict.replacements:
-            text = f"its devices on node {node} are healthy; it keeps them"
-            self._term.recorder.note(subject, "RebindNotNeeded", text)
-        else:
-            gone, by = described(verdict.broken), described(verdict.replacements)
-            log.info("Rebound group", group=group.name, node=node, replaced=gone, by=by)
-            by_cdi = replacement.by_cdi(answer.ledger, verdict.devices)
-            when = "pods see that when they are recreated" if by_cdi else "containers see that when they restart"
-            message = (
-                f"now holds {described(verdict.devices)} on node {node}; {when};"
-                f" {gone} stays reserved until the pods that had it have ended"
-            )
-            self._term.recorder.note(subject, "Rebound", message)
-
-    async def _update(self, key: ClaimKey, pods: list[Pod]) -> None:
+    async def _update(self, key: ClaimKey, claim: Claim, pods: list[Pod]) -> None:
         try:
             # Within the time of a bind: who recreates a lost ledger waits that long for both.
             async with asyncio.timeout(BIND_SECONDS):
@@ -128,23 +125,7 @@ class Rebinder:
             raise Unavailable(f"updating pods on node {key.node} took longer than {BIND_SECONDS:g} s") from None
         for pod in changed:
             self._term.pods.put(pod)
-            meta = pod.metadata
-            if not pod.former:
-                continue  # The same devices, in another notation.
-            devices = described(pod.devices)
-            log.info("Updated pod with replaced devices", pod=meta.key, devices=devices, sealed=pod.sealed)
-            if pod.sealed:
-                message = (
-                    f"its group no longer holds {described(pod.former)}; its containers keep that, also when they"
-                    " restart, since devices are injected by CDI: recreate the pod (kubectl delete pod"
-                    f" -n {meta.namespace} {meta.name})"
-                )
-            else:
-                message = (
-                    f"its containers see {described(pod.devices)} when they restart, and may hold"
-                    f" {described(pod.former)} until then: restart them, or delete the pod"
-                )
-            self._term.recorder.warn(subject_of(pod), "DevicesReplaced", message)
+            rebind_events.report_update(self._term.recorder, pod, claim)
 
     async def _release(self, key: ClaimKey) -> None:
         wait = partial(self._wait_out_binds, key)

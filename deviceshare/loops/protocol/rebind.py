@@ -1,6 +1,6 @@
-"""The claim protocol's rebind: replaces the unhealthy devices of a group (claims.md, rebind).
+"""The claim protocol's rebind: replaces the unhealthy devices of a group, or of a pod's share (claims.md, rebind).
 
-The group stays where it is, and keeps its healthy devices. What is replaced stays reserved in the claim until no
+The holder stays where it is, and keeps its healthy devices. What is replaced stays reserved in the claim until no
 bind or pod can have it any more. Every step looks again, and each can be the last that this process takes.
 """
 
@@ -11,8 +11,9 @@ from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement import replacement
-from deviceshare.domain.placement.replacement import Replacement
+from deviceshare.domain.objects.requests import Holder
+from deviceshare.domain.placement import replacement, share_replacement
+from deviceshare.domain.placement.replacement import Replacement, rebind_patch
 from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
 from deviceshare.loops.ports import Cluster
@@ -22,7 +23,8 @@ from deviceshare.loops.protocol import bind, holders
 class Answer(NamedTuple):
     """The answer to a request: the ledger as written, and what was replaced or why nothing was."""
 
-    group: Group
+    asked: Group | Pod
+    holder: Holder
     ledger: NodeDevices
     verdict: Replacement
 
@@ -43,10 +45,35 @@ async def rebind(cluster: Cluster, name: str, *, opaque: Callable[[str], Collect
     seen = await find(cluster, NODE_DEVICES, group.node)
     if seen is None or (claim := seen.claims.get(group.uid)) is None or not replacement.awaits(group, seen, claim):
         return None
-    verdict = replacement.judge(seen, claim, opaque(group.node))
-    patch = replacement.rebind_patch(seen, group.uid, group.rebind, verdict)
-    written = await cluster.patch(NODE_DEVICES, seen.node, patch)
-    return Answer(group, written, verdict)
+    verdict = share_replacement.judge_group(seen, group.uid, opaque(group.node))
+    written = await cluster.patch(NODE_DEVICES, seen.node, rebind_patch(seen, group.uid, group.rebind, verdict))
+    return Answer(group, group.holder, written, verdict)
+
+
+async def rebind_share(
+    cluster: Cluster, node: str, holder: Holder, *, opaque: Callable[[str], Collection[str]]
+) -> Answer | None:
+    """The same for a pod with a share on the node; None also while its annotations differ from its claim.
+
+    So it was told each device that its claim ever named. A pod without a node is never answered: its bind may have read
+    the claim, and chooses anew when it has failed.
+
+    Raises:
+        Conflict: somebody else wrote the ledger; retry.
+        ApiError: a request failed; retry.
+    """
+    # The pod first, as the group above; its annotations, once it has a node, are changed by update_pods alone.
+    pod = await holders.read_pod(cluster, holder)
+    if pod is None or pod.metadata.uid != holder.uid:
+        return None
+    seen = await find(cluster, NODE_DEVICES, node)
+    if seen is None or (claim := seen.claims.get(holder.uid)) is None or not claim.pod:
+        return None
+    if not share_replacement.awaits(pod, seen, claim):
+        return None
+    verdict = share_replacement.judge_share(seen, pod, opaque(node))
+    written = await cluster.patch(NODE_DEVICES, node, rebind_patch(seen, holder.uid, pod.rebind, verdict))
+    return Answer(pod, holder, written, verdict)
 
 
 async def update_pods(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]) -> list[Pod]:
@@ -62,7 +89,7 @@ async def update_pods(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None:
         return []
-    changes = [(pod, replacement.annotation_changes(pod, seen, claim)) for pod in pods]
+    changes = [(pod, share_replacement.pod_changes(pod, seen, claim)) for pod in pods]
     written = [await annotate(cluster, pod, annotations) for pod, annotations in changes if annotations]
     return [pod for pod in written if pod is not None]  # Others have ended.
 
@@ -70,7 +97,9 @@ async def update_pods(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]
 async def release_former(
     cluster: Cluster, node: str, uid: str, *, wait_out_binds: Callable[[Claim], Awaitable[None]]
 ) -> NodeDevices | None:
-    """Releases the former devices of a claim that no live pod received; None when there are none.
+    """Releases the former devices of a group's claim that no live pod received; None when there are none.
+
+    Former parts of a pod's claim are released with the claim.
 
     `wait_out_binds` is called with the claim; it returns once the claim has stood so for as long as a bind may take,
     so that every bind that read an earlier state of it has ended or given up.

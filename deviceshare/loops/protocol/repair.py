@@ -7,6 +7,8 @@ can be deleted by hand and is recreated from the others. What contradicts is rep
 from collections.abc import Awaitable, Callable, Container, Iterable
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from deviceshare.domain import contract
 from deviceshare.domain.answers.ledger_status import devices_patch
 from deviceshare.domain.objects import ledger
@@ -83,8 +85,8 @@ async def recreate(
 
     A bind may be under way that claimed in the ledger that was lost. Those of unbound groups are fenced off: `gather`
     is `fenced_evidence`, or a share in one that begins after this call. What nothing fences is waited out: binds of
-    groups that are gone, of pods with shares, and of groups that were rebound, since they, and leaders that update
-    pods, may have read other devices in the ledger than anything else names.
+    groups that are gone, of pods with shares, and of groups and shares that were rebound, since they, and leaders that
+    update pods, may have read other devices in the ledger than anything else names.
 
     Raises:
         AlreadyExists: somebody else created it.
@@ -94,7 +96,8 @@ async def recreate(
     groups, pods = await gather()
     known = {group.name for group in groups}
     unfenced = any(_unfenced(pod, known, name) for pod in pods)
-    if unfenced or any(group.rebind and group.node == name for group in groups):
+    rebound = any(group.rebind and group.node == name for group in groups)
+    if unfenced or rebound or any(pod.rebind and pod.lives_on(name) for pod in pods):
         await wait_out_binds()
         pods = await cluster.list(PODS, label_selector=contract.GROUP)
     _refuse_hidden(groups, pods, name)
@@ -128,7 +131,9 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
         claim = seen.claims.get(uid)
         if claim is None:
             patch = ledger.claim_patch(seen, uid, holding.claim)
-        elif len(holding.former) > len(claim.former):
+        elif holding.shares and len(holding.shares) > len(claim.shares):
+            patch = ledger.claim_patch(seen, uid, replace(claim, shares=list(holding.shares)))
+        elif len(holding.former) > len(claim.former) and not holding.shares:
             patch = ledger.former_patch(seen, uid, holding.former)
         else:
             continue

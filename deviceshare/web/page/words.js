@@ -71,7 +71,7 @@ export function shownParts(device) {
 
 // "ns/web has 8 GiB".
 export function partText(part) {
-  return `${part.pod} has ${part.asked}`;
+  return part.former ? `${part.pod} may still use ${part.asked}` : `${part.pod} has ${part.asked}`;
 }
 
 // "ns/web uses 19.5 GiB, its share is 8 GiB".

@@ -126,11 +126,15 @@ def test_manifests_of_other_systems_are_planned_unchanged(tmp_path: Path) -> Non
 
 
 def test_an_unhealthy_device_names_the_pods_that_have_parts_of_it() -> None:
-    """They stay on it until somebody recreates them."""
-    ledger = a_shared_ledger(a=[part(0, 8)], b=[part(0, 4)])
+    """They stay on it until somebody moves them; who was moved already isn't named."""
+    former = replace(part(0, 2), former=True)
+    ledger = a_shared_ledger(a=[part(0, 8)], b=[part(0, 4)], c=[part(1, 2), former])
     broken = Hardware(devices=[Part(GPU, 0, unhealthy="Xid 79"), Part(GPU, 1)])
     [trouble] = troubles(draw(a_shared_fleet(with_hardware(ledger, broken)), [], []))
-    assert trouble.cure == "recreate pods ns/a and ns/b; repair it, then deviceshare recover n1 0"
+    assert (
+        trouble.cure
+        == "deviceshare rebind pod NAMESPACE/NAME for pods ns/a and ns/b; repair it, then deviceshare recover n1 0"
+    )
 
 
 def test_doctor_names_a_pod_whose_own_selector_rules_out_every_node_with_room() -> None:

@@ -21,6 +21,7 @@ LEDGER = NodeDevices(
             "b": sharer("b", 0),
             "c": sharer("c", 1),
             "d": sharer("d", 0, 1),
+            "e": Claim(pod="ns/e", shares=[Share("c", GPU, 0, percent=9, former=True), *sharer("e", 1).shares]),
         }
     )
 )
@@ -39,4 +40,5 @@ def test_pods_with_shares_take_turns_on_their_device() -> None:
     assert first is not None
     assert first.name == f"{GPU} 0"
     assert arena_of(LEDGER, "d") is None
+    assert arena_of(LEDGER, "e") is None, "after a rebind its programs may be on either"
     assert arena_of(LEDGER, "nobody") is None

@@ -110,7 +110,9 @@ def test_evidence_that_contradicts_never_gives_a_device_two_owners(evidence: lis
         accepted = [h for h in evidence if h.holder.uid == uid and h not in disputed]
         joined = [h for h in kept if h.holder.uid == uid]
         if any(h.shares for h in accepted):
-            assert joined == accepted[:1], "a pod's shares never change; the first evidence counts"
+            alike = [h for h in accepted if h.within == accepted[0].within]
+            assert _all_devices(joined) == _all_devices(alike), "what a pod may have stays reserved"
+            assert [h.devices for h in joined] == [alike[0].devices], "nothing says that it was replaced"
             continue
         assert _all_devices(joined) == _all_devices(accepted)
         assert [h.devices for h in joined] in ([], *([h.devices] for h in accepted)), "they are somebody's, not mixed"
@@ -134,6 +136,16 @@ def test_a_rebind_under_way_leaves_the_devices_that_nobody_gave_up() -> None:
     behind, ahead = Holding(A, gpus(0, 1)), Holding(A, gpus(0, 2), former=gpus(1))
     for evidence in ([behind, ahead], [ahead, behind]):
         assert reconcile_holdings(evidence) == ([Holding(A, gpus(0, 2), former=gpus(1))], [])
+
+
+def test_a_rebind_of_a_share_under_way_leaves_the_parts_that_nobody_gave_up() -> None:
+    """Whichever evidence comes first; the others are on record as former ones."""
+    old, new = Share("main", GPU, 0, percent=30), Share("main", GPU, 1, percent=30)
+    both = tuple(sorted((new, replace(old, former=True))))
+    behind, ahead = a_holding("p", old), Holding(a_pod("p").sharer, gpus(1), gpus(0), both)
+    for evidence in ([behind, ahead], [ahead, behind]):
+        assert reconcile_holdings(evidence) == ([ahead], [])
+    assert ahead.claim.shares == list(both)
 
 
 def test_a_device_claimed_by_uuid_is_taken_while_no_agent_reports() -> None:

@@ -194,3 +194,35 @@ def test_a_share_is_no_way_around_the_hand_over() -> None:
     assert bypasses(msgspec.convert(a_pod(), Draft)) == []
     assert read(a_pod({"aliyun.com/gpu-mem": 3})).plugin_resources() == set()
     assert bypasses(msgspec.convert(a_pod({LIMIT: 1, "nvidia.com/mig-1g.5gb": 1}), Draft)) != []
+
+
+def test_whoever_may_change_a_pod_may_ask_for_another_device_of_it() -> None:
+    """Nothing but its own share is moved, and only from a device that is broken; the request may be taken back, too."""
+    before, after = a_pod(), a_pod()
+    for each in (before, after):
+        each["metadata"]["annotations"]["deviceshare.io/shares"] = "[]"
+    after["metadata"]["annotations"]["deviceshare.io/rebind"] = "2026-11-22T03:00:00+01:00-a.b_c"
+
+    for old, new in ((before, after), (after, before)):
+        assert review_changed_pod(read(old), read(new), by_deviceshare=False) == ""
+
+
+@pytest.mark.parametrize("token", ["", "x" * 64, "a b", "ü"])
+def test_a_request_for_another_device_is_one_short_word(token: str) -> None:
+    """It is written into the ledger of a node, which all pods there share."""
+    before, after = a_pod(), a_pod()
+    after["metadata"]["annotations"] |= {"deviceshare.io/shares": "[]", "deviceshare.io/rebind": token}
+    before["metadata"]["annotations"] |= {"deviceshare.io/shares": "[]"}
+
+    refusal = review_changed_pod(read(before), read(after), by_deviceshare=False)
+
+    assert refusal.startswith("metadata.annotations[deviceshare.io/rebind]: set it to 1 to 63 letters")
+
+
+def test_a_pod_without_a_share_asks_for_no_other_device() -> None:
+    """One that has none yet, or only its group's: whoever may change the group asks for those."""
+    before, after = a_pod(), a_pod()
+    after["metadata"]["annotations"]["deviceshare.io/rebind"] = "now"
+
+    assert "deviceshare rebind GROUP" in review_changed_pod(read(before), read(after), by_deviceshare=False)
+    assert "leave it out" in review_new_pod(read(after), None)
