@@ -16,7 +16,7 @@ from deviceshare.domain.admission.concern import STRATEGIES
 from deviceshare.domain.admission.injection import CUDA_ORDER, JAX_GROWS
 from deviceshare.domain.admission.share_injection import GROWTH, ShareOf
 from deviceshare.domain.admission.variables import Reference, Setting
-from deviceshare.domain.objects import container_keys, groups, shares
+from deviceshare.domain.objects import container_keys, groups, rebind_token, shares
 from deviceshare.domain.objects.shares import DIALECTS, ShareRequest
 
 Variables = Mapping[str, Any]
@@ -71,6 +71,8 @@ def _shares() -> Variables:
         "strategies": list(STRATEGIES),
         "usersAnnotations": sorted(contract.USERS),
         "longestContainerName": container_keys.LONGEST,
+        "rebindToken": f"^{rebind_token.PATTERN}$",
+        "rebindCure": rebind_token.CURE,
     }
 
 

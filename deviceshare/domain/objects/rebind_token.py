@@ -6,15 +6,10 @@ The leader writes it into the node's ledger, which all pods of the node share, s
 import re
 from typing import Final
 
-MOST_CHARACTERS: Final = 63
-_TOKEN: Final = re.compile(r"[A-Za-z0-9._:+-]+")
+PATTERN: Final = "[A-Za-z0-9._:+-]{1,63}"
+CURE: Final = "set it to 1 to 63 letters, digits or characters of ._:+-, other ones for each request, such as the time"
 
 
 def token_fault(value: str) -> str:
     """What is wrong with the token and what to do, or ""."""
-    if len(value) <= MOST_CHARACTERS and _TOKEN.fullmatch(value):
-        return ""
-    return (
-        f"set it to 1 to {MOST_CHARACTERS} letters, digits or characters of ._:+-, other ones for each request,"
-        " such as the time"
-    )
+    return "" if re.fullmatch(PATTERN, value) else CURE
