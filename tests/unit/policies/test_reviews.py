@@ -55,6 +55,21 @@ def test_changed_metadata_are_judged_as_by_the_webhook(pod: Json, change: Json) 
     sameness.changed_the_same(altered, altered)
 
 
+@pytest.mark.parametrize("token", ["2026-11-22T03:00:00+01:00-a.b_c", "", "a b", "a" * 63, "a" * 64, "é"])
+@pytest.mark.parametrize("shares", [{}, {"deviceshare.io/shares": "[]"}], ids=["without shares", "with shares"])
+def test_a_request_for_other_devices_is_judged_as_by_the_webhook(shares: Json, token: str) -> None:
+    """The one of deviceshare's annotations that users change later, on pods with shares."""
+    pod = a_pod("", resources=SHARE)
+    pod["metadata"].setdefault("annotations", {}).update(shares)
+    asked = copy.deepcopy(pod)
+    asked["metadata"]["annotations"]["deviceshare.io/rebind"] = token
+
+    refused = sameness.changed_the_same(pod, asked)
+    sameness.changed_the_same(asked, pod)
+
+    assert (refused == "") == (bool(shares) and token in ("2026-11-22T03:00:00+01:00-a.b_c", "a" * 63))
+
+
 @pytest.mark.parametrize("pod", [a_pod(), a_pod("", resources=SHARE), PLAIN], ids=["group", "share", "plain"])
 @pytest.mark.parametrize(
     "debug",
