@@ -5,10 +5,8 @@ https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-pol
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
-
-import yaml
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission import bypasses
@@ -23,6 +21,8 @@ Variables = Mapping[str, Any]
 
 _HEAD: Final = "# Generated from deviceshare's tables: python -m charts.generate\n"
 _CONTAINER: Final = "CONTAINER"
+_LINE: Final = 110
+"""Characters of a line, where a table is longer."""
 
 
 def tables() -> Iterator[tuple[str, str]]:
@@ -34,8 +34,12 @@ def tables() -> Iterator[tuple[str, str]]:
 
 
 def _file(variables: Variables) -> str:
-    listed = [{"name": name, "expression": _literal(value)} for name, value in variables.items()]
-    return _HEAD + yaml.safe_dump(listed, sort_keys=False, width=10_000, allow_unicode=True)
+    return _HEAD + "".join(_variable(name, _literal(value)) for name, value in variables.items())
+
+
+def _variable(name: str, expression: str) -> str:
+    indented = expression.replace("\n", "\n    ")
+    return f"- name: {name}\n  expression: >-\n    {indented}\n"
 
 
 def _devices() -> Variables:
@@ -126,11 +130,11 @@ def _ways() -> Variables:
     """The ways around the hand-over, as bypasses.py has them."""
     effects = [way.does for way in bypasses.ways()]
     lists = [each.device_list for each in vendors.VENDORS if each.device_list]
-    names = ["privileged", "powerful", "hostPid", *lists, "annotated", "hostPaths", "claims", "limits"]
+    names = ["privileged", "sysAdmin", "hostPID", *lists, "annotations", "hostPaths", "claims", "limits"]
     # What a variable gives is replaced in pods that get devices from deviceshare, and advised against in others.
     return {
         "bypasses": names,
-        "effects": {**dict(zip(names, effects, strict=True)), "environment": effects[names.index("annotated")]},
+        "effects": {**dict(zip(names, effects, strict=True)), "environment": effects[names.index("annotations")]},
         "deviceLists": lists,
         "powers": list(bypasses.POWERS),
         "nodePaths": [*bypasses.NODE_PATHS, *(path for each in vendors.VENDORS for path in each.node_paths)],
@@ -142,13 +146,17 @@ def _ways() -> Variables:
 
 
 def _literal(value: Any) -> str:
-    """A value as CEL writes it: JSON is CEL, but for what isn't of one type."""
+    """A value as CEL writes it, which is JSON; tables have a line for each row."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(key)}: {_literal(each)}" for key, each in value.items()) + "}"
+        return _put("{}", [f"{json.dumps(key)}: {_literal(each)}" for key, each in value.items()])
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return _lines([_literal(each) for each in value])
+        return _put("[]", [_literal(each) for each in value])
     return json.dumps(value, ensure_ascii=False)
 
 
-def _lines(items: Iterable[str]) -> str:
-    return "[" + ", ".join(items) + "]"
+def _put(brackets: str, items: Sequence[str]) -> str:
+    line = f"{brackets[0]}{', '.join(items)}{brackets[1]}"
+    if len(line) <= _LINE or not any(each.endswith(("}", "]")) for each in items):
+        return line
+    rows = ",\n".join(items).replace("\n", "\n  ")
+    return f"{brackets[0]}\n  {rows}\n{brackets[1]}"

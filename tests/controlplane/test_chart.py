@@ -196,14 +196,15 @@ async def test_admission_changes_without_a_moment_in_which_nobody_reviews(bare: 
         kubectl(bare, "delete", kind, "deviceshare")
     kubectl(bare, "create", "-f", "-", stdin=labelled)
     upgrade = asyncio.to_thread
+    by_choice: Json = {"admission": "auto"}  # without any value, Helm would take those of the last time
     await upgrade(release.upgrade, helm.CHART, "deviceshare", BY_WEBHOOKS)
     await asyncio.sleep(2)
 
     attacker = Attacker()
     async with attacker.at_work(bare):
-        await upgrade(release.upgrade, helm.CHART, "deviceshare", {})
+        await upgrade(release.upgrade, helm.CHART, "deviceshare", by_choice)
         assert (_configured(bare), _bound(bare), _told(bare)) == (2, 4, "webhooks")
-        await upgrade(release.upgrade, helm.CHART, "deviceshare", {})
+        await upgrade(release.upgrade, helm.CHART, "deviceshare", by_choice)
         assert (_configured(bare), _bound(bare), _told(bare)) == (0, 4, "policies")
         left = " ".join(sorted(everything(bare)))
         assert "service/deviceshare" not in left and "secret/deviceshare" not in left and "webhook" not in left

@@ -39,7 +39,7 @@ LEFT_OUT = "kube-system"
 TEAM = {"deviceshare.io/group": "team"}
 
 
-class Cluster:
+class PolicedCluster:
     """A cluster with the policies of the chart's default values, and with agents."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -74,16 +74,16 @@ def _denied(answer: tuple[Json, str]) -> tuple[Json, str]:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, eventually: Eventually) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, eventually: Eventually) -> Iterator[PolicedCluster]:
     with running(Options(nodes=1, deviceshare=False, kubelet=False)) as sandbox:
-        cluster = Cluster(sandbox)
+        cluster = PolicedCluster(sandbox)
         cluster_policies(cluster, tmp_path_factory.mktemp("policies"), {})
         eventually(lambda: DENIED in cluster.ask("create", *_dry(False), of=a_pod(labels=TEAM))[1])
         eventually(lambda: cluster.create(in_group())[0].get("metadata", {}).get("labels"))
         yield cluster
 
 
-def cluster_policies(cluster: Cluster, directory: Path, values: Json) -> list[str]:
+def cluster_policies(cluster: PolicedCluster, directory: Path, values: Json) -> list[str]:
     """Applies the chart's policies with these values; returns their names."""
     agents = {"enabled": True, "pods": {"enabled": False}}
     objects = helm.render({"admission": "policies", "agent": agents, **values}, helm.WITH_POLICIES)
@@ -95,7 +95,7 @@ def cluster_policies(cluster: Cluster, directory: Path, values: Json) -> list[st
     return sorted({each["metadata"]["name"] for each in ours})
 
 
-def defaulted(cluster: Cluster, pod: Json) -> Json:
+def defaulted(cluster: PolicedCluster, pod: Json) -> Json:
     """The pod as the API server decodes and defaults it, where no policy sees it."""
     found, said = cluster.create(pod, namespace=LEFT_OUT)
     assert not said, said
@@ -122,7 +122,7 @@ def essence(pod: Json) -> Json:
 
 
 @pytest.mark.parametrize("name", ADMITTED)
-def test_a_pod_is_injected_as_the_domain_says(cluster: Cluster, name: str) -> None:
+def test_a_pod_is_injected_as_the_domain_says(cluster: PolicedCluster, name: str) -> None:
     """Each variable in its place, and nothing else changed."""
     wanted, refusal = decided(defaulted(cluster, ADMITTED[name]))
     assert not refusal
@@ -134,7 +134,7 @@ def test_a_pod_is_injected_as_the_domain_says(cluster: Cluster, name: str) -> No
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_pod_is_refused_in_the_domains_words(cluster: Cluster, name: str) -> None:
+def test_a_pod_is_refused_in_the_domains_words(cluster: PolicedCluster, name: str) -> None:
     """Word by word."""
     _, refusal = decided(defaulted(cluster, REFUSED[name]))
 
@@ -142,21 +142,21 @@ def test_a_pod_is_refused_in_the_domains_words(cluster: Cluster, name: str) -> N
 
 
 @pytest.mark.parametrize("name", REFUSED_FIRST)
-def test_what_the_api_server_refuses_itself_is_refused(cluster: Cluster, name: str) -> None:
+def test_what_the_api_server_refuses_itself_is_refused(cluster: PolicedCluster, name: str) -> None:
     """In its words; by webhooks, deviceshare is asked before."""
     _, said = cluster.create(REFUSED_FIRST[name])
 
     assert "Invalid value" in said or "Unsupported value" in said
 
 
-def test_a_long_name_is_refused_only_where_its_container_asks(cluster: Cluster) -> None:
+def test_a_long_name_is_refused_only_where_its_container_asks(cluster: PolicedCluster) -> None:
     """CEL has no digest for it."""
     assert cluster.create(a_pod(asking("n" * 41)))[1].endswith(SHORTER)
     assert cluster.create(in_group({"name": "n" * 63}))[1] == ""
 
 
 @pytest.mark.parametrize("share", [False, True], ids=["group", "share"])
-def test_large_pods_stay_within_the_cost_that_an_api_server_allows(cluster: Cluster, share: bool) -> None:
+def test_large_pods_stay_within_the_cost_that_an_api_server_allows(cluster: PolicedCluster, share: bool) -> None:
     """Some forty containers with a hundred variables each; more than anybody has."""
     env = [{"name": f"VARIABLE_{number}", "value": "x" * 50} for number in range(100)]
     names = [f"container-{number}" for number in range(40)]
@@ -172,7 +172,7 @@ def test_large_pods_stay_within_the_cost_that_an_api_server_allows(cluster: Clus
     assert essence(found) == essence(wanted)
 
 
-def test_pods_of_others_are_left_as_they_are(cluster: Cluster) -> None:
+def test_pods_of_others_are_left_as_they_are(cluster: PolicedCluster) -> None:
     """Whatever they ask for."""
     limits = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.5gb": "1"}}
     other = a_pod({"name": "main", "resources": limits, "securityContext": {"privileged": True}}, hostPID=True)
@@ -183,7 +183,7 @@ def test_pods_of_others_are_left_as_they_are(cluster: Cluster) -> None:
     assert essence(found) == essence(defaulted(cluster, other))
 
 
-def test_no_policy_has_a_complaint_about_its_types(cluster: Cluster, eventually: Eventually) -> None:
+def test_no_policy_has_a_complaint_about_its_types(cluster: PolicedCluster, eventually: Eventually) -> None:
     """The API server's controller checks expressions against the schemas of what they are about."""
 
     def checked() -> list[Json]:
@@ -199,7 +199,7 @@ def test_no_policy_has_a_complaint_about_its_types(cluster: Cluster, eventually:
 
 
 @pytest.fixture
-def stored(cluster: Cluster) -> Iterator[Json]:
+def stored(cluster: PolicedCluster) -> Iterator[Json]:
     """A pod of a group that is stored."""
     name = f"pod-{uuid.uuid4().hex[:8]}"
     pod = in_group()
@@ -222,7 +222,7 @@ def stored(cluster: Cluster) -> Iterator[Json]:
     ],
     ids=str,
 )
-def test_changed_metadata_are_judged_in_the_domains_words(cluster: Cluster, stored: Json, change: Json) -> None:
+def test_changed_metadata_are_judged_in_the_domains_words(cluster: PolicedCluster, stored: Json, change: Json) -> None:
     """Deviceshare alone may write its own."""
     after = copy.deepcopy(stored)
     for field, names in change.items():
@@ -234,7 +234,7 @@ def test_changed_metadata_are_judged_in_the_domains_words(cluster: Cluster, stor
     assert cluster.replace(after, user=contract.IDENTITY)[1] == ""
 
 
-def test_an_ephemeral_container_is_injected(cluster: Cluster, stored: Json) -> None:
+def test_an_ephemeral_container_is_injected(cluster: PolicedCluster, stored: Json) -> None:
     """Through the subresource, and only what is new."""
     path = f"/api/v1/namespaces/default/pods/{stored['metadata']['name']}/ephemeralcontainers"
     debug = {"name": "debug", "image": "busybox", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
@@ -247,7 +247,7 @@ def test_an_ephemeral_container_is_injected(cluster: Cluster, stored: Json) -> N
     assert found["spec"]["containers"] == stored["spec"]["containers"]
 
 
-def put(cluster: Cluster, path: str, of: Json) -> Json:
+def put(cluster: PolicedCluster, path: str, of: Json) -> Json:
     done = cluster.sandbox.kubectl("replace", "--raw", path, "-f", "-", stdin=json.dumps(of))
     done.check_returncode()
     found: Json = json.loads(done.stdout)
@@ -270,14 +270,14 @@ def a_group(name: str = "team", **spec: Any) -> Json:
     ],
     ids=str,
 )
-def test_a_new_group_is_judged_in_the_domains_words(cluster: Cluster, spec: Json) -> None:
+def test_a_new_group_is_judged_in_the_domains_words(cluster: PolicedCluster, spec: Json) -> None:
     """Beyond what the CRD's schema says."""
     group = a_group(**spec)
 
     assert cluster.create(group)[1] == review_new_group(GROUPS.decode(msgspec.json.encode(group)))
 
 
-def test_a_group_that_holds_devices_keeps_its_spec_and_stays_while_it_is_used(cluster: Cluster) -> None:
+def test_a_group_that_holds_devices_keeps_its_spec_and_stays_while_it_is_used(cluster: PolicedCluster) -> None:
     """The status says so."""
     name = f"group-{uuid.uuid4().hex[:8]}"
     group, said = cluster.create(a_group(name), store=True)
@@ -316,7 +316,7 @@ def test_a_group_that_holds_devices_keeps_its_spec_and_stays_while_it_is_used(cl
         ("leader", {"total": "nvidia.com/gpu=8"}, ""),
     ],
 )
-def test_an_agent_writes_its_report_only(cluster: Cluster, who: str, change: Json, said: str) -> None:
+def test_an_agent_writes_its_report_only(cluster: PolicedCluster, who: str, change: Json, said: str) -> None:
     """The leader writes what it wants."""
     name = f"node-{uuid.uuid4().hex[:8]}"
     made, refused = cluster.create(
@@ -338,9 +338,11 @@ def test_an_agent_writes_its_report_only(cluster: Cluster, who: str, change: Jso
 
 
 @pytest.fixture(scope="module")
-def advised(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, eventually: Eventually) -> Iterator[Cluster]:
+def advised(
+    cluster: PolicedCluster, tmp_path_factory: pytest.TempPathFactory, eventually: Eventually
+) -> Iterator[PolicedCluster]:
     """All of them, and ways around are refused in our own pods, too."""
-    names = ("environment", "annotated", "deviceLists", "privileged", "powerful", "hostPid", "hostPaths")
+    names = ("environment", "annotations", "deviceLists", "privileged", "sysAdmin", "hostPID", "hostPaths")
     values = {"policies": {"advised": dict.fromkeys(names, True)}, "webhooks": {"bypasses": "refuse"}}
     assert "deviceshare-advised" in cluster_policies(cluster, tmp_path_factory.mktemp("advised"), values)
     eventually(lambda: "policies.advised" in cluster.create(a_pod(hostPID=True))[1])
@@ -351,7 +353,7 @@ def advised(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, eventual
     cluster_policies(cluster, tmp_path_factory.mktemp("usual"), {})
 
 
-def test_advised_policies_refuse_ways_around_in_other_pods(advised: Cluster) -> None:
+def test_advised_policies_refuse_ways_around_in_other_pods(advised: PolicedCluster) -> None:
     """Not in those of excluded namespaces, nor in ours, nor what is harmless."""
     own = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
     none = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}, {"name": "AMD_VISIBLE_DEVICES"}]
@@ -367,7 +369,7 @@ def test_advised_policies_refuse_ways_around_in_other_pods(advised: Cluster) -> 
     assert advised.create(a_pod(asking(env=own)))[1] == ""
 
 
-def test_ways_around_are_refused_in_our_own_pods_where_that_is_set(advised: Cluster) -> None:
+def test_ways_around_are_refused_in_our_own_pods_where_that_is_set(advised: PolicedCluster) -> None:
     """All of them in one sentence each, as the domain has it; by default they are warned of."""
     pod = in_group(
         {"name": "main", "securityContext": {"privileged": True, "capabilities": {"add": ["SYS_ADMIN"]}}},
@@ -381,9 +383,9 @@ def test_ways_around_are_refused_in_our_own_pods_where_that_is_set(advised: Clus
     assert advised.create(pod)[1] == refusal_or_warnings(bypasses(msgspec.convert(wanted, Draft)), REFUSE)[0]
 
 
-def test_what_an_object_already_has_may_stay(advised: Cluster, eventually: Eventually) -> None:
+def test_what_an_object_already_has_may_stay(advised: PolicedCluster, eventually: Eventually) -> None:
     """A pod from before keeps its annotation, but gets no other."""
-    annotated = a_pod(annotations={"nvidia.cdi.k8s.io/pod": "x"})
+    annotated = a_pod(annotations={"nvidia.cdi.k8s.io/pod": "x"}, nodeSelector={"pool": "none"})
     annotated["metadata"]["name"] = f"pod-{uuid.uuid4().hex[:8]}"
     binding, _ = advised.ask("get", "validatingadmissionpolicybinding", "deviceshare-advised")
     advised.sandbox.kubectl("delete", "validatingadmissionpolicybinding", "deviceshare-advised")
