@@ -63,6 +63,21 @@ class Resources(Struct, frozen=True):
     resources: list[Resource]
 
 
+class GroupVersion(Struct, frozen=True):
+    version: str
+
+
+class ApiGroup(Struct, frozen=True):
+    name: str
+    versions: list[GroupVersion]
+
+
+class ApiGroups(Struct, frozen=True):
+    """What discovery says of all API groups but the core."""
+
+    groups: list[ApiGroup]
+
+
 class Api:
     """Implements the ports `Cluster` and `agent.ports.Writer`, and the raw list and watch that mirrors are made of."""
 
@@ -184,6 +199,14 @@ class Api:
         """Kubernetes' (major, minor), as (1, 20)."""
         version = _decode(await self._read("/version", {}), Version)
         return int(version.major.rstrip("+")), int(version.minor.rstrip("+"))
+
+    async def versions_of(self, group: str) -> list[str]:
+        """The versions of an API group that are served; none where the group isn't.
+
+        https://kubernetes.io/docs/concepts/overview/kubernetes-api/#unaggregated-discovery
+        """
+        groups = _decode(await self._read("/apis", {}), ApiGroups).groups
+        return [version.version for each in groups if each.name == group for version in each.versions]
 
     async def snapshot(
         self, kind: Kind[T], namespace: str, selectors: Mapping[str, str], decode: Callable[[Raw], T]

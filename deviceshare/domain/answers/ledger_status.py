@@ -37,6 +37,7 @@ def devices_patch(ledger: NodeDevices, devices: Iterable[Device], rest: LedgerSt
             "memoryMib": _merged(before.memory_mib, decided.memory_mib),
             "forShares": as_json(decided.for_shares),
             "forGroups": as_json(decided.for_groups),
+            "published": decided.published.as_json(),
             **summary(replace(ledger, status=then)),
         },
     }

@@ -49,7 +49,7 @@ class Reporter:
             return
         if ledger is None:
             self._miss()
-        elif ledger.hardware == wanted or (wanted, ledger.hardware) == (self._written, self._kept):
+        elif ledger.status.hardware == wanted or (wanted, ledger.status.hardware) == (self._written, self._kept):
             self.fault = ""
         else:
             await self._write(wanted)
@@ -64,12 +64,12 @@ class Reporter:
             self._miss()  # The watch will report its addition.
             return
         self.reports += 1
-        self._written, self._kept = wanted, made.hardware
+        self._written, self._kept = wanted, made.status.hardware
         self._missing, self.fault = False, ""
         self._node.ledgers.put(made)
         unhealthy = sum(bool(part.unhealthy) for part in wanted.devices)
         log.info("Reported hardware", devices=len(wanted.devices), unhealthy=unhealthy, driver=wanted.driver)
-        if made.hardware != wanted:
+        if made.status.hardware != wanted:
             log.warning("API server kept a part of the report only: apply the CRDs of this version")
 
     def _miss(self) -> None:
