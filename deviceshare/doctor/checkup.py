@@ -17,6 +17,7 @@ from deviceshare.doctor import (
     runtime,
     scheduler,
     shares,
+    sources,
     unreadable,
     waiting,
     webhooks,
@@ -70,6 +71,7 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     labelled = LabelledCluster(api, SharingLabels.written(sharing))
     yield await unreadable.examine(labelled)
     yield await nodes.examine(labelled, request.release)
+    yield await sources.examine(labelled)
     yield await waiting.examine(labelled)
     yield await plugin.examine(labelled)
     yield await shares.examine(labelled)

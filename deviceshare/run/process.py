@@ -98,6 +98,7 @@ class Process:
             lambda: census.count_devices(self._fleet), lambda: census.count_groups(mirrors.groups.values())
         )
         self._metrics.watch_memory(lambda: census.device_memory(self._fleet))
+        self._metrics.watch_twice(lambda: census.allocated_twice(self._fleet))
         self._metrics.watch_waiting(lambda: census.count_waiting(mirrors.pods.values()))
         self._metrics.watch_unreadable(lambda: count_unreadable(mirrors.by_name.values()))
 

@@ -14,6 +14,9 @@ import pytest
 
 from deviceshare.sandbox import ENV, Options, Sandbox, running
 from tests.controlplane.pool import Pool
+from tests.kubernetes_versions import pytest_collection_modifyitems, pytest_terminal_summary
+
+__all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 
 Kubectl = Callable[..., str]
 

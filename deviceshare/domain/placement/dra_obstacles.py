@@ -29,7 +29,7 @@ def kept(
     for each in (*published.withheld, *_contradictions(hardware, published, listed)):
         mine = _meant(each, devices, hardware)
         devices = tuple(device for device in devices if device not in mine)
-        barred.append(Withheld(each.resource, each.reason, each.cure, list(each.devices or mine)))
+        barred.append(Withheld(each.resource, each.reason, each.cure, sorted(each.devices or mine)))
     return devices, tuple(barred)
 
 

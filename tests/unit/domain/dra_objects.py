@@ -44,10 +44,10 @@ def vfio_json(index: int, pci: int) -> Json:
     return {"name": f"gpu-vfio-{index}", "attributes": attributes}
 
 
-def slice_json(node: str, *devices: Json, name: str = "", driver: str = DRIVER, **pool: Any) -> Json:
+def slice_json(node: str, *devices: Json, name: str = "", driver: str = DRIVER, **pool: int) -> Json:
     """A ResourceSlice; by default a whole pool with the node's name."""
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1} | pool
-    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": list(devices)}
+    whole = {"name": node, "generation": 1, "resourceSliceCount": 1, **pool}
+    spec = {"driver": driver, "nodeName": node, "pool": whole, "devices": list(devices)}
     return {"metadata": {"name": name or f"{node}-{driver}", "resourceVersion": "1"}, "spec": spec}
 
 

@@ -134,7 +134,7 @@ def test_a_gpu_that_is_split_is_nobodys() -> None:
 def test_a_gpu_that_may_be_split_is_whole_until_a_part_is_held() -> None:
     """The parts share its counters."""
     counters = {"consumesCounters": [{"counterSet": "gpu-0-counter-set"}]}
-    slices = a_slice("n1", gpu_json(0, **counters), mig_json(0, counters=True), mig_json(0, 1, counters=True))
+    slices = a_slice("n1", gpu_json(0) | counters, mig_json(0, counters=True), mig_json(0, 1, counters=True))
     assert [part.mig for part in a_view(slices).publication("n1").devices] == [False]
     found = a_view(slices, a_claim("ns/part", "gpu-0-mig-1g10gb-19-1")).publication("n1")
     assert held(found) == {0: "ns/part"}
@@ -302,7 +302,8 @@ def test_however_it_came_about_the_view_is_what_is_there_now(objects: list[Any],
 @given(st.lists(SLICES, max_size=4), st.lists(CLAIMS, max_size=4))
 def test_nothing_that_a_claim_holds_is_ever_left_out(slices: list[ResourceSlice], claims: list[ResourceClaim]) -> None:
     """Either the device is known to be held, or nobody gets any of that vendor, or containers couldn't get it."""
-    objects = {(type(each), each.metadata.key): each for each in (*slices, *claims)}.values()
+    every: list[Any] = [*slices, *claims]
+    objects = {(type(each), each.metadata.key): each for each in every}.values()
     view = a_view(*objects)
     for claim in (each for each in objects if isinstance(each, ResourceClaim)):
         for result in (each for each in claim.holds if each.driver == DRIVER and each.device in ("gpu-0", "gpu-1")):

@@ -31,10 +31,10 @@ def published(*objects: ResourceSlice | ResourceClaim) -> Publication:
     return a_view(*objects).publication("n1")
 
 
-def written(found: Publication, **claims: tuple[Device, ...]) -> NodeDevices:
+def written(found: Publication, team: tuple[Device, ...] = ()) -> NodeDevices:
     """The ledger of n1 as the leader writes it, without an agent."""
     offer = take(BARE, NO_HARDWARE, found)
-    ledger = a_ledger(devices={}, **claims)
+    ledger = a_ledger(devices={}, team=team) if team else a_ledger(devices={})
     status = replace(
         ledger.status, devices=list(offer.devices), withheld=list(offer.withheld), published=found, handover={}
     )
@@ -85,8 +85,8 @@ def test_what_a_claim_holds_is_nobodys() -> None:
 
 def test_a_device_that_dra_allocated_after_us_is_held_by_both() -> None:
     """Neither is believed to have it alone."""
-    mine = {"team": (Device(GPU, 1, card(1)),)}
-    ledger = written(published(a_slice("n1", *FOUR), a_claim("ns/train", "gpu-1")), **mine)
+    mine = (Device(GPU, 1, card(1)),)
+    ledger = written(published(a_slice("n1", *FOUR), a_claim("ns/train", "gpu-1")), mine)
     (state,) = (each for each in device_states(ledger) if each.device.index == 1)
     assert (state.use, state.resource_claim) == (Use.HELD, "ns/train")
     assert state.allocated_twice
