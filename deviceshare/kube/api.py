@@ -19,6 +19,7 @@ from msgspec import Raw, Struct, field
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.kube.backoff import delays
 from deviceshare.kube.connection import CONNECT_TIMEOUT, Connection, within
+from deviceshare.kube.discovery import ApiGroups, Resources, Version
 from deviceshare.kube.paths import path_of, segment, selecting
 from deviceshare.kube.refusals import Unserved
 from deviceshare.kube.stream import WatchEvent, events
@@ -43,39 +44,6 @@ class Page(Struct, frozen=True):
 
     metadata: ListMeta
     items: list[Raw] | None = None
-
-
-class Version(Struct, frozen=True, rename="camel"):
-    major: str
-    minor: str
-    git_version: str
-
-
-class Resource(Struct, frozen=True):
-    """What discovery says about a resource whose objects are of another API group's kind."""
-
-    name: str
-    group: str = ""
-    version: str = ""
-
-
-class Resources(Struct, frozen=True):
-    resources: list[Resource]
-
-
-class GroupVersion(Struct, frozen=True):
-    version: str
-
-
-class ApiGroup(Struct, frozen=True):
-    name: str
-    versions: list[GroupVersion]
-
-
-class ApiGroups(Struct, frozen=True):
-    """What discovery says of all API groups but the core."""
-
-    groups: list[ApiGroup]
 
 
 class Api:
