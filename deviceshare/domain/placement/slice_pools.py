@@ -31,6 +31,8 @@ from deviceshare.domain.vendors import DraDriver, Vendor
 WHOLE_GPU: Final = "gpu"
 MIG_PART: Final = "mig"
 PASSED_THROUGH: Final = "vfio"
+MOST_TAINTS: Final = 16
+"""Named one by one."""
 _MIB: Final = 1 << 20
 
 Pool = Iterable[ResourceSlice]
@@ -116,11 +118,11 @@ def _read(vendor: Vendor, driver: DraDriver, every: list[tuple[str, SliceDevice]
     uuids, numbers = [part.uuid for _, part in whole], [part.index for part in parts.values()]
     if not trouble and (len(uuids) > len(set(uuids)) or len(numbers) > len(set(numbers))):
         trouble = f"the DRA driver {driver.name} publishes two devices of one number or one UUID"
-    tainted = [_tainted(vendor, driver, device, part) for (_, device), part in whole]
+    tainted = [found for (_, device), part in whole if (found := _tainted(vendor, driver, device, part))]
     versions = {device.fields.attributes.driver_version.version for _, device in every} - {""}
     return PoolReading(
         tuple(sorted(parts.values(), key=lambda part: (part.index, part.uuid))),
-        tuple(each for each in tainted if each),
+        _few(tainted),
         named,
         trouble,
         _shown(versions.pop()) if len(versions) == 1 else "",
@@ -170,6 +172,15 @@ def _mib(device: SliceDevice) -> int:
 
 def _shown(text: str) -> str:
     return printable(text[:LONGEST_QUOTE])
+
+
+def _few(tainted: list[Withheld]) -> tuple[Withheld, ...]:
+    """In one entry where there are many: a ledger has room for some dozens."""
+    if len(tainted) <= MOST_TAINTS:
+        return tuple(tainted)
+    first = tainted[0]
+    devices = [device for each in tainted for device in each.devices]
+    return (Withheld(first.resource, f"{first.reason}, and {len(tainted) - 1} more are", first.cure, devices),)
 
 
 def _tainted(vendor: Vendor, driver: DraDriver, device: SliceDevice, part: Part) -> Withheld | None:

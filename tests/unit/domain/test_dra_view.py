@@ -157,6 +157,15 @@ def test_a_tainted_gpu_is_withheld_with_its_taint() -> None:
     assert "gpu.nvidia.com/xid=79:NoSchedule" in reasons(found)
 
 
+def test_many_tainted_gpus_are_one_entry() -> None:
+    """A ledger has room for some dozens, and whoever may write slices may taint any number."""
+    taints = [{"key": "a/b", "effect": "NoExecute"}]
+    many = [gpu_json(number, uuid=f"GPU-{number}", taints=taints) for number in range(100)]
+    (entry,) = a_view(a_slice("n1", *many)).publication("n1").withheld
+    assert len(entry.devices) == 100
+    assert "and 99 more are" in entry.reason
+
+
 def test_a_claim_on_what_no_slice_names_holds_the_whole_node() -> None:
     """Its driver was uninstalled while pods use its devices, or the slices are behind."""
     gone = a_view(a_claim("ns/train", "gpu-0", pool="n1"))
