@@ -13,6 +13,7 @@ from deviceshare.domain.answers.picture import Picture
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
 from deviceshare.domain.objects.pods import Pod
+from tests.unit.domain.dra_objects import a_claim, a_slice, a_view, gpu_json
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 from tests.unit.domain.test_drawing import a_scene, with_hardware
 
@@ -111,6 +112,19 @@ def test_wide_shows_model_and_memory_where_an_agent_tells_them() -> None:
     fleet = a_fleet(a_node(), ledgers=(with_hardware(a_ledger(), hardware),))
     assert "n1    nvidia.com/gpu  0/4   H100   80 GiB  550.54  free 0,1,2,3" in text(draw(fleet, [], []), wide=True)
     assert "H100   80 GiB  GPU-2" in text(draw(fleet, [], []), details=True, wide=True)
+
+
+def test_devices_of_resource_claims_are_shown_with_the_claim() -> None:
+    """As allocated, with what the driver publishes of them; nobody watches their health."""
+    published = a_view(a_slice("n1", gpu_json(0), gpu_json(1)), a_claim("ns/train", "gpu-1")).publication("n1")
+    bare = a_ledger(devices={})
+    ledger = replace(bare, status=replace(bare.status, published=published, devices=list(gpus(0, 1))))
+    picture = draw(a_fleet(a_node(), ledgers=(ledger,)), [], [])
+    told = text(picture, wide=True)
+    assert "1/2   NVIDIA H100  80 GiB  570.86.15  free 0  claim ns/train 1" in told
+    assert "nvidia.com/gpu: 1/2 allocated, 1 free" in told
+    (line,) = [line for line in text(picture, details=True).splitlines() if "ns/train" in line]
+    assert line.split()[-4:] == ["claimed", "ns/train", "not", "watched"]
 
 
 def test_an_empty_cluster_says_how_to_share_a_node() -> None:
