@@ -1,6 +1,9 @@
 """A node whose GPUs a DRA driver publishes, and of which ResourceClaims hold some, on API servers that serve DRA."""
 
 import json
+import re
+import textwrap
+from pathlib import Path
 
 from tests.controlplane.pool import GPU, Json, Pool, pod, refers
 from tests.kubernetes_versions import since
@@ -9,6 +12,7 @@ from tests.unit.domain.dra_objects import card, claim_json, gpu_json, slice_json
 pytestmark = since(34)
 """Which serves resource.k8s.io/v1."""
 
+ROOT = Path(__file__).parent.parent.parent
 GROUP = "resource.k8s.io/v1"
 
 
@@ -62,6 +66,13 @@ def test_groups_get_what_dra_publishes_and_no_claim_holds(pool: Pool) -> None:
     pool.eventually(lambda: pool.kubectl(*warned), refers(f"{pool.name}/train"))
     pool.kubectl("delete", "resourceclaims", "-n", pool.name, "--all")
     pool.kubectl("delete", "resourceslices", node)
+
+
+def test_the_device_class_of_the_documentation_is_accepted(pool: Pool) -> None:
+    """The API server compiles its expression."""
+    [block] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/dra.md").read_text(), re.DOTALL)
+    said = pool.kubectl("apply", "--dry-run=server", "-f", "-", stdin=textwrap.dedent("    " + block.lstrip()))
+    assert "gpu.nvidia.com" in said
 
 
 def test_an_incomplete_pool_offers_nothing(pool: Pool) -> None:
