@@ -178,6 +178,11 @@ class Metrics(ServerMetrics):
         text = "How much of it is allocated: of a shared device its pods' shares, of any other allocated one all."
         self.registry.register(_Gauges(given, text, labels, partial(_memory, devices, attrgetter("allocated"))))
 
+    def watch_twice(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Adds `deviceshare_devices_allocated_twice`; at each scrape `counts` gives them by who allocated them, too."""
+        text = "Devices of groups and shares that the device plugin, or DRA for a ResourceClaim, also allocated."
+        self._watch("deviceshare_devices_allocated_twice", text, "by", counts)
+
     def watch_waiting(self, counts: Callable[[], Mapping[str, int]]) -> None:
         """Adds `deviceshare_waiting_pods`; at each scrape `counts` gives the number of pods by what they want."""
         text = "Pods without a node, by what they wait for: their group's devices, or a share; gated ones left out."

@@ -116,6 +116,8 @@ def _holder(device: DeviceView) -> Cell:
     if device.group:
         mark = "" if device.use is Use.HELD else f" ({device.use})"
         return joined(group_name(device.group), mark)
+    if device.use is Use.CLAIMED:
+        return styled(f"claim {device.resource_claim}", "yellow")
     words, style = _NOBODYS.get(device.use, (f"pod {device.pod}", "yellow"))
     return styled(f"{words} for {device.serves}" if device.serves and device.use is Use.FREE else words, style)
 
@@ -135,7 +137,8 @@ def _devices(picture: Picture, *, wide: bool) -> Section:
         name = node.name
         for device in node.devices:
             hardware = (device.model, _memory(device), device.uuid) if wide else ()
-            by = group_name(device.group) if device.group else device.pod or _counted_parts(device)
+            others = device.pod or device.resource_claim or _counted_parts(device)
+            by = group_name(device.group) if device.group else others
             yield name, f"{device.resource} {device.index}", _use(device), by, _health(device), *hardware
             name = ""
             for part in device.parts:

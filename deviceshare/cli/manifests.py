@@ -155,7 +155,7 @@ def _node(plain: PlainNode) -> Node:
 
 def _ledger(node: Node) -> NodeDevices:
     ledger = NodeDevices(metadata=ObjectMeta(name=node.metadata.name))
-    offer = take(node, ledger.hardware)
+    offer = take(node, ledger.status.hardware, ledger.status.published)
     status = LedgerStatus(
         devices=list(offer.devices),
         withheld=list(offer.withheld),

@@ -53,7 +53,7 @@ async def lift(api: Cluster, node: str, names: Iterable[str], *, seconds: float 
     findings = {finding(part) for part in parts}
 
     async def look() -> bool | None:
-        left = {finding(part) for part in (await _ledger(api, node)).hardware.devices if part.unhealthy}
+        left = {finding(part) for part in (await _ledger(api, node)).status.hardware.devices if part.unhealthy}
         return True if left.isdisjoint(findings) else None
 
     if not await poll(look, doing=f"Waiting for the agent of node {node}", seconds=seconds):
@@ -69,9 +69,9 @@ async def lift(api: Cluster, node: str, names: Iterable[str], *, seconds: float 
 
 async def _annotate(api: Cluster, node: str, names: Iterable[str]) -> list[Part]:
     seen = await _ledger(api, node)
-    parts = [_marked(seen.hardware, node, name) for name in names]
+    parts = [_marked(seen.status.hardware, node, name) for name in names]
     # Keep recoveries reported earlier as long as the finding that they name stands.
-    standing = {finding(part) for part in seen.hardware.devices if part.unhealthy}
+    standing = {finding(part) for part in seen.status.hardware.devices if part.unhealthy}
     said = findings_of(seen.metadata.annotations.get(contract.RECOVERED, "")) & standing
     annotations = {contract.RECOVERED: ",".join(sorted(said | {finding(part) for part in parts}))}
     version = seen.metadata.resource_version
@@ -84,7 +84,7 @@ async def _ledger(api: Cluster, node: str) -> NodeDevices:
         seen = await api.get(NODE_DEVICES, node)
     except NotFound:
         raise click.ClickException(f"{node} is not a shared node; see them with deviceshare inspect") from None
-    if not seen.hardware.devices:
+    if not seen.status.hardware.devices:
         raise click.ClickException(
             f"No agent reports on node {node}, so none of its devices is marked; see whether one should with"
             f" kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT} -o wide"

@@ -19,11 +19,13 @@ from deviceshare.doctor import (
     runtime,
     scheduler,
     shares,
+    sources,
     unreadable,
     waiting,
 )
 from deviceshare.doctor.findings import PROBLEM, Check
 from deviceshare.domain.objects.sharing_labels import SharingLabels
+from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS
 from deviceshare.loops.labelled_cluster import LabelledCluster
 from deviceshare.loops.ports import ApiError
 
@@ -62,7 +64,7 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
         deployment = await replicas.deployment(api, request.release)
     except ApiError:  # the check of the replicas reports it
         deployment = None
-    yield await rights.examine_own(api, request.release, deployment)
+    yield await rights.examine_own(api, request.release, deployment, dra=await _serves_dra(api))
     yield await replicas.examine(api, request.release)
     yield await scheduler.examine(api, request.release, deployment)
     yield await admission.examine(api, request.release, deployment)
@@ -71,6 +73,7 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     labelled = LabelledCluster(api, SharingLabels.written(sharing))
     yield await unreadable.examine(labelled)
     yield await nodes.examine(labelled, request.release)
+    yield await sources.examine(labelled)
     yield await waiting.examine(labelled)
     yield await plugin.examine(labelled)
     yield await shares.examine(labelled)
@@ -80,6 +83,13 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
         yield await canary_run.examine(labelled, request.namespace, request.release)
     if request.gpu:
         yield await gpu_run.examine(labelled, request.namespace, request.release, deployment, request.image)
+
+
+async def _serves_dra(api: "Api") -> bool:
+    try:
+        return any(version in DRA_VERSIONS for version in await api.versions_of(DRA_GROUP))
+    except ApiError:
+        return False  # other checks report that it doesn't answer
 
 
 def conclude(checks: list[Check]) -> Checkup:

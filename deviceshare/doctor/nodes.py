@@ -8,7 +8,7 @@ from typing import Final
 from deviceshare.doctor.findings import OK, PROBLEM, WARNING, Check, Finding, check, listed, logs, unread
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import NO_HARDWARE
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import counted_devices
@@ -48,7 +48,8 @@ def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices] | None, release:
     for node in (each for each in nodes if each.shared):
         name = node.metadata.name
         book = (books or {}).get(name)
-        inventory = take(node, book.hardware if book else NO_HARDWARE)
+        status = book.status if book else LedgerStatus()
+        inventory = take(node, status.hardware, status.published)
         kept_out = [each for each in inventory.withheld if each.reason == KEPT_OUT and not inventory.faults]
         for each in (*kept_out, *inventory.untold):
             withheld.setdefault(str(each), (each, []))[1].append(name)

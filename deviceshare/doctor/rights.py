@@ -13,6 +13,7 @@ from msgspec import to_builtins
 from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, unread
 from deviceshare.doctor.kinds import ACCESS, OWN_ACCESS, Attributes, Rollout
 from deviceshare.domain import contract
+from deviceshare.loops.kinds import DRA_GROUP
 from deviceshare.loops.ports import ApiError, Cluster
 
 ROLES: Final = ("controller", "extender", "webhook")
@@ -35,8 +36,11 @@ PERSON: Final = (
 """The rights that a person needs for deviceshare's commands."""
 
 
-def needed(namespace: str, roles: Iterable[str] = ROLES, *, own_ca: bool = True) -> list[Attributes]:
-    """The rights that deviceshare in this namespace needs: the rules of the chart's templates/rbac/."""
+def needed(namespace: str, roles: Iterable[str] = ROLES, *, own_ca: bool = True, dra: bool = False) -> list[Attributes]:
+    """The rights that deviceshare in this namespace needs: the rules of the chart's templates/rbac/.
+
+    `dra`: where the API server serves dynamic resource allocation.
+    """
     rights = [
         *_each(_OURS, ["shareddevicegroups", "nodedevices"], ["list", "watch"]),
         *_each("", ["nodes", "pods"], ["list", "watch"]),
@@ -49,6 +53,7 @@ def needed(namespace: str, roles: Iterable[str] = ROLES, *, own_ca: bool = True)
         rights += _each(_OURS, ["shareddevicegroups/status", "nodedevices/status"], ["patch"])
         rights += _each("", ["nodes"], ["get"])
         rights += _each("", ["pods"], ["get", "patch"])
+        rights += _each(DRA_GROUP, ["resourceslices", "resourceclaims"] if dra else [], ["list", "watch"])
         lease = {"namespace": namespace, "name": contract.NAME}
         rights += _each("coordination.k8s.io", ["leases"], ["get", "patch"], **lease)
         rights += _each("coordination.k8s.io", ["leases"], ["create"], namespace=namespace)
@@ -80,12 +85,12 @@ def judge_person(denied: list[Attributes]) -> list[Finding]:
     return [Finding(WARNING, f"you may not {listed([_said(each) for each in denied])}", cure)] if denied else []
 
 
-async def examine_own(api: Cluster, namespace: str, deployment: Rollout | None) -> Check:
-    """Reviews the rights of deviceshare's service account."""
+async def examine_own(api: Cluster, namespace: str, deployment: Rollout | None, *, dra: bool = False) -> Check:
+    """Reviews the rights of deviceshare's service account; `dra` as in `needed`."""
     flag = deployment.flag if deployment else (lambda _: None)
     user = flag("identity") or f"system:serviceaccount:{namespace}:{contract.NAME}"
     roles = (flag("roles") or ",".join(ROLES)).split(",")
-    rights = needed(namespace, roles, own_ca=deployment is None or flag("ca-secret") is not None)
+    rights = needed(namespace, roles, own_ca=deployment is None or flag("ca-secret") is not None, dra=dra)
     try:
         denied = await _denied(api, rights, user)
     except ApiError as error:

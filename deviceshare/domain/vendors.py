@@ -20,6 +20,19 @@ _NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """Of a resource, behind its domain: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
 
 
+class DraDriver(Struct, frozen=True, kw_only=True):
+    """A vendor's driver for dynamic resource allocation, and how its ResourceSlices name the vendor's devices.
+
+    Without `whole` only its name is known: what a ResourceClaim holds of it can't be matched with a device.
+    """
+
+    name: str
+    whole: str = ""
+    """How devices are called in a pool that are one whole device each: a pattern whose first group is the number."""
+    part: str = ""
+    """Likewise the parts of a device; the group is the number of the device that they are of."""
+
+
 class Vendor(Struct, frozen=True, eq=False, kw_only=True):
     """One vendor's devices, and how its container runtime learns which of them a container may see."""
 
@@ -54,6 +67,8 @@ class Vendor(Struct, frozen=True, eq=False, kw_only=True):
     """Paths of a node that open devices to whoever mounts them."""
     has_agent: bool = False
     """Whether deviceshare's agent sees the devices."""
+    dra: DraDriver | None = None
+    """Drivers of other names count for nothing, whatever their devices are called."""
 
     @property
     def annotation(self) -> str:
@@ -103,6 +118,7 @@ NVIDIA: Final = Vendor(
     device_list="/run/nvidia-container-devices",
     node_paths=("/run/nvidia",),
     has_agent=True,
+    dra=DraDriver(name="gpu.nvidia.com", whole=r"gpu-([0-9]{1,4})", part=r"gpu-([0-9]{1,4})-mig-[-a-z0-9]{1,80}"),
 )
 AMD: Final = Vendor(
     name="amd",
@@ -111,6 +127,7 @@ AMD: Final = Vendor(
     env="AMD_VISIBLE_DEVICES",
     runtime="AMD's runtime",
     plugin_prefixes=tuple(f"amd.com/{mode}_nps" for mode in ("spx", "dpx", "tpx", "qpx", "cpx")),
+    dra=DraDriver(name="gpu.amd.com"),
 )
 """Without kinds: the variable takes numbers, ranges and hexadecimal unique IDs. `amd-ctk cdi generate` names devices
 `amd.com/gpu=0`, for `--device` of Docker and Podman; nothing takes such names from a pod (ROCm/container-toolkit,
@@ -128,6 +145,11 @@ ASCEND: Final = Vendor(
 (Ascend/mind-cluster, `component/ascend-docker-runtime`)."""
 
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD, ASCEND)
+
+
+def dra_vendor(driver: str) -> Vendor | None:
+    """The vendor whose devices a DRA driver of this name allocates, or None when deviceshare doesn't know the name."""
+    return next((vendor for vendor in VENDORS if vendor.dra and vendor.dra.name == driver), None)
 
 
 def known_resources() -> list[str]:

@@ -19,6 +19,7 @@ from msgspec import Raw, Struct, field
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.kube.backoff import delays
 from deviceshare.kube.connection import CONNECT_TIMEOUT, Connection, within
+from deviceshare.kube.discovery import ApiGroups, Resources, Version
 from deviceshare.kube.paths import path_of, segment, selecting
 from deviceshare.kube.refusals import Unserved
 from deviceshare.kube.stream import WatchEvent, events
@@ -43,24 +44,6 @@ class Page(Struct, frozen=True):
 
     metadata: ListMeta
     items: list[Raw] | None = None
-
-
-class Version(Struct, frozen=True, rename="camel"):
-    major: str
-    minor: str
-    git_version: str
-
-
-class Resource(Struct, frozen=True):
-    """What discovery says about a resource whose objects are of another API group's kind."""
-
-    name: str
-    group: str = ""
-    version: str = ""
-
-
-class Resources(Struct, frozen=True):
-    resources: list[Resource]
 
 
 class Api:
@@ -184,6 +167,14 @@ class Api:
         """Kubernetes' (major, minor), as (1, 20)."""
         version = _decode(await self._read("/version", {}), Version)
         return int(version.major.rstrip("+")), int(version.minor.rstrip("+"))
+
+    async def versions_of(self, group: str) -> list[str]:
+        """The versions of an API group that are served; none where the group isn't.
+
+        https://kubernetes.io/docs/concepts/overview/kubernetes-api/#unaggregated-discovery
+        """
+        groups = _decode(await self._read("/apis", {}), ApiGroups).groups
+        return [version.version for each in groups if each.name == group for version in each.versions]
 
     async def snapshot(
         self, kind: Kind[T], namespace: str, selectors: Mapping[str, str], decode: Callable[[Raw], T]

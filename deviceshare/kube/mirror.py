@@ -104,6 +104,8 @@ class ApiMirror(Cache[T]):
                 opened = time.monotonic()
                 await self._watch()
             except ApiError as error:
+                if self._ends(error):
+                    return
                 expired = isinstance(error, Expired)
                 self._relist = self._relist or expired
                 if expired and self.lists == lists:
@@ -117,6 +119,10 @@ class ApiMirror(Cache[T]):
             else:
                 pause = max(pause, next(pauses))
             await asyncio.sleep(pause)
+
+    def _ends(self, error: ApiError) -> bool:  # noqa: ARG002 others do
+        """Whether the kind can't be mirrored for now; an optional kind may come later (optional_mirror.py)."""
+        return False
 
     def _log_loss(self, error: ApiError, *, steady: bool) -> None:
         # A kind that never changed since the API server started gets no bookmarks: its watch falls silent by rights.

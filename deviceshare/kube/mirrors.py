@@ -5,19 +5,43 @@ from typing import Any
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.objects.resource_claims import ResourceClaim, worth_holding
+from deviceshare.domain.objects.resource_slices import ResourceSlice, of_known_driver
 from deviceshare.domain.objects.sharing_labels import SharingLabels, may_be_shared
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import ApiMirror
-from deviceshare.loops.kinds import GROUPS, LIVE_PODS, NODE_DEVICES, NODES, PODS, SHARED_NODES
+from deviceshare.kube.optional_mirror import OptionalMirror
+from deviceshare.loops.kinds import (
+    DRA_GROUP,
+    DRA_VERSIONS,
+    GROUPS,
+    LIVE_PODS,
+    NODE_DEVICES,
+    NODES,
+    PODS,
+    SHARED_NODES,
+    resource_claims,
+    resource_slices,
+)
 from deviceshare.loops.replica.feed import Feed
 
 
 class Mirrors:
     """Groups, ledgers, shared nodes, the pods of groups as the guard sees them, and others that may have devices."""
 
-    def __init__(self, api: Api, guard: PodGuard, labels: SharingLabels = SharingLabels()) -> None:  # noqa: B008 it is never changed
-        """`labels`: those of other systems by which nodes are shared, too."""
+    def __init__(
+        self,
+        api: Api,
+        guard: PodGuard,
+        labels: SharingLabels = SharingLabels(),  # noqa: B008 it is never changed
+        *,
+        dra: bool = False,
+    ) -> None:
+        """`labels`: those of other systems by which nodes are shared, too.
+
+        `dra`: with what DRA offers and has allocated, from which the leader writes ledgers.
+        """
         self.groups = ApiMirror(api, GROUPS)
         self.ledgers = ApiMirror(api, NODE_DEVICES)
         if labels:  # a selector can't say "or", so all nodes are listed and watched
@@ -37,6 +61,12 @@ class Mirrors:
             "pods": self.pods,
             "other-pods": self.others,
         }
+        self.slices: OptionalMirror[ResourceSlice] | None = None
+        self.resource_claims: OptionalMirror[ResourceClaim] | None = None
+        if dra:
+            self.slices = OptionalMirror(api, resource_slices, DRA_GROUP, DRA_VERSIONS, keep=of_known_driver)
+            self.resource_claims = OptionalMirror(api, resource_claims, DRA_GROUP, DRA_VERSIONS, keep=worth_holding)
+            self.by_name |= {"resource-slices": self.slices, "resource-claims": self.resource_claims}
         self.fleet = Fleet()
         """What the mirrors show, node by node."""
         Feed(self.fleet, nodes=self.nodes, ledgers=self.ledgers, pods=self.pods, others=self.others)

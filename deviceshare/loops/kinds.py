@@ -10,6 +10,8 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.resource_claims import ResourceClaim
+from deviceshare.domain.objects.resource_slices import ResourceSlice
 from deviceshare.loops.ports import Kind
 
 
@@ -72,6 +74,21 @@ WEBHOOK_CONFIGURATIONS: Final = tuple(
     Kind("admissionregistration.k8s.io/v1", kind, f"{kind.lower()}s", WebhookConfiguration, namespaced=False)
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 )
+
+DRA_GROUP: Final = "resource.k8s.io"
+DRA_VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+"""Those that serve both kinds, the newest first: from Kubernetes 1.34, 1.33 and 1.32; the betas are off unless set."""
+
+
+def resource_slices(version: str) -> Kind[ResourceSlice]:
+    """ResourceSlices, as this version of their group has them."""
+    return Kind(f"{DRA_GROUP}/{version}", "ResourceSlice", "resourceslices", ResourceSlice, namespaced=False)
+
+
+def resource_claims(version: str) -> Kind[ResourceClaim]:
+    """ResourceClaims, likewise."""
+    return Kind(f"{DRA_GROUP}/{version}", "ResourceClaim", "resourceclaims", ResourceClaim, namespaced=True)
+
 
 SHARED_NODES: Final = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
 """The label selector of nodes that take part."""

@@ -74,7 +74,7 @@ class Process:
         self._pulse = Pulse(api)
         self._guard = PodGuard(settings.left_out)
         self._cluster = GuardedCluster(api, self._guard)
-        self._mirrors = mirrors = Mirrors(api, self._guard, settings.sharing_labels)
+        self._mirrors = mirrors = Mirrors(api, self._guard, settings.sharing_labels, dra="controller" in settings.roles)
         self._fleet = mirrors.fleet
         self._binder = Binder(
             self._cluster,
@@ -98,6 +98,7 @@ class Process:
             lambda: census.count_devices(self._fleet), lambda: census.count_groups(mirrors.groups.values())
         )
         self._metrics.watch_memory(lambda: census.device_memory(self._fleet))
+        self._metrics.watch_twice(lambda: census.allocated_twice(self._fleet))
         self._metrics.watch_waiting(lambda: census.count_waiting(mirrors.pods.values()))
         self._metrics.watch_unreadable(lambda: count_unreadable(mirrors.by_name.values()))
 
@@ -155,6 +156,8 @@ class Process:
             ledgers=self._mirrors.ledgers,
             nodes=self._mirrors.nodes,
             pods=self._mirrors.pods,
+            slices=self._mirrors.slices,
+            resource_claims=self._mirrors.resource_claims,
             recorder=self._recorder,
             binds_over=bind.binds_over(await self._server_version()),
             handover=self._settings.handover_setting,

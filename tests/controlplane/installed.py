@@ -57,9 +57,9 @@ class Installed:
         return [each for each in self.objects if each["kind"].endswith("Role") and each["metadata"]["name"] in names]
 
     def requests(self, account: str) -> set[Request]:
-        """What the deviceshare of this account has asked of the API server."""
+        """What the deviceshare of this account has asked of the API server, but for discovery, which all may use."""
         lines = (self._directory / f"{account}.requests").read_text().splitlines()
-        return {request(*json.loads(line)) for line in lines if "/version" not in line}
+        return {request(*json.loads(line)) for line in lines if "/version" not in line and '"/apis"' not in line}
 
     def log(self, name: str) -> str:
         """What a process said."""

@@ -30,6 +30,15 @@ def count_devices(fleet: Fleet) -> Iterable[DeviceCount]:
             yield DeviceCount(name, resource, use, health, number)
 
 
+def allocated_twice(fleet: Fleet) -> dict[str, int]:
+    """Devices that groups or shares have and that others allocated, too, by who did."""
+    twice = [state for name in fleet.names() for state in fleet.states(name) if state.allocated_twice]
+    return {
+        "device-plugin": sum(bool(state.pod) for state in twice),
+        "resource-claim": sum(bool(state.resource_claim) for state in twice),
+    }
+
+
 class DeviceMemory(NamedTuple):
     """The memory of one device, in MiB, and how much of it is allocated."""
 

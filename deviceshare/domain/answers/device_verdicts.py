@@ -90,6 +90,7 @@ def _in_the_way(fleet: Fleet, node: str, state: DeviceState) -> Iterable[tuple[s
     repaired = f"repair it, then deviceshare recover {node} {state.device.index}"
     cures = {
         Use.PLUGIN: f"pod {state.pod} ends",
+        Use.CLAIMED: f"ResourceClaim {state.resource_claim} is deallocated, as when its last pod ends",
         Use.SPLIT: "unite it on its node with nvidia-smi -mig 0, if nobody has a part of it",
         Use.WITHHELD: f"change the annotation {contract.INVENTORY_ANNOTATION} of node {node}",
         Use.LEFT: "let placeholder pods have more devices (agent.placeholders of the chart)",

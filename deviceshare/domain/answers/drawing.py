@@ -17,7 +17,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement.blind_spots import unreadable
-from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState, Use
+from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState, Health, Use
 from deviceshare.domain.placement.device_states import by_resource
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import opaque_reason, withheld_reason
@@ -118,9 +118,10 @@ def _device(state: DeviceState, hardware: Hardware) -> DeviceView:
         use=state.use,
         group=state.group,
         pod=state.pod,
+        resource_claim=state.resource_claim,
         placeholder=state.placeholder,
         uuid=device.uuid,
-        watched=part is not None,
+        watched=part is not None and state.health is not Health.UNKNOWN,
         model=part.model if part else "",
         memory_mib=state.memory_mib,
         allocated_mib=taken.memory_mib,

@@ -160,7 +160,8 @@ def _health(group: Group, fleet: Fleet, home: Node | None, pods: Collection[Pod]
     if ledger is None or claim is None or home is None:
         text = f"its claim on node {node} is missing and is restored from its pods"
         return Reason(ReasonKind.CLAIM_MISSING, text, f"if this stays, {recreate}")
-    inventory = take(home, ledger.hardware)  # what the node has now, also where the ledger doesn't say so yet
+    # What the node has now, also where the ledger doesn't say so yet.
+    inventory = take(home, ledger.status.hardware, ledger.status.published)
     offer = replace(ledger.status, devices=list(inventory.devices), withheld=list(inventory.withheld))
     mine = held_by(device_states(replace(ledger, status=offer)), group.uid)
     if unhealthy := unhealthy_among(mine):
@@ -178,6 +179,10 @@ def _health(group: Group, fleet: Fleet, home: Node | None, pods: Collection[Pod]
     if taken := [f"{state.device} to pod {state.pod}" for state in mine if state.pod]:
         text = f"the device plugin of node {node} also allocated {listed(taken)}"
         cure = f"delete that pod or take other devices with {rebind}, and keep its kind away"
+        return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, f"{cure} (see deviceshare's documentation)")
+    if taken := [f"{state.device} to ResourceClaim {state.resource_claim}" for state in mine if state.resource_claim]:
+        text = f"DRA also allocated {listed(taken)} on node {node}"
+        cure = f"delete the pods of that claim or take other devices with {rebind}, and keep DRA from these devices"
         return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, f"{cure} (see deviceshare's documentation)")
     if left := selected(state.device for state in mine if state.left):
         text = f"no placeholder pod on node {node} has {described(left)}, so the device plugin may allocate it"

@@ -37,6 +37,8 @@ def devices_patch(ledger: NodeDevices, devices: Iterable[Device], rest: LedgerSt
             "memoryMib": _merged(before.memory_mib, decided.memory_mib),
             "forShares": as_json(decided.for_shares),
             "forGroups": as_json(decided.for_groups),
+            # Most nodes have none, and before its CRD is upgraded a cluster stores none.
+            **({"published": decided.published.as_json()} if decided.published != before.published else {}),
             **summary(replace(ledger, status=then)),
         },
     }

@@ -16,7 +16,8 @@ from deviceshare.domain.placement.device_state import Health, Use
 
 
 class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One device. Model and UUID are known where the node's agent runs, memory also where labels tell it."""
+    """One device. Model, UUID and memory are known where the node's agent runs or a DRA driver publishes them; memory
+    also where labels tell it."""
 
     resource: str
     index: int
@@ -25,6 +26,8 @@ class DeviceView(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Who holds it, or held it."""
     pod: str = ""
     """`namespace/name` of the pod that the device plugin allocated it to."""
+    resource_claim: str = ""
+    """`namespace/name` of the ResourceClaim that holds it."""
     placeholder: str = ""
     """`namespace/name` of the pod that keeps it from the device plugin, for groups and shares."""
     uuid: str = ""
@@ -60,7 +63,7 @@ class Count(Struct, frozen=True, rename="camel"):
     total: int = 0
     """Those that are there, healthy or not."""
     allocated: int = 0
-    """Those that a group, pods with shares or a device plugin's pod have, lost ones left out."""
+    """Those that a group, pods with shares, a device plugin's pod or a ResourceClaim have, lost ones left out."""
     free: int = 0
     """Those that a group could get now."""
     unhealthy: int = 0

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.devices import Device, Identity
 from deviceshare.domain.objects.reported_turns import ReportedTurns
 
 NVLINK: Final = "nvlink"
@@ -121,10 +121,19 @@ class Hardware(Struct, frozen=True, rename="camel", omit_defaults=True):
     read specifications."""
     runtime: str = ""
     """How the agent's own container got the devices: `cdi`, `variable`, or "" where that is unknown."""
+    published: bool = False
+    """Whether the devices are those that a DRA driver publishes (publication.py), since no agent reports any. Nobody
+    watches them, and their numbers are of the kernel's device files, not those that a runtime takes. It isn't stored.
+    """
 
     def part(self, resource: str, index: int) -> Part | None:
         """The device with this number, unless it is lost: another device may have its number now."""
         return next((p for p in self.devices if (p.resource, p.index) == (resource, index) and not p.lost), None)
+
+    def identity(self, device: Device) -> Identity:
+        """The same for a device that is named by its number and by its UUID."""
+        part = None if device.uuid else self.part(device.resource, device.index)
+        return (part.device if part else device).identity
 
     def named(self, uuid: str) -> Part | None:
         """The device with this UUID, lost or not."""

@@ -14,6 +14,7 @@ from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
 from deviceshare.domain.objects.requests import GROUP, POD, Holder
 from deviceshare.domain.objects.shares import Share, as_stored, current
 from deviceshare.domain.objects.withheld import Withheld
@@ -86,6 +87,8 @@ class LedgerStatus(Struct, frozen=True, rename="camel"):
     for_shares: list[Device] = field(default_factory=list)
     """Those that serve shares only, by the node's annotation; likewise `for_groups`. Others serve either."""
     for_groups: list[Device] = field(default_factory=list)
+    published: Publication = NOTHING_PUBLISHED
+    """By DRA drivers, and held by ResourceClaims."""
     reasons: str = ""
     total: str = ""
     free: str = ""
@@ -110,8 +113,8 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
 
     @property
     def hardware(self) -> Hardware:
-        """What the node's agent reports; empty where there is none."""
-        return self.status.hardware
+        """What the node's agent reports, or where it reports no devices, what DRA drivers publish; else empty."""
+        return self.status.published.behind(self.status.hardware)
 
     @property
     def devices(self) -> Devices:

@@ -97,12 +97,29 @@ class PodSpec(Struct, frozen=True, rename="camel"):
         return share_request((*mains, *inits))
 
 
+class ExtendedResourceRequest(Struct, frozen=True, rename="camel"):
+    """One container's extended resource that DRA serves."""
+
+    container_name: str = ""
+    resource_name: str = ""
+
+
+class ExtendedResourceClaim(Struct, frozen=True, rename="camel"):
+    """The ResourceClaim that kube-scheduler created for extended resources in limits (KEP-5004, from 1.34 on).
+
+    So it does where a DeviceClass has an `extendedResourceName` and the node no device plugin for it.
+    """
+
+    request_mappings: list[ExtendedResourceRequest] = field(default_factory=list)
+
+
 class PodStatus(Struct, frozen=True, rename="camel"):
     phase: str = ""
     conditions: list[Condition] = field(default_factory=list)
     container_statuses: list[SeenContainer] | None = None
     init_container_statuses: list[SeenContainer] | None = None
     ephemeral_container_statuses: list[SeenContainer] | None = None
+    extended_resource_claim_status: ExtendedResourceClaim | None = None
 
 
 def _role(container: Container) -> str:

@@ -247,15 +247,23 @@ class Pod(Struct, frozen=True, rename="camel"):
         """Whether it may have devices from a device plugin, not from deviceshare."""
         return self.containers_hidden or bool(self.plugin_resources())
 
+    @property
+    def _dra_resources(self) -> set[str]:
+        """Resources in its limits that DRA serves, by drivers that are known."""
+        claim = self.status.extended_resource_claim_status
+        named = {each.resource_name for each in claim.request_mappings} if claim else set()
+        return {name for name in named if (vendor := vendors.plugin_vendor_of(name)) and vendor.dra}
+
     def plugin_resources(self) -> set[str]:
         """Device resources, or parts of devices, that the pod requests from a device plugin.
 
         The parts that a pod with deviceshare's label asks for come from deviceshare. Those of any other pod come from
-        the plugin of the system whose resource it is, as far as that has one.
+        the plugin of the system whose resource it is, as far as that has one. What DRA serves in a plugin's place is in
+        a ResourceClaim, which says what it holds.
         """
         containers = [*self.spec.init_containers, *self.spec.containers]
         asked = [self.spec.resources, *(container.resources for container in containers)]
-        found = {resource for each in asked for resource in each.devices}
+        found = {resource for each in asked for resource in each.devices} - self._dra_resources
         if contract.GROUP in self.metadata.labels:
             return found
         return found | {r for each in asked for r in each.parts if vendors.plugin_vendor_of(r)}

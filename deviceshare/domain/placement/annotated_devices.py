@@ -22,7 +22,7 @@ MOST: Final = 1024
 
 _RANGE: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _COUNT: Final = re.compile(r"[0-9]{1,9}")
-_UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]{1,80}")
+DEVICE_UUID: Final = re.compile(r"GPU-[0-9A-Za-z-]{1,80}")
 
 
 class Listed(NamedTuple):
@@ -77,7 +77,7 @@ def _parsed(resource: str, values: list[str]) -> Listed:
     indices: set[int] = set()
     uuids = set()
     for value in values:
-        if _UUID.fullmatch(value):
+        if DEVICE_UUID.fullmatch(value):
             uuids.add(value)
             continue
         if not (match := _RANGE.fullmatch(value)):

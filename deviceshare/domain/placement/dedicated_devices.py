@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.devices import Device, Devices, Identity, described
+from deviceshare.domain.objects.devices import Device, Devices, described
 from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.domain.objects.withheld import Withheld
@@ -82,8 +82,8 @@ def read(annotations: Mapping[str, str], hardware: Hardware) -> Dedicated:
     shares = _named(contract.SHARE_DEVICES, annotations, hardware)
     groups = _named(contract.GROUP_DEVICES, annotations, hardware)
     barred, faults = [*shares.barred, *groups.barred], [*shares.faults, *groups.faults]
-    taken = {_identity(device, hardware) for device in groups.devices}
-    twice = [device for device in shares.devices if _identity(device, hardware) in taken]
+    taken = {hardware.identity(device) for device in groups.devices}
+    twice = [device for device in shares.devices if hardware.identity(device) in taken]
     for vendor in vendors.vendors_of(device.resource for device in twice):
         mine = described(device for device in twice if vendor.supplies(device.resource))
         text = f"{mine} are in {contract.GROUP_DEVICES}, too; name each device in one of them"
@@ -123,9 +123,3 @@ def _of_resource(annotation: str, resource: str, entry: Listed, hardware: Hardwa
     if annotation == contract.SHARE_DEVICES and resource not in _SHAREABLE:
         return found._replace(faults=(*found.faults, f"{resource}: shares are parts of {listed(_SHAREABLE)} only"))
     return found
-
-
-def _identity(device: Device, hardware: Hardware) -> Identity:
-    """The same for a device that is named by its number and by its UUID."""
-    part = None if device.uuid else hardware.part(device.resource, device.index)
-    return (part.device if part else device).identity

@@ -28,6 +28,8 @@ class Use(StrEnum):
     """A rebind replaced it, and pods that received it may still use it."""
     PLUGIN = "plugin"
     """The vendor's device plugin allocated it to a pod."""
+    CLAIMED = "claimed"
+    """A ResourceClaim holds it: DRA allocated it."""
     SPLIT = "split"
     """Nobody's, but split by NVIDIA's MIG: its parts may be others', as another resource."""
     WITHHELD = "withheld"
@@ -40,7 +42,7 @@ class Use(StrEnum):
     """Nobody's, and a group or shares may get it now, as far as it serves these."""
 
 
-ALLOCATED: Final = frozenset({Use.HELD, Use.SHARED, Use.RELEASING, Use.FORMER, Use.PLUGIN})
+ALLOCATED: Final = frozenset({Use.HELD, Use.SHARED, Use.RELEASING, Use.FORMER, Use.PLUGIN, Use.CLAIMED})
 """Uses of devices that somebody has."""
 
 
@@ -101,6 +103,8 @@ class DeviceState(Struct, frozen=True):
     """The pods with shares of it, sorted by name."""
     serves: str = ""
     """SERVES_SHARES or SERVES_GROUPS alone, by the node's annotation; "" for either."""
+    resource_claim: str = ""
+    """`namespace/name` of the ResourceClaim that holds it, or the names of several."""
 
     @property
     def free(self) -> bool:
@@ -171,6 +175,7 @@ class DeviceState(Struct, frozen=True):
         """Every reason but its claim why no group gets it, as the end of a sentence that begins with the device."""
         reasons: dict[Use | Health, str] = {
             Use.PLUGIN: f"allocated to pod {self.pod} by the device plugin" if self.pod else "",
+            Use.CLAIMED: f"held by ResourceClaim {self.resource_claim}" if self.resource_claim else "",
             Use.SPLIT: "split by MIG" if self.split else "",
             Use.WITHHELD: f"withheld: {self.withheld}" if self.withheld else "",
             Use.LEFT: "left to the device plugin" if self.left else "",
@@ -180,5 +185,10 @@ class DeviceState(Struct, frozen=True):
 
     @property
     def dependable(self) -> bool:
-        """Whether a group that holds it can count on it: it is sound, and no plain pod has it or may get it."""
-        return self.health.sound and self.offered and not self.pod and not self.left
+        """Whether a group that holds it can count on it: it is sound, and nobody else has it or may get it."""
+        return self.health.sound and self.offered and not (self.pod or self.resource_claim or self.left)
+
+    @property
+    def allocated_twice(self) -> bool:
+        """Whether groups or shares have it, and the device plugin or DRA allocated it to others, too."""
+        return bool(self.holders) and bool(self.pod or self.resource_claim)

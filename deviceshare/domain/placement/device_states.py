@@ -55,19 +55,21 @@ def _decide(ledger: NodeDevices) -> tuple[DeviceState, ...]:
     serves = {named.find(device): SERVES_SHARES for device in ledger.status.for_shares}
     serves |= {named.find(device): SERVES_GROUPS for device in ledger.status.for_groups}
     pods, placeholders = _allocated(hardware, named)
+    claims = {named.find(each.device): each.claim for each in ledger.status.published.claims}
     states = []
     for device, identity in named.devices.items():
         part, pod, kept = parts.get(identity), pods.get(identity, ""), placeholders.get(identity, "")
+        resource_claim = claims.get(identity, "")
         gone = identity not in present or identity in lost
-        health = _health(part, gone=gone)
+        health = _health(None if hardware.published else part, gone=gone)
         left = hardware.placeholders and part is not None and not (gone or pod or kept)
         use, uid, claim = held.get(identity, (None, "", None))
         if use is None:
             barred = not health.sound or bool(ledger.metadata.unreadable)
-            use = _unclaimed(part, pod, withheld=identity in withheld, left=left, barred=barred)
+            use = _unclaimed(part, pod, resource_claim, withheld=identity in withheld, left=left, barred=barred)
         mine, why, size = holders.get(identity, frozenset()), withheld.get(identity, ""), ledger.memory_of(device)
         pods_with_shares, only = tuple(sharers.get(identity, ())), serves.get(identity, "")
-        shared = pods_with_shares, only
+        shared = pods_with_shares, only, resource_claim
         states.append(DeviceState(device, use, health, uid, claim, mine, part, pod, kept, why, left, size, *shared))
     return tuple(sorted(states, key=attrgetter("device")))
 
@@ -108,9 +110,11 @@ def _health(part: Part | None, *, gone: bool) -> Health:
     return Health.UNHEALTHY if part.unhealthy else Health.HEALTHY
 
 
-def _unclaimed(part: Part | None, pod: str, *, withheld: bool, left: bool, barred: bool) -> Use:
+def _unclaimed(part: Part | None, pod: str, resource_claim: str, *, withheld: bool, left: bool, barred: bool) -> Use:
     if pod:
         return Use.PLUGIN
+    if resource_claim:
+        return Use.CLAIMED
     if part and part.mig:
         return Use.SPLIT
     if withheld:

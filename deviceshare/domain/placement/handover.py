@@ -123,6 +123,8 @@ def decide(vendor: Vendor, labels: Mapping[str, str], hardware: Hardware, settin
         style = CDI
     if style == AUTO:
         return Handover(UUID if named else "")
+    if style == INDEX and hardware.published and named:
+        return Handover(NONE, f"{_OTHER_NUMBERS}: use uuid, or run deviceshare's agent: {_AGENT}")
     if style == UUID and not named:
         return Handover(NONE, f"hand-over by uuid needs UUIDs, which the node's agent reports: {_AGENT}")
     return _by_cdi(vendor, hardware, setting.kind, named=named) if style == CDI else Handover(style)
@@ -151,4 +153,5 @@ def _by_cdi(vendor: Vendor, hardware: Hardware, wanted: str, *, named: bool) -> 
 _LABELLED_CDI: Final = (
     f"the node's label {contract.HANDOVER_LABEL}=cdi asks for them: kubectl label node NODE {contract.HANDOVER_LABEL}-"
 )
+_OTHER_NUMBERS: Final = "hand-over by index needs the runtime's numbers, and ResourceSlices have others"
 _AGENT: Final = "install the chart with agent.enabled=true"

@@ -1,8 +1,8 @@
 """The devices that a node offers to groups and shares, and those that it doesn't, each with the reason.
 
-The sources, by precedence: the node's annotation (for all of a vendor's devices), the node's agent, and what else the
-cluster knows of the node (counted_devices.py). A vendor's variable numbers all its devices in one row, so of resources
-that share a variable and have the same numbers none is offered.
+The sources, by precedence: the node's annotation (for all of a vendor's devices), the node's agent, the ResourceSlices
+of DRA drivers (publication.py), and what else the cluster knows of the node (counted_devices.py). A vendor's variable
+numbers all its devices in one row, so of resources that share a variable and have the same numbers none is offered.
 """
 
 from collections import Counter
@@ -15,8 +15,9 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, devices_of
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
 from deviceshare.domain.objects.withheld import Withheld
-from deviceshare.domain.placement import annotated_devices, counted_devices, dedicated_devices
+from deviceshare.domain.placement import annotated_devices, counted_devices, dedicated_devices, dra_obstacles
 from deviceshare.domain.placement.annotated_devices import Annotated, Listed
 from deviceshare.domain.placement.counted_devices import Counted
 from deviceshare.domain.placement.dedicated_devices import AnnotationFault, correction
@@ -48,8 +49,15 @@ class Offer(NamedTuple):
         )
 
 
-def take(node: Node, hardware: Hardware) -> Offer:
-    """The node's offer, from all sources."""
+def take(node: Node, reported: Hardware, published: Publication = NOTHING_PUBLISHED) -> Offer:
+    """The node's offer, from all sources.
+
+    Args:
+        node: with its annotations, labels and allocatable resources.
+        reported: by its agent; empty where there is none.
+        published: by DRA drivers.
+    """
+    hardware = published.behind(reported)
     words = annotated_devices.read(node.metadata.annotations.get(contract.INVENTORY_ANNOTATION, ""))
     seen: dict[str, list[Part]] = {}
     for part in hardware.devices:
@@ -57,9 +65,11 @@ def take(node: Node, hardware: Hardware) -> Offer:
     counts = {r: each for r, each in counted_devices.count(node).items() if each.overrules or r not in seen}
     found = [_of_vendor(vendor, words, seen, counts) for vendor in vendors.VENDORS]
     dedicated = dedicated_devices.read(node.metadata.annotations, hardware)
-    devices, refused = dedicated.split(sorted(device for each in found for device in each.devices))
+    every = sorted(device for each in found for device in each.devices)
+    allowed, barred = dra_obstacles.kept(every, hardware, published, words.resources)
+    devices, refused = dedicated.split(allowed)
     faults = (*map(_fault, words.faults), *(fault for each in found for fault in each.faults), *dedicated.faults)
-    withheld = (*(withheld for each in found for withheld in each.withheld), *refused)
+    withheld = (*(withheld for each in found for withheld in each.withheld), *barred, *refused)
     return Offer(devices, withheld, faults, dedicated.for_shares, dedicated.for_groups)
 
 

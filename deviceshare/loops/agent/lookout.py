@@ -61,7 +61,7 @@ class Lookout:
         """Judges what was seen. Called on the event loop; never blocks."""
         ledger = self._node.ledger
         if self._judge.known is None and ledger and not ledger.metadata.hides("status.hardware"):
-            self._remember(ledger.hardware)
+            self._remember(ledger.status.hardware)
         judged = self._judge.judge(sight)
         known = self._judge.known
         parts = {part.uuid: part for part in (known.devices if known else sight.parts or ())}

@@ -50,7 +50,7 @@ class Reporter:
             return
         if ledger is None:
             self._miss()
-        elif ledger.hardware == wanted or (wanted, ledger.hardware) == (self._written, self._kept):
+        elif ledger.status.hardware == wanted or (wanted, ledger.status.hardware) == (self._written, self._kept):
             self.fault = ""
         else:
             await self._write(wanted)
@@ -66,10 +66,10 @@ class Reporter:
             return
         self.reports += 1
         self._log_report(wanted)
-        self._written, self._kept = wanted, made.hardware
+        self._written, self._kept = wanted, made.status.hardware
         self._missing, self.fault = False, ""
         self._node.ledgers.put(made)
-        cut, self._cut = self._cut, made.hardware != wanted
+        cut, self._cut = self._cut, made.status.hardware != wanted
         if self._cut and not cut:
             log.warning("API server kept a part of the report only: apply the CRDs of this version")
 

@@ -16,8 +16,11 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.resource_claims import ResourceClaim
+from deviceshare.domain.objects.resource_slices import ResourceSlice
 from deviceshare.domain.placement import allocation, counted_devices, device_memory, dialect_leftovers
 from deviceshare.domain.placement.device_states import device_states, free_devices
+from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.endings import Endings
 from deviceshare.loops.leader.group_statuses import GroupStatuses
@@ -42,7 +45,8 @@ class Controller:
 
     def __init__(self, term: Term) -> None:
         self._term = term
-        self._keeper = Ledgers(term, Coverage(term))
+        self._dra = DraView()
+        self._keeper = Ledgers(term, Coverage(term), self._dra)
         self._statuses = GroupStatuses(term)
         self._releaser = Releaser(term)
         self._rebinder = Rebinder(term)
@@ -55,7 +59,9 @@ class Controller:
         """Works until cancelled. The mirrors must have been listed: nothing may be concluded from half a cluster."""
         # Pods and ledgers first: what the others conclude from groups and nodes depends on them.
         term = self._term
+        optional = ((term.slices, self._on_slice), (term.resource_claims, self._on_resource_claim))
         subscriptions: tuple[tuple[Mirror[Any], Watcher], ...] = (
+            *((mirror, watcher) for mirror, watcher in optional if mirror is not None),
             (term.pods, self._on_pod),
             (term.ledgers, self._on_ledger),
             (term.groups, self._on_group),
@@ -129,6 +135,14 @@ class Controller:
         self._keeper.queue.add(change.key)
         self._enqueue_statuses_on(change.key)
         self._waker.enqueue_waiting()
+
+    def _on_slice(self, change: ObjectChange[ResourceSlice]) -> None:
+        for node in self._dra.change_slice(change.old, change.new):
+            self._keeper.queue.add(node)
+
+    def _on_resource_claim(self, change: ObjectChange[ResourceClaim]) -> None:
+        for node in self._dra.change_claim(change.old, change.new):
+            self._keeper.queue.add(node)
 
     def _enqueue_statuses_on(self, node: str) -> None:
         """Enqueues the statuses of groups that are bound to the node, and of those that pods wait for."""

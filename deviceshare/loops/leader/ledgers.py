@@ -6,15 +6,19 @@ moment, as when a device plugin restarts, is opened in the same way.
 """
 
 import structlog
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import ledger_status
 from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.publication import Publication
 from deviceshare.domain.placement import device_memory, handover
+from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.domain.placement.inventory import Offer, take
+from deviceshare.domain.placement.steady_numbers import steady
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
@@ -36,8 +40,9 @@ SUMMARY_SECONDS = 2.0
 class Ledgers:
     """The reconciler of shared nodes and their NodeDevices, keyed by node name."""
 
-    def __init__(self, term: Term, coverage: Coverage) -> None:
+    def __init__(self, term: Term, coverage: Coverage, dra: DraView) -> None:
         self._term = term
+        self._dra = dra
         self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=WORKERS, clock=term.clock)
         self._coverage = coverage
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
@@ -46,6 +51,8 @@ class Ledgers:
         self._missing_since: UnchangedSince[str] = UnchangedSince(term)
         self._written: dict[str, float] = {}
         self._faults: dict[str, str] = {}
+        self._twice: dict[str, set[str]] = {}
+        """By node, the devices already reported that DRA allocated, too."""
 
     async def close(self) -> None:
         """Ends the reads under way."""
@@ -60,15 +67,17 @@ class Ledgers:
             self._forget(name)
             await self._retire(name, seen)
             return
-        self._report_faults(node, seen.hardware if seen else NO_HARDWARE)
         if seen is None:
             await self._recreate(node)
             return
+        published = steady(self._dra.publication(name), seen)
+        self._report_faults(node, self._offer(node, seen, published)[0])
+        self._report_twice(node, seen, published)
         self._missing_since.forget(name)
         if node.metadata.uid not in {owner.uid for owner in seen.metadata.owner_references}:
             await self._adopt(node, seen)
             return
-        await self._keep_devices(node, seen)
+        await self._keep_devices(node, seen, published)
         await self._coverage.check(name)
 
     async def _recreate(self, node: Node) -> None:
@@ -101,9 +110,9 @@ class Ledgers:
         self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, seen.node, body))
         log.info("Adopted ledger", node=seen.node)
 
-    async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
-        name, (offer, words) = node.metadata.name, self._offer(node, seen.hardware)
-        devices, rest = offer.devices, _rest(node, offer, words)
+    async def _keep_devices(self, node: Node, seen: NodeDevices, published: Publication) -> None:
+        name, (offer, words) = node.metadata.name, self._offer(node, seen, published)
+        devices, rest = offer.devices, _rest(node, offer, words, published)
         decided = rest == _as_written(seen.status)
         if devices and decided and not seen.status.devices:
             disputed = await repair.open_ledger(self._term.cluster, name, devices, gather=lambda: self._evidence(""))
@@ -139,13 +148,29 @@ class Ledgers:
             return
         log.info("Deleted ledger", node=name)
 
-    def _offer(self, node: Node, hardware: Hardware) -> tuple[Offer, dict[str, str]]:
+    def _offer(self, node: Node, seen: NodeDevices, published: Publication) -> tuple[Offer, dict[str, str]]:
         """The node's devices for groups, and how each vendor's are named to its runtime."""
-        return handover.apply(take(node, hardware), node.metadata.labels, hardware, self._term.handover)
+        reported = seen.status.hardware
+        offer, hardware = take(node, reported, published), published.behind(reported)
+        return handover.apply(offer, node.metadata.labels, hardware, self._term.handover)
 
-    def _report_faults(self, node: Node, hardware: Hardware) -> None:
+    def _report_twice(self, node: Node, seen: NodeDevices, published: Publication) -> None:
+        """Reports devices of groups and shares that DRA allocated to ResourceClaims, too."""
         name = node.metadata.name
-        offer, _ = self._offer(node, hardware)
+        states = device_states(replace(seen, status=replace(seen.status, published=published)))
+        found = {f"{each.device}: {each.resource_claim}" for each in states if each.holders and each.resource_claim}
+        new = found - self._twice.get(name, set())
+        self._twice[name] = found
+        if not found:
+            del self._twice[name]
+        if new:
+            devices = "; ".join(sorted(new))
+            log.error("Found devices that DRA allocated, too", node=name, devices=devices)
+            text = f"DRA allocated devices that groups or shares have ({devices}): delete the pods of one of them"
+            self._term.recorder.warn(subject_of(node), "DevicesGivenAway", f"{text}, and keep DRA from these devices")
+
+    def _report_faults(self, node: Node, offer: Offer) -> None:
+        name = node.metadata.name
         faults = [*map(str, offer.faults), *map(str, offer.untold)]
         if not offer.devices and not offer.withheld and not faults:
             annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
@@ -163,9 +188,10 @@ class Ledgers:
         self._missing_since.forget(name)
         self._written.pop(name, None)
         self._faults.pop(name, None)
+        self._twice.pop(name, None)
 
 
-def _rest(node: Node, offer: Offer, words: dict[str, str]) -> LedgerStatus:
+def _rest(node: Node, offer: Offer, words: dict[str, str], published: Publication) -> LedgerStatus:
     """All that the leader writes of a node's devices, but which these are and the lines that follow."""
     return LedgerStatus(
         withheld=list(offer.withheld),
@@ -173,6 +199,7 @@ def _rest(node: Node, offer: Offer, words: dict[str, str]) -> LedgerStatus:
         memory_mib=device_memory.memory_mib(node),
         for_shares=list(offer.for_shares),
         for_groups=list(offer.for_groups),
+        published=published,
     )
 
 
@@ -184,4 +211,5 @@ def _as_written(status: LedgerStatus) -> LedgerStatus:
         memory_mib=status.memory_mib,
         for_shares=sorted(status.for_shares),
         for_groups=sorted(status.for_groups),
+        published=status.published,
     )

@@ -9,6 +9,8 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.resource_claims import ResourceClaim
+from deviceshare.domain.objects.resource_slices import ResourceSlice
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.handover import DEFAULT, HandoverSetting
 from deviceshare.loops.leader.members import Members
@@ -37,6 +39,10 @@ class Term:
     """As the claim protocol says of this API server."""
     handover: HandoverSetting = DEFAULT
     clock: Callable[[], float] = time.monotonic
+    slices: Mirror[ResourceSlice] | None = None
+    """Of DRA drivers; empty where the API server serves none. None: not looked at, as in tests of other things."""
+    resource_claims: Mirror[ResourceClaim] | None = None
+    """Those that hold known vendors' devices; likewise."""
     on_uncovered: Callable[[int], object] = lambda _: None
     """Called with the number of pods that run with devices that another holds, each time it changes."""
 

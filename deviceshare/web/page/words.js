@@ -25,6 +25,7 @@ export function label(device) {
   if (device.use === "split") return "split by MIG";
   if (device.use === "left") return "plugin's";
   if (device.use === "plugin") return `plugin: ${device.pod.slice(device.pod.indexOf("/") + 1)}`;
+  if (device.use === "claimed") return `claim: ${device.resourceClaim.slice(device.resourceClaim.indexOf("/") + 1)}`;
   if (device.use === "free" && device.serves) return `free for ${device.serves}`;
   return device.use === "unusable" && isUnhealthy(device) ? device.health : device.use;
 }
@@ -40,11 +41,15 @@ export function sentence(device) {
     left: "left to the device plugin, so nobody else gets it",
     withheld: `withheld: ${device.withheld}`,
     plugin: `allocated to pod ${device.pod} by the device plugin`,
+    claimed: `held by ResourceClaim ${device.resourceClaim}`,
     unusable: "held by nobody, and nobody gets it",
     free: device.serves ? `free, for ${device.serves} only` : "free",
   }[device.use];
   const parts = [`${shortName(device.resource)} ${device.index}: ${use}`];
   if (device.pod && device.use !== "plugin") parts.push(`also allocated to pod ${device.pod} by the device plugin`);
+  if (device.resourceClaim && device.use !== "claimed") {
+    parts.push(`also held by ResourceClaim ${device.resourceClaim}`);
+  }
   if (device.withheld && device.use !== "withheld") parts.push(`withheld: ${device.withheld}`);
   if (device.placeholder) parts.push(`kept from the device plugin by pod ${device.placeholder}`);
   if (isUnhealthy(device)) {

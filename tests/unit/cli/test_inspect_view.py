@@ -15,6 +15,7 @@ from deviceshare.domain.objects.hardware import Hardware, Overuse, Part, Trespas
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Share
+from tests.unit.domain.dra_objects import a_claim, a_slice, a_view, gpu_json
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 from tests.unit.domain.test_drawing import a_report, a_scene, with_claim, with_hardware
 
@@ -149,6 +150,19 @@ def test_an_exceeded_share_is_a_trouble_of_its_node() -> None:
     assert f"pod ns/greedy: container main uses 12288 MiB of {GPU} 0, its share is 8192 MiB (since 2026-" in line
     assert line.endswith("limit what the program allocates, or ask for a larger share")
     assert "ns/greedy: 8 GiB, main uses 12 GiB" in details
+
+
+def test_devices_of_resource_claims_are_shown_with_the_claim() -> None:
+    """As allocated, with what the driver publishes of them; nobody watches their health."""
+    published = a_view(a_slice("n1", gpu_json(0), gpu_json(1)), a_claim("ns/train", "gpu-1")).publication("n1")
+    bare = a_ledger(devices={})
+    ledger = replace(bare, status=replace(bare.status, published=published, devices=list(gpus(0, 1))))
+    picture = draw(a_fleet(a_node(), ledgers=(ledger,)), [], [])
+    told = text(picture, wide=True)
+    assert "1/2   NVIDIA H100  80 GiB  570.86.15  free 0  claim ns/train 1" in told
+    assert "nvidia.com/gpu: 1/2 allocated, 1 free" in told
+    (line,) = [line for line in text(picture, details=True).splitlines() if "ns/train" in line]
+    assert line.split()[-4:] == ["claimed", "ns/train", "not", "watched"]
 
 
 def test_an_empty_cluster_says_how_to_share_a_node() -> None:

@@ -114,7 +114,7 @@ def test_what_the_doctor_asks_about_is_what_the_chart_grants(values: dict[str, A
         for right in granted(roles)
     }
     own_ca = "certManager" not in values
-    assert set(rights.needed(RELEASE, values.get("roles", rights.ROLES), own_ca=own_ca)) == grants
+    assert set(rights.needed(RELEASE, values.get("roles", rights.ROLES), own_ca=own_ca, dra=True)) == grants
 
 
 def _split(resource: str) -> tuple[str, str]:

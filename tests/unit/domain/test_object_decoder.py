@@ -20,7 +20,8 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import MOST_FAULTS, ObjectDecoder, decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Share
-from deviceshare.kube.api import Page, Resources, Version
+from deviceshare.kube.api import Page
+from deviceshare.kube.discovery import Resources, Version
 from deviceshare.kube.refusals import ApiStatus
 from deviceshare.kube.stream import WatchEvent
 from deviceshare.loops.agent.ports import NodePod

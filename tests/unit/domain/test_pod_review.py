@@ -119,6 +119,17 @@ def test_a_limit_of_nothing_asks_for_nothing(zero: object) -> None:
     assert read(pod).plugin_resources() == set()
 
 
+def test_a_limit_that_dra_serves_is_no_device_plugins() -> None:
+    """The ResourceClaim that kube-scheduler creates for it says which device it is; other resources still count."""
+    pod = a_pod()
+    limits = {"nvidia.com/gpu": "1", "amd.com/gpu": "1", "huawei.com/Ascend910": "1"}
+    pod["spec"]["containers"] = [{"name": "main", "resources": {"limits": limits}}]
+    names = ("nvidia.com/gpu", "huawei.com/Ascend910")
+    mappings = [{"containerName": "main", "resourceName": name, "requestName": "r"} for name in names]
+    pod["status"] = {"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": mappings}}
+    assert read(pod).plugin_resources() == {"amd.com/gpu", "huawei.com/Ascend910"}
+
+
 @pytest.mark.parametrize("some", ["1", 2, "1k", "100m", "1e0", "many"])
 @pytest.mark.parametrize("place", ["containers", "initContainers", "resources"])
 def test_whatever_asks_for_a_device_counts_wherever_it_stands(some: object, place: str) -> None:

@@ -208,6 +208,8 @@ class World:
             ledgers=ledgers,
             nodes=nodes,
             pods=pods,
+            slices=mirrors.get("resourceslices"),
+            resource_claims=mirrors.get("resourceclaims"),
             recorder=self.recorder,
             clock=lambda: now() + self.jumped,
             on_uncovered=self.uncovered.append,

@@ -1,0 +1,76 @@
+"""Sources: where the inventory of each shared node comes from, and what DRA allocates of it."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from deviceshare.doctor.findings import OK, PROBLEM, WARNING, Check, Finding, check, listed, unread
+from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.quantities import is_some
+from deviceshare.domain.placement import annotated_devices
+from deviceshare.domain.placement.device_states import device_states
+from deviceshare.loops.kinds import NODE_DEVICES, NODES
+from deviceshare.loops.ports import ApiError, Cluster
+
+ANNOTATION: Final = f"its annotation {contract.INVENTORY_ANNOTATION}"
+AGENT: Final = "deviceshare's agent"
+SLICES: Final = "ResourceSlices of its DRA driver"
+COUNTED: Final = "its labels and allocatable resources"
+
+
+async def examine(api: Cluster) -> Check:
+    """Looks at shared nodes and their ledgers, into which the leader writes what DRA drivers publish."""
+    try:
+        nodes, ledgers = await api.list(NODES), await api.list(NODE_DEVICES)
+    except ApiError as error:
+        return check("inventory", "", [unread("nodes and their ledgers (NodeDevices)", error)])
+    return check("inventory", "no shared node has devices", judge(nodes, ledgers))
+
+
+def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices]) -> list[Finding]:
+    """One finding for each source, one for nodes with a device plugin and a DRA driver, and devices allocated twice."""
+    books = {ledger.node: ledger for ledger in ledgers}
+    shared = [node for node in nodes if node.shared]
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    both = []
+    for node in shared:
+        name = node.metadata.name
+        status = books[name].status if name in books else LedgerStatus()
+        for source, resources in sources(node, status).items():
+            found[f"{listed(sorted(resources))} from {source}"].append(name)
+        if any(is_some(node.status.allocatable.get(resource)) for resource in status.published.resources):
+            both.append(name)
+    findings = [Finding(OK, f"{what}: {listed(names)}", "") for what, names in sorted(found.items())]
+    if both:
+        what = f"a device plugin and a DRA driver both allocate the same devices: {listed(both)}"
+        findings.append(Finding(WARNING, what, "let one of the two serve the node: neither knows of the other"))
+    return [*findings, *(finding for node in shared for finding in _twice(books.get(node.metadata.name)))]
+
+
+def sources(node: Node, status: LedgerStatus) -> dict[str, set[str]]:
+    """The resources of the node by where they come from, the first source that knows a vendor's devices."""
+    named = annotated_devices.read(node.metadata.annotations.get(contract.INVENTORY_ANNOTATION, "")).resources
+    reported = {part.resource for part in status.hardware.devices}
+    every = {*named, *reported, *status.published.resources, *(device.resource for device in status.devices)}
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for resource in every:
+        theirs = {each for each in named if vendors.vendor_of(each) is vendors.vendor_of(resource)}
+        if theirs:
+            source = ANNOTATION
+        elif resource in reported:
+            source = AGENT
+        else:
+            source = SLICES if resource in status.published.resources else COUNTED
+        found[source].add(resource)
+    return dict(found)
+
+
+def _twice(ledger: NodeDevices | None) -> Iterable[Finding]:
+    for state in device_states(ledger) if ledger else ():
+        if state.holders and state.resource_claim:
+            who = state.group or "pods with shares"
+            what = f"{who} and ResourceClaim {state.resource_claim} both have {state.device}"
+            cure = "delete the pods of one of them, and keep DRA from devices of groups"
+            yield Finding(PROBLEM, f"{what} of {ledger.node if ledger else ''}", cure)

@@ -1,0 +1,191 @@
+"""Slice pools: what the ResourceSlices of a vendor's DRA driver say of a node's devices, and whether that is complete.
+
+NVIDIA's driver publishes one pool for each node, named after it, whose slices name the node (`spec.nodeName`). A whole
+GPU is `gpu-N` with N its minor number, `type: gpu`, its UUID, product name and `capacity.memory` in bytes. MIG devices
+are `gpu-N-mig-…` with `type: mig` and `parentUUID`, and a GPU that is split beforehand is not listed itself; one that
+is split on demand is, and shares counters with its parts. `gpu-vfio-N` is bound to vfio-pci, for virtual machines; its
+UUID is made up. Unhealthy devices get taints.
+kubernetes-sigs/dra-driver-nvidia-gpu, `cmd/gpu-kubelet-plugin/{deviceinfo,partitions,mig,device_health,driver}.go`
+
+Pools: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-slice-v1/#ResourceSliceSpec
+Whoever may write ResourceSlices may write anything into them, so what isn't understood makes the whole untrusted.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import Part
+from deviceshare.domain.objects.printable import LONGEST_QUOTE, printable, quoted
+from deviceshare.domain.objects.quantities import amount
+from deviceshare.domain.objects.resource_slices import ResourceSlice, SliceDevice
+from deviceshare.domain.objects.withheld import Withheld
+from deviceshare.domain.placement.annotated_devices import DEVICE_UUID, MOST
+from deviceshare.domain.placement.device_memory import LEAST_MIB, MOST_MIB
+from deviceshare.domain.vendors import DraDriver, Vendor
+
+WHOLE_GPU: Final = "gpu"
+MIG_PART: Final = "mig"
+PASSED_THROUGH: Final = "vfio"
+MOST_TAINTS: Final = 16
+"""Named one by one."""
+_MIB: Final = 1 << 20
+
+Pool = Iterable[ResourceSlice]
+PoolDevice = tuple[str, str]
+"""A pool's name and a device's in it."""
+
+
+class PoolReading(NamedTuple):
+    """What one driver's pools say of a node."""
+
+    parts: tuple[Part, ...] = ()
+    """Whole devices, and those that are split, sorted by number."""
+    tainted: tuple[Withheld, ...] = ()
+    named: Mapping[PoolDevice, Device | None] = {}
+    """The device that an allocation of this name holds; None where it is none that containers could get."""
+    trouble: str = ""
+    """Why none of it can be trusted."""
+    driver: str = ""
+    """The version of the devices' driver."""
+
+
+def read(node: str, vendor: Vendor, driver: DraDriver, pools: Mapping[str, Pool]) -> PoolReading:
+    """The pools of the driver, by name, of which some slice names the node.
+
+    A pool with trouble is read nevertheless: its devices are known by name, and nobody new gets them.
+    """
+    troubles: list[str] = []
+    every: list[tuple[str, SliceDevice]] = []
+    for name, pool in sorted(pools.items()):
+        newest = _newest(pool)
+        if trouble := _trouble(node, newest):
+            troubles.append(f"the pool {quoted(name)} of the DRA driver {driver.name} {trouble}")
+        every += [(name, device) for each in newest for device in each.spec.devices]
+    if len(every) > MOST:
+        return PoolReading(trouble=f"the DRA driver {driver.name} publishes more than {MOST} devices")
+    if doubled := [name for name, number in Counter((p, d.name) for p, d in every).items() if number > 1]:
+        troubles.append(f"the DRA driver {driver.name} publishes {quoted(doubled[0][1])} twice")
+    reading = _read(vendor, driver, every)
+    if troubles:
+        return reading._replace(trouble=troubles[0])
+    return reading
+
+
+def _newest(pool: Pool) -> list[ResourceSlice]:
+    """Slices of earlier generations are left over, or not yet updated."""
+    slices = list(pool)
+    generation = max(each.spec.pool.generation for each in slices)
+    return [each for each in slices if each.spec.pool.generation == generation]
+
+
+def _trouble(node: str, slices: list[ResourceSlice]) -> str:
+    """What of the newest generation can't be trusted, as the end of a sentence."""
+    if unread := [each for each in slices if each.metadata.unreadable]:
+        return f"can't be read ({quoted(unread[0].metadata.fault)})"
+    if any(each.spec.node_name != node for each in slices):
+        return "isn't of this node alone"
+    counts = {each.spec.pool.resource_slice_count for each in slices}
+    if counts != {len(slices)}:
+        return f"is incomplete: {len(slices)} of {max(counts)} ResourceSlices of its newest generation"
+    return ""
+
+
+def _read(vendor: Vendor, driver: DraDriver, every: list[tuple[str, SliceDevice]]) -> PoolReading:
+    whole = [(name, part) for name in every if (part := _whole(vendor, driver, name[1]))]
+    pieces = [(name, part) for name in every if (part := _parent(vendor, driver, name[1]))]
+    counters = {counter for (_, device), _ in whole for counter in _counters(device)}
+    # Of a GPU that can be split on demand the parts are only possible ones until somebody gets one.
+    split = {part.uuid for (_, device), part in pieces if not _counters(device) & counters}
+    parts = {part.uuid: part for _, part in pieces if part.uuid in split}
+    parts |= {part.uuid: replace(part, mig=part.uuid in split) for _, part in whole}
+    by_pci = {part.pci: part for _, part in whole if part.pci}
+    named: dict[PoolDevice, Device | None] = {
+        (pool, device.name): part.device for (pool, device), part in (*whole, *pieces)
+    }
+    odd = []
+    for pool, device in every:
+        if device.fields.attributes.type.string == PASSED_THROUGH:
+            same = by_pci.get(device.fields.attributes.pci.string)
+            named[pool, device.name] = same.device if same else None
+        elif (pool, device.name) not in named:
+            odd.append(device.name)
+    trouble = f"the DRA driver {driver.name} publishes {quoted(odd[0])}, which isn't understood" if odd else ""
+    uuids, numbers = [part.uuid for _, part in whole], [part.index for part in parts.values()]
+    if not trouble and (len(uuids) > len(set(uuids)) or len(numbers) > len(set(numbers))):
+        trouble = f"the DRA driver {driver.name} publishes two devices of one number or one UUID"
+    tainted = [found for (_, device), part in whole if (found := _tainted(vendor, driver, device, part))]
+    versions = {device.fields.attributes.driver_version.version for _, device in every} - {""}
+    return PoolReading(
+        tuple(sorted(parts.values(), key=lambda part: (part.index, part.uuid))),
+        _few(tainted),
+        named,
+        trouble,
+        _shown(versions.pop()) if len(versions) == 1 else "",
+    )
+
+
+def _whole(vendor: Vendor, driver: DraDriver, device: SliceDevice) -> Part | None:
+    known = device.fields.attributes
+    number = _number(driver.whole, device.name)
+    if known.type.string != WHOLE_GPU or number is None or not DEVICE_UUID.fullmatch(known.uuid.string):
+        return None
+    return Part(
+        vendor.resource,
+        number,
+        known.uuid.string,
+        _shown(known.product_name.string),
+        _mib(device),
+        _shown(known.pci.string),
+    )
+
+
+def _parent(vendor: Vendor, driver: DraDriver, device: SliceDevice) -> Part | None:
+    """The device that a part is of."""
+    known = device.fields.attributes
+    number = _number(driver.part, device.name)
+    if known.type.string != MIG_PART or number is None or not DEVICE_UUID.fullmatch(known.parent_uuid.string):
+        return None
+    model = _shown(known.product_name.string)
+    return Part(vendor.resource, number, known.parent_uuid.string, model, mig=True)
+
+
+def _number(pattern: str, name: str) -> int | None:
+    match = re.fullmatch(pattern, name)
+    return int(match[1]) if match and int(match[1]) < MOST and match[1] == str(int(match[1])) else None
+
+
+def _counters(device: SliceDevice) -> set[str]:
+    return {each.counter_set for each in device.fields.consumes_counters if each.counter_set}
+
+
+def _mib(device: SliceDevice) -> int:
+    """Its memory; 0 where it is unknown, or can't be."""
+    size = amount(device.fields.capacity.memory.value)
+    mib = int(size / _MIB) if size else 0
+    return mib if LEAST_MIB <= mib <= MOST_MIB else 0
+
+
+def _shown(text: str) -> str:
+    return printable(text[:LONGEST_QUOTE])
+
+
+def _few(tainted: list[Withheld]) -> tuple[Withheld, ...]:
+    """In one entry where there are many: a ledger has room for some dozens."""
+    if len(tainted) <= MOST_TAINTS:
+        return tuple(tainted)
+    first = tainted[0]
+    devices = [device for each in tainted for device in each.devices]
+    return (Withheld(first.resource, f"{first.reason}, and {len(tainted) - 1} more are", first.cure, devices),)
+
+
+def _tainted(vendor: Vendor, driver: DraDriver, device: SliceDevice, part: Part) -> Withheld | None:
+    taints = [str(each) for each in device.fields.taints if each.keeps_away]
+    if not taints:
+        return None
+    reason = f"{quoted(device.name)} is tainted by the DRA driver {driver.name}: {quoted(', '.join(taints))}"
+    return Withheld(vendor.resource, reason, "repair the device; its driver then takes the taint away", [part.device])

@@ -1,0 +1,59 @@
+"""Where the doctor says that nodes' devices come from."""
+
+from msgspec.structs import replace
+
+from charts import helm
+from deviceshare.doctor import rights, sources
+from deviceshare.doctor.findings import OK, PROBLEM, WARNING
+from deviceshare.domain import contract
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.ledger import NodeDevices
+from tests.controlplane.rights import granted
+from tests.unit.domain.dra_objects import a_claim, a_slice, a_view, card, gpu_json
+from tests.unit.domain.objects import GPU, a_ledger, a_node, gpus
+
+
+def _a_published_ledger(*, claimed: bool = False) -> NodeDevices:
+    """The ledger of n1, whose GPUs a DRA driver publishes."""
+    claims = [a_claim("ns/train", "gpu-0")] if claimed else []
+    ledger = a_ledger(devices={}, team=(Device(GPU, 0, card(0)),))
+    status = replace(
+        ledger.status,
+        published=a_view(a_slice("n1", gpu_json(0), gpu_json(1)), *claims).publication("n1"),
+        devices=list(gpus(0, 1)),
+    )
+    return replace(ledger, status=status)
+
+
+def test_the_doctor_says_where_each_node_s_devices_come_from() -> None:
+    """The first source that knows them."""
+    bare = a_node(devices={})
+    annotated = replace(
+        a_node("n2"), metadata=replace(a_node("n2").metadata, annotations={contract.INVENTORY_ANNOTATION: f"{GPU}=2"})
+    )
+    ledgers = [_a_published_ledger(), a_ledger("n2"), a_ledger("n3"), a_ledger("n4")]
+    reported = replace(a_ledger("n4").status, hardware=Hardware(devices=[Part(GPU, 0, "GPU-a")]))
+    ledgers[3] = replace(ledgers[3], status=reported)
+    found = sources.judge([bare, annotated, a_node("n3"), a_node("n4")], ledgers)
+    assert [(each.mark, each.what) for each in found] == [
+        (OK, f"{GPU} from {sources.SLICES}: n1"),
+        (OK, f"{GPU} from {sources.AGENT}: n4"),
+        (OK, f"{GPU} from {sources.ANNOTATION}: n2"),
+        (OK, f"{GPU} from {sources.COUNTED}: n3"),
+    ]
+
+
+def test_the_doctor_warns_where_a_plugin_and_dra_allocate_the_same() -> None:
+    """And names what both deviceshare and DRA have allocated."""
+    found = sources.judge([a_node()], [_a_published_ledger(claimed=True)])
+    assert [each.mark for each in found] == [OK, WARNING, PROBLEM]
+    assert "a device plugin and a DRA driver both" in found[1].what
+    assert f"team and ResourceClaim ns/train both have {GPU} 0 of n1" in found[2].what
+
+
+def test_before_dra_the_chart_grants_no_right_to_it() -> None:
+    """Nor does the doctor miss it there."""
+    roles = [each for each in helm.render({}, "1.31.0") if each["kind"] in ("ClusterRole", "Role")]
+    assert not any(right.group == "resource.k8s.io" for right in granted(roles))
+    assert not any(right.group == "resource.k8s.io" for right in rights.needed(contract.NAMESPACE))

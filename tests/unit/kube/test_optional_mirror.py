@@ -1,0 +1,125 @@
+"""A mirror of a kind that the API server may not serve."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from deviceshare.domain.objects.resource_claims import ResourceClaim, worth_holding
+from deviceshare.kube.api import Api
+from deviceshare.kube.mirror import MirrorPace
+from deviceshare.kube.optional_mirror import OptionalMirror
+from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS, resource_claims
+from tests.unit.domain.dra_objects import claim_json
+from tests.unit.kube.scripted import Scripted, Step, answer, event, page, refuse, serving, stream, until
+
+HASTY = MirrorPace(quiet=0.2, lost=30.0, first_pause=0.001, longest_pause=0.01)
+Claims = OptionalMirror[ResourceClaim]
+Start = Callable[..., AbstractAsyncContextManager[tuple[Claims, Scripted]]]
+UNSERVED = answer("404 page not found", 404)
+
+
+def discovery(*versions: str) -> Step:
+    """The API groups that are served."""
+    group = {"name": DRA_GROUP, "versions": [{"groupVersion": f"{DRA_GROUP}/{v}", "version": v} for v in versions]}
+    apps = {"name": "apps", "versions": [{"version": "v1"}]}
+    return answer({"kind": "APIGroupList", "groups": [apps, *([group] if versions else [])]})
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Starts a scripted server and a running mirror of its ResourceClaims."""
+
+    @asynccontextmanager
+    async def go(*steps: Step, rarely: float = 0.02) -> AsyncIterator[tuple[Claims, Scripted]]:
+        server = Scripted(*steps)
+        async with serving(server.handle, tmp_path) as connection:
+            api = Api(connection, timeout=0.3)
+            mirror = OptionalMirror(
+                api, resource_claims, DRA_GROUP, DRA_VERSIONS, keep=worth_holding, pace=HASTY, rarely=rarely
+            )
+            running = asyncio.create_task(mirror.run())
+            try:
+                yield mirror, server
+            finally:
+                assert not running.done(), running.exception()
+                running.cancel()
+                await asyncio.wait({running})
+
+    return go
+
+
+def claim(name: str, version: int, *devices: str) -> dict[str, Any]:
+    """A claim of the namespace ns."""
+    body = claim_json(f"ns/{name}", *devices)
+    body["metadata"]["resourceVersion"] = str(version)
+    return body
+
+
+async def test_the_newest_version_that_is_served_is_mirrored(start: Start) -> None:
+    """Discovery lists them in any order; claims that hold nothing aren't kept."""
+    steps = (
+        discovery("v1beta1", "v1alpha3", "v1beta2"),
+        page(5, claim("a", 1, "gpu-0"), claim("b", 2)),
+        stream(event("ADDED", claim("c", 6, "gpu-1"))),
+    )
+    async with start(*steps) as (mirror, server):
+        await until(lambda: sorted(each.metadata.name for each in mirror.values()) == ["a", "c"])
+        assert mirror.synced
+    paths = [seen.path for seen in server.seen]
+    assert paths[:2] == ["/apis", "/apis/resource.k8s.io/v1beta2/resourceclaims"]
+
+
+async def test_a_kind_that_is_not_served_is_empty_and_asked_for_again_without_noise(start: Start) -> None:
+    """A later version of the cluster may serve it."""
+    steps = (discovery(), discovery("v1alpha3"), discovery("v1"), page(5, claim("a", 1, "gpu-0")), stream())
+    with structlog.testing.capture_logs() as logs:
+        async with start(*steps) as (mirror, server):
+            await mirror.wait_listed()
+            assert (mirror.synced, list(mirror.values())) == (True, [])
+            await until(lambda: len(mirror) == 1)
+    assert [seen.path for seen in server.seen[:3]] == ["/apis"] * 3
+    assert sum(each["event"] == "Found a kind not served, or not readable" for each in logs) == 1
+    assert {each["log_level"] for each in logs} == {"info"}
+
+
+async def test_a_kind_that_may_not_be_read_is_named_and_holds_nobody_up(start: Start) -> None:
+    """An older chart's role has no such right."""
+    forbidden = refuse(403, "Forbidden")
+    with structlog.testing.capture_logs() as logs:
+        async with start(discovery("v1"), forbidden, discovery("v1"), page(5, claim("a", 1, "gpu-0"))) as (mirror, _):
+            await mirror.wait_listed()
+            assert mirror.synced
+            await until(lambda: len(mirror) == 1)
+    assert [each["event"] for each in logs if each["log_level"] == "warning"] == [
+        "Mirror is not allowed to read a kind"
+    ]
+
+
+async def test_what_was_mirrored_stays_when_the_kind_disappears(start: Start) -> None:
+    """One of several API servers may be older: what claims held there is still held."""
+    steps = (
+        discovery("v1"),
+        page(5, claim("a", 1, "gpu-0")),
+        UNSERVED,
+        discovery(),
+        discovery("v1beta1"),
+        page(9, claim("b", 7, "gpu-0")),
+    )
+    async with start(*steps) as (mirror, server):
+        await until(lambda: len(server.seen) >= 4)
+        assert [each.metadata.name for each in mirror.values()] == ["a"]
+        assert mirror.synced
+        await until(lambda: [each.metadata.name for each in mirror.values()] == ["b"])
+        assert server.seen[5].path == "/apis/resource.k8s.io/v1beta1/resourceclaims"
+
+
+async def test_discovery_is_repeated_until_it_is_answered(start: Start) -> None:
+    """Nothing is concluded from a server in trouble."""
+    async with start(refuse(500), refuse(401, "Unauthorized"), discovery()) as (mirror, server):
+        await mirror.wait_listed()
+        assert len(server.seen) >= 3
