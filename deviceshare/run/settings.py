@@ -3,7 +3,6 @@
 Each flag `--some-name` may also be set as `DEVICESHARE_SOME_NAME`; the flag wins.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from deviceshare.flags import (
     options_of,
 )
 from deviceshare.loops import leadership
+from deviceshare.run.extender_exposure import extender_fault, ip_of
 
 ROLES: Final = ("controller", "extender", "webhook")
 _ROLES: Final = Words("ROLE[,ROLE…]", lambda word: word in ROLES, f"name some of {', '.join(ROLES)}", empty=False)
@@ -54,6 +54,7 @@ class Settings:
     """What one process does and with what; see the flags' help for each. Contradictions raise click.UsageError."""
 
     roles: frozenset[str]
+    placement: str
     kubeconfig: Path | None
     identity: str
     agent_identity: str
@@ -95,8 +96,10 @@ class Settings:
         self._check_agent_url()
         if "webhook" in self.roles:
             self._check_webhook()
-        if "extender" in self.roles:
-            self._check_extender()
+        if self.serves_extender:
+            files = (self.extender_tls_cert, self.extender_tls_key, self.extender_client_ca)
+            if fault := extender_fault(self.extender_bind, files):
+                raise click.UsageError(fault)
 
     @property
     def webhook_tls(self) -> Tls | None:
@@ -124,7 +127,7 @@ class Settings:
     @property
     def webhook_addresses(self) -> tuple[str, ...]:
         """The address on which the webhooks listen, where it is one: configurations may name it in a `url`."""
-        address = _ip(self.webhook_bind.host)
+        address = ip_of(self.webhook_bind.host)
         return () if address is None or address.is_unspecified else (str(address),)
 
     @property
@@ -142,7 +145,13 @@ class Settings:
             self.replaced_schedulers,
             self.group_memory,
             self.agent_url,
+            self.placement,
         )
+
+    @property
+    def serves_extender(self) -> bool:
+        """Whether a kube-scheduler of ours asks this process."""
+        return "extender" in self.roles and self.placement == injection_settings.EXTENDER
 
     @property
     def sharing_labels(self) -> SharingLabels:
@@ -187,27 +196,17 @@ class Settings:
                 " or leave the role out with --roles controller,extender"
             )
 
-    def _check_extender(self) -> None:
-        files = (self.extender_tls_cert, self.extender_tls_key, self.extender_client_ca)
-        if any(files) and not all(files):
-            raise click.UsageError(
-                "--extender-tls-cert, --extender-tls-key and --extender-client-ca go together: an extender over TLS"
-                " lets in only who shows a client certificate"
-            )
-        address = _ip(self.extender_bind.host)
-        loopback = address.is_loopback if address else self.extender_bind.host == "localhost"
-        if not loopback and not all(files):
-            raise click.UsageError(
-                f"--extender-bind {self.extender_bind.host}:{self.extender_bind.port}: who can reach the extender can"
-                " bind pods, so beyond loopback it demands client certificates: name --extender-tls-cert,"
-                " --extender-tls-key and --extender-client-ca, or bind it to 127.0.0.1, beside its kube-scheduler"
-            )
-
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags of `Settings` to a click command, which receives them as keyword arguments."""
     flags = [
         flag("--roles", type=_ROLES, default=",".join(ROLES), help="What this process does."),
+        flag(
+            "--placement",
+            type=click.Choice(injection_settings.PLACEMENTS),
+            default=injection_settings.EXTENDER,
+            help="Who chooses nodes: our kube-scheduler, by the extender, or the leader, behind scheduling gates.",
+        ),
         KUBECONFIG,
         flag("--identity", default=contract.IDENTITY, help="The user name under which deviceshare reaches the API."),
         flag("--agent-identity", default=contract.AGENT_IDENTITY, help="And the one of its agents on nodes."),
@@ -285,10 +284,3 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         LOG_LEVEL,
     ]
     return options_of(flags, command)
-
-
-def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None

@@ -103,7 +103,7 @@ class Supervisor:
         await install(self._layout, self._plan, webhook_url=url)
         # These start together: all of them retry while the API server is busy or another isn't there yet.
         clients = [parts.controller_manager, parts.scheduler]
-        clients += [] if options.bare else [parts.deviceshare_scheduler]
+        clients += [] if options.bare or options.placement == "gates" else [parts.deviceshare_scheduler]
         clients += [parts.deviceshare] if options.deviceshare else []
         if real:
             clients.append(real.kubelet)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -17,6 +17,23 @@ from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from deviceshare.loops.queue import Later
 
 K = TypeVar("K", bound=Hashable)
+
+
+class Binds(Protocol):
+    """What placing needs of the Binder."""
+
+    def remember(self, pod: Pod) -> None: ...
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
+
+
+class Placement(NamedTuple):
+    """What placing behind scheduling gates needs besides (decision 16)."""
+
+    binds: Binds
+    """A Binder whose last step lifts the gate."""
+    others: Mirror[Pod]
+    """The pods on nodes that want nothing of deviceshare: they take CPU, memory and the like."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +54,8 @@ class Term:
     """As the claim protocol says of this API server."""
     handover: HandoverSetting = DEFAULT
     clock: Callable[[], float] = time.monotonic
+    placement: Placement | None = None
+    """How the leader places pods itself; None where a kube-scheduler of ours asks the extender."""
     on_uncovered: Callable[[int], object] = lambda _: None
     """Called with the number of pods that run with devices that another holds, each time it changes."""
 

@@ -148,6 +148,7 @@ class Components:
         pki, probe = self._layout.pki, f"127.0.0.1:{self._ports.probe}"
         command = [sys.executable, "-m", "deviceshare", "run"]
         command += ["--roles", "controller,extender,webhook", "--identity", IDENTITY]
+        command += ["--placement", self._options.placement]
         command += ["--kubeconfig", str(self._layout.kubeconfig_of("deviceshare"))]
         command += ["--extender-bind", f"127.0.0.1:{self._ports.extender}"]
         command += ["--webhook-bind", f"127.0.0.1:{self._ports.webhook}", "--probe-bind", probe]
