@@ -86,7 +86,7 @@ class Process:
             on_conflict=self._metrics.claim_conflicts.inc,
             attach=gate.lift if gates else bind.attach,
         )
-        self._placement = Placement(self._binder, mirrors.others) if gates else None
+        self._placement = Placement(self._binder, mirrors.others, settings.share_resources) if gates else None
         self._controller: Controller | None = None
         # A process that restarts within its predecessor's lease must not be taken for it.
         identity = f"{settings.instance}_{uuid4().hex[:8]}"

@@ -15,7 +15,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission import bypasses, injection_settings
 from deviceshare.domain.admission.agent_variables import template_fault
 from deviceshare.domain.admission.injection_settings import InjectionSettings
-from deviceshare.domain.objects.shares import SYSTEMS
+from deviceshare.domain.objects.shares import DIALECTS, SYSTEMS
 from deviceshare.domain.objects.sharing_labels import SharingLabels, is_label
 from deviceshare.domain.placement.handover import AUTO, STYLES, HandoverSetting, is_kind
 from deviceshare.flags import (
@@ -152,6 +152,11 @@ class Settings:
     def serves_extender(self) -> bool:
         """Whether a kube-scheduler of ours asks this process."""
         return "extender" in self.roles and self.placement == injection_settings.EXTENDER
+
+    @property
+    def share_resources(self) -> frozenset[str]:
+        """The resources by which pods may ask for shares."""
+        return frozenset(r for r, each in DIALECTS.items() if not each.system or each.system in self.dialects)
 
     @property
     def sharing_labels(self) -> SharingLabels:

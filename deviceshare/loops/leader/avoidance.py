@@ -5,7 +5,6 @@ It is remembered in memory for one term: another leader would learn it by one mo
 
 from typing import Final, NamedTuple
 
-from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 
 AVOID_SECONDS: Final = 600.0
@@ -24,8 +23,6 @@ class Avoidance:
 
     def __init__(self) -> None:
         self._until: dict[Unfit, float] = {}
-        self._leaving: set[Unfit] = set()
-        """Groups, by UID, and the nodes that they are to be moved off."""
 
     def avoid(self, pod: Pod, node: str, now: float) -> None:
         """Keeps the pods of its group, or of its controller, from the node for a while."""
@@ -37,20 +34,8 @@ class Avoidance:
         who = subject(pod)
         return frozenset(unfit.node for unfit, until in self._until.items() if unfit.who == who and until > now)
 
-    def leave(self, group: Group) -> None:
-        """Keeps the group's pods from being placed until it has left its node."""
-        self._leaving.add(Unfit(group.uid, group.node))
-
-    def left(self, uid: str, node: str) -> None:
-        """Ends that: the group left the node, or stays."""
-        self._leaving.discard(Unfit(uid, node))
-
-    def leaves(self, group: Group) -> bool:
-        """Whether the group is being moved off its node."""
-        return Unfit(group.uid, group.node) in self._leaving
-
 
 def subject(pod: Pod) -> str:
     """Whom a node's refusal concerns: the pod's group, the controller that recreates it, or the pod alone."""
     controller = pod.metadata.controller
-    return f"group {pod.group}" if pod.group else controller.uid if controller else pod.metadata.uid
+    return f"group {pod.group}" if pod.group else controller.uid if controller else f"pod {pod.metadata.key}"

@@ -118,7 +118,7 @@ class Placer:
         request, obstacle = request_of(pod, group), pod_obstacle(pod, group)
         if obstacle or request is None:
             return Choice("", str(obstacle or missing(pod)))
-        if group and self._avoidance.leaves(group):
+        if group and (group.node, group.uid) in self._term.departing:
             return Choice("", f"group {group.name} is being moved off node {group.node}, where its pods did not fit")
         avoided = self._avoidance.nodes(pod, self._term.clock())
         return choose_node(self._term.fleet, self._occupancy, pod, request, avoided)

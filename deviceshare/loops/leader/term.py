@@ -1,7 +1,7 @@
 """One term as the leader: the context of all its reconcilers, and how long something has been so in it."""
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -34,6 +34,8 @@ class Placement(NamedTuple):
     """A Binder whose last step lifts the gate."""
     others: Mirror[Pod]
     """The pods on nodes that want nothing of deviceshare: they take CPU, memory and the like."""
+    share_resources: Collection[str]
+    """Those by which pods may ask for shares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,8 @@ class Term:
     clock: Callable[[], float] = time.monotonic
     placement: Placement | None = None
     """How the leader places pods itself; None where a kube-scheduler of ours asks the extender."""
+    departing: set[tuple[str, str]] = field(default_factory=set)
+    """The claims, by node and UID, of groups that are being moved off their node."""
     on_uncovered: Callable[[int], object] = lambda _: None
     """Called with the number of pods that run with devices that another holds, each time it changes."""
 
