@@ -27,7 +27,8 @@ def lacking(node: Node, resources: Collection[str]) -> list[str]:
     return sorted(each for each in resources if not is_some(allocatable.get(each, 0)))
 
 
-def capacity_patch(resources: Collection[str]) -> Mapping[str, Any]:
-    """A JSON merge patch of a node's status that advertises them."""
+def capacity_patch(node: Node, resources: Collection[str]) -> Mapping[str, Any]:
+    """A JSON merge patch of the node's status that advertises them, if nobody wrote the node meanwhile."""
     told = dict.fromkeys(sorted(resources), str(UNCOUNTED))
-    return {"status": {"capacity": told, "allocatable": told}}
+    version = {"resourceVersion": node.metadata.resource_version}
+    return {"metadata": version, "status": {"capacity": told, "allocatable": told}}

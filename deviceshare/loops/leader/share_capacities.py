@@ -42,9 +42,9 @@ class ShareCapacities:
             return
         if name in self._written:
             self._term.wait_until(self._written[name] + APART_SECONDS)
-        self._written[name] = self._term.clock()
         try:
-            await self._term.cluster.patch(NODES, name, capacity_patch(missing), subresource="status")
+            await self._term.cluster.patch(NODES, name, capacity_patch(node, missing), subresource="status")
         except NotFound:
             return
+        self._written[name] = self._term.clock()
         log.info("Advertised resources of shares", node=name, resources=missing)
