@@ -12,6 +12,12 @@ capabilities:
   args:
     - run
     - --roles={{ join "," .Values.roles }}
+    {{- if include "deviceshare.gates" . }}
+    - --placement=gates
+    {{- if not (has "webhook" .Values.roles) }}
+    - --dialects={{ join "," .Values.shares.dialects }}
+    {{- end }}
+    {{- end }}
     - --identity=system:serviceaccount:{{ .Release.Namespace }}:{{ .Values.serviceAccount.name }}
     {{- if .Values.agent.enabled }}
     - --agent-identity={{ include "deviceshare.agent.identity" . }}
