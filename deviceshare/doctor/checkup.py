@@ -22,6 +22,7 @@ from deviceshare.doctor import (
     webhooks,
 )
 from deviceshare.doctor.findings import PROBLEM, Check
+from deviceshare.doctor.kinds import by_gates
 from deviceshare.domain.objects.sharing_labels import SharingLabels
 from deviceshare.loops.labelled_cluster import LabelledCluster
 from deviceshare.loops.ports import ApiError
@@ -70,7 +71,7 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     labelled = LabelledCluster(api, SharingLabels.written(sharing))
     yield await unreadable.examine(labelled)
     yield await nodes.examine(labelled, request.release)
-    yield await waiting.examine(labelled)
+    yield await waiting.examine(labelled, gates=by_gates(deployment))
     yield await plugin.examine(labelled)
     yield await shares.examine(labelled)
     yield await runtime.examine(labelled, request.runtime_config)

@@ -121,6 +121,11 @@ class Rollout(Struct, frozen=True):
         return own.flag(name) if own else None
 
 
+def by_gates(deployment: Rollout | None) -> bool:
+    """Whether deviceshare places pods behind scheduling gates, without a kube-scheduler of its own."""
+    return deployment is not None and deployment.flag("placement") == GATES
+
+
 class ConfigMap(Struct, frozen=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/config-map-v1/"""
 

@@ -54,6 +54,9 @@ class SchedulerConfig(Struct, frozen=True, rename="camel"):
 
 async def examine(api: Cluster, release: str, deployment: Rollout | None) -> Check:
     """Reads the ConfigMap of our own kube-scheduler, or what can be seen of the cluster's."""
+    if by_gates(deployment):
+        said = f"is the cluster's own: deviceshare places pods behind the gate {contract.PLACEMENT_GATE}"
+        return check("scheduler", said, [])
     try:
         if deployment and deployment.container("kube-scheduler"):
             findings = await _read(api, contract.SCHEDULER_NAME, release, _FILE)
