@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, unread
-from deviceshare.doctor.kinds import CONFIG_MAPS, SCHEDULER_PODS, Rollout, SchedulerPod
+from deviceshare.doctor.kinds import CONFIG_MAPS, SCHEDULER_PODS, Rollout, SchedulerPod, by_gates
 from deviceshare.domain import contract
 from deviceshare.domain.wording import listed
 from deviceshare.loops.ports import ApiError, Cluster, NotFound
