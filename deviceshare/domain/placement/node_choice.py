@@ -7,13 +7,17 @@ is taken, as kube-scheduler would by default.
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from deviceshare.domain.objects.pod_requests import requests_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.domain.placement.node_fit import misfit, room, summary
 from deviceshare.domain.placement.occupancy import Occupancy
+from deviceshare.domain.vendors import VENDORS
 
 
 class Choice(NamedTuple):
@@ -48,6 +52,15 @@ def choose_node(fleet: Fleet, occupancy: Occupancy, pod: Pod, request: Request, 
         return Choice("", summary(refused, len(nodes)))
     scores = fleet.prioritize(request, fits)
     return Choice(max(sorted(fits), key=lambda name: (scores[name], room(nodes[name], occupancy.used(name)))))
+
+
+def alike(fleet: Fleet, pod: Pod) -> bytes:
+    """Equal for waiting pods that are refused for the same reasons; a pod that may have a claim of its own is alone."""
+    request = request_of(pod, None) if pod.share and not pod.group else None
+    own = pod.metadata.uid if (fleet.home(request) if request else pod.share) else ""
+    spec, controller = pod.spec, pod.metadata.controller
+    asked = spec.node_selector, spec.affinity, spec.tolerations, requests_of(pod), sorted(pod.lacking(VENDORS))
+    return msgspec.json.encode((own, pod.line, controller.uid if controller else "", *asked))
 
 
 def in_turn(pods: Iterable[Pod]) -> list[Pod]:

@@ -13,7 +13,7 @@ import structlog
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle, request_of
-from deviceshare.domain.placement.node_choice import Choice, choose_node, in_turn
+from deviceshare.domain.placement.node_choice import Choice, alike, choose_node, in_turn
 from deviceshare.domain.placement.occupancy import Occupancy
 from deviceshare.loops.leader.avoidance import Avoidance
 from deviceshare.loops.leader.term import Placement, Term
@@ -53,6 +53,8 @@ class Placer:
         """The UIDs of pods that were placed, which the mirror has yet to show: until then they stay assumed."""
         self._failed: dict[str, tuple[int, float]] = {}
         """By the pod's UID: how often placing it failed in a row, and when it may be tried again."""
+        self._took = 0.0
+        """Seconds of the last pass over all waiting pods: half of the time is left to everything else."""
         self.queue: Queue[str] = Queue("placement", self._decide, workers=1, clock=term.clock)
 
     def change(self, change: ObjectChange[Pod]) -> None:
@@ -80,7 +82,7 @@ class Placer:
 
     def enqueue(self) -> None:
         """Has every waiting pod looked at: devices came free, or a pod came."""
-        self.queue.add(ALL, GATHER_SECONDS)
+        self.queue.add(ALL, max(GATHER_SECONDS, self._took))
 
     async def close(self) -> None:
         """Ends what is being placed. What was claimed for it is found by the next leader."""
@@ -91,6 +93,7 @@ class Placer:
 
     async def _decide(self, _: str) -> None:
         now, waits, soonest = self._term.clock(), False, AGAIN_SECONDS
+        refused: dict[bytes, Choice] = {}
         for key in [pod.metadata.key for pod in in_turn(self._term.members.gated())]:
             await asyncio.sleep(0)  # the mirrors, the webhooks and the probes go on meanwhile
             pod = self._term.pods.get(key)
@@ -105,11 +108,15 @@ class Placer:
                 continue
             if len(self._placing) >= AT_ONCE:
                 break
-            choice = self._choose(pod)
+            # What one was refused for holds for all that are alike: what is left only gets less in one pass.
+            same = alike(self._term.fleet, pod)
+            choice = refused.get(same) or self._choose(pod)
             if choice.node:
                 await self._begin(pod, choice.node)
             else:
+                refused[same] = choice
                 self._events.tell(pod, choice.reason)
+        self._took = self._term.clock() - now
         if waits:
             self.queue.add(ALL, soonest)
 

@@ -12,7 +12,7 @@ from deviceshare.domain.objects.pod_requests import requests_of, without_surplus
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.objects.taints import Taint, Toleration, untolerated
-from deviceshare.domain.placement.node_choice import choose_node, in_turn
+from deviceshare.domain.placement.node_choice import alike, choose_node, in_turn
 from deviceshare.domain.placement.node_fit import misfit, room, summary
 from deviceshare.domain.placement.occupancy import Occupancy
 from tests.unit.domain.objects import GPU, INJECTED, a_fleet, a_group, a_ledger, gpus
@@ -259,3 +259,18 @@ def test_every_refusal_has_a_kind() -> None:
     """Programs ask for it."""
     found = misfit(a_pod(containers=[container(cpu="9")]), {"cpu": 9000}, a_host(), {})
     assert found is not None and found.kind is ReasonKind.INSUFFICIENT
+
+
+def test_pods_that_ask_for_the_same_are_alike_and_no_others() -> None:
+    """A pass over a thousand replicas of one Deployment compares nodes once."""
+    fleet = a_fleet(a_host(), ledgers=(a_ledger("n1"),))
+    same = alike(fleet, a_pod("a"))
+    assert same == alike(fleet, a_pod("b"))
+    others = [
+        a_pod(group="other"),
+        a_pod(containers=[container(cpu="1")]),
+        a_pod(nodeSelector={"zone": "z-n1"}),
+        a_pod(tolerations=[{"operator": "Exists"}]),
+        a_pod(containers=[{"name": "main"}]),
+    ]
+    assert len({alike(fleet, each) for each in others} | {same}) == len(others) + 1
