@@ -6,7 +6,6 @@ the chosen one, and lifts the gate. From then on the pod lives on that node for 
 https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/
 """
 
-import asyncio
 from collections.abc import Mapping
 
 from deviceshare.domain import contract
@@ -37,8 +36,7 @@ async def lift(
         "spec": {"schedulingGates": None, "affinity": pinned_to(node, pod.spec.affinity)},
     }
     try:
-        async with asyncio.timeout(timeout):
-            await cluster.patch(PODS, meta.name, body, namespace=meta.namespace)
+        await cluster.patch(PODS, meta.name, body, namespace=meta.namespace, timeout=timeout)
     except NotFound:
         raise Refused(f"pod {meta.key} is gone") from None
     except Conflict:

@@ -147,7 +147,14 @@ class LiveCluster(ModelCluster):
         return await self._request("create", kind, body["metadata"]["name"], super().create(kind, body, namespace))
 
     async def patch(
-        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+        self,
+        kind: Kind[T],
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        timeout: float | None = None,
     ) -> T:
         self.bodies.append(body)
         return await self._request("patch", kind, name, super().patch(kind, name, body, namespace=namespace))
