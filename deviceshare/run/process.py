@@ -27,7 +27,7 @@ from deviceshare.kube.pulse import Pulse
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.loops.background import Background
 from deviceshare.loops.leader.controller import Controller
-from deviceshare.loops.leader.term import Placement, Term
+from deviceshare.loops.leader.term import GatePlacement, Term
 from deviceshare.loops.leadership import Elector
 from deviceshare.loops.ports import ApiError
 from deviceshare.loops.protocol import bind, gate
@@ -86,7 +86,7 @@ class Process:
             on_conflict=self._metrics.claim_conflicts.inc,
             attach=gate.lift if gates else bind.attach,
         )
-        self._placement = Placement(self._binder, mirrors.others, settings.share_resources) if gates else None
+        self._placement = GatePlacement(self._binder, mirrors.others, settings.share_resources) if gates else None
         self._controller: Controller | None = None
         # A process that restarts within its predecessor's lease must not be taken for it.
         identity = f"{settings.instance}_{uuid4().hex[:8]}"

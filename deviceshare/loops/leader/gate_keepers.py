@@ -9,7 +9,7 @@ from deviceshare.loops.leader.departures import Departures
 from deviceshare.loops.leader.misfits import Misfits
 from deviceshare.loops.leader.placer import Placer
 from deviceshare.loops.leader.share_capacities import ShareCapacities
-from deviceshare.loops.leader.term import Placement, Term
+from deviceshare.loops.leader.term import GatePlacement, Term
 from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.queue import Queue
 
@@ -17,7 +17,7 @@ from deviceshare.loops.queue import Queue
 class GateKeepers:
     """The Placer, and what leads its mistakes back to a decision."""
 
-    def __init__(self, term: Term, placement: Placement) -> None:
+    def __init__(self, term: Term, placement: GatePlacement) -> None:
         avoidance = Avoidance()
         self.placer = Placer(term, placement, avoidance)
         self._departures = Departures(term)

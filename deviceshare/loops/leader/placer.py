@@ -16,7 +16,7 @@ from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle, r
 from deviceshare.domain.placement.node_choice import Choice, alike, choose_node, in_turn
 from deviceshare.domain.placement.occupancy import Occupancy
 from deviceshare.loops.leader.avoidance import Avoidance
-from deviceshare.loops.leader.term import Placement, Term
+from deviceshare.loops.leader.term import GatePlacement, Term
 from deviceshare.loops.leader.waiting_events import WaitingEvents
 from deviceshare.loops.ports import ApiError, ObjectChange
 from deviceshare.loops.protocol.bind import Refused
@@ -42,7 +42,7 @@ BACKOFF_SECONDS: Final = (0.2, 1.0, 2.0, 5.0, 10.0)
 class Placer:
     """Decides for all pods at once; its tasks are its own: `close` ends them."""
 
-    def __init__(self, term: Term, placement: Placement, avoidance: Avoidance) -> None:
+    def __init__(self, term: Term, placement: GatePlacement, avoidance: Avoidance) -> None:
         self._term = term
         self._binds = placement.binds
         self._avoidance = avoidance
@@ -52,7 +52,7 @@ class Placer:
         self._done: set[str] = set()
         """The UIDs of pods that were placed, which the mirror has yet to show: until then they stay assumed."""
         self._failed: dict[str, tuple[int, float]] = {}
-        """By the pod's UID: how often placing it failed in a row, and when it may be tried again."""
+        """By the pod's UID: how often placing it failed in a row, and when it may be retried."""
         self._took = 0.0
         """Seconds of the last pass over all waiting pods: half of the time is left to everything else."""
         self.queue: Queue[str] = Queue("placement", self._decide, workers=1, clock=term.clock)

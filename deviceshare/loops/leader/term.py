@@ -19,7 +19,7 @@ from deviceshare.loops.queue import Later
 K = TypeVar("K", bound=Hashable)
 
 
-class Binds(Protocol):
+class PodBinder(Protocol):
     """What placing needs of the Binder."""
 
     def remember(self, pod: Pod) -> None: ...
@@ -27,10 +27,10 @@ class Binds(Protocol):
     async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
 
 
-class Placement(NamedTuple):
+class GatePlacement(NamedTuple):
     """What placing behind scheduling gates needs besides (decision 16)."""
 
-    binds: Binds
+    binds: PodBinder
     """A Binder whose last step lifts the gate."""
     others: Mirror[Pod]
     """The pods on nodes that want nothing of deviceshare: they take CPU, memory and the like."""
@@ -56,7 +56,7 @@ class Term:
     """As the claim protocol says of this API server."""
     handover: HandoverSetting = DEFAULT
     clock: Callable[[], float] = time.monotonic
-    placement: Placement | None = None
+    placement: GatePlacement | None = None
     """How the leader places pods itself; None where a kube-scheduler of ours asks the extender."""
     departing: set[tuple[str, str]] = field(default_factory=set)
     """The claims, by node and UID, of groups that are being moved off their node."""

@@ -1,4 +1,4 @@
-"""The Events of pods that wait behind deviceshare's scheduling gate: why, in words like kube-scheduler's.
+"""The Events of waiting pods behind deviceshare's scheduling gate: why, in words like kube-scheduler's.
 
 kube-scheduler records nothing about a gated pod. An Event is recorded when the reason changes, at most so often for a
 pod, and again after a while: Events expire after an hour.

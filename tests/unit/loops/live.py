@@ -17,7 +17,7 @@ from deviceshare.domain.objects.shares import GPU_PERCENT
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.controller import Controller
-from deviceshare.loops.leader.term import Placement, Term
+from deviceshare.loops.leader.term import GatePlacement, Term
 from deviceshare.loops.ports import ApiError, Conflict, Kind, ObjectChange, Subject, Unavailable, Watcher
 from deviceshare.loops.protocol import gate
 from deviceshare.loops.protocol.bind import attach
@@ -222,7 +222,7 @@ class World:
             pods=pods,
             recorder=self.recorder,
             clock=lambda: now() + self.jumped,
-            placement=Placement(lifting, self.others, frozenset({GPU_PERCENT})) if lifting else None,
+            placement=GatePlacement(lifting, self.others, frozenset({GPU_PERCENT})) if lifting else None,
             on_uncovered=self.uncovered.append,
         )
         self.controller = Controller(self.term)
