@@ -10,7 +10,7 @@ from deviceshare.domain.objects.pod_requests import Amounts, requests_of
 from deviceshare.domain.objects.pods import Pod
 
 
-class Occupant(NamedTuple):
+class PlacedRequests(NamedTuple):
     """One pod's node, and what it requests there."""
 
     node: str
@@ -21,15 +21,15 @@ class Occupancy:
     """Mutable, but pure: no await, no clock, no log."""
 
     def __init__(self) -> None:
-        self._seats: dict[str, Occupant] = {}
+        self._seats: dict[str, PlacedRequests] = {}
         """By the pod's UID."""
-        self._assumed: dict[str, Occupant] = {}
+        self._assumed: dict[str, PlacedRequests] = {}
         self._used: dict[str, Amounts] = {}
 
     def change(self, old: Pod | None, new: Pod | None) -> bool:
         """Takes in a change of one pod; returns whether a node has more left than before."""
         before = self._seats.pop(old.metadata.uid, None) if old else None
-        now = Occupant(new.node, requests_of(new)) if new and new.lives and new.node else None
+        now = PlacedRequests(new.node, requests_of(new)) if new and new.lives and new.node else None
         if new and now:
             self._seats[new.metadata.uid] = now
         if before == now:
@@ -41,7 +41,7 @@ class Occupancy:
     def assume(self, pod: Pod, node: str) -> None:
         """Counts the pod while it is being placed on the node."""
         self.forget(pod)
-        self._assumed[pod.metadata.uid] = seat = Occupant(node, requests_of(pod))
+        self._assumed[pod.metadata.uid] = seat = PlacedRequests(node, requests_of(pod))
         self._count(seat, 1)
 
     def forget(self, pod: Pod) -> None:
@@ -56,7 +56,7 @@ class Occupancy:
         """What is requested of the node already."""
         return self._used.get(node, {})
 
-    def _count(self, seat: Occupant | None, sign: int) -> None:
+    def _count(self, seat: PlacedRequests | None, sign: int) -> None:
         if seat is None:
             return
         used = self._used.setdefault(seat.node, {})
