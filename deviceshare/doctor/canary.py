@@ -65,6 +65,15 @@ def free_resource(nodes: Sequence[Node], ledgers: Sequence[NodeDevices], wanted:
 
 def judge_pod(seen: Pod, release: str) -> list[Finding]:
     """Why the canary's pod isn't bound with devices; no finding when it is."""
+    if seen.placed_on:
+        why = f": {seen.refusal.message}" if seen.refusal else ", nor said why"
+        what = (
+            f"deviceshare placed the canary on {seen.placed_on}, but {seen.spec.scheduler_name} has not bound it{why}"
+        )
+        return [Finding(PROBLEM, what, "see the logs of the cluster's kube-scheduler")]
+    if seen.awaits_placement:
+        what = "the canary is behind deviceshare's scheduling gate: the leader found no node for it, or none leads"
+        return [Finding(PROBLEM, what, logs(release, contract.NAME))]
     if seen.node:
         if seen.devices:
             return []

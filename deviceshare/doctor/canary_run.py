@@ -76,7 +76,7 @@ async def _follow(api: Cluster, namespace: str, release: str, name: str, resourc
     deadline = loop.time() + BIND_SECONDS
     while True:
         seen = await api.get(PODS, name, namespace)
-        if seen.node or loop.time() > deadline:
+        if seen.spec.node_name or loop.time() > deadline:
             break
         await asyncio.sleep(POLL_SECONDS)
     if not seen.node and not await free(api, resource):

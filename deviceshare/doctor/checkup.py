@@ -24,6 +24,7 @@ from deviceshare.doctor import (
     waiting,
 )
 from deviceshare.doctor.findings import PROBLEM, Check
+from deviceshare.doctor.kinds import by_gates
 from deviceshare.domain.objects.sharing_labels import SharingLabels
 from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS
 from deviceshare.loops.labelled_cluster import LabelledCluster
@@ -74,7 +75,7 @@ async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     yield await unreadable.examine(labelled)
     yield await nodes.examine(labelled, request.release)
     yield await sources.examine(labelled)
-    yield await waiting.examine(labelled)
+    yield await waiting.examine(labelled, gates=by_gates(deployment))
     yield await plugin.examine(labelled)
     yield await shares.examine(labelled)
     yield await runtime.examine(labelled, request.runtime_config)

@@ -6,6 +6,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.loops.ports import Kind
@@ -119,6 +120,11 @@ class Rollout(Struct, frozen=True):
         """The value of a flag of the container deviceshare."""
         own = self.container(contract.NAME)
         return own.flag(name) if own else None
+
+
+def by_gates(deployment: Rollout | None) -> bool:
+    """Whether deviceshare places pods behind scheduling gates, without a kube-scheduler of its own."""
+    return deployment is not None and deployment.flag("placement") == GATES
 
 
 class ConfigMap(Struct, frozen=True):

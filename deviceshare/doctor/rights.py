@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import to_builtins
 
 from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, unread
-from deviceshare.doctor.kinds import ACCESS, OWN_ACCESS, Attributes, Rollout
+from deviceshare.doctor.kinds import ACCESS, OWN_ACCESS, Attributes, Rollout, by_gates
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import DRA_GROUP
 from deviceshare.loops.ports import ApiError, Cluster
@@ -36,10 +36,18 @@ PERSON: Final = (
 """The rights that a person needs for deviceshare's commands."""
 
 
-def needed(namespace: str, roles: Iterable[str] = ROLES, *, own_ca: bool = True, dra: bool = False) -> list[Attributes]:
+def needed(
+    namespace: str,
+    roles: Iterable[str] = ROLES,
+    *,
+    own_ca: bool = True,
+    dra: bool = False,
+    gates: bool = False,
+) -> list[Attributes]:
     """The rights that deviceshare in this namespace needs: the rules of the chart's templates/rbac/.
 
-    `dra`: where the API server serves dynamic resource allocation.
+    `dra`: where the API server serves dynamic resource allocation. `gates`: where the leader places pods itself
+    (decision 16).
     """
     rights = [
         *_each(_OURS, ["shareddevicegroups", "nodedevices"], ["list", "watch"]),
@@ -57,7 +65,9 @@ def needed(namespace: str, roles: Iterable[str] = ROLES, *, own_ca: bool = True,
         lease = {"namespace": namespace, "name": contract.NAME}
         rights += _each("coordination.k8s.io", ["leases"], ["get", "patch"], **lease)
         rights += _each("coordination.k8s.io", ["leases"], ["create"], namespace=namespace)
-    if "extender" in roles:
+    if "controller" in roles and gates:
+        rights += _each("", ["nodes/status"], ["patch"])
+    if "extender" in roles and not gates:
         rights += _each(_OURS, ["nodedevices"], ["get", "patch"])
         rights += _each(_OURS, ["shareddevicegroups/status"], ["patch"])
         rights += _each("", ["pods/binding"], ["create"])
@@ -90,7 +100,13 @@ async def examine_own(api: Cluster, namespace: str, deployment: Rollout | None, 
     flag = deployment.flag if deployment else (lambda _: None)
     user = flag("identity") or f"system:serviceaccount:{namespace}:{contract.NAME}"
     roles = (flag("roles") or ",".join(ROLES)).split(",")
-    rights = needed(namespace, roles, own_ca=deployment is None or flag("ca-secret") is not None, dra=dra)
+    rights = needed(
+        namespace,
+        roles,
+        own_ca=deployment is None or flag("ca-secret") is not None,
+        dra=dra,
+        gates=by_gates(deployment),
+    )
     try:
         denied = await _denied(api, rights, user)
     except ApiError as error:

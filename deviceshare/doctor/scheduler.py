@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, unread
-from deviceshare.doctor.kinds import CONFIG_MAPS, SCHEDULER_PODS, Rollout, SchedulerPod
+from deviceshare.doctor.kinds import CONFIG_MAPS, SCHEDULER_PODS, Rollout, SchedulerPod, by_gates
 from deviceshare.domain import contract
 from deviceshare.domain.wording import listed
 from deviceshare.loops.ports import ApiError, Cluster, NotFound
@@ -54,6 +54,9 @@ class SchedulerConfig(Struct, frozen=True, rename="camel"):
 
 async def examine(api: Cluster, release: str, deployment: Rollout | None) -> Check:
     """Reads the ConfigMap of our own kube-scheduler, or what can be seen of the cluster's."""
+    if by_gates(deployment):
+        said = f"is the cluster's own: deviceshare places pods behind the gate {contract.PLACEMENT_GATE}"
+        return check("scheduler", said, [])
     try:
         if deployment and deployment.container("kube-scheduler"):
             findings = await _read(api, contract.SCHEDULER_NAME, release, _FILE)

@@ -16,8 +16,8 @@ from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Cluster
 
 
-async def examine(api: Cluster) -> Check:
-    """Lists the groups' pods, and the nodes that they could go to."""
+async def examine(api: Cluster, *, gates: bool = False) -> Check:
+    """Lists the groups' pods, and the nodes that they could go to; `gates` says that the leader places pods itself."""
     try:
         nodes, ledgers = await api.list(NODES), await api.list(NODE_DEVICES)
         groups, pods = await api.list(GROUPS), await api.list(PODS, label_selector=contract.GROUP)
@@ -25,7 +25,29 @@ async def examine(api: Cluster) -> Check:
         return check("waiting pods", "", [unread("nodes, ledgers, groups and their pods", error)])
     waiting = sum(pod.pending for pod in pods)
     said = f"{waiting} waiting, none of them barred by its own node affinity"
-    return check("waiting pods", said, judge(nodes, ledgers, groups, pods))
+    found = [*judge(nodes, ledgers, groups, pods), *judge_placement(pods, gates=gates)]
+    return check("waiting pods", said, found)
+
+
+def judge_placement(pods: Iterable[Pod], *, gates: bool) -> list[Finding]:
+    """Pods that were admitted under the other setting of `placement`, and those that did not fit where they are."""
+    findings, known = [], list(pods)
+    left = sorted(pod.metadata.key for pod in known if pod.pending and _of_the_other(pod, gates=gates))
+    if left:
+        other = "a kube-scheduler of deviceshare's" if gates else "deviceshare to lift its scheduling gate"
+        what = f"{listed(left)} wait for {other}, as this was before `placement` was changed"
+        findings.append(Finding(WARNING, what, "delete and recreate the pods"))
+    for pod in known:
+        if pod.placed_on and pod.refusal and not pod.metadata.controller:
+            what = f"{pod.metadata.key} was placed on {pod.placed_on}, where it does not fit: {pod.refusal.message}"
+            findings.append(Finding(WARNING, what, "delete the pod and create it again"))
+    return findings
+
+
+def _of_the_other(pod: Pod, *, gates: bool) -> bool:
+    if not gates:
+        return pod.awaits_placement
+    return pod.spec.scheduler_name == contract.SCHEDULER_NAME and not pod.spec.scheduling_gates
 
 
 def judge(

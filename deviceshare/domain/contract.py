@@ -51,6 +51,11 @@ POD_UID: Final = f"{PREFIX}pod-uid"
 SHARES: Final = f"{PREFIX}shares"
 """JSON, as a claim's `shares`: the parts of devices that the pod's containers have."""
 
+PLACED_ON: Final = f"{PREFIX}placed-on"
+"""The node for which a pod's scheduling gate was lifted, with the annotations above, in one patch (decision 16)."""
+PLACEMENT_GATE: Final = f"{PREFIX}placement"
+"""The scheduling gate of pods that deviceshare's leader places, in clusters without a kube-scheduler of our own."""
+
 # On pods: written by the controller.
 WOKEN_AT: Final = f"{PREFIX}woken-at"
 BIND_FENCE: Final = f"{PREFIX}bind-fence"

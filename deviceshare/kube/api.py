@@ -67,10 +67,20 @@ class Api:
         return _decode(await self._write("POST", path_of(kind, "", namespace), whole, query), kind.type, whole=False)
 
     async def patch(
-        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+        self,
+        kind: Kind[T],
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        timeout: float | None = None,
     ) -> T:
-        path = path_of(kind, name, namespace, subresource)
-        answer = await self._write("PATCH", path, body, MANAGER, content_type="application/merge-patch+json")
+        path, query = path_of(kind, name, namespace, subresource), MANAGER
+        if timeout is not None:
+            query = {**MANAGER, "timeout": f"{timeout:.3f}s"}
+        merge = "application/merge-patch+json"
+        answer = await self._write("PATCH", path, body, query, content_type=merge, timeout=timeout)
         return _decode(answer, kind.type, whole=False)
 
     async def apply(

@@ -5,6 +5,7 @@ from typing import Any
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.objects.pod_requests import without_surplus
 from deviceshare.domain.objects.resource_claims import ResourceClaim, worth_holding
 from deviceshare.domain.objects.resource_slices import ResourceSlice, of_known_driver
 from deviceshare.domain.objects.sharing_labels import SharingLabels, may_be_shared
@@ -37,10 +38,12 @@ class Mirrors:
         labels: SharingLabels = SharingLabels(),  # noqa: B008 it is never changed
         *,
         dra: bool = False,
+        every_pod: bool = False,
     ) -> None:
         """`labels`: those of other systems by which nodes are shared, too.
 
-        `dra`: with what DRA offers and has allocated, from which the leader writes ledgers.
+        `dra`: with what DRA offers and has allocated, from which the leader writes ledgers. With `every_pod` all pods
+        on nodes are held, as far as the fit check reads them (decision 16).
         """
         self.groups = ApiMirror(api, GROUPS)
         self.ledgers = ApiMirror(api, NODE_DEVICES)
@@ -52,7 +55,12 @@ class Mirrors:
         # Pods that got devices from a vendor's device plugin. In a large cluster that is a long stream of which nearly
         # nothing is kept; the two selectors spare the API server from sending every pod twice.
         self.others = ApiMirror(
-            api, PODS, label_selector=f"!{contract.GROUP}", field_selector=LIVE_PODS, keep=lambda pod: pod.past_us
+            api,
+            PODS,
+            label_selector=f"!{contract.GROUP}",
+            field_selector=LIVE_PODS,
+            keep=None if every_pod else lambda pod: pod.past_us,
+            see=without_surplus if every_pod else None,
         )
         self.by_name: dict[str, ApiMirror[Any]] = {
             "groups": self.groups,

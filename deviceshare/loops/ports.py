@@ -91,7 +91,8 @@ class Cluster(Protocol):
     """The API server. Every call is bounded in time and raises an `ApiError`.
 
     Reads are quorum reads ("fresh" in claims.md), never answered from a cache. A patch is a JSON merge patch
-    (RFC 7386); one that carries `metadata.resourceVersion` is a compare-and-swap.
+    (RFC 7386); one that carries `metadata.resourceVersion` is a compare-and-swap. One with a `timeout` takes effect
+    within so many seconds or never.
 
     What of an object can't be read is named in its `metadata.unreadable`, in lists, answers to writes and mirrors.
     `get` raises Undecodable for such an object, since who asks for one object decides by it.
@@ -106,7 +107,14 @@ class Cluster(Protocol):
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T: ...
 
     async def patch(
-        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+        self,
+        kind: Kind[T],
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        timeout: float | None = None,
     ) -> T: ...
 
     async def delete(

@@ -15,6 +15,7 @@ import structlog
 from deviceshare import __version__, daemon
 from deviceshare.certificates.keeper import Keeper, RenewalPace, ServerNames
 from deviceshare.certificates.serving import Certificate, MemoryCertificate
+from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.answers import census
 from deviceshare.domain.answers.drawing import draw
@@ -26,10 +27,10 @@ from deviceshare.kube.pulse import Pulse
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.loops.background import Background
 from deviceshare.loops.leader.controller import Controller
-from deviceshare.loops.leader.term import Term
+from deviceshare.loops.leader.term import GatePlacement, Term
 from deviceshare.loops.leadership import Elector
 from deviceshare.loops.ports import ApiError
-from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol import bind, gate
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from deviceshare.loops.replica.impostor_watch import ImpostorWatch
@@ -74,7 +75,14 @@ class Process:
         self._pulse = Pulse(api)
         self._guard = PodGuard(settings.left_out)
         self._cluster = GuardedCluster(api, self._guard)
-        self._mirrors = mirrors = Mirrors(api, self._guard, settings.sharing_labels, dra="controller" in settings.roles)
+        gates = settings.placement == GATES
+        self._mirrors = mirrors = Mirrors(
+            api,
+            self._guard,
+            settings.sharing_labels,
+            dra="controller" in settings.roles,
+            every_pod=gates,
+        )
         self._fleet = mirrors.fleet
         self._binder = Binder(
             self._cluster,
@@ -82,7 +90,9 @@ class Process:
             groups=mirrors.groups,
             ledgers=mirrors.ledgers,
             on_conflict=self._metrics.claim_conflicts.inc,
+            attach=gate.lift if gates else bind.attach,
         )
+        self._placement = GatePlacement(self._binder, mirrors.others, settings.share_resources) if gates else None
         self._controller: Controller | None = None
         # A process that restarts within its predecessor's lease must not be taken for it.
         identity = f"{settings.instance}_{uuid4().hex[:8]}"
@@ -161,6 +171,7 @@ class Process:
             recorder=self._recorder,
             binds_over=bind.binds_over(await self._server_version()),
             handover=self._settings.handover_setting,
+            placement=self._placement,
             on_uncovered=self._metrics.uncovered_pods.set,
         )
         self._controller = Controller(term)
@@ -188,7 +199,7 @@ class Process:
     def _build_servers(self) -> list[Server]:
         """The servers of this process's roles."""
         servers = []
-        if "extender" in self._settings.roles:
+        if self._settings.serves_extender:
             servers.append(self._build_extender())
         if self._settings.serves_webhooks:
             servers.append(self._build_webhooks())

@@ -15,7 +15,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission import bypasses, injection_settings, modes
 from deviceshare.domain.admission.agent_variables import template_fault
 from deviceshare.domain.admission.injection_settings import InjectionSettings
-from deviceshare.domain.objects.shares import SYSTEMS
+from deviceshare.domain.objects.shares import DIALECTS, SYSTEMS
 from deviceshare.domain.objects.sharing_labels import SharingLabels, is_label
 from deviceshare.domain.placement.handover import AUTO, STYLES, HandoverSetting, is_kind
 from deviceshare.flags import (
@@ -33,6 +33,7 @@ from deviceshare.flags import (
     options_of,
 )
 from deviceshare.loops import leadership
+from deviceshare.run.extender_exposure import extender_fault
 
 ROLES: Final = ("controller", "extender", "webhook")
 _ROLES: Final = Words("ROLE[,ROLE…]", lambda word: word in ROLES, f"name some of {', '.join(ROLES)}", empty=False)
@@ -54,6 +55,7 @@ class Settings:
 
     roles: frozenset[str]
     admission: str
+    placement: str
     kubeconfig: Path | None
     identity: str
     agent_identity: str
@@ -97,8 +99,10 @@ class Settings:
             self._check_webhook()
         elif self.roles == {"webhook"}:
             raise click.UsageError("--roles webhook with --admission policies leaves nothing to do: name other roles")
-        if "extender" in self.roles:
-            self._check_extender()
+        if self.serves_extender:
+            files = (self.extender_tls_cert, self.extender_tls_key, self.extender_client_ca)
+            if fault := extender_fault(self.extender_bind, files):
+                raise click.UsageError(fault)
 
     @property
     def serves_webhooks(self) -> bool:
@@ -149,7 +153,18 @@ class Settings:
             self.replaced_schedulers,
             self.group_memory,
             self.agent_url,
+            self.placement,
         )
+
+    @property
+    def serves_extender(self) -> bool:
+        """Whether a kube-scheduler of ours asks this process."""
+        return "extender" in self.roles and self.placement == injection_settings.EXTENDER
+
+    @property
+    def share_resources(self) -> frozenset[str]:
+        """The resources by which pods may ask for shares."""
+        return frozenset(r for r, each in DIALECTS.items() if not each.system or each.system in self.dialects)
 
     @property
     def sharing_labels(self) -> SharingLabels:
@@ -194,20 +209,6 @@ class Settings:
                 " or leave the role out with --roles controller,extender"
             )
 
-    def _check_extender(self) -> None:
-        files = (self.extender_tls_cert, self.extender_tls_key, self.extender_client_ca)
-        if any(files) and not all(files):
-            raise click.UsageError(
-                "--extender-tls-cert, --extender-tls-key and --extender-client-ca go together: an extender over TLS"
-                " lets in only who shows a client certificate"
-            )
-        if not self.extender_bind.is_loopback and not all(files):
-            raise click.UsageError(
-                f"--extender-bind {self.extender_bind.host}:{self.extender_bind.port}: who can reach the extender can"
-                " bind pods, so beyond loopback it demands client certificates: name --extender-tls-cert,"
-                " --extender-tls-key and --extender-client-ca, or bind it to 127.0.0.1, beside its kube-scheduler"
-            )
-
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags of `Settings` to a click command, which receives them as keyword arguments."""
@@ -218,6 +219,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(modes.MODES),
             default=modes.WEBHOOKS,
             help="Who injects and validates: this process, or the API server by the chart's admission policies.",
+        ),
+        flag(
+            "--placement",
+            type=click.Choice(injection_settings.PLACEMENTS),
+            default=injection_settings.EXTENDER,
+            help="Who chooses nodes: our kube-scheduler, by the extender, or the leader, behind scheduling gates.",
         ),
         KUBECONFIG,
         flag("--identity", default=contract.IDENTITY, help="The user name under which deviceshare reaches the API."),

@@ -14,6 +14,7 @@ import msgspec
 
 from deviceshare.domain import vendors
 from deviceshare.domain.admission import modes
+from deviceshare.domain.admission.injection_settings import EXTENDER
 from deviceshare.sandbox.errors import SandboxError
 from deviceshare.sandbox.kubernetes.binaries import Binaries
 from deviceshare.sandbox.kubernetes.programs import Programs
@@ -40,6 +41,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Whether etcd waits for the disk at each write, as in a real cluster. Nothing here must survive a power cut."""
     bare: bool = False
     """Whether the cluster has nothing of deviceshare at all, no CRDs, rights or scheduler, for its chart to bring."""
+    placement: str = EXTENDER
+    """Who chooses pods' nodes: `extender`, or `gates` (Kubernetes 1.27 and later), where no scheduler of ours runs."""
     extender: dict[str, Any] | None = None
     """The extender entry of deviceshare-scheduler's configuration, where it shall not be deviceshare's own."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 
 from deviceshare import telemetry
+from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.ports import ApiError
@@ -103,7 +104,7 @@ class Supervisor:
         await install(self._layout, self._plan, webhook_url=url)
         # These start together: all of them retry while the API server is busy or another isn't there yet.
         clients = [parts.controller_manager, parts.scheduler]
-        clients += [] if options.bare else [parts.deviceshare_scheduler]
+        clients += [] if options.bare or options.placement == GATES else [parts.deviceshare_scheduler]
         clients += [parts.deviceshare] if options.deviceshare else []
         if real:
             clients.append(real.kubelet)

@@ -115,8 +115,14 @@ class Admission:
         if not (self._concerns_us(request.object) or self._concerns_us(request.old_object)):
             return ALLOWED
         if request.operation == "CREATE":
-            pod, dialects = _pod(request.object), self.injection.dialects
-            refusal = review_new_pod(pod, self.groups.get(pod.group), largest=self.largest, dialects=dialects)
+            pod, settings = _pod(request.object), self.injection
+            refusal = review_new_pod(
+                pod,
+                self.groups.get(pod.group),
+                largest=self.largest,
+                dialects=settings.dialects,
+                placement=settings.placement,
+            )
             return self._verdict(refusal, bypasses(_draft(request.object)))
         if request.operation != "UPDATE":
             return ALLOWED

@@ -12,6 +12,12 @@ capabilities:
   args:
     - run
     - --roles={{ join "," .Values.roles }}
+    {{- if include "deviceshare.gates" . }}
+    - --placement=gates
+    {{- if not (has "webhook" .Values.roles) }}
+    - --dialects={{ join "," .Values.shares.dialects }}
+    {{- end }}
+    {{- end }}
     - --identity=system:serviceaccount:{{ .Release.Namespace }}:{{ .Values.serviceAccount.name }}
     - --namespace={{ .Release.Namespace }}
     - --excluded-namespaces={{ join "," (include "deviceshare.leftOut" . | fromJsonArray) }}

@@ -29,14 +29,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version }}
 {{- end }}
 
+{{/* Not empty where the leader places pods itself, behind a scheduling gate. */}}
+{{- define "deviceshare.gates" -}}
+{{- if eq .Values.placement "gates" -}}
+{{- if not (include "deviceshare.since" (list . "1.27")) -}}
+{{- fail "placement=gates needs Kubernetes 1.27 or later: older API servers drop a pod's scheduling gates; use placement=extender" -}}
+{{- end -}}
+yes
+{{- end -}}
+{{- end }}
+
 {{/* Not empty where the pod has a kube-scheduler, which needs the extender. */}}
 {{- define "deviceshare.scheduler" -}}
-{{- if and .Values.scheduler.enabled (has "extender" .Values.roles) }}yes{{ end }}
+{{- if and .Values.scheduler.enabled (has "extender" .Values.roles) (not (include "deviceshare.gates" .)) }}yes{{ end }}
 {{- end }}
 
 {{/* Not empty where the extender is called over the network. */}}
 {{- define "deviceshare.networkedExtender" -}}
-{{- if and (not .Values.scheduler.enabled) (has "extender" .Values.roles) }}yes{{ end }}
+{{- if and (not .Values.scheduler.enabled) (has "extender" .Values.roles) (not (include "deviceshare.gates" .)) }}yes{{ end }}
 {{- end }}
 
 {{/* The node selector of what runs on each shared node: include "deviceshare.sharedNodes" (list $ selector). */}}

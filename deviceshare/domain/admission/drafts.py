@@ -72,7 +72,9 @@ class DraftVolume(Struct, frozen=True, rename="camel"):
 
 
 class DraftSpec(Struct, frozen=True, rename="camel"):
+    node_name: str | None = None
     scheduler_name: str | None = None
+    scheduling_gates: list[Json] | None = None
     runtime_class_name: str | None = None
     containers: list[DraftContainer] | None = None
     init_containers: list[DraftContainer] | None = None

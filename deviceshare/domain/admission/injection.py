@@ -16,7 +16,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.agent_variables import with_agent
 from deviceshare.domain.admission.concern import concerns, is_ours_alone, metadata_fault
 from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, add
-from deviceshare.domain.admission.injection_settings import GROW, InjectionSettings
+from deviceshare.domain.admission.injection_settings import GATES, GROW, InjectionSettings
 from deviceshare.domain.admission.share_injection import GROWTH, ShareOf, shares_of, unknown_to_us
 from deviceshare.domain.admission.variables import Reference, Setting, with_variables
 from deviceshare.domain.objects.groups import Group
@@ -58,8 +58,7 @@ def inject(
         patch.append(add("/metadata/labels", {contract.GROUP: name}))
     elif contract.GROUP not in labels:
         patch.append(add(_pointer("labels", contract.GROUP), name))
-    if pod.spec.scheduler_name in _replaced(share, settings):
-        patch.append(add("/spec/schedulerName", contract.SCHEDULER_NAME))
+    patch += _scheduling(pod.spec, share, settings)
     _set_runtime_class(pod.spec, settings.runtime_class, patch, warnings)
     shares = shares_of(pod.spec, share)
     warnings += unknown_to_us(pod) if shares else ()
@@ -84,6 +83,20 @@ def inject_ephemeral(pod: Draft, existing: Collection[str], settings: InjectionS
     added = pod.spec.ephemeral_containers
     _inject_all("ephemeralContainers", added, patch, warnings, settings, in_group=in_group, skip=existing)
     return Injection(patch, warnings)
+
+
+def _scheduling(spec: DraftSpec, share: ShareRequest, settings: InjectionSettings) -> Iterator[Json]:
+    """Our kube-scheduler, or our scheduling gate and the cluster's own, as the setting says."""
+    if settings.placement != GATES:
+        if spec.scheduler_name in _replaced(share, settings):
+            yield add("/spec/schedulerName", contract.SCHEDULER_NAME)
+        return
+    if spec.scheduler_name in {contract.SCHEDULER_NAME, *(settings.replaced_schedulers if share else ())}:
+        yield add("/spec/schedulerName", contract.DEFAULT_SCHEDULER_NAME)
+    gates = spec.scheduling_gates or []
+    # A pod with a node can't have gates: it is refused for its node, which says more.
+    if not spec.node_name and not any(gate.get("name") == contract.PLACEMENT_GATE for gate in gates):
+        yield add("/spec/schedulingGates", [*gates, {"name": contract.PLACEMENT_GATE}])
 
 
 def _replaced(share: ShareRequest, settings: InjectionSettings) -> Collection[str | None]:

@@ -17,6 +17,11 @@ OTHER_SCHEDULERS: Final = frozenset({"gpushare-scheduler", "ack-co-scheduler"})
 """The schedulers that manifests written for gpushare name; they would look for devices that no node advertises."""
 
 
+EXTENDER, GATES = "extender", "gates"
+PLACEMENTS: Final = (EXTENDER, GATES)
+"""Who chooses pods' nodes: our kube-scheduler, which asks the extender, or the leader, behind a scheduling gate."""
+
+
 class InjectionSettings(NamedTuple):
     """As the flags of `deviceshare run` have them."""
 
@@ -32,3 +37,5 @@ class InjectionSettings(NamedTuple):
     """One of MEMORY_MODES."""
     agent_url: str = ""
     """The template of the agents' URL (agent_variables.py), which containers are told; "" where agents don't answer."""
+    placement: str = EXTENDER
+    """One of PLACEMENTS."""

@@ -10,6 +10,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.concern import concerns, is_ours_alone, metadata_fault
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import reads
+from deviceshare.domain.admission.injection_settings import EXTENDER, GATES
 from deviceshare.domain.admission.share_review import Largest, no_largest, review_share
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
@@ -19,6 +20,10 @@ from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
 
 _NOT_INJECTED = "deviceshare did not inject {}, so containers could see other devices than theirs: retry"
+_NOT_GATED = (
+    f"{contract.PLACEMENT_GATE} is missing, so the pod could be scheduled before it has devices: deviceshare adds it,"
+    " and Kubernetes keeps it from 1.27 on; retry"
+)
 _OWN_DEVICES = (
     "the group supplies the devices; leave the limit out, or leave the annotation out to get devices of the pod's own"
 )
@@ -29,11 +34,17 @@ _BOTH = (
 
 
 def review_new_pod(
-    pod: Pod, group: Group | None, *, largest: Largest = no_largest, dialects: Collection[str] = SYSTEMS
+    pod: Pod,
+    group: Group | None,
+    *,
+    largest: Largest = no_largest,
+    dialects: Collection[str] = SYSTEMS,
+    placement: str = EXTENDER,
 ) -> str:
     """Why this pod may not be created, or "".
 
-    `group` is the one it names, as far as that is known; `dialects` are the other systems' that are served.
+    `group` is the one it names, as far as that is known; `dialects` are the other systems' that are served, and
+    `placement` is one of PLACEMENTS.
     """
     labels, annotations, share = pod.metadata.labels, pod.metadata.annotations, pod.share
     if not concerns(labels, annotations, share, dialects):
@@ -42,7 +53,7 @@ def review_new_pod(
         return fault
     if ours := sorted(filter(is_ours_alone, annotations)):
         return f"metadata.annotations[{ours[0]}] is written by deviceshare only: leave it out"
-    return _spec_fault(pod, group) or review_share(pod, group, largest)
+    return _spec_fault(pod, group, placement) or review_share(pod, group, largest)
 
 
 def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
@@ -65,6 +76,11 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
     if changed in contract.USERS:
         what = changed.removeprefix(contract.PREFIX)
         return f"metadata.annotations[{changed}] can't be changed: delete the pod and create it with another {what}"
+    if _ungated(old, new):
+        return (
+            f"spec.schedulingGates: {contract.PLACEMENT_GATE} is removed by deviceshare, together with the pod's"
+            " devices and its node: leave it as it is"
+        )
     if changed:
         return f"metadata.annotations[{changed}] is written by deviceshare only: leave it as it is"
     return ""
@@ -100,14 +116,22 @@ def _changed(old: Mapping[str, str], new: Mapping[str, str], keys: Collection[st
     return next((key for key in sorted(keys) if old.get(key) != new.get(key)), "")
 
 
-def _spec_fault(pod: Pod, group: Group | None) -> str:
+def _ungated(old: Pod, new: Pod) -> bool:
+    before, after = ({gate.name for gate in each.spec.scheduling_gates} for each in (old, new))
+    return contract.PLACEMENT_GATE in before - after
+
+
+def _spec_fault(pod: Pod, group: Group | None, placement: str) -> str:
     if pod.node:
         node, nodes = ("the group's node", "the group's spec.nodeSelector") if pod.group else ("what is free", "")
         return (
             f"spec.nodeName: a pod that shares devices is placed by {contract.SCHEDULER_NAME}, which knows {node}; "
             f"leave it out and choose nodes with {nodes or 'spec.nodeSelector'}"
         )
-    if pod.spec.scheduler_name != contract.SCHEDULER_NAME:
+    if placement == GATES:
+        if contract.PLACEMENT_GATE not in (gate.name for gate in pod.spec.scheduling_gates):
+            return f"spec.schedulingGates: {_NOT_GATED}"
+    elif pod.spec.scheduler_name != contract.SCHEDULER_NAME:
         what = "the devices of a group" if pod.group else "a share"
         return (
             f"spec.schedulerName: {pod.spec.scheduler_name!r} can't give a pod {what}; "

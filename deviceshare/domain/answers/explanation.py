@@ -89,6 +89,8 @@ def _pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], hom
     facts |= {**_containers(pod), **_share_health(fleet, pod), **_reported(fleet, pod)}
     if group is not None and group.uid == pod.holder_uid:
         facts |= explain_group(fleet, group, pods, home).facts
+    if pod.placed_on and pod.refusal:
+        facts["kube-scheduler"] = pod.refusal.message
     return Explanation(subject, _bound(pod, group), facts)
 
 
@@ -218,7 +220,19 @@ def _wants_nothing(pod: Pod) -> str:
     return f"{text}. It asks the vendor's device plugin for {listed(plugin)}" if plugin else text
 
 
+def _placed(pod: Pod) -> str:
+    """A pod whose scheduling gate was lifted and that isn't bound yet."""
+    text = f"it is placed on node {pod.placed_on} with {described(pod.devices)}, and {pod.spec.scheduler_name}"
+    if not pod.refusal:
+        return f"{text} is to bind it there"
+    if pod.metadata.controller:
+        return f"{text} finds no place for it there: if that stays, it is deleted, recreated, and placed elsewhere"
+    return f"{text} finds no place for it there: delete the pod and create it again, to have it placed elsewhere"
+
+
 def _bound(pod: Pod, group: Group | None) -> str:
+    if pod.placed_on:
+        return _placed(pod)
     if pod.impostor:
         return "it got a binding that was meant for an earlier pod of its name, and is deleted for that"
     if not pod.devices:

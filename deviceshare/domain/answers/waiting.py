@@ -73,7 +73,15 @@ def why_a_pod_waits(fleet: Fleet, pod: Pod, group: Group | None, bound: Reason |
         return obstacle or missing(pod)
     if found := ruled_out(fleet, request, [pod]):
         return found[0].reason
-    return why_unhindered_pods_wait(fleet, request, scheduler_said(pod), bound)
+    return behind_our_gate(pod, why_unhindered_pods_wait(fleet, request, scheduler_said(pod), bound))
+
+
+def behind_our_gate(pod: Pod, reason: Reason) -> Reason:
+    """The reason, unless it names kube-scheduler, which doesn't see the pod before deviceshare places it."""
+    if not pod.awaits_placement or reason.kind is not ReasonKind.NOT_TRIED:
+        return reason
+    text = "deviceshare has not placed it yet; its group has devices"
+    return Reason(ReasonKind.NOT_TRIED, text, "see its Events for what else it waits for (kubectl describe pod)")
 
 
 def why_unhindered_pods_wait(fleet: Fleet, request: Request, said: Reason | None, bound: Reason | None) -> Reason:

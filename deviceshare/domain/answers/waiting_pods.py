@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.picture import WaitingPod
-from deviceshare.domain.answers.waiting import scheduler_said, why_unhindered_pods_wait
+from deviceshare.domain.answers.waiting import behind_our_gate, scheduler_said, why_unhindered_pods_wait
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
@@ -52,7 +52,7 @@ def _waiting(
     for pod in pods:
         request = request_of(pod, group)
         obstacle = pod_obstacle(pod, group) or vain.get(pod.metadata.key)
-        reason = obstacle or (unhindered(pod, request) if request else missing(pod))
+        reason = obstacle or (behind_our_gate(pod, unhindered(pod, request)) if request else missing(pod))
         yield WaitingPod(
             pod=pod.metadata.key,
             group=pod.group or _named(pod),

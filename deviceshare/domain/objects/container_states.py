@@ -9,7 +9,9 @@ https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-stat
 
 from collections.abc import Collection, Iterable
 
-from msgspec import Struct
+from msgspec import Struct, field
+
+from deviceshare.domain.objects.quantities import Quantity
 
 TERMINAL = ("Succeeded", "Failed")
 """The phases that a pod never leaves."""
@@ -30,11 +32,13 @@ class ContainerState(Struct, frozen=True):
     terminated: StateDetails | None = None
 
 
-class SeenContainer(Struct, frozen=True):
+class SeenContainer(Struct, frozen=True, rename="camel"):
     """One container as the kubelet last saw it."""
 
     name: str = ""
     state: ContainerState | None = None
+    allocated_resources: dict[str, Quantity] = field(default_factory=dict)
+    """What the kubelet set aside for it, while its requests are being changed in place (Kubernetes 1.27 and later)."""
 
     @property
     def running(self) -> bool:

@@ -6,12 +6,14 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
+from deviceshare.domain.objects.taints import Taint
 
 
 class NodeSpec(Struct, frozen=True, rename="camel"):
     """The part of a node's spec that matters for placement."""
 
     unschedulable: bool = False
+    taints: list[Taint] = field(default_factory=list)
 
 
 class NodeInfo(Struct, frozen=True):

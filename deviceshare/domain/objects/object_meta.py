@@ -40,6 +40,11 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
         """`namespace/name`, or the name alone for cluster-scoped objects."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The owner that recreates the object, if any."""
+        return next((owner for owner in self.owner_references if owner.controller), None)
+
     def hides(self, path: str) -> bool:
         """Whether the field at `path`, such as `spec.nodeName`, or a part of it, could not be read."""
         return any(not fault or _around(fault, path) or _around(path, fault) for fault in self.unreadable or ())

@@ -16,6 +16,7 @@ from deviceshare.domain.objects.shares import (
     ShareRequest,
     share_request,
 )
+from deviceshare.domain.objects.taints import Toleration
 
 
 class FieldRef(Struct, frozen=True, rename="camel"):
@@ -38,9 +39,10 @@ class EnvVar(Struct, frozen=True, rename="camel"):
 
 
 class Requirements(Struct, frozen=True):
-    """Resource limits. For extended resources, such as devices, requests equal limits, and limits are required."""
+    """Resource limits and requests. For extended resources, such as devices, both are equal, and limits required."""
 
     limits: dict[str, Quantity] = field(default_factory=dict)
+    requests: dict[str, Quantity] = field(default_factory=dict)
 
     @property
     def devices(self) -> set[str]:
@@ -82,6 +84,9 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     resources: Requirements = field(default_factory=Requirements)
     """The pod's as a whole; Kubernetes 1.32 and later have them."""
     termination_grace_period_seconds: int | None = None
+    tolerations: list[Toleration] = field(default_factory=list)
+    priority: int | None = None
+    overhead: dict[str, Quantity] = field(default_factory=dict)
 
     @property
     def share(self) -> ShareRequest:
@@ -120,6 +125,8 @@ class PodStatus(Struct, frozen=True, rename="camel"):
     init_container_statuses: list[SeenContainer] | None = None
     ephemeral_container_statuses: list[SeenContainer] | None = None
     extended_resource_claim_status: ExtendedResourceClaim | None = None
+    nominated_node_name: str = ""
+    """Where kube-scheduler evicts pods of lower priority for this one."""
 
 
 def _role(container: Container) -> str:

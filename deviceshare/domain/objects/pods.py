@@ -97,7 +97,22 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def node(self) -> str:
-        return self.spec.node_name
+        """The node it is bound to or, until it is bound, the one that its scheduling gate was lifted for; or ""."""
+        return self.spec.node_name or self.placed_on
+
+    @property
+    def placed_on(self) -> str:
+        """The node that the scheduling gate of a pod that isn't bound yet was lifted for, or "".
+
+        Its devices were written into it then, and it can't be bound to another node (decision 16). A pod that is being
+        deleted can't be bound any more (kubernetes/kubernetes, `pkg/registry/core/pod/storage/storage.go`). Trusted as
+        `holder_uid` is: without the label, or by another pod's annotation, nobody placed it.
+        """
+        meta, annotations = self.metadata, self.metadata.annotations
+        if self.spec.node_name or meta.deletion_timestamp or contract.PLACED_ON not in annotations:
+            return ""
+        ours = contract.GROUP in meta.labels and annotations.get(contract.POD_UID) == meta.uid
+        return annotations[contract.PLACED_ON] if ours and not self.spec.scheduling_gates else ""
 
     @property
     def finished(self) -> bool:
@@ -128,11 +143,11 @@ class Pod(Struct, frozen=True, rename="camel"):
     @property
     def lives(self) -> bool:
         """Whether the pod's containers may be using devices. A pod being deleted may, until it is removed."""
-        return (bool(self.spec.node_name) or self.metadata.hides("spec.nodeName")) and not self.finished
+        return (bool(self.node) or self.metadata.hides("spec.nodeName")) and not self.finished
 
     def lives_on(self, node: str) -> bool:
         """Whether it may be using devices of the node; a pod whose node can't be read may be on any."""
-        return self.lives and self.spec.node_name in (node, "")
+        return self.lives and self.node in (node, "")
 
     def holds(self, uid: str, node: str) -> bool:
         """Whether the pod may hold devices of the holder with this UID on the node."""
@@ -141,18 +156,24 @@ class Pod(Struct, frozen=True, rename="camel"):
 
     @property
     def pending(self) -> bool:
-        """Whether the pod may still be bound."""
-        return not self.spec.node_name and not self.finished
+        """Whether devices may still be allocated to the pod: it is neither bound nor placed."""
+        return not self.node and not self.finished
 
     @property
     def gates(self) -> list[str]:
-        """The scheduling gates still to be removed; until then no scheduler tries the pod."""
-        return [gate.name for gate in self.spec.scheduling_gates] if self.pending else []
+        """The scheduling gates of others, still to be removed; until then nobody may place the pod."""
+        others = (gate.name for gate in self.spec.scheduling_gates if gate.name != contract.PLACEMENT_GATE)
+        return list(others) if self.pending else []
+
+    @property
+    def awaits_placement(self) -> bool:
+        """Whether nothing but deviceshare's own scheduling gate holds it back."""
+        return self.pending and [gate.name for gate in self.spec.scheduling_gates] == [contract.PLACEMENT_GATE]
 
     @property
     def refusal(self) -> Condition | None:
         """The scheduler's condition after a failed try; None where there was none, as behind a scheduling gate."""
-        if not self.pending or self.gates:
+        if self.spec.node_name or self.spec.scheduling_gates or self.finished:
             return None
         said = (c for c in self.status.conditions if c.type == "PodScheduled" and c.status == "False")
         return next((c for c in said if c.reason in _REFUSALS), None)

@@ -17,6 +17,7 @@ class ReasonKind(StrEnum):
     NODE_NOT_READY = "NodeNotReady"
     NODE_CORDONED = "NodeCordoned"
     NODE_REBOOTED = "NodeRebooted"
+    NODE_TAINTED = "NodeTainted"
     UNREADABLE = "Unreadable"
     DEVICES_UNKNOWN = "DevicesUnknown"
 
@@ -29,6 +30,8 @@ class ReasonKind(StrEnum):
     MEMORY_UNKNOWN = "DeviceMemoryUnknown"
     GROUP_ELSEWHERE = "GroupElsewhere"
     CLAIM_RELEASING = "ClaimReleasing"
+    INSUFFICIENT = "InsufficientResources"
+    NODE_AVOIDED = "NodeAvoided"
 
     # Of a pod: it can't join its group anywhere, or nothing of ours is in its way.
     NAMESPACE_LEFT_OUT = "NamespaceLeftOut"

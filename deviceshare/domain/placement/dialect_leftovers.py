@@ -15,6 +15,7 @@ from deviceshare.domain.objects.quantities import is_some, whole
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.domain.placement.annotated_devices import MOST
+from deviceshare.domain.placement.share_capacity import uncounted
 from deviceshare.domain.wording import listed
 
 GPU_COUNT: Final = "aliyun.com/gpu-count"
@@ -25,7 +26,8 @@ _OTHERS: Final = {dialect.resource: dialect.system for dialect in DIALECTS.value
 
 def advertised(node: Node) -> frozenset[str]:
     """The resources of shares that the node's kubelet counts, be it as 0: it refuses pods that ask for more."""
-    return frozenset(node.status.allocatable.keys() & DIALECTS.keys())
+    told = node.status.allocatable
+    return frozenset(each for each in told.keys() & DIALECTS.keys() if not uncounted(told[each]))
 
 
 def leftover_reason(resources: Collection[str]) -> Reason:
@@ -49,7 +51,7 @@ def allocating(node: Node) -> dict[str, str]:
         name: system
         for name, quantity in sorted(every, key=lambda entry: entry[0])
         for resource, system in _OTHERS.items()
-        if name.startswith(resource) and is_some(quantity)
+        if name.startswith(resource) and is_some(quantity) and not uncounted(quantity)
     }
 
 

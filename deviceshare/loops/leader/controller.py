@@ -23,6 +23,7 @@ from deviceshare.domain.placement.device_states import device_states, free_devic
 from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.endings import Endings
+from deviceshare.loops.leader.gate_keepers import GateKeepers
 from deviceshare.loops.leader.group_statuses import GroupStatuses
 from deviceshare.loops.leader.ledgers import Ledgers
 from deviceshare.loops.leader.rebinder import Rebinder
@@ -52,8 +53,10 @@ class Controller:
         self._rebinder = Rebinder(term)
         self._endings = Endings(term)
         self._waker = Waker(term)
+        self._gates = GateKeepers(term, term.placement) if term.placement else None
         reconcilers = (self._keeper, self._releaser, self._rebinder, self._endings, self._statuses, self._waker)
         self._queues: tuple[Queue[Any], ...] = tuple(reconciler.queue for reconciler in reconcilers)
+        self._queues += self._gates.queues if self._gates else ()
 
     async def run(self) -> None:
         """Works until cancelled. The mirrors must have been listed: nothing may be concluded from half a cluster."""
@@ -66,6 +69,7 @@ class Controller:
             (term.ledgers, self._on_ledger),
             (term.groups, self._on_group),
             (term.nodes, self._on_node),
+            *(((term.placement.others, self._gates.placer.change_other),) if term.placement and self._gates else ()),
         )
         try:
             for mirror, watcher in subscriptions:
@@ -78,6 +82,8 @@ class Controller:
             for mirror, watcher in subscriptions:
                 mirror.unsubscribe(watcher)
             await self._keeper.close()
+            if self._gates:
+                await self._gates.close()
             term.on_uncovered(0)  # From now on the next leader counts.
             log.info("Stopped reconciling")
 
@@ -91,6 +97,8 @@ class Controller:
         # Hundreds of pods may change in a second. Only what makes a difference is enqueued at once.
         self._term.members.change(change)
         self._waker.change(change)
+        if self._gates:
+            self._gates.change_pod(change)
         for pod in change.sides:
             if not pod.wants_devices:
                 continue
@@ -120,21 +128,31 @@ class Controller:
         self._enqueue_statuses_on(change.key)
         old, new = change.old, change.new
         if new and not (old and _offers_no_more(new, old)):
-            self._waker.enqueue_waiting()
+            self._enqueue_waiting()
 
     def _on_group(self, change: ObjectChange[Group]) -> None:
         self._statuses.queue.add(change.key)
         self._releaser.enqueue_holder(change.key)
         self._waker.queue.add(change.key)
+        if self._gates:
+            self._gates.placer.enqueue()
         if change.new:
             self._rebinder.enqueue_holder(change.new)
 
     def _on_node(self, change: ObjectChange[Node]) -> None:
+        if self._gates:
+            self._gates.change_node(change)
         if change.old and change.new and _facets(change.old) == _facets(change.new):
             return  # a heartbeat
         self._keeper.queue.add(change.key)
         self._enqueue_statuses_on(change.key)
+        self._enqueue_waiting()
+
+    def _enqueue_waiting(self) -> None:
+        """Has whoever may place waiting pods look at them: devices came free, or a node changed."""
         self._waker.enqueue_waiting()
+        if self._gates:
+            self._gates.placer.enqueue()
 
     def _on_slice(self, change: ObjectChange[ResourceSlice]) -> None:
         for node in self._dra.change_slice(change.old, change.new):

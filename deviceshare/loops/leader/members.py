@@ -8,6 +8,8 @@ from deviceshare.loops.ports import ObjectChange
 WAITING_GROUPS = ""
 """The key that stands for every group that pods wait for; no object has this name."""
 
+GATED = "gated"
+
 
 class _Index:
     """Pods by a property; a pod without it ("") is in no bucket."""
@@ -38,11 +40,12 @@ class Members:
     def __init__(self) -> None:
         self._named = _Index(lambda pod: pod.group)
         self._pending = _Index(lambda pod: pod.line if pod.pending else "")
+        self._gated = _Index(lambda pod: GATED if pod.awaits_placement and pod.wants_devices else "")
         self._holding = _Index(lambda pod: pod.node if pod.lives and pod.holder_uid and not pod.impostor else "")
 
     def change(self, change: ObjectChange[Pod]) -> None:
         """Applies a change of one pod."""
-        for index in (self._named, self._pending, self._holding):
+        for index in (self._named, self._pending, self._gated, self._holding):
             index.change(change)
 
     def named(self, group: str) -> list[Pod]:
@@ -52,6 +55,10 @@ class Members:
     def pending(self, line: str) -> list[Pod]:
         """The pods that may yet be bound and name the group, or ask for the share, that this `Pod.line` says."""
         return self._pending[line]
+
+    def gated(self) -> list[Pod]:
+        """The pods that only deviceshare's scheduling gate holds back."""
+        return self._gated[GATED]
 
     def holding(self, node: str) -> list[Pod]:
         """The pods that live on the node with devices of a group, or with shares, by right."""

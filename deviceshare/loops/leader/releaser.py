@@ -78,6 +78,8 @@ class Releaser:
             return
         if claim.releasing:
             self._marked_since(key, claim.releasing)
+        if key in self._term.departing:
+            return  # its mark is of a release under way
         if await self._suspect(key, claim):
             await self._collect(key, claim, ledger)
 

@@ -1,9 +1,9 @@
 """One term as the leader: the context of all its reconcilers, and how long something has been so in it."""
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -19,6 +19,25 @@ from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from deviceshare.loops.queue import Later
 
 K = TypeVar("K", bound=Hashable)
+
+
+class PodBinder(Protocol):
+    """What placing needs of the Binder."""
+
+    def remember(self, pod: Pod) -> None: ...
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
+
+
+class GatePlacement(NamedTuple):
+    """What placing behind scheduling gates needs besides (decision 16)."""
+
+    binds: PodBinder
+    """A Binder whose last step lifts the gate."""
+    others: Mirror[Pod]
+    """The pods on nodes that want nothing of deviceshare: they take CPU, memory and the like."""
+    share_resources: Collection[str]
+    """Those by which pods may ask for shares."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +62,10 @@ class Term:
     """Of DRA drivers; empty where the API server serves none. None: not looked at, as in tests of other things."""
     resource_claims: Mirror[ResourceClaim] | None = None
     """Those that hold known vendors' devices; likewise."""
+    placement: GatePlacement | None = None
+    """How the leader places pods itself; None where a kube-scheduler of ours asks the extender."""
+    departing: set[tuple[str, str]] = field(default_factory=set)
+    """The claims, by node and UID, of groups that are being moved off their node."""
     on_uncovered: Callable[[int], object] = lambda _: None
     """Called with the number of pods that run with devices that another holds, each time it changes."""
 

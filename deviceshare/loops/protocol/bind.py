@@ -115,13 +115,13 @@ async def attach(
         Moved: the pod was written meanwhile; retry with the new one.
         ApiError: the Binding could not be written.
     """
-    meta = pod.metadata
-    annotations = {
-        **devices,
-        contract.GROUP_UID: holder.uid,
-        contract.POD_UID: meta.uid,
-    }
-    await post_binding(cluster, pod, node, annotations, version=meta.resource_version, timeout=timeout)
+    written, version = written_with(pod, holder, devices), pod.metadata.resource_version
+    await post_binding(cluster, pod, node, written, version=version, timeout=timeout)
+
+
+def written_with(pod: Pod, holder: Holder, devices: Mapping[str, str]) -> dict[str, str]:
+    """The annotations that the pod gets together with its node."""
+    return {**devices, contract.GROUP_UID: holder.uid, contract.POD_UID: pod.metadata.uid}
 
 
 async def post_binding(
@@ -142,16 +142,28 @@ async def post_binding(
     except NotFound:
         raise Refused(f"pod {meta.key} is gone") from None
     except Conflict:
-        found = await cluster.get(PODS, meta.name, meta.namespace)
-        if found.metadata.uid != meta.uid:
-            raise Refused(f"pod {meta.key} was recreated; the new pod is scheduled separately") from None
-        if found.node == node:
-            return
-        if found.node:
-            raise Refused(f"pod {meta.key} is already bound to node {found.node}") from None
-        if found.metadata.deletion_timestamp:
-            raise Refused(f"pod {meta.key} is being deleted") from None
-        raise Moved(found) from None
+        await after_conflict(cluster, pod, node)
+
+
+async def after_conflict(cluster: Cluster, pod: Pod, node: str) -> None:
+    """Returns if the pod has this node after all.
+
+    Raises:
+        Refused: it was recreated, has another node, or is being deleted.
+        Moved: it was written meanwhile; retry with the new one.
+        ApiError: it could not be read.
+    """
+    meta = pod.metadata
+    found = await cluster.get(PODS, meta.name, meta.namespace)
+    if found.metadata.uid != meta.uid:
+        raise Refused(f"pod {meta.key} was recreated; the new pod is scheduled separately")
+    if found.node == node:
+        return
+    if found.node:
+        raise Refused(f"pod {meta.key} is already bound to node {found.node}")
+    if found.metadata.deletion_timestamp:
+        raise Refused(f"pod {meta.key} is being deleted")
+    raise Moved(found)
 
 
 async def fence_pod(cluster: Cluster, pod: Pod, mark: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Devices, selected
-from deviceshare.domain.objects.groups import BOUND, Group
+from deviceshare.domain.objects.groups import BOUND, PENDING, Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import POD, Holder
 from deviceshare.loops.api_objects import find
@@ -56,6 +56,21 @@ async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) ->
         ApiError: the holder could not be written.
     """
     return await _write(cluster, group, {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices)})
+
+
+async def unsettle(cluster: Cluster, group: Group) -> Group:
+    """Release's step 4: takes the group from its node, and makes every bind fail that read it before.
+
+    Raises:
+        Conflict: the group was written meanwhile.
+        ApiError: the group could not be written.
+    """
+    gone = dict.fromkeys(group.status.selected_devices)
+    return await _write(
+        cluster,
+        group,
+        {"phase": PENDING, "nodeName": "", "selectedDevices": gone or None, "fence": group.status.fence + 1},
+    )
 
 
 async def fence(cluster: Cluster, group: Group) -> Group:

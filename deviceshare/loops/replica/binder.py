@@ -9,14 +9,15 @@ import asyncio
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import structlog
 
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.objects.requests import Holder, Request
 from deviceshare.domain.placement import allocation, sharing
 from deviceshare.domain.placement.assumptions import Assumption
 from deviceshare.domain.placement.fleet import Fleet
@@ -37,6 +38,14 @@ REMEMBERED_PODS = 20_000
 ATTEMPTS = 5
 
 
+class Attach(Protocol):
+    """Writes a pod's node and devices; see `bind.attach`."""
+
+    async def __call__(
+        self, cluster: Cluster, pod: Pod, holder: Holder, node: str, devices: Mapping[str, str], *, timeout: float
+    ) -> None: ...
+
+
 def boottime() -> float:
     """Seconds that pass while the machine is suspended, too, where the system counts those."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
@@ -53,13 +62,16 @@ class Binder:
         groups: Mirror[Group],
         ledgers: Mirror[NodeDevices],
         on_conflict: Callable[[], None],
+        attach: Attach = bind.attach,
         clock: Callable[[], float] = boottime,
     ) -> None:
+        """`attach` is the last step: a Binding, or the lifting of a gate (protocol/gate.py)."""
         self._cluster = cluster
         self._fleet = fleet
         self._groups = groups
         self._ledgers = ledgers
         self._on_conflict = on_conflict
+        self._attach = attach
         self._clock = clock
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._settling: dict[str, asyncio.Future[Group | None]] = {}
@@ -138,7 +150,7 @@ class Binder:
         if self._clock() >= deadline:
             # This process was held up: where versions aren't compared, the claim may have been collected meanwhile.
             raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; kube-scheduler retries it")
-        await bind.attach(self._cluster, pod, request.holder, node, devices, timeout=BINDING_SECONDS)
+        await self._attach(self._cluster, pod, request.holder, node, devices, timeout=BINDING_SECONDS)
         log.info("Bound pod", pod=pod.metadata.key, holder=str(request.holder), node=node)
 
     async def _at_home(self, group: Group, node: str) -> Group:

@@ -45,6 +45,8 @@ class Feed:
 
     def _on_plugin(self, mirror: str, change: ObjectChange[Pod]) -> None:
         _, old, new = change
+        if not any(pod.past_us for pod in change.sides):
+            return  # where all pods are mirrored, most have nothing from a device plugin
         if old:
             self._plugin_pods.get(old.node, {}).pop((mirror, old.metadata.uid), None)
         if new and new.lives and (resources := new.plugin_resources()):

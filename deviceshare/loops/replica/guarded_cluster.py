@@ -35,9 +35,18 @@ class GuardedCluster:
         return self._seen(await self._cluster.create(kind, body, namespace))
 
     async def patch(
-        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+        self,
+        kind: Kind[T],
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        timeout: float | None = None,
     ) -> T:
-        return self._seen(await self._cluster.patch(kind, name, body, namespace=namespace, subresource=subresource))
+        return self._seen(
+            await self._cluster.patch(kind, name, body, namespace=namespace, subresource=subresource, timeout=timeout)
+        )
 
     def _seen(self, obj: T) -> T:
         return self._guard(obj) if isinstance(obj, Pod) else obj  # type: ignore[return-value]

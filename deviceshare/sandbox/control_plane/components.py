@@ -150,6 +150,7 @@ class Components:
         pki, probe = self._layout.pki, f"127.0.0.1:{self._ports.probe}"
         command = [sys.executable, "-m", "deviceshare", "run"]
         command += ["--roles", "controller,extender,webhook", "--identity", IDENTITY]
+        command += ["--placement", self._options.placement]
         command += ["--kubeconfig", str(self._layout.kubeconfig_of("deviceshare"))]
         command += ["--extender-bind", f"127.0.0.1:{self._ports.extender}"]
         command += ["--ui-bind", f"127.0.0.1:{self._ports.ui}", "--probe-bind", probe]

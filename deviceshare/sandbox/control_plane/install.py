@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from deviceshare import assets
+from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.domain.contract import AGENT_IDENTITY, GROUP
 from deviceshare.domain.objects.shares import DIALECTS
@@ -29,6 +30,20 @@ metadata: {name: sandbox-alice}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
 """
+_GATES = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: sandbox-deviceshare-gates}
+rules:
+  - {apiGroups: [""], resources: [nodes/status], verbs: [patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: sandbox-deviceshare-gates}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: sandbox-deviceshare-gates}
+subjects: [{kind: ServiceAccount, name: deviceshare, namespace: deviceshare-system}]
+"""
+"""What the chart grants besides where `placement` is `gates`."""
 
 
 async def install(layout: Layout, plan: SandboxPlan, *, webhook_url: str) -> None:
@@ -39,7 +54,7 @@ async def install(layout: Layout, plan: SandboxPlan, *, webhook_url: str) -> Non
     """
     binaries, manifests = plan.binaries, assets.manifests()
     admission, alice = layout.admission(plan.admission), layout.config / "alice.yaml"
-    alice.write_text(_ALICE)
+    alice.write_text(_ALICE + (f"---{_GATES}" if plan.options.placement == GATES else ""))
     if plan.options.bare:
         await _kubectl(layout, binaries, "apply", f"--filename={alice}")
         return

@@ -21,10 +21,13 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.reasons import ReasonKind as Kind
 from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.objects.taints import Taint
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.dialect_leftovers import leftover_reason
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import request_of
+from deviceshare.domain.placement.node_choice import AVOIDED
+from deviceshare.domain.placement.node_fit import misfit
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, a_share_pod, gpus
 from tests.unit.domain.test_gates import gated
 
@@ -48,6 +51,7 @@ MUTED = replace(
 KEPT = Withheld(GPU, "two strategies", "choose one")
 SICK = seen(HELD, devices=[Part(GPU, 0, unhealthy="Xid 79"), *PARTS[1:]])
 REBOOTED = replace(NODE, status=msgspec.convert({"nodeInfo": {"bootID": "second"}}, type(NODE.status)))
+TAINTED = replace(NODE, spec=replace(NODE.spec, taints=[Taint("gpu", "mine", "NoSchedule")]))
 CORDONED = replace(NODE, spec=replace(NODE.spec, unschedulable=True))
 ODD = decoder_of(Group).salvage(b'{"metadata": {"name": "team", "uid": "g"}, "spec": {"resources": {"x": "2"}}}')
 
@@ -178,6 +182,9 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     ),
     (Kind.DEVICES_NOT_KEPT, healthy(seen(HELD, allocations=[], placeholders=True)), "deviceshare rebind team"),
     (Kind.PODS_OUTDATED, healthy(HELD, NODE, SEALED), ""),
+    (Kind.NODE_TAINTED, misfit(POD, {}, TAINTED, {}), ""),
+    (Kind.INSUFFICIENT, misfit(POD, {"cpu": 1}, NODE, {}), ""),
+    (Kind.NODE_AVOIDED, AVOIDED, ""),
     (Kind.OTHER_PLUGIN, leftover_reason(["aliyun.com/gpu-mem"]), "kubectl patch node NODE"),
     (Kind.NOT_HANDED_OVER, healthy(MUTED), "write one"),
     (Kind.NOT_HANDED_OVER, on(NODE, MUTED, LIVES), "write one"),

@@ -43,7 +43,14 @@ class EventServer(ModelCluster):
         return cast("T", self.read(kind, name, namespace))
 
     async def patch(
-        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+        self,
+        kind: Kind[T],
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        timeout: float | None = None,
     ) -> T:
         self.edit(kind, name, body, namespace)
         return cast("T", self.read(kind, name, namespace))

@@ -17,9 +17,11 @@ from deviceshare.domain.objects.shares import GPU_PERCENT
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.controller import Controller
-from deviceshare.loops.leader.term import Term
+from deviceshare.loops.leader.term import GatePlacement, Term
 from deviceshare.loops.ports import ApiError, Conflict, Kind, ObjectChange, Subject, Unavailable, Watcher
-from deviceshare.loops.replica.binder import Binder
+from deviceshare.loops.protocol import gate
+from deviceshare.loops.protocol.bind import attach
+from deviceshare.loops.replica.binder import Attach, Binder
 from deviceshare.loops.replica.feed import Feed
 from tests.unit.domain.objects import GPU, INJECTED, a_sharing_container
 from tests.unit.loops.model import ModelCluster, Raw
@@ -145,7 +147,14 @@ class LiveCluster(ModelCluster):
         return await self._request("create", kind, body["metadata"]["name"], super().create(kind, body, namespace))
 
     async def patch(
-        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+        self,
+        kind: Kind[T],
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        timeout: float | None = None,
     ) -> T:
         self.bodies.append(body)
         return await self._request("patch", kind, name, super().patch(kind, name, body, namespace=namespace))
@@ -192,7 +201,8 @@ class LiveCluster(ModelCluster):
 class World:
     """A cluster with a leading controller, and what people and schedulers do in it."""
 
-    def __init__(self, cluster: LiveCluster | None = None) -> None:
+    def __init__(self, cluster: LiveCluster | None = None, *, gates: bool = False) -> None:
+        """With `gates` the leader places pods itself."""
         self.cluster = cluster or LiveCluster()
         self.jumped = 0.0
         self.recorder = MemoryRecorder()
@@ -200,7 +210,9 @@ class World:
         self.uncovered: list[int] = []
         mirrors = self.cluster.mirrors
         groups, ledgers, nodes, pods = (mirrors[kind.plural] for kind in (GROUPS, NODE_DEVICES, NODES, PODS))
-        Feed(self.fleet, nodes=nodes, ledgers=ledgers, pods=pods, others=MemoryMirror())
+        self.others = MemoryMirror()
+        Feed(self.fleet, nodes=nodes, ledgers=ledgers, pods=pods, others=self.others)
+        lifting = self.binder(attach=gate.lift) if gates else None
         self.term = Term(
             cluster=self.cluster,
             fleet=self.fleet,
@@ -212,6 +224,7 @@ class World:
             resource_claims=mirrors.get("resourceclaims"),
             recorder=self.recorder,
             clock=lambda: now() + self.jumped,
+            placement=GatePlacement(lifting, self.others, frozenset({GPU_PERCENT})) if lifting else None,
             on_uncovered=self.uncovered.append,
         )
         self.controller = Controller(self.term)
@@ -220,7 +233,7 @@ class World:
         """The same cluster, seen by a process that has just started."""
         cluster = LiveCluster()
         cluster.objects, cluster.versions, cluster.uids = self.cluster.objects, self.cluster.versions, self.cluster.uids
-        world = World(cluster)
+        world = World(cluster, gates=self.term.placement is not None)
         kinds: tuple[Kind[Any], ...] = (PODS, NODE_DEVICES, GROUPS, NODES)
         for kind in kinds:
             for obj in cluster.all(kind):
@@ -267,7 +280,7 @@ class World:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         self.cluster.edit(PODS, name, {"status": {"conditions": [condition]}}, "ns")
 
-    def binder(self, on_conflict: Callable[[], None] = lambda: None) -> Binder:
+    def binder(self, on_conflict: Callable[[], None] = lambda: None, attach: Attach = attach) -> Binder:
         """A process that binds, with the mirrors of this one."""
         mirrors = self.cluster.mirrors
         return Binder(
@@ -276,6 +289,7 @@ class World:
             groups=mirrors[GROUPS.plural],
             ledgers=mirrors[NODE_DEVICES.plural],
             on_conflict=on_conflict,
+            attach=attach,
             clock=now,
         )
 

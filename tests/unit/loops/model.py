@@ -149,7 +149,14 @@ class ModelCluster:
         return self._object(kind, self.put(kind, body, namespace))
 
     async def patch(
-        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+        self,
+        kind: Kind[T],
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        timeout: float | None = None,
     ) -> T:
         await self.pause()
         raw = self._table(kind).get(self._key(name, namespace))

@@ -66,7 +66,14 @@ class LeaseServer(ModelCluster):
         return cast("T", self.read(kind, body["metadata"]["name"], namespace))
 
     async def patch(
-        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+        self,
+        kind: Kind[T],
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        timeout: float | None = None,
     ) -> T:
         await self.before()
         held = cast("Lease | None", self.read(kind, name, namespace))

@@ -1,0 +1,95 @@
+"""What a pod requests of its node, as kube-scheduler counts it.
+
+https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers,
+https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers and
+https://kubernetes.io/docs/concepts/scheduling-eviction/pod-overhead/. CPU is counted in thousandths, everything else in
+whole units, both rounded up, as kube-scheduler does.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from deviceshare.domain.objects.container_states import SeenContainer
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pod_spec import Container, PodSpec
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.quantities import MAX, Quantity, amount
+
+CPU: Final = "cpu"
+PODS: Final = "pods"
+Amounts = dict[str, int]
+
+
+def amounts(quantities: Mapping[str, Quantity], *, unread: int = MAX) -> Amounts:
+    """Quantities as whole numbers; one that can't be read counts as `unread`."""
+    return {resource: _amount(resource, quantity, unread) for resource, quantity in quantities.items()}
+
+
+def requests_of(pod: Pod) -> Amounts:
+    """What the pod requests, itself included as one of `pods`; never less than its containers were allocated."""
+    spec, status = pod.spec, pod.status
+    seen = {each.name: each for each in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))}
+    running = _sum(_of(each, seen) for each in spec.containers)
+    sidecars: Amounts = {}
+    peak: Amounts = {}
+    for each in spec.init_containers:
+        mine = _of(each, seen)
+        if each.restart_policy == "Always":
+            sidecars = _sum((sidecars, mine))
+            peak = _most(peak, sidecars)
+        else:
+            peak = _most(peak, _sum((sidecars, mine)))
+    total = _most(_sum((running, sidecars)), peak)
+    total |= amounts(spec.resources.requests)  # those of the pod as a whole win, where it has them
+    total = _sum((total, amounts(spec.overhead)))
+    return {resource: number for resource, number in total.items() if number} | {PODS: 1}
+
+
+def without_surplus(pod: Pod) -> Pod:
+    """A pod that wants nothing of deviceshare, with what is read of such pods: in large clusters they are many."""
+    meta, spec = pod.metadata, pod.spec
+    slim = ObjectMeta(
+        name=meta.name,
+        namespace=meta.namespace,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        unreadable=meta.unreadable,
+    )
+    return replace(
+        pod,
+        metadata=slim,
+        spec=PodSpec(
+            node_name=spec.node_name,
+            containers=[replace(each, env=[]) for each in spec.containers],
+            init_containers=[replace(each, env=[]) for each in spec.init_containers],
+            resources=spec.resources,
+            overhead=spec.overhead,
+        ),
+    )
+
+
+def _of(container: Container, seen: Mapping[str, SeenContainer]) -> Amounts:
+    mine = amounts(container.resources.requests)
+    return _most(mine, amounts(seen[container.name].allocated_resources)) if container.name in seen else mine
+
+
+def _amount(resource: str, quantity: Quantity, unread: int) -> int:
+    size = amount(quantity)
+    if size is None:
+        return unread
+    return max(0, math.ceil(size * 1000 if resource == CPU else size))
+
+
+def _sum(parts: Iterable[Amounts]) -> Amounts:
+    total: Amounts = {}
+    for part in parts:
+        for resource, number in part.items():
+            total[resource] = total.get(resource, 0) + number
+    return total
+
+
+def _most(one: Amounts, other: Amounts) -> Amounts:
+    return {resource: max(one.get(resource, 0), other.get(resource, 0)) for resource in one.keys() | other.keys()}

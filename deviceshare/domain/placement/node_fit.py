@@ -1,0 +1,69 @@
+"""The fit check: whether kube-scheduler would let a pod onto a node, as far as deviceshare checks that before it.
+
+In clusters without a kube-scheduler of our own, deviceshare chooses the node, and the cluster's scheduler binds the pod
+there or nowhere. So what it surely refuses is asked first: taints, cordons, the pod's nodeSelector and required node
+affinity, and the resources that it requests. It checks more than this (inter-pod affinity, topology spread, volumes,
+host ports, ResourceClaims): a pod that it refuses for those is placed once more (loops/leader/misfits.py).
+https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from deviceshare.domain.objects.node_affinity import admits
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pod_requests import CPU, Amounts, amounts
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.objects.shares import DIALECTS
+from deviceshare.domain.objects.taints import UNSCHEDULABLE, untolerated
+
+MEMORY: Final = "memory"
+
+# The words after the number of nodes, as kube-scheduler has them in its events.
+NOT_READY: Final = Reason(ReasonKind.NODE_NOT_READY, "node(s) were not ready")
+CORDONED: Final = Reason(ReasonKind.NODE_CORDONED, "node(s) were unschedulable")
+RULED_OUT: Final = Reason(ReasonKind.NODES_RULED_OUT, "node(s) didn't match Pod's node affinity/selector")
+
+
+def misfit(pod: Pod, requests: Amounts, node: Node, used: Amounts) -> Reason | None:
+    """Why the pod, which requests this much, would not get onto the node, or None.
+
+    `used` is what the pods there request.
+    """
+    if not node.ready:
+        return NOT_READY
+    tolerations = pod.spec.tolerations
+    if node.spec.unschedulable and untolerated([UNSCHEDULABLE], tolerations):
+        return CORDONED
+    if taint := untolerated(node.spec.taints, tolerations):
+        return Reason(ReasonKind.NODE_TAINTED, f"node(s) had untolerated taint {taint}")
+    if not admits(pod.spec.node_selector, pod.spec.affinity, node):
+        return RULED_OUT
+    return _shortage(requests, amounts(node.status.allocatable, unread=0), used)
+
+
+def _shortage(requests: Amounts, allocatable: Amounts, used: Amounts) -> Reason | None:
+    lacking = [
+        resource
+        for resource, number in sorted(requests.items())
+        # Of parts of devices the ledger decides; a node advertises more of them than it has (share_capacity.py).
+        if resource not in DIALECTS and number > allocatable.get(resource, 0) - used.get(resource, 0)
+    ]
+    if not lacking:
+        return None
+    names = ["Too many pods" if resource == "pods" else f"Insufficient {resource}" for resource in lacking]
+    return Reason(ReasonKind.INSUFFICIENT, ", ".join(names))
+
+
+def room(node: Node, used: Amounts) -> float:
+    """How much of the node's CPU and memory is left, 0 to 1: the more, the rather kube-scheduler would choose it."""
+    allocatable = amounts(node.status.allocatable, unread=0)
+    shares = [1 - used.get(each, 0) / allocatable[each] for each in (CPU, MEMORY) if allocatable.get(each)]
+    return max(0.0, sum(shares) / len(shares)) if shares else 0.0
+
+
+def summary(refused: Mapping[Reason, list[str]], total: int) -> str:
+    """Why none of so many shared nodes is chosen, counted by reason, as in kube-scheduler's events."""
+    counts = sorted((f"{len(nodes)} {reason.text}" for reason, nodes in refused.items()), key=str)
+    return f"0/{total} shared nodes fit: {', '.join(counts)}" if counts else "no node is shared"

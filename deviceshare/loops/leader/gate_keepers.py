@@ -1,0 +1,44 @@
+"""The reconcilers that work only where pods are placed behind scheduling gates, and what they share (decision 16)."""
+
+from typing import Any
+
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.loops.leader.avoidance import Avoidance
+from deviceshare.loops.leader.departures import Departures
+from deviceshare.loops.leader.misfits import Misfits
+from deviceshare.loops.leader.placer import Placer
+from deviceshare.loops.leader.share_capacities import ShareCapacities
+from deviceshare.loops.leader.term import GatePlacement, Term
+from deviceshare.loops.ports import ObjectChange
+from deviceshare.loops.queue import Queue
+
+
+class GateKeepers:
+    """The Placer, and what leads its mistakes back to a decision."""
+
+    def __init__(self, term: Term, placement: GatePlacement) -> None:
+        avoidance = Avoidance()
+        self.placer = Placer(term, placement, avoidance)
+        self._departures = Departures(term)
+        self._misfits = Misfits(term, avoidance, self._departures)
+        self._capacities = ShareCapacities(term, placement.share_resources)
+
+    @property
+    def queues(self) -> tuple[Queue[Any], ...]:
+        """For the controller to run."""
+        return self.placer.queue, self._departures.queue, self._misfits.queue, self._capacities.queue
+
+    def change_pod(self, change: ObjectChange[Pod]) -> None:
+        """Takes in a change of a pod that wants devices."""
+        self.placer.change(change)
+        self._misfits.change(change)
+
+    def change_node(self, change: ObjectChange[Node]) -> None:
+        """Takes in a change of a node, heartbeats included."""
+        self.placer.change_node(change)
+        self._capacities.change(change)
+
+    async def close(self) -> None:
+        """Ends what is under way."""
+        await self.placer.close()

@@ -1,0 +1,123 @@
+"""The reconciler of pods that were placed where the cluster's scheduler finds no place: they lead back to a decision.
+
+A gate that was lifted can't be put back, nor a node affinity be loosened. So a pod that is unschedulable for longer
+than a moment, and that a controller would recreate, is deleted as it is: it never ran. The new one is behind a gate
+again, and is kept from this node for a while. A pod whose group lives on the node with others has no other choice and
+stays; one without a controller is for a person to recreate.
+"""
+
+from typing import Final
+
+import structlog
+
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.leader.avoidance import Avoidance, subject
+from deviceshare.loops.leader.departures import Departures
+from deviceshare.loops.leader.term import Term, UnchangedSince
+from deviceshare.loops.ports import Conflict, NotFound, ObjectChange
+from deviceshare.loops.queue import Queue
+from deviceshare.loops.rate_limit import RateLimit
+from deviceshare.loops.subjects import subject_of
+
+log = structlog.get_logger(__name__)
+
+UNSCHEDULABLE_SECONDS: Final = 20.0
+"""How long kube-scheduler must have found no place: it retries when something in the cluster changes."""
+NOMINATED_SECONDS: Final = 300.0
+"""Likewise, of a pod for which it evicts others, which may take their grace period."""
+DELETIONS_A_SECOND: Final = 1.0
+APART_SECONDS: Final = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Between deletions of one group's pods, or one controller's, the more the more often it happens; the last for ever."""
+FORGOTTEN_SECONDS: Final = 3600.0
+"""After so long without a deletion it begins anew."""
+
+
+class Misfits:
+    """Keyed by `namespace/name`."""
+
+    def __init__(self, term: Term, avoidance: Avoidance, departures: Departures) -> None:
+        self._term = term
+        self._avoidance = avoidance
+        self._departures = departures
+        self.queue: Queue[str] = Queue("misfits", self._reconcile, workers=1, clock=term.clock)
+        self._since: UnchangedSince[str] = UnchangedSince(term)
+        self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
+        self._deleted: dict[str, tuple[int, float]] = {}
+        """By whom the node's refusal concerned: how often in a row, and when last."""
+        self._told: dict[str, str] = {}
+
+    def change(self, change: ObjectChange[Pod]) -> None:
+        """Takes in a change of a pod that wants devices."""
+        if any(_refused(pod) for pod in change.sides):
+            self.queue.add(change.key)
+
+    async def _reconcile(self, key: str) -> None:
+        pod = self._term.pods.get(key)
+        if pod is None or not _refused(pod):
+            self._since.forget(key)
+            self._turns.over(key)
+            self._told.pop(key, None)
+            return
+        since, nominated = self._since(key, pod.metadata.uid), bool(pod.status.nominated_node_name)
+        leaving = (pod.node, pod.holder_uid) in self._term.departing
+        if nominated or not leaving:
+            self._term.wait_until(since + (NOMINATED_SECONDS if nominated else UNSCHEDULABLE_SECONDS))
+        self._avoidance.avoid(pod, pod.node, self._term.clock())
+        if why := self._stays(pod):
+            self._tell(key, pod, why)
+            return
+        if not leaving:
+            self._term.wait_until(self._due(pod))
+        self._term.wait_until(self._turns.at(key, self._term.clock()))
+        await self._delete(key, pod)
+
+    def _stays(self, pod: Pod) -> str:
+        """Why the pod is left as it is, and what a person can do, or ""."""
+        said = pod.refusal.message if pod.refusal else ""
+        where = f"kube-scheduler finds no place for it on node {pod.node}, for which deviceshare placed it: {said}"
+        mine = self._term.members.named(pod.group) if pod.group else []
+        if any(each.spec.node_name == pod.node and each.holds(pod.holder_uid, pod.node) for each in mine):
+            return f"{where}; group {pod.group} lives there with other pods, so it can't go elsewhere"
+        if pod.metadata.controller is None:
+            return f"{where}; no controller would recreate it: delete and create it again (kubectl delete pod)"
+        return ""
+
+    def _due(self, pod: Pod) -> float:
+        """When the next pod of the same group or controller may be deleted."""
+        times, last = self._deleted.get(subject(pod), (0, 0.0))
+        if not times or self._term.clock() - last > FORGOTTEN_SECONDS:
+            return 0.0
+        return last + APART_SECONDS[min(times, len(APART_SECONDS) - 1)]
+
+    async def _delete(self, key: str, pod: Pod) -> None:
+        meta, now = pod.metadata, self._term.clock()
+        if pod.group:
+            self._departures.begin(pod)  # before it is recreated
+        try:
+            await self._term.cluster.delete(
+                PODS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
+            )
+        except (NotFound, Conflict):
+            return  # it changed: what it is now is looked at when the mirror shows it
+        times, last = self._deleted.get(subject(pod), (0, 0.0))
+        fresh = now - last > FORGOTTEN_SECONDS
+        self._deleted[subject(pod)] = (1 if fresh else times + 1), now
+        log.warning("Deleted pod that did not fit", pod=key, node=pod.node, uid=meta.uid)
+        text = f"deleted, so that its controller recreates it and it is placed elsewhere: {_said(pod)}"
+        self._term.recorder.warn(subject_of(pod), "NodeDidNotFit", text)
+
+    def _tell(self, key: str, pod: Pod, why: str) -> None:
+        if self._told.get(key) != why:
+            self._told[key] = why
+            self._term.recorder.warn(subject_of(pod), "NodeDoesNotFit", why)
+
+
+def _refused(pod: Pod) -> bool:
+    """Whether kube-scheduler tried the pod in vain on the node that its gate was lifted for."""
+    return bool(pod.placed_on) and pod.refusal is not None
+
+
+def _said(pod: Pod) -> str:
+    said = pod.refusal.message if pod.refusal else ""
+    return f"kube-scheduler found no place for it on node {pod.placed_on}: {said}"

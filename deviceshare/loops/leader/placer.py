@@ -1,0 +1,176 @@
+"""The reconciler of pods behind deviceshare's scheduling gate: chooses their nodes, claims, and lifts the gate.
+
+It stands in for a kube-scheduler of ours in clusters that allow none (decision 16): pods are taken in the order of
+kube-scheduler's queue, one decision after the other, while the writes of earlier ones are under way. Each decision
+counts what those have taken in memory. The claim protocol decides, whatever is believed here.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle, request_of
+from deviceshare.domain.placement.node_choice import Choice, alike, choose_node, in_turn
+from deviceshare.domain.placement.occupancy import Occupancy
+from deviceshare.loops.leader.avoidance import Avoidance
+from deviceshare.loops.leader.term import GatePlacement, Term
+from deviceshare.loops.leader.waiting_events import WaitingEvents
+from deviceshare.loops.ports import ApiError, ObjectChange
+from deviceshare.loops.protocol.bind import Refused
+from deviceshare.loops.queue import Queue
+from deviceshare.loops.subjects import subject_of
+
+log = structlog.get_logger(__name__)
+
+ALL: Final = "all"
+"""The one key: each decision depends on those before it."""
+AT_ONCE: Final = 16
+"""Pods being placed at a time; the next ones are decided when one of these is done."""
+GATHER_SECONDS: Final = 0.02
+"""Between a change and the decision: changes come in bursts."""
+CROWD_SECONDS: Final = 0.5
+"""After a change of other pods' requests, of which a large cluster has many a second."""
+AGAIN_SECONDS: Final = 20.0
+"""While pods wait: whatever was missed is noticed then."""
+BACKOFF_SECONDS: Final = (0.2, 1.0, 2.0, 5.0, 10.0)
+"""After placing a pod failed so many times in a row; the last for ever."""
+
+
+class Placer:
+    """Decides for all pods at once; its tasks are its own: `close` ends them."""
+
+    def __init__(self, term: Term, placement: GatePlacement, avoidance: Avoidance) -> None:
+        self._term = term
+        self._binds = placement.binds
+        self._avoidance = avoidance
+        self._occupancy = Occupancy()
+        self._events = WaitingEvents(term)
+        self._placing: dict[str, asyncio.Task[None]] = {}
+        self._done: set[str] = set()
+        """The UIDs of pods that were placed, which the mirror has yet to show: until then they stay assumed."""
+        self._failed: dict[str, tuple[int, float]] = {}
+        """By the pod's UID: how often placing it failed in a row, and when it may be retried."""
+        self._took = 0.0
+        """Seconds of the last pass over all waiting pods: half of the time is left to everything else."""
+        self.queue: Queue[str] = Queue("placement", self._decide, workers=1, clock=term.clock)
+
+    def change(self, change: ObjectChange[Pod]) -> None:
+        """Takes in a change of a pod that wants devices."""
+        freed = self._occupancy.change(change.old, change.new)
+        old, new = change.old, change.new
+        if old and not (new and new.awaits_placement):
+            self._done.discard(old.metadata.uid)
+            self._occupancy.forget(old)
+            self._failed.pop(old.metadata.uid, None)
+            self._events.forget(old)
+        if freed or (new and new.awaits_placement):
+            self.enqueue()
+
+    def change_other(self, change: ObjectChange[Pod]) -> None:
+        """Takes in a change of any other pod."""
+        if self._occupancy.change(change.old, change.new) and self._term.members.gated():
+            self.queue.add(ALL, CROWD_SECONDS)
+
+    def change_node(self, change: ObjectChange[Node]) -> None:
+        """Takes in a change of a node."""
+        old, new = change.old, change.new
+        if self._term.members.gated() and not (old and new and _facets(old) == _facets(new)):
+            self.enqueue()
+
+    def enqueue(self) -> None:
+        """Has every waiting pod looked at: devices came free, or a pod came."""
+        self.queue.add(ALL, max(GATHER_SECONDS, self._took))
+
+    async def close(self) -> None:
+        """Ends what is being placed. What was claimed for it is found by the next leader."""
+        tasks = list(self._placing.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _decide(self, _: str) -> None:
+        now, waits, soonest = self._term.clock(), False, AGAIN_SECONDS
+        refused: dict[bytes, Choice] = {}
+        for key in [pod.metadata.key for pod in in_turn(self._term.members.gated())]:
+            await asyncio.sleep(0)  # the mirrors, the webhooks and the probes go on meanwhile
+            pod = self._term.pods.get(key)
+            if pod is None or not pod.awaits_placement or pod.metadata.deletion_timestamp:
+                continue
+            if pod.metadata.uid in self._placing or pod.metadata.uid in self._done:
+                continue
+            waits = True
+            after = self._failed.get(pod.metadata.uid, (0, 0.0))[1]
+            if after > now:
+                soonest = min(soonest, after - now)
+                continue
+            if len(self._placing) >= AT_ONCE:
+                break
+            # What one was refused for holds for all that are alike: what is left only gets less in one pass.
+            same = alike(self._term.fleet, pod)
+            choice = refused.get(same) or self._choose(pod)
+            if choice.node:
+                await self._begin(pod, choice.node)
+            else:
+                refused[same] = choice
+                self._events.tell(pod, choice.reason)
+        self._took = self._term.clock() - now
+        if waits:
+            self.queue.add(ALL, soonest)
+
+    def _choose(self, pod: Pod) -> Choice:
+        group = self._term.groups.get(pod.group) if pod.group else None
+        request, obstacle = request_of(pod, group), pod_obstacle(pod, group)
+        if obstacle or request is None:
+            return Choice("", str(obstacle or missing(pod)))
+        if group and (group.node, group.uid) in self._term.departing:
+            return Choice("", f"group {group.name} is being moved off node {group.node}, where its pods did not fit")
+        avoided = self._avoidance.nodes(pod, self._term.clock())
+        return choose_node(self._term.fleet, self._occupancy, pod, request, avoided)
+
+    async def _begin(self, pod: Pod, node: str) -> None:
+        uid = pod.metadata.uid
+        self._occupancy.assume(pod, node)
+        self._placing[uid] = task = asyncio.create_task(self._place(pod, node), name=f"place {pod.metadata.key}")
+        task.add_done_callback(lambda _: self._placing.pop(uid, None))
+        # It assumes the devices before its first request, so that the next decision counts them.
+        await asyncio.sleep(0)
+
+    async def _place(self, pod: Pod, node: str) -> None:
+        meta, binds = pod.metadata, self._binds
+        try:
+            binds.remember(pod)
+            await binds.bind(meta.namespace, meta.name, meta.uid, node)
+        except (Refused, ApiError) as error:
+            log.warning("Refused to place pod", pod=meta.key, node=node, reason=str(error))
+            self._fail(pod, f"placing it on node {node} failed: {error}")
+        except Exception:
+            # A bug that one pod triggers must not stop the others.
+            log.exception("Placing a pod raised an exception", pod=meta.key, node=node)
+            self._fail(pod, f"placing it on node {node} failed: see deviceshare's logs")
+        else:
+            self._done.add(meta.uid)
+            log.info("Placed pod", pod=meta.key, node=node)
+            self._term.recorder.note(subject_of(pod), "Placed", _placed(pod, node))
+            self.enqueue()
+
+    def _fail(self, pod: Pod, why: str) -> None:
+        uid = pod.metadata.uid
+        times, _ = self._failed.get(uid, (0, 0.0))
+        self._failed[uid] = times + 1, self._term.clock() + BACKOFF_SECONDS[min(times, len(BACKOFF_SECONDS) - 1)]
+        self._occupancy.forget(pod)
+        self._events.tell(pod, why)
+        self.enqueue()
+
+
+def _placed(pod: Pod, node: str) -> str:
+    what = f"with the devices of group {pod.group}" if pod.group else "with a share of its devices"
+    return f"placed on node {node} {what}; kube-scheduler binds it there"
+
+
+def _facets(node: Node) -> tuple[object, ...]:
+    """What of a node the fit check asks for."""
+    spec, status = node.spec, node.status
+    return spec.unschedulable, spec.taints, status.allocatable, node.ready, node.metadata.labels
