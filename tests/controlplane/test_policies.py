@@ -365,6 +365,8 @@ def test_advised_policies_refuse_ways_around_in_other_pods(advised: PolicedClust
     assert "metadata.annotations['nvidia.cdi.k8s.io/pod']" in advised.create(annotated)[1]
     assert advised.create(annotated, namespace=LEFT_OUT)[1] == ""
     assert advised.create(a_pod({"name": "main", "env": none}))[1] == ""
+    large = [{"name": f"VARIABLE_{number}", "value": "x"} for number in range(100)]
+    assert advised.create(a_pod(*({"name": f"c{number}", "env": large} for number in range(200))))[1] == ""
     assert advised.create(in_group({"name": "main", "env": own}))[1] == ""
     assert advised.create(a_pod(asking(env=own)))[1] == ""
 

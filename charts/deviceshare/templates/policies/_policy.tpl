@@ -80,6 +80,6 @@ spec:
 {{- define "deviceshare.policy.rule" -}}
 - expression: "!{{ index . 0 }} || {{ index . 1 }} == ''"
   messageExpression: {{ index . 1 }}
-  message: deviceshare refuses this, for a reason that has characters which can't be shown
+  message: deviceshare refuses this, for a reason that is too long or has characters which can't be shown
   reason: Forbidden
 {{- end }}
