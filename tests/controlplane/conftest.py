@@ -14,20 +14,12 @@ import pytest
 
 from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.sandbox import ENV, Options, Sandbox, running
-from deviceshare.sandbox.kubernetes import binaries
-from deviceshare.sandbox.progress import Progress
 from tests.controlplane.pool import Pool
 from tests.kubernetes_versions import pytest_collection_modifyitems, pytest_terminal_summary
 
 __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 
-# Scheduling gates are on by default from 1.27 on, the policies that a test uses are v1 from 1.30 on.
-collect_ignore = [] if binaries.find(Progress()).minor >= 30 else ["test_gates.py"]
-
 Kubectl = Callable[..., str]
-
-collect_ignore = [] if binaries.find(Progress()).minor >= 36 else ["test_policies.py"]
-"""MutatingAdmissionPolicy v1 came with Kubernetes 1.36."""
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,11 @@ import pytest
 
 from deviceshare.sandbox import Options, Sandbox, running
 from tests.controlplane.pool import GPU, VISIBLE, Pool, deployment, pod
+from tests.kubernetes_versions import since
+
+# Scheduling gates are on by default from 1.27 on; the policies that a test uses are v1 from 1.30 on.
+pytestmark = since(30)
+
 
 DEFAULT = "default-scheduler"
 GATE = "deviceshare.io/placement"
