@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
+from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.sandbox.control_plane.probes import Prober
 from deviceshare.sandbox.errors import SandboxError, tail
 from deviceshare.sandbox.host import machine, network
@@ -142,6 +143,11 @@ def _launch(options: Options, layout: Layout, progress: Progress, *, tied: bool)
         programs.require_root()
         network.require_free()
     found = binaries.find(progress, node=options.real_node)
+    if options.placement == GATES and found.minor < 27:
+        raise SandboxError(
+            f"Kubernetes {found.version} drops scheduling gates, which placement gates needs.",
+            "Name binaries of 1.27 or later: KUBEBUILDER_ASSETS=DIR",
+        )
     node_programs = programs.find(progress) if options.real_node else None
     command = [sys.executable, "-m", "deviceshare.sandbox.supervisor", str(layout.directory)]
     command += [str(os.getpid())] if tied else []
