@@ -19,6 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from deviceshare.domain.admission import modes
+from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.sandbox.control_plane.probes import Prober
 from deviceshare.sandbox.errors import SandboxError, tail
 from deviceshare.sandbox.host import machine, network
@@ -149,6 +150,11 @@ def _launch(options: Options, layout: Layout, progress: Progress, *, tied: bool)
         raise SandboxError(
             f"Kubernetes {found.version} has no policies that inject pods; 1.36 and later do.",
             "Leave --admission=policies out, or set KUBEBUILDER_ASSETS to the binaries of a newer release.",
+        )
+    if options.placement == GATES and found.minor < 27:
+        raise SandboxError(
+            f"Kubernetes {found.version} drops scheduling gates, which placement gates needs.",
+            "Name binaries of 1.27 or later: KUBEBUILDER_ASSETS=DIR",
         )
     node_programs = programs.find(progress) if options.real_node else None
     command = [sys.executable, "-m", "deviceshare.sandbox.supervisor", str(layout.directory)]

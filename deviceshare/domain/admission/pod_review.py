@@ -70,17 +70,17 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
         return f"metadata.labels[{changed}] can't be changed: delete the pod and create it with another group or share"
     if fault := _rebind_fault(old, new):
         return f"metadata.annotations[{contract.REBIND}]: {fault}"
+    if _ungated(old, new):
+        return (
+            f"spec.schedulingGates: {contract.PLACEMENT_GATE} is removed by deviceshare, together with the pod's"
+            " devices and its node: leave it as it is"
+        )
     ours = {key for each in metadata for key in each.annotations if is_ours_alone(key)} | contract.USERS
     ours -= {contract.REBIND}
     changed = _changed(old.metadata.annotations, new.metadata.annotations, ours)
     if changed in contract.USERS:
         what = changed.removeprefix(contract.PREFIX)
         return f"metadata.annotations[{changed}] can't be changed: delete the pod and create it with another {what}"
-    if _ungated(old, new):
-        return (
-            f"spec.schedulingGates: {contract.PLACEMENT_GATE} is removed by deviceshare, together with the pod's"
-            " devices and its node: leave it as it is"
-        )
     if changed:
         return f"metadata.annotations[{changed}] is written by deviceshare only: leave it as it is"
     return ""

@@ -17,6 +17,8 @@ def applied(document: Any, patch: Iterable[Mapping[str, Any]]) -> Any:
             del target[last]
         elif operation["op"] == "add" and isinstance(target, dict):
             target[last] = copy.deepcopy(operation["value"])
+        elif operation["op"] == "add" and last == "-":
+            target.append(copy.deepcopy(operation["value"]))
         else:
             raise AssertionError(f"not expected here: {operation}")
     return document

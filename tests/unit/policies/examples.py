@@ -57,6 +57,8 @@ ADMITTED: Final[dict[str, Json]] = {
     "group with init containers": in_group({"name": "a"}, {"name": "b"}, initContainers=[_INIT]),
     "group with variables": in_group({"name": "main", "env": _OWN}),
     "group with labels": in_group(labels={"app": "a"}),
+    "group behind another's gate": in_group(schedulingGates=[{"name": "example.com/quota"}]),
+    "group that names our scheduler": in_group(schedulerName="deviceshare-scheduler"),
     "group, labelled": in_group(labels=dict(_GROUP)),
     "group, copied": in_group(
         {"name": "main", "env": [reference("NVIDIA_VISIBLE_DEVICES", "nvidia-visible-devices"), *_OWN]},

@@ -42,6 +42,7 @@ def chart_values(settings: InjectionSettings) -> Json:
             "frameworkLimits": settings.framework_limits,
         },
         "groups": {"memory": settings.group_memory},
+        "placement": settings.placement,
         "agent": answering if settings.agent_url else {"enabled": True, "pods": {"enabled": False}},
         "webhooks": {"bypasses": REFUSE},
     }
@@ -55,7 +56,9 @@ def injected_the_same(pod: Json, settings: InjectionSettings = DEFAULTS) -> str:
         return str(refused)
     injection = inject(_draft(pod), None, settings=settings)
     wanted = applied(pod, injection.patch)
-    refusal = injection.refusal or review_new_pod(_pod(wanted), None, dialects=settings.dialects)
+    refusal = injection.refusal or review_new_pod(
+        _pod(wanted), None, dialects=settings.dialects, placement=settings.placement
+    )
 
     ours = policies(**chart_values(settings))
     result = ours["deviceshare-mutate-pods"].patched(a_request(new=pod))

@@ -107,7 +107,12 @@ def test_debug_containers_are_judged_when_they_come() -> None:
 def test_operators_may_see_all_devices() -> None:
     """And deviceshare's agents."""
     values = {"policies": {"advised": {"privileged": True, "excludedNamespaces": ["gpu-operator"]}}}
-    [policy] = [each for each in helm.render(values, helm.WITH_POLICIES) if each["kind"] == "ValidatingAdmissionPolicy"]
+    rendered = helm.render(values, helm.WITH_POLICIES)
+    [policy] = [
+        each
+        for each in rendered
+        if each["kind"] == "ValidatingAdmissionPolicy" and each["metadata"]["name"] == "deviceshare-advised"
+    ]
 
     [namespaces] = policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
     assert (namespaces["operator"], namespaces["values"]) == ("NotIn", ["deviceshare-system", "gpu-operator"])

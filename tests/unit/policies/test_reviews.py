@@ -55,6 +55,19 @@ def test_changed_metadata_are_judged_as_by_the_webhook(pod: Json, change: Json) 
     sameness.changed_the_same(altered, altered)
 
 
+@pytest.mark.parametrize("left", [[], [{"name": "example.com/quota"}]], ids=["no gate", "another's gate"])
+def test_a_gate_that_is_removed_is_judged_as_by_the_webhook(left: list[Json]) -> None:
+    """By deviceshare, with the devices, and by nobody else."""
+    gated = a_pod()
+    gated["spec"]["schedulingGates"] = [{"name": "deviceshare.io/placement"}, {"name": "example.com/quota"}]
+    lifted = copy.deepcopy(gated)
+    lifted["spec"]["schedulingGates"] = left
+
+    assert "spec.schedulingGates" in sameness.changed_the_same(gated, lifted)
+    assert sameness.changed_the_same(gated, gated) == ""
+    assert sameness.changed_the_same(lifted, lifted) == ""
+
+
 @pytest.mark.parametrize("token", ["2026-11-22T03:00:00+01:00-a.b_c", "", "a b", "a" * 63, "a" * 64, "é"])
 @pytest.mark.parametrize("shares", [{}, {"deviceshare.io/shares": "[]"}], ids=["without shares", "with shares"])
 def test_a_request_for_other_devices_is_judged_as_by_the_webhook(shares: Json, token: str) -> None:

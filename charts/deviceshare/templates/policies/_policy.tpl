@@ -11,6 +11,8 @@
 # Settings.
 - name: dialects
   expression: {{ .Values.shares.dialects | toJson | quote }}
+- name: gated
+  expression: {{ ternary "true" "false" (eq .Values.placement "gates") | quote }}
 {{- include "deviceshare.policy.variables" (list . "tables/devices" "tables/shares" "pod") }}
 {{- end }}
 
