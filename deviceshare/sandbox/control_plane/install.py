@@ -64,11 +64,22 @@ async def install(layout: Layout, plan: SandboxPlan, *, webhook_url: str) -> Non
         documents = yaml.safe_load_all(text)
         local = [local_webhooks(document, webhook_url, authority, binaries.minor) for document in documents]
         text = yaml.safe_dump_all(local, sort_keys=False)
+    elif plan.options.placement == GATES:
+        text = yaml.safe_dump_all(map(gated_policy, yaml.safe_load_all(text)), sort_keys=False)
     admission.write_text(text)
     files = [manifests / "crds", manifests / "rbac.yaml", alice, *([admission] if plan.options.deviceshare else [])]
     await _kubectl(layout, binaries, "apply", *(f"--filename={file}" for file in files))
     crds = [f"--filename={manifests / 'crds'}"]
     await _kubectl(layout, binaries, "wait", "--for=condition=Established", f"--timeout={_TIMEOUT:.0f}s", *crds)
+
+
+def gated_policy(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A policy, or binding, of a cluster where the leader places pods: the chart renders the setting as a variable."""
+    changed: dict[str, Any] = copy.deepcopy(dict(document))
+    for variable in changed["spec"].get("variables", ()):
+        if variable["name"] == "gated":
+            variable["expression"] = "true"
+    return changed
 
 
 def local_webhooks(document: Mapping[str, Any], url: str, authority: bytes, minor: int) -> dict[str, Any]:

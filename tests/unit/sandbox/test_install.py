@@ -8,7 +8,7 @@ import yaml
 from charts import helm
 from deviceshare import assets
 from deviceshare.domain.contract import AGENT_IDENTITY
-from deviceshare.sandbox.control_plane.install import local_webhooks
+from deviceshare.sandbox.control_plane.install import gated_policy, local_webhooks
 from tests.unit.chart.objects import named
 
 
@@ -66,3 +66,12 @@ def test_validation_is_strict_on_every_server() -> None:
         assert webhooks["validate-pods.deviceshare.io"]["failurePolicy"] == "Fail"
         selector = webhooks["validate-pods.deviceshare.io"]["objectSelector"]
         assert selector["matchExpressions"] == [{"key": "deviceshare.io/group", "operator": "Exists"}]
+
+
+def test_policies_of_a_cluster_with_gates_are_those_of_the_chart() -> None:
+    """The manifest is rendered without gates, and the sandbox has no chart."""
+    sandbox = [gated_policy(each) for each in yaml.safe_load_all((assets.manifests() / "policies.yaml").read_text())]
+    values = {"admission": "policies", "placement": "gates", "agent": {"enabled": True, "pods": {"enabled": False}}}
+    chart = {(each["kind"], each["metadata"]["name"]): each for each in helm.render(values, helm.WITH_POLICIES)}
+    for each in sandbox:
+        assert each["spec"] == chart[each["kind"], each["metadata"]["name"]]["spec"]
