@@ -8,6 +8,7 @@ import click
 
 from deviceshare import telemetry
 from deviceshare.run import process, settings
+from deviceshare.run.options import options
 
 
 @click.command(
@@ -19,7 +20,7 @@ Examples:
 \b
 Exit codes: 0 stopped as asked, 1 failed, 2 wrong flags.""",
 )
-@settings.options
+@options
 def run(**flags: Any) -> None:
     """Run deviceshare: controller, scheduler extender and admission webhooks in one process."""
     chosen = settings.Settings(**{**flags, "instance": flags["instance"] or socket.gethostname()})

@@ -10,6 +10,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import container_keys, container_states
 from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.domain.objects.pod_identity import holder_uid_of, is_impostor
 from deviceshare.domain.objects.pod_spec import Container, PodSpec, PodStatus
 from deviceshare.domain.objects.rebind_token import token_fault
 from deviceshare.domain.objects.requests import GROUP, POD, Holder
@@ -288,19 +289,6 @@ class Pod(Struct, frozen=True, rename="camel"):
         if contract.GROUP in self.metadata.labels:
             return found
         return found | {r for each in asked for r in each.parts if vendors.plugin_vendor_of(r)}
-
-
-def holder_uid_of(meta: ObjectMeta) -> str:
-    """The UID of the holder whose devices a pod with this metadata got, or "".
-
-    Trusted only together with the label, since admission protects the annotations of labelled pods alone.
-    """
-    return meta.annotations.get(contract.GROUP_UID, "") if contract.GROUP in meta.labels else ""
-
-
-def is_impostor(meta: ObjectMeta) -> bool:
-    """See `Pod.impostor`."""
-    return meta.annotations.get(contract.POD_UID, meta.uid) != meta.uid and not meta.hides("metadata.uid")
 
 
 _REFUSALS = ("Unschedulable", "SchedulerError")
