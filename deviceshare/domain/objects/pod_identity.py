@@ -1,4 +1,4 @@
-"""Whose a pod is by its metadata, as the Binding wrote it: the holder of its devices, and the pod that they were for."""
+"""Whose a pod is by its metadata, as the Binding wrote it: whose devices it has, and for which pod they were."""
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.object_meta import ObjectMeta
