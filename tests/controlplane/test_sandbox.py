@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from deviceshare.cli.main import main
 from deviceshare.sandbox import RUN_FOR, Options, Sandbox, running, status
 from tests.controlplane.conftest import Kubectl
+from tests.kubernetes_versions import since
 
 Eventually = Callable[[Callable[[], Any]], Any]
 Environment = Callable[[str, str], dict[str, dict[str, str]]]
@@ -115,6 +116,25 @@ def test_a_pod_ends_when_it_said_it_would(kubectl: Kubectl, namespace: str, even
     manifest = pod("timed", restartPolicy="Never", annotations={RUN_FOR: "0.5"})
     kubectl("apply", "--namespace", namespace, "--filename=-", stdin=manifest)
     eventually(lambda: phase(kubectl, namespace, "timed") == "Succeeded")
+
+
+@since(33)
+def test_a_sidecar_is_ready_and_a_container_is_resized_in_place(
+    kubectl: Kubectl, namespace: str, eventually: Eventually
+) -> None:
+    """As newer clients expect: kubectl counts the sidecar, and the kubelet reports the container's new request."""
+    sidecar = {"name": "sidecar", "image": "busybox", "restartPolicy": "Always"}
+    kubectl("create", "-n", namespace, "-f", "-", stdin=pod("two", initContainers=[sidecar]))
+    kubectl("wait", "pod/two", "-n", namespace, "--for=condition=Ready", "--timeout=30s")
+    assert kubectl("get", "pod", "two", "-n", namespace, "--no-headers").split()[1] == "2/2"
+
+    wanted = {"containers": [{"name": "sized", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}]}
+    kubectl("create", "-n", namespace, "-f", "-", stdin=pod("one", **wanted))
+    wanted["containers"][0] = {"name": "sized", "resources": {"requests": {"cpu": "2"}}}
+    kubectl("wait", "pod/one", "-n", namespace, "--for=condition=Ready", "--timeout=30s")
+    kubectl("patch", "pod", "one", "-n", namespace, "--subresource=resize", "-p", json.dumps({"spec": wanted}))
+    path = "--output=jsonpath={.status.containerStatuses[0].resources.requests.cpu}"
+    eventually(lambda: kubectl("get", "pod", "one", "-n", namespace, path) == "2")
 
 
 def test_rbac_is_on(kubectl: Kubectl, namespace: str) -> None:
