@@ -177,7 +177,7 @@ def test_who_uses_a_groups_device_without_being_of_it_is_told_and_evicted(pool: 
 def test_who_exceeds_its_share_is_told_and_evicted_and_its_neighbour_is_not(pool: Pool, start: Start) -> None:
     """By the ledger's claims; nearly as much as the share and a context is tolerated."""
     node = pool.node(devices=1)
-    agent = start(node, 1, "--enforce=evict", "--overuse-grace=10")
+    agent = start(node, 1, "--enforce=evict", "--overuse-grace=20")
     [device] = [part["uuid"] for part in hardware(pool, node)["devices"]]
     share = {"deviceshare.io/gpu-mem": 8}
     for name in ("greedy", "modest"):
@@ -206,7 +206,9 @@ def test_who_exceeds_its_share_is_told_and_evicted_and_its_neighbour_is_not(pool
     }
     assert f"pod {pool.name}/greedy: as a whole it uses 20000 MiB" in deviceshare(pool, "inspect", node)
 
-    pool.eventually(lambda: [each["metadata"]["name"] for each in pool.get("pods")], lambda names: names == ["modest"])
+    pool.eventually(
+        lambda: [each["metadata"]["name"] for each in pool.get("pods")], lambda names: names == ["modest"], 60
+    )
     assert 'deviceshare_evictions_total{cause="overuse"} 1.0' in agent.read("metrics")
     assert not events(pool, "MemoryShareExceeded", "modest", pool.name)
     assert not events(pool, "Trespass", "modest", pool.name)
