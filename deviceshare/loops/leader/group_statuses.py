@@ -57,9 +57,13 @@ class GroupStatuses:
     def enqueue_for_pods(self, name: str) -> None:
         """Enqueues the group one of whose pods changed: if it is bound, for when that may be written."""
         group = self._term.groups.get(name)
-        bound = group is not None and group.node and name in self._written
-        rest = self._written[name] + PODS_SECONDS - self._term.clock() if bound else 0.0
+        gathered = group is not None and group.node and name in self._written and self._is_used(name)
+        rest = self._written[name] + PODS_SECONDS - self._term.clock() if gathered else 0.0
         self.queue.add(name, max(rest, GATHER_SECONDS))
+
+    def _is_used(self, name: str) -> bool:
+        """Whether a pod has its devices. That none has is written at once: a policy lets it be deleted from then on."""
+        return any(pod.lives and pod.node for pod in self._term.members.named(name))
 
     async def _reconcile(self, name: str) -> None:
         if name == WAITING_GROUPS:
@@ -85,7 +89,8 @@ class GroupStatuses:
             self._turns.over(name)
             return
         changes = group_status.transitions(group.status, wanted)
-        self._term.wait_until(self._due(group, prompt=bool(changes) or "phase" in patch))
+        prompt = bool(changes) or "phase" in patch or ("allocatedPods" in patch and not self._is_used(name))
+        self._term.wait_until(self._due(group, prompt=prompt))
         body = {"metadata": {"resourceVersion": group.metadata.resource_version}, "status": patch}
         self._term.groups.put(await self._term.cluster.patch(GROUPS, name, body, subresource="status"))
         self._written[name] = self._term.clock()

@@ -45,7 +45,7 @@ async def test_a_bound_group_says_what_it_holds_and_who_uses_it() -> None:
 
 @in_virtual_time
 async def test_finished_pods_leave() -> None:
-    """The group keeps its devices."""
+    """The last one at once, since a policy goes by it whether the group may be deleted. It keeps its devices."""
     world = World()
     world.node("n1")
     world.group("team")
@@ -55,7 +55,7 @@ async def test_finished_pods_leave() -> None:
         await world.bind("a", "n1")
         await soon(lambda: world.read_group("team").status.pod_count == 1)
         world.end("a")
-        await soon(lambda: world.read_group("team").status.allocated_pods == [])
+        await soon(lambda: world.read_group("team").status.allocated_pods == [], 0.2)
         await asyncio.sleep(60)
     status = world.read_group("team").status
     assert (status.pod_count, status.phase, status.node_name) == (0, BOUND, "n1")
