@@ -55,6 +55,8 @@ class Contender:
     """What is measured: the processes that run, and the pods they are given."""
 
     kind = ""
+    admission = ""
+    """How deviceshare admits the pods, if it does."""
     scheduler = contract.SCHEDULER_NAME
     grouped = False
     gib = 0
