@@ -38,6 +38,7 @@ NAMES = [
     "injection",
     "objects",
     "nodes",
+    "inventory",
     "waiting pods",
     "plugin",
     "shares",
