@@ -108,9 +108,15 @@ class Placer:
                 continue
             if len(self._placing) >= AT_ONCE:
                 break
-            # What one was refused for holds for all that are alike: what is left only gets less in one pass.
-            same = alike(self._term.fleet, pod)
-            choice = refused.get(same) or self._choose(pod)
+            try:
+                # What one was refused for holds for all that are alike: what is left only gets less in one pass.
+                same = alike(self._term.fleet, pod)
+                choice = refused.get(same) or self._choose(pod)
+            except Exception:
+                # A bug that one pod triggers must not stop those behind it.
+                log.exception("Choosing a node for a pod raised an exception", pod=key)
+                self._fail(pod, "choosing a node for it failed: see deviceshare's logs")
+                continue
             if choice.node:
                 await self._begin(pod, choice.node)
             else:
@@ -157,10 +163,12 @@ class Placer:
             self.enqueue()
 
     def _fail(self, pod: Pod, why: str) -> None:
-        uid = pod.metadata.uid
+        uid, seen = pod.metadata.uid, self._term.pods.get(pod.metadata.key)
+        self._occupancy.forget(pod)
+        if seen is None or seen.metadata.uid != uid:
+            return  # It is gone, and with it what was remembered of it.
         times, _ = self._failed.get(uid, (0, 0.0))
         self._failed[uid] = times + 1, self._term.clock() + BACKOFF_SECONDS[min(times, len(BACKOFF_SECONDS) - 1)]
-        self._occupancy.forget(pod)
         self._events.tell(pod, why)
         self.enqueue()
 

@@ -7,10 +7,15 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement import node_choice
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.occupancy import Occupancy
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
+from deviceshare.loops.leader import placer
 from deviceshare.loops.leader.misfits import UNSCHEDULABLE_SECONDS
 from deviceshare.loops.ports import ApiError, Unavailable
 from tests.unit.domain.objects import GPU, INJECTED
@@ -203,6 +208,45 @@ async def test_a_failure_is_retried_with_backoff_and_keeps_no_other_waiting() ->
         assert 5 < len(world.cluster.writes("pods")) < 20
         world.cluster.fail = lambda verb, plural, name: None
         await soon(lambda: here(world, "a"), 15)
+
+
+@in_virtual_time
+async def test_a_pod_that_no_code_can_choose_for_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it has in its spec: the next is placed, and it is told where to look."""
+
+    def choose(fleet: Fleet, occupancy: Occupancy, pod: Pod, *rest: Any) -> node_choice.Choice:
+        if pod.metadata.name == "a":
+            raise ValueError("a value that nobody thought of")
+        return node_choice.choose_node(fleet, occupancy, pod, *rest)
+
+    monkeypatch.setattr(placer, "choose_node", choose)
+    async with gated_world() as world:
+        world.group("team")
+        gated(world, "a")
+        gated(world, "b")
+        await soon(lambda: here(world, "b"), 5)
+        assert messages(world, "a", "NotPlaced") == ["choosing a node for it failed: see deviceshare's logs"]
+
+
+@in_virtual_time
+async def test_nothing_is_remembered_of_a_pod_that_went_while_it_was_placed() -> None:
+    """Nobody would ever forget it."""
+    async with gated_world() as world:
+
+        def fail(verb: str, plural: str, name: str) -> ApiError | None:
+            if (verb, plural, name) != ("patch", "pods", "a"):
+                return None
+            world.cluster.fail = lambda verb, plural, name: None
+            world.cluster.remove(PODS, "a", "ns")
+            world.cluster.mirrors["pods"].set("ns/a", None)
+            return Unavailable("try later")
+
+        world.cluster.fail = fail
+        world.group("team")
+        gated(world, "a")
+        await soon(lambda: not exists(world, "a"))
+        await asyncio.sleep(1)
+        assert messages(world, "a", "NotPlaced") == []
 
 
 # A node that does not fit.
