@@ -17,7 +17,7 @@ from deviceshare.domain.placement.occupancy import Occupancy
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
 from deviceshare.loops.leader import placer
 from deviceshare.loops.leader.misfits import UNSCHEDULABLE_SECONDS
-from deviceshare.loops.ports import ApiError, Unavailable
+from deviceshare.loops.ports import ApiError, Conflict, Unavailable
 from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -76,6 +76,12 @@ def exists(world: World, name: str) -> bool:
 
 def here(world: World, name: str) -> str:
     return world.read_pod(name).placed_on
+
+
+def marked(world: World, node: str) -> bool:
+    """Whether the one claim there is being released."""
+    [claim] = world.ledger(node).claims.values()
+    return bool(claim.releasing)
 
 
 @in_virtual_time
@@ -292,6 +298,53 @@ async def test_a_group_of_pods_that_do_not_fit_leaves_together() -> None:
             gated(world, name)
         await soon(lambda: here(world, "c") and here(world, "d"), 30)
         assert here(world, "c") == here(world, "d") != first
+
+
+@in_virtual_time
+async def test_a_group_leaves_though_others_write_the_ledger_meanwhile() -> None:
+    """Its status says so already: the claim that is left over must not draw it back to the node."""
+    async with gated_world() as world:
+        world.group("team")
+        gated(world, "a")
+        await soon(lambda: here(world, "a"))
+        owned(world, "a")
+        first = here(world, "a")
+        conflicts: list[str] = []
+
+        def fail(verb: str, plural: str, name: str) -> ApiError | None:
+            if (verb, plural) != ("patch", "nodedevices") or world.read_group("team").node or conflicts:
+                return None
+            conflicts.append(name)
+            return Conflict("the agent was first")
+
+        world.cluster.fail = fail
+        refuse(world, "a")
+        await soon(lambda: bool(conflicts), 60)
+        gated(world, "b")
+        owned(world, "b")
+        await soon(lambda: here(world, "b"), 60)
+        assert here(world, "b") != first
+        await soon(lambda: world.holders(first) == {}, 60)
+
+
+@in_virtual_time
+async def test_a_group_that_stays_after_all_takes_pods_again() -> None:
+    """A pod of it was bound while its claim was marked: nobody else would take the mark away."""
+    async with gated_world() as world:
+        world.group("team")
+        gated(world, "a")
+        await soon(lambda: here(world, "a"))
+        owned(world, "a")
+        placed = world.read_pod("a")
+        refuse(world, "a")
+        await soon(lambda: not exists(world, "a"), 30)
+        await soon(lambda: marked(world, placed.node), 5)
+        late = world.pod("late", "team", nodeName=placed.node)
+        told = {**placed.metadata.annotations, contract.POD_UID: late.metadata.uid}
+        world.cluster.edit(PODS, "late", {"metadata": {"annotations": told}}, "ns")
+        gated(world, "b")
+        await soon(lambda: here(world, "b") == placed.node, 60)
+        assert not marked(world, placed.node)
 
 
 @in_virtual_time
