@@ -111,12 +111,14 @@ class Placer:
             try:
                 # What one was refused for holds for all that are alike: what is left only gets less in one pass.
                 same = alike(self._term.fleet, pod)
-                choice = refused.get(same) or self._choose(pod)
+                choice = refused.get(same) or await self._choose(pod)
             except Exception:
                 # A bug that one pod triggers must not stop those behind it.
                 log.exception("Choosing a node for a pod raised an exception", pod=key)
                 self._fail(pod, "choosing a node for it failed: see deviceshare's logs")
                 continue
+            if self._term.pods.get(key) is not pod:
+                continue  # It changed meanwhile, and is looked at again for that.
             if choice.node:
                 await self._begin(pod, choice.node)
             else:
@@ -126,7 +128,7 @@ class Placer:
         if waits:
             self.queue.add(ALL, soonest)
 
-    def _choose(self, pod: Pod) -> Choice:
+    async def _choose(self, pod: Pod) -> Choice:
         group = self._term.groups.get(pod.group) if pod.group else None
         request, obstacle = request_of(pod, group), pod_obstacle(pod, group)
         if obstacle or request is None:
@@ -134,7 +136,14 @@ class Placer:
         if group and (group.node, group.uid) in self._term.departing:
             return Choice("", f"group {group.name} is being moved off node {group.node}, where its pods did not fit")
         avoided = self._avoidance.nodes(pod, self._term.clock())
-        return choose_node(self._term.fleet, self._occupancy, pod, request, avoided)
+        search = choose_node(self._term.fleet, self._occupancy, pod, request, avoided)
+        while True:
+            try:
+                next(search)
+            except StopIteration as end:
+                choice: Choice = end.value
+                return choice
+            await asyncio.sleep(0)
 
     async def _begin(self, pod: Pod, node: str) -> None:
         uid = pod.metadata.uid

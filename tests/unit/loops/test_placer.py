@@ -1,7 +1,7 @@
 """The leader behind scheduling gates: it chooses, places, says why it can't, and takes back what did not fit."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import node_choice
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.node_choice import Choice
 from deviceshare.domain.placement.occupancy import Occupancy
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
 from deviceshare.loops.leader import placer
@@ -220,7 +221,7 @@ async def test_a_failure_is_retried_with_backoff_and_keeps_no_other_waiting() ->
 async def test_a_pod_that_no_code_can_choose_for_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it has in its spec: the next is placed, and it is told where to look."""
 
-    def choose(fleet: Fleet, occupancy: Occupancy, pod: Pod, *rest: Any) -> node_choice.Choice:
+    def choose(fleet: Fleet, occupancy: Occupancy, pod: Pod, *rest: Any) -> Generator[None, None, Choice]:
         if pod.metadata.name == "a":
             raise ValueError("a value that nobody thought of")
         return node_choice.choose_node(fleet, occupancy, pod, *rest)
@@ -232,6 +233,28 @@ async def test_a_pod_that_no_code_can_choose_for_keeps_no_other_waiting(monkeypa
         gated(world, "b")
         await soon(lambda: here(world, "b"), 5)
         assert messages(world, "a", "NotPlaced") == ["choosing a node for it failed: see deviceshare's logs"]
+
+
+@in_virtual_time
+async def test_a_pod_that_goes_while_its_node_is_chosen_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among thousands of nodes that takes a while, in which everything else goes on."""
+    async with gated_world("n1") as world:
+
+        def choose(fleet: Fleet, occupancy: Occupancy, pod: Pod, *rest: Any) -> Generator[None, None, Choice]:
+            choice = yield from node_choice.choose_node(fleet, occupancy, pod, *rest)
+            if pod.metadata.name == "a" and exists(world, "a"):
+                world.cluster.remove(PODS, "a", "ns")
+                world.cluster.mirrors["pods"].set("ns/a", None)
+                yield
+            return choice
+
+        monkeypatch.setattr(placer, "choose_node", choose)
+        world.group("team")
+        gated(world, "a", cpu="8")
+        await soon(lambda: not exists(world, "a"))
+        gated(world, "b", cpu="8")
+        await soon(lambda: here(world, "b"), 5)
+        assert world.cluster.writes("pods") == ["b"]
 
 
 @in_virtual_time
