@@ -100,9 +100,9 @@ class Misfits:
             )
         except (NotFound, Conflict):
             return  # it changed: what it is now is looked at when the mirror shows it
-        times, last = self._deleted.get(subject(pod), (0, 0.0))
-        fresh = now - last > FORGOTTEN_SECONDS
-        self._deleted[subject(pod)] = (1 if fresh else times + 1), now
+        lately = {who: each for who, each in self._deleted.items() if now - each[1] <= FORGOTTEN_SECONDS}
+        times, _ = lately.get(subject(pod), (0, 0.0))
+        self._deleted = {**lately, subject(pod): (times + 1, now)}
         log.warning("Deleted pod that did not fit", pod=key, node=pod.node, uid=meta.uid)
         text = f"deleted, so that its controller recreates it and it is placed elsewhere: {_said(pod)}"
         self._term.recorder.warn(subject_of(pod), "NodeDidNotFit", text)

@@ -132,6 +132,20 @@ async def test_why_a_pod_waits_is_said_once() -> None:
 
 
 @in_virtual_time
+async def test_reasons_that_alternate_are_said_the_more_rarely() -> None:
+    """Each is an object in the API server, for each of thousands of pods that may wait."""
+    async with gated_world("n1") as world:
+        world.group("team")
+        gated(world, "a", cpu="99")
+        for number in range(600):
+            world.cluster.edit(NODES, "n1", {"spec": {"unschedulable": bool(number % 2)}})
+            await asyncio.sleep(3)
+        said = messages(world, "a", "NotPlaced")
+        assert len(set(said)) == 2
+        assert 5 < len(said) < 12
+
+
+@in_virtual_time
 async def test_what_is_being_placed_counts_for_the_next_decision() -> None:
     """CPU as well as devices: nobody is refused by kube-scheduler for what deviceshare could know."""
     async with gated_world() as world:
