@@ -24,6 +24,7 @@ MEMORY: Final = "memory"
 _NODES: Final = 16_384
 """Nodes whose numbers are remembered: exact arithmetic takes more time than all the rest of the check."""
 
+_NODES_WORD: Final = "node(s)"
 # The words after the number of nodes, as kube-scheduler has them in its events.
 NOT_READY: Final = Reason(ReasonKind.NODE_NOT_READY, "node(s) were not ready")
 CORDONED: Final = Reason(ReasonKind.NODE_CORDONED, "node(s) were unschedulable")
@@ -78,5 +79,11 @@ def _numbers(quantities: tuple[tuple[str, Quantity], ...]) -> Mapping[str, int]:
 
 def summary(refused: Mapping[Reason, list[str]], total: int) -> str:
     """Why none of so many shared nodes is chosen, counted by reason, as in kube-scheduler's events."""
-    counts = sorted((f"{len(nodes)} {reason.text}" for reason, nodes in refused.items()), key=str)
+    counts = sorted(f"{len(nodes)} {_plural(reason)}" for reason, nodes in refused.items())
     return f"0/{total} shared nodes fit: {', '.join(counts)}" if counts else "no node is shared"
+
+
+def _plural(reason: Reason) -> str:
+    """The reason after a number of nodes; many are sentences about one."""
+    counted = reason.kind is ReasonKind.INSUFFICIENT or reason.text.startswith(_NODES_WORD)
+    return reason.text if counted else f"{_NODES_WORD}: {reason.text}"

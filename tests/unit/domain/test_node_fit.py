@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pod_requests import requests_of, without_surplus
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.reasons import ReasonKind
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.taints import Taint, Toleration, untolerated
 from deviceshare.domain.placement.node_choice import AT_A_TIME, Choice, alike, choose_node, in_turn
 from deviceshare.domain.placement.node_fit import misfit, room, summary
@@ -222,6 +222,15 @@ def test_a_pod_that_is_being_placed_counts_until_that_ends() -> None:
     assert occupancy.used("n1") == {}
 
 
+def test_a_pod_that_the_kubelet_refused_takes_nothing() -> None:
+    """No status says that its containers ended, so it may have devices; but kube-scheduler counts it no more."""
+    occupancy, status = Occupancy(), {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
+    running, failed = a_pod(nodeName="n1"), a_pod(nodeName="n1", status=status)
+    occupancy.change(None, running)
+    assert failed.lives and occupancy.change(running, failed)
+    assert occupancy.used("n1") == {}
+
+
 # The choice.
 
 
@@ -254,6 +263,12 @@ def test_why_there_is_none_is_counted_by_reason() -> None:
     assert said.startswith("0/3 shared nodes fit: ")
     assert "1 Insufficient cpu" in said and "1 node(s) where kube-scheduler lately found no place" in said
     assert summary({}, 0) == "no node is shared"
+
+
+def test_a_reason_about_one_node_is_counted_as_well() -> None:
+    """In words that can be read after a number."""
+    other = Reason(ReasonKind.NODE_SELECTOR, "the node does not match the group's nodeSelector")
+    assert summary({other: ["n1", "n2"]}, 2).endswith(": 2 node(s): the node does not match the group's nodeSelector")
 
 
 def test_a_groups_home_is_not_avoided() -> None:
