@@ -47,7 +47,7 @@ class Placer:
         self._binds = placement.binds
         self._avoidance = avoidance
         self._occupancy = Occupancy()
-        self._events = WaitingEvents(term)
+        self._events = WaitingEvents(term, "NotPlaced")
         self._placing: dict[str, asyncio.Task[None]] = {}
         self._done: set[str] = set()
         """The UIDs of pods that were placed, which the mirror has yet to show: until then they stay assumed."""

@@ -1,4 +1,4 @@
-"""The Events of waiting pods behind deviceshare's scheduling gate: why, in words like kube-scheduler's.
+"""The Events of pods that wait behind deviceshare's scheduling gate, or where they were placed: why.
 
 kube-scheduler records nothing about a gated pod. An Event is recorded when the reason changes, the more rarely the more
 often it does, and again after a while: Events expire after an hour.
@@ -10,7 +10,6 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.subjects import subject_of
 
-REASON: Final = "NotPlaced"
 CHANGED_SECONDS: Final = 5.0
 """Between two Events of one pod, doubled with each change: its reasons may alternate with every pod that comes and
 goes, each text is an object of its own in the API server, and thousands of pods may wait."""
@@ -26,10 +25,11 @@ class _Said(NamedTuple):
 
 
 class WaitingEvents:
-    """Remembers what was said of which pod."""
+    """Remembers what was said of which pod, in Events with one reason."""
 
-    def __init__(self, term: Term) -> None:
+    def __init__(self, term: Term, reason: str) -> None:
         self._term = term
+        self._reason = reason
         self._said: dict[str, _Said] = {}
 
     def tell(self, pod: Pod, why: str) -> None:
@@ -40,7 +40,7 @@ class WaitingEvents:
                 return
             apart = max(apart, said.apart / 2) if said.text == why else min(2 * said.apart, AGAIN_SECONDS)
         self._said[uid] = _Said(why, now, apart)
-        self._term.recorder.warn(subject_of(pod), REASON, why)
+        self._term.recorder.warn(subject_of(pod), self._reason, why)
 
     def forget(self, pod: Pod) -> None:
         """Ends what is remembered of a pod that no longer waits."""

@@ -417,6 +417,19 @@ async def test_a_pod_without_a_controller_is_for_its_author_to_recreate() -> Non
 
 
 @in_virtual_time
+async def test_a_pod_that_stays_is_not_told_of_again_at_every_change_of_the_schedulers_words() -> None:
+    """They count nodes, which come and go."""
+    async with gated_world() as world:
+        world.group("team")
+        gated(world, "a")
+        await soon(lambda: here(world, "a"))
+        for number in range(300):
+            refuse(world, "a", f"0/{number} nodes are available")
+            await asyncio.sleep(3)
+        assert 3 < len(messages(world, "a", "NodeDoesNotFit")) < 10
+
+
+@in_virtual_time
 async def test_a_pod_that_kube_scheduler_makes_room_for_has_more_time() -> None:
     """Its victims may take their grace period."""
     async with gated_world() as world:
