@@ -1,4 +1,4 @@
-"""The Events of pods that wait behind deviceshare's scheduling gate, or where they were placed: why.
+"""The Events of waiting pods, behind deviceshare's scheduling gate or where they were placed: why they wait.
 
 kube-scheduler records nothing about a gated pod. An Event is recorded when the reason changes, the more rarely the more
 often it does, and again after a while: Events expire after an hour.
