@@ -62,13 +62,16 @@ def choose_node(
     return Choice(max(sorted(fits), key=lambda name: (scores[name], fits[name])))
 
 
-def alike(fleet: Fleet, pod: Pod) -> bytes:
-    """Equal for waiting pods that are refused for the same reasons; a pod that may have a claim of its own is alone."""
+def alike(fleet: Fleet, pod: Pod, avoided: Collection[str]) -> bytes:
+    """Equal for waiting pods that are refused for the same reasons; a pod that may have a claim of its own is alone.
+
+    `avoided` as for `choose_node`.
+    """
     request = request_of(pod, None) if pod.share and not pod.group else None
     own = pod.metadata.uid if (fleet.home(request) if request else pod.share) else ""
-    spec, controller = pod.spec, pod.metadata.controller
+    spec = pod.spec
     asked = spec.node_selector, spec.affinity, spec.tolerations, requests_of(pod), sorted(pod.lacking(VENDORS))
-    return msgspec.json.encode((own, pod.line, controller.uid if controller else "", *asked))
+    return msgspec.json.encode((own, pod.line, sorted(avoided), *asked))
 
 
 def in_turn(pods: Iterable[Pod]) -> list[Pod]:

@@ -6,6 +6,7 @@ counts what those have taken in memory. The claim protocol decides, whatever is 
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 import structlog
@@ -110,8 +111,9 @@ class Placer:
                 break
             try:
                 # What one was refused for holds for all that are alike: what is left only gets less in one pass.
-                same = alike(self._term.fleet, pod)
-                choice = refused.get(same) or await self._choose(pod)
+                avoided = self._avoidance.nodes(pod, now)
+                same = alike(self._term.fleet, pod, avoided)
+                choice = refused.get(same) or await self._choose(pod, avoided)
             except Exception:
                 # A bug that one pod triggers must not stop those behind it.
                 log.exception("Choosing a node for a pod raised an exception", pod=key)
@@ -128,14 +130,13 @@ class Placer:
         if waits:
             self.queue.add(ALL, soonest)
 
-    async def _choose(self, pod: Pod) -> Choice:
+    async def _choose(self, pod: Pod, avoided: Collection[str]) -> Choice:
         group = self._term.groups.get(pod.group) if pod.group else None
         request, obstacle = request_of(pod, group), pod_obstacle(pod, group)
         if obstacle or request is None:
             return Choice("", str(obstacle or missing(pod)))
         if group and (group.node, group.uid) in self._term.departing:
             return Choice("", f"group {group.name} is being moved off node {group.node}, where its pods did not fit")
-        avoided = self._avoidance.nodes(pod, self._term.clock())
         search = choose_node(self._term.fleet, self._occupancy, pod, request, avoided)
         while True:
             try:

@@ -6,8 +6,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_meta import OwnerReference
 from deviceshare.domain.objects.pod_requests import requests_of, without_surplus
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
@@ -295,10 +297,12 @@ def test_every_refusal_has_a_kind() -> None:
 
 
 def test_pods_that_ask_for_the_same_are_alike_and_no_others() -> None:
-    """A pass over a thousand replicas of one Deployment compares nodes once."""
+    """A pass over a thousand replicas of one Deployment, or a thousand Jobs with one pod each, compares nodes once."""
     fleet = a_fleet(a_host(), ledgers=(a_ledger("n1"),))
-    same = alike(fleet, a_pod("a"))
-    assert same == alike(fleet, a_pod("b"))
+    same = alike(fleet, a_pod("a"), ())
+    job = [OwnerReference("Job", "b", "b", controller=True)]
+    owned = replace(a_pod("b"), metadata=replace(a_pod("b").metadata, owner_references=job))
+    assert same == alike(fleet, owned, ()) != alike(fleet, owned, ["n1"])
     others = [
         a_pod(group="other"),
         a_pod(containers=[container(cpu="1")]),
@@ -306,4 +310,4 @@ def test_pods_that_ask_for_the_same_are_alike_and_no_others() -> None:
         a_pod(tolerations=[{"operator": "Exists"}]),
         a_pod(containers=[{"name": "main"}]),
     ]
-    assert len({alike(fleet, each) for each in others} | {same}) == len(others) + 1
+    assert len({alike(fleet, each, ()) for each in others} | {same}) == len(others) + 1
