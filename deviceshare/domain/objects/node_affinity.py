@@ -12,7 +12,8 @@ from msgspec import Struct, field
 from deviceshare.domain import contract
 from deviceshare.domain.objects.nodes import Node
 
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+"""kube-scheduler reads 64 bits; and Python raises ValueError for numbers of more than 4,300 digits."""
 
 
 class NodeRequirement(Struct, frozen=True):

@@ -4,8 +4,8 @@ Devices decide as in filter and prioritize; of nodes that they like equally, the
 is taken, as kube-scheduler would by default.
 """
 
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from collections.abc import Collection, Generator, Iterable
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,9 @@ from deviceshare.domain.placement.node_fit import misfit, room, summary
 from deviceshare.domain.placement.occupancy import Occupancy
 from deviceshare.domain.vendors import VENDORS
 
+AT_A_TIME: Final = 64
+"""Nodes looked at between two pauses: a millisecond, or 20 where their numbers were never read before."""
+
 
 class Choice(NamedTuple):
     """The node, or "" and why there is none."""
@@ -30,8 +33,10 @@ class Choice(NamedTuple):
 AVOIDED = Reason(ReasonKind.NODE_AVOIDED, "node(s) where kube-scheduler lately found no place for such a pod")
 
 
-def choose_node(fleet: Fleet, occupancy: Occupancy, pod: Pod, request: Request, avoided: Collection[str]) -> Choice:
-    """The node for the pod, which has no obstacle of its own.
+def choose_node(
+    fleet: Fleet, occupancy: Occupancy, pod: Pod, request: Request, avoided: Collection[str]
+) -> Generator[None, None, Choice]:
+    """Returns the node for the pod, which has no obstacle of its own; pauses at each `yield`, as nodes may be many.
 
     `avoided` are nodes where the cluster's scheduler refused it; its group's home is not avoided, since there is no
     other for it.
@@ -39,28 +44,34 @@ def choose_node(fleet: Fleet, occupancy: Occupancy, pod: Pod, request: Request, 
     nodes = {node.metadata.name: node for node in fleet.shared_nodes()}
     found, requests = fleet.filter(request, nodes), requests_of(pod)
     refused = {reason: list(names) for reason, names in found.refused.items()}
-    pinned, fits = fleet.pinned(request), []
-    for name in found.fits:
-        reason = misfit(pod, requests, nodes[name], occupancy.used(name))
+    pinned, fits = fleet.pinned(request), dict[str, float]()
+    for number, name in enumerate(found.fits):
+        if number % AT_A_TIME == 0:
+            yield
+        used = occupancy.used(name)
+        reason = misfit(pod, requests, nodes[name], used)
         if reason is None and name in avoided and name != pinned:
             reason = AVOIDED
         if reason is None:
-            fits.append(name)
+            fits[name] = room(nodes[name], used)
         else:
             refused.setdefault(reason, []).append(name)
     if not fits:
         return Choice("", summary(refused, len(nodes)))
     scores = fleet.prioritize(request, fits)
-    return Choice(max(sorted(fits), key=lambda name: (scores[name], room(nodes[name], occupancy.used(name)))))
+    return Choice(max(sorted(fits), key=lambda name: (scores[name], fits[name])))
 
 
-def alike(fleet: Fleet, pod: Pod) -> bytes:
-    """Equal for waiting pods that are refused for the same reasons; a pod that may have a claim of its own is alone."""
+def alike(fleet: Fleet, pod: Pod, avoided: Collection[str]) -> bytes:
+    """Equal for waiting pods that are refused for the same reasons; a pod that may have a claim of its own is alone.
+
+    `avoided` as for `choose_node`.
+    """
     request = request_of(pod, None) if pod.share and not pod.group else None
     own = pod.metadata.uid if (fleet.home(request) if request else pod.share) else ""
-    spec, controller = pod.spec, pod.metadata.controller
+    spec = pod.spec
     asked = spec.node_selector, spec.affinity, spec.tolerations, requests_of(pod), sorted(pod.lacking(VENDORS))
-    return msgspec.json.encode((own, pod.line, controller.uid if controller else "", *asked))
+    return msgspec.json.encode((own, pod.line, sorted(avoided), *asked))
 
 
 def in_turn(pods: Iterable[Pod]) -> list[Pod]:

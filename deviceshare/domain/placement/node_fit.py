@@ -8,18 +8,23 @@ https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from deviceshare.domain.objects.node_affinity import admits
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pod_requests import CPU, Amounts, amounts
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.domain.objects.taints import UNSCHEDULABLE, untolerated
 
 MEMORY: Final = "memory"
+_NODES: Final = 16_384
+"""Nodes whose numbers are remembered: exact arithmetic takes more time than all the rest of the check."""
 
+_NODES_WORD: Final = "node(s)"
 # The words after the number of nodes, as kube-scheduler has them in its events.
 NOT_READY: Final = Reason(ReasonKind.NODE_NOT_READY, "node(s) were not ready")
 CORDONED: Final = Reason(ReasonKind.NODE_CORDONED, "node(s) were unschedulable")
@@ -40,10 +45,10 @@ def misfit(pod: Pod, requests: Amounts, node: Node, used: Amounts) -> Reason | N
         return Reason(ReasonKind.NODE_TAINTED, f"node(s) had untolerated taint {taint}")
     if not admits(pod.spec.node_selector, pod.spec.affinity, node):
         return RULED_OUT
-    return _shortage(requests, amounts(node.status.allocatable, unread=0), used)
+    return _shortage(requests, _allocatable(node), used)
 
 
-def _shortage(requests: Amounts, allocatable: Amounts, used: Amounts) -> Reason | None:
+def _shortage(requests: Amounts, allocatable: Mapping[str, int], used: Amounts) -> Reason | None:
     lacking = [
         resource
         for resource, number in sorted(requests.items())
@@ -58,12 +63,27 @@ def _shortage(requests: Amounts, allocatable: Amounts, used: Amounts) -> Reason 
 
 def room(node: Node, used: Amounts) -> float:
     """How much of the node's CPU and memory is left, 0 to 1: the more, the rather kube-scheduler would choose it."""
-    allocatable = amounts(node.status.allocatable, unread=0)
+    allocatable = _allocatable(node)
     shares = [1 - used.get(each, 0) / allocatable[each] for each in (CPU, MEMORY) if allocatable.get(each)]
     return max(0.0, sum(shares) / len(shares)) if shares else 0.0
 
 
+def _allocatable(node: Node) -> Mapping[str, int]:
+    return _numbers(tuple(node.status.allocatable.items()))
+
+
+@lru_cache(_NODES)
+def _numbers(quantities: tuple[tuple[str, Quantity], ...]) -> Mapping[str, int]:
+    return amounts(dict(quantities), unread=0)
+
+
 def summary(refused: Mapping[Reason, list[str]], total: int) -> str:
     """Why none of so many shared nodes is chosen, counted by reason, as in kube-scheduler's events."""
-    counts = sorted((f"{len(nodes)} {reason.text}" for reason, nodes in refused.items()), key=str)
+    counts = sorted(f"{len(nodes)} {_plural(reason)}" for reason, nodes in refused.items())
     return f"0/{total} shared nodes fit: {', '.join(counts)}" if counts else "no node is shared"
+
+
+def _plural(reason: Reason) -> str:
+    """The reason after a number of nodes; many are sentences about one."""
+    counted = reason.kind is ReasonKind.INSUFFICIENT or reason.text.startswith(_NODES_WORD)
+    return reason.text if counted else f"{_NODES_WORD}: {reason.text}"

@@ -6,6 +6,7 @@ kube-scheduler will count them a moment later.
 
 from typing import NamedTuple
 
+from deviceshare.domain.objects.container_states import TERMINAL
 from deviceshare.domain.objects.pod_requests import Amounts, requests_of
 from deviceshare.domain.objects.pods import Pod
 
@@ -29,7 +30,9 @@ class Occupancy:
     def change(self, old: Pod | None, new: Pod | None) -> bool:
         """Takes in a change of one pod; returns whether a node has more left than before."""
         before = self._seats.pop(old.metadata.uid, None) if old else None
-        now = PlacedRequests(new.node, requests_of(new)) if new and new.lives and new.node else None
+        # Its phase alone decides for kube-scheduler, too. Its devices are another matter (Pod.lives).
+        seated = new is not None and bool(new.node) and new.status.phase not in TERMINAL
+        now = PlacedRequests(new.node, requests_of(new)) if new and seated else None
         if new and now:
             self._seats[new.metadata.uid] = now
         if before == now:

@@ -15,6 +15,7 @@ from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.avoidance import Avoidance, subject
 from deviceshare.loops.leader.departures import Departures
 from deviceshare.loops.leader.term import Term, UnchangedSince
+from deviceshare.loops.leader.waiting_events import WaitingEvents
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange
 from deviceshare.loops.queue import Queue
 from deviceshare.loops.rate_limit import RateLimit
@@ -45,19 +46,20 @@ class Misfits:
         self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
         self._deleted: dict[str, tuple[int, float]] = {}
         """By whom the node's refusal concerned: how often in a row, and when last."""
-        self._told: dict[str, str] = {}
+        self._events = WaitingEvents(term, "NodeDoesNotFit")
 
     def change(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of a pod that wants devices."""
         if any(_refused(pod) for pod in change.sides):
             self.queue.add(change.key)
+        if change.old and not (change.new and _refused(change.new)):
+            self._events.forget(change.old)
 
     async def _reconcile(self, key: str) -> None:
         pod = self._term.pods.get(key)
         if pod is None or not _refused(pod):
             self._since.forget(key)
             self._turns.over(key)
-            self._told.pop(key, None)
             return
         since, nominated = self._since(key, pod.metadata.uid), bool(pod.status.nominated_node_name)
         leaving = (pod.node, pod.holder_uid) in self._term.departing
@@ -65,7 +67,7 @@ class Misfits:
             self._term.wait_until(since + (NOMINATED_SECONDS if nominated else UNSCHEDULABLE_SECONDS))
         self._avoidance.avoid(pod, pod.node, self._term.clock())
         if why := self._stays(pod):
-            self._tell(key, pod, why)
+            self._events.tell(pod, why)
             return
         if not leaving:
             self._term.wait_until(self._due(pod))
@@ -100,17 +102,12 @@ class Misfits:
             )
         except (NotFound, Conflict):
             return  # it changed: what it is now is looked at when the mirror shows it
-        times, last = self._deleted.get(subject(pod), (0, 0.0))
-        fresh = now - last > FORGOTTEN_SECONDS
-        self._deleted[subject(pod)] = (1 if fresh else times + 1), now
+        lately = {who: each for who, each in self._deleted.items() if now - each[1] <= FORGOTTEN_SECONDS}
+        times, _ = lately.get(subject(pod), (0, 0.0))
+        self._deleted = {**lately, subject(pod): (times + 1, now)}
         log.warning("Deleted pod that did not fit", pod=key, node=pod.node, uid=meta.uid)
         text = f"deleted, so that its controller recreates it and it is placed elsewhere: {_said(pod)}"
         self._term.recorder.warn(subject_of(pod), "NodeDidNotFit", text)
-
-    def _tell(self, key: str, pod: Pod, why: str) -> None:
-        if self._told.get(key) != why:
-            self._told[key] = why
-            self._term.recorder.warn(subject_of(pod), "NodeDoesNotFit", why)
 
 
 def _refused(pod: Pod) -> bool:

@@ -6,6 +6,7 @@ counts what those have taken in memory. The claim protocol decides, whatever is 
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 import structlog
@@ -47,7 +48,7 @@ class Placer:
         self._binds = placement.binds
         self._avoidance = avoidance
         self._occupancy = Occupancy()
-        self._events = WaitingEvents(term)
+        self._events = WaitingEvents(term, "NotPlaced")
         self._placing: dict[str, asyncio.Task[None]] = {}
         self._done: set[str] = set()
         """The UIDs of pods that were placed, which the mirror has yet to show: until then they stay assumed."""
@@ -108,9 +109,18 @@ class Placer:
                 continue
             if len(self._placing) >= AT_ONCE:
                 break
-            # What one was refused for holds for all that are alike: what is left only gets less in one pass.
-            same = alike(self._term.fleet, pod)
-            choice = refused.get(same) or self._choose(pod)
+            try:
+                # What one was refused for holds for all that are alike: what is left only gets less in one pass.
+                avoided = self._avoidance.nodes(pod, now)
+                same = alike(self._term.fleet, pod, avoided)
+                choice = refused.get(same) or await self._choose(pod, avoided)
+            except Exception:
+                # A bug that one pod triggers must not stop those behind it.
+                log.exception("Choosing a node for a pod raised an exception", pod=key)
+                self._fail(pod, "choosing a node for it failed: see deviceshare's logs")
+                continue
+            if self._term.pods.get(key) is not pod:
+                continue  # It changed meanwhile, and is looked at again for that.
             if choice.node:
                 await self._begin(pod, choice.node)
             else:
@@ -120,15 +130,21 @@ class Placer:
         if waits:
             self.queue.add(ALL, soonest)
 
-    def _choose(self, pod: Pod) -> Choice:
+    async def _choose(self, pod: Pod, avoided: Collection[str]) -> Choice:
         group = self._term.groups.get(pod.group) if pod.group else None
         request, obstacle = request_of(pod, group), pod_obstacle(pod, group)
         if obstacle or request is None:
             return Choice("", str(obstacle or missing(pod)))
         if group and (group.node, group.uid) in self._term.departing:
             return Choice("", f"group {group.name} is being moved off node {group.node}, where its pods did not fit")
-        avoided = self._avoidance.nodes(pod, self._term.clock())
-        return choose_node(self._term.fleet, self._occupancy, pod, request, avoided)
+        search = choose_node(self._term.fleet, self._occupancy, pod, request, avoided)
+        while True:
+            try:
+                next(search)
+            except StopIteration as end:
+                choice: Choice = end.value
+                return choice
+            await asyncio.sleep(0)
 
     async def _begin(self, pod: Pod, node: str) -> None:
         uid = pod.metadata.uid
@@ -157,10 +173,12 @@ class Placer:
             self.enqueue()
 
     def _fail(self, pod: Pod, why: str) -> None:
-        uid = pod.metadata.uid
+        uid, seen = pod.metadata.uid, self._term.pods.get(pod.metadata.key)
+        self._occupancy.forget(pod)
+        if seen is None or seen.metadata.uid != uid:
+            return  # It is gone, and with it what was remembered of it.
         times, _ = self._failed.get(uid, (0, 0.0))
         self._failed[uid] = times + 1, self._term.clock() + BACKOFF_SECONDS[min(times, len(BACKOFF_SECONDS) - 1)]
-        self._occupancy.forget(pod)
         self._events.tell(pod, why)
         self.enqueue()
 

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 WORKERS = 8
 AGAIN_SECONDS = 1.0
-"""Before a claim is looked at again whose pod was bound while it was being collected."""
+"""Before a claim is looked at again whose pod was bound while it was being collected, or whose group is leaving."""
 
 
 class ClaimKey(NamedTuple):
@@ -79,7 +79,8 @@ class Releaser:
         if claim.releasing:
             self._marked_since(key, claim.releasing)
         if key in self._term.departing:
-            return  # its mark is of a release under way
+            # Its mark is of a release under way, which may end without anything written.
+            self._term.wait_until(self._term.clock() + AGAIN_SECONDS)
         if await self._suspect(key, claim):
             await self._collect(key, claim, ledger)
 

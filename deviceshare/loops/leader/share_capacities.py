@@ -33,7 +33,9 @@ class ShareCapacities:
 
     def change(self, change: ObjectChange[Node]) -> None:
         """Takes in a change of a node."""
-        if change.new and change.new.shared and lacking(change.new, self._resources):
+        if change.new is None:
+            self._written.pop(change.key, None)
+        elif change.new.shared and lacking(change.new, self._resources):
             self.queue.add(change.key)
 
     async def _reconcile(self, name: str) -> None:

@@ -33,8 +33,8 @@ async def release(
 ) -> Release:
     """Unbinds the group from the node and drops its claim, unless one of its pods lives there.
 
-    Arguments and errors are those of `collect`. Who stops half-way leaves a marked claim, which collect ends: it takes
-    the mark away from a group that still lives there.
+    Arguments and errors are those of `collect`. Who stops half-way, or finds that the group has left, leaves a marked
+    claim, which collect ends: it takes the mark away from a group that still lives there.
     """
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None:
@@ -52,9 +52,11 @@ async def release(
     # 3. The group is read first: a write of it after the list makes step 4 fail.
     group = await holders.read_group(cluster, holder)
     pods = await holders.pods(cluster, holder)
-    if group is None or group.node != node or any(pod.holds(uid, node) for pod in pods):
+    if group is None or group.node != node:
+        return Release.ABSENT  # An earlier try came as far as step 4, or the group went by itself: collect ends it.
+    if any(pod.holds(uid, node) for pod in pods):
         await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, uid))
-        return Release.ABSENT if group is None or group.node != node else Release.STAYS
+        return Release.STAYS
     # 4. The group has no node, and binds that read it before fail.
     await holders.unsettle(cluster, group)
     # 5. With the version of step 1.

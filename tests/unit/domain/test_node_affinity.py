@@ -45,6 +45,7 @@ def named(operator: str, *names: str) -> Json:
         (label("gpus", "Gt", "4"), [{"gpus": "8"}], [{"gpus": "4"}, {"gpus": "many"}, {}]),
         (label("gpus", "Lt", "4"), [{"gpus": "-1"}], [{"gpus": "4"}, {"gpus": "3_0"}]),
         (label("gpus", "Gt", "four"), [], [{"gpus": "8"}]),
+        (label("gpus", "Lt", "9" * 5000), [], [{"gpus": "8"}]),
         (label("zone", "Resembles", "a"), [{}, {"zone": "b"}], []),
     ],
 )

@@ -6,13 +6,15 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.object_meta import OwnerReference
 from deviceshare.domain.objects.pod_requests import requests_of, without_surplus
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.reasons import ReasonKind
+from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.taints import Taint, Toleration, untolerated
-from deviceshare.domain.placement.node_choice import alike, choose_node, in_turn
+from deviceshare.domain.placement.node_choice import AT_A_TIME, Choice, alike, choose_node, in_turn
 from deviceshare.domain.placement.node_fit import misfit, room, summary
 from deviceshare.domain.placement.occupancy import Occupancy
 from tests.unit.domain.objects import GPU, INJECTED, a_fleet, a_group, a_ledger, gpus
@@ -40,6 +42,17 @@ def a_pod(name: str = "p", *, group: str = "team", status: dict[str, Any] | None
     return msgspec.convert(
         {"metadata": meta, "spec": {"containers": [container()], **spec}, "status": status or {}}, Pod
     )
+
+
+def chosen(*search: Any) -> Choice:
+    """By a search without pauses."""
+    steps = choose_node(*search)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            choice: Choice = end.value
+            return choice
 
 
 def why(pod: Pod, node: Node, **used: int) -> str:
@@ -211,6 +224,15 @@ def test_a_pod_that_is_being_placed_counts_until_that_ends() -> None:
     assert occupancy.used("n1") == {}
 
 
+def test_a_pod_that_the_kubelet_refused_takes_nothing() -> None:
+    """No status says that its containers ended, so it may have devices; but kube-scheduler counts it no more."""
+    occupancy, status = Occupancy(), {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
+    running, failed = a_pod(nodeName="n1"), a_pod(nodeName="n1", status=status)
+    occupancy.change(None, running)
+    assert failed.lives and occupancy.change(running, failed)
+    assert occupancy.used("n1") == {}
+
+
 # The choice.
 
 
@@ -221,10 +243,17 @@ def test_devices_choose_first_and_what_is_left_second() -> None:
     occupancy = Occupancy()
     occupancy.change(None, a_pod("busy", containers=[container(cpu="3")], nodeName="n1"))
     fleet, request = a_fleet(*nodes, ledgers=ledgers), a_group(count=1).request
-    assert choose_node(fleet, occupancy, a_pod(), request, ()).node == "n2"
-    assert choose_node(fleet, occupancy, a_pod(), request, ["n2"]).node == "n1"
-    assert choose_node(fleet, occupancy, a_pod(), request, ["n1", "n2"]).node == "n3"
+    assert chosen(fleet, occupancy, a_pod(), request, ()).node == "n2"
+    assert chosen(fleet, occupancy, a_pod(), request, ["n2"]).node == "n1"
+    assert chosen(fleet, occupancy, a_pod(), request, ["n1", "n2"]).node == "n3"
     assert room(nodes[0], occupancy.used("n1")) < room(nodes[1], {}) == 1
+
+
+def test_a_search_among_many_nodes_pauses_between_them() -> None:
+    """A cluster may have thousands, and the leader answers webhooks, too."""
+    names = [f"n{number:03}" for number in range(2 * AT_A_TIME + 1)]
+    fleet = a_fleet(*map(a_host, names), ledgers=tuple(map(a_ledger, names)))
+    assert len(list(choose_node(fleet, Occupancy(), a_pod(), a_group(count=2).request, ()))) == 3
 
 
 def test_why_there_is_none_is_counted_by_reason() -> None:
@@ -232,16 +261,22 @@ def test_why_there_is_none_is_counted_by_reason() -> None:
     nodes = [a_host("n1"), a_host("n2"), a_host("n3", have={**HAVE, "cpu": "1"})]
     ledgers = (a_ledger("n1", other=gpus(0, 1, 2)), a_ledger("n2"), a_ledger("n3"))
     fleet, pod = a_fleet(*nodes, ledgers=ledgers), a_pod(containers=[container(cpu="2")])
-    said = choose_node(fleet, Occupancy(), pod, a_group(count=2).request, ["n2"]).reason
+    said = chosen(fleet, Occupancy(), pod, a_group(count=2).request, ["n2"]).reason
     assert said.startswith("0/3 shared nodes fit: ")
     assert "1 Insufficient cpu" in said and "1 node(s) where kube-scheduler lately found no place" in said
     assert summary({}, 0) == "no node is shared"
 
 
+def test_a_reason_about_one_node_is_counted_as_well() -> None:
+    """In words that can be read after a number."""
+    other = Reason(ReasonKind.NODE_SELECTOR, "the node does not match the group's nodeSelector")
+    assert summary({other: ["n1", "n2"]}, 2).endswith(": 2 node(s): the node does not match the group's nodeSelector")
+
+
 def test_a_groups_home_is_not_avoided() -> None:
     """There is no other node for it."""
     fleet = a_fleet(a_host("n1"), a_host("n2"), ledgers=(a_ledger("n1", team=gpus(0, 1)), a_ledger("n2")))
-    assert choose_node(fleet, Occupancy(), a_pod(), a_group(node="n1").request, ["n1"]).node == "n1"
+    assert chosen(fleet, Occupancy(), a_pod(), a_group(node="n1").request, ["n1"]).node == "n1"
 
 
 def test_pods_are_taken_by_priority_and_then_by_age() -> None:
@@ -262,10 +297,12 @@ def test_every_refusal_has_a_kind() -> None:
 
 
 def test_pods_that_ask_for_the_same_are_alike_and_no_others() -> None:
-    """A pass over a thousand replicas of one Deployment compares nodes once."""
+    """A pass over a thousand replicas of one Deployment, or a thousand Jobs with one pod each, compares nodes once."""
     fleet = a_fleet(a_host(), ledgers=(a_ledger("n1"),))
-    same = alike(fleet, a_pod("a"))
-    assert same == alike(fleet, a_pod("b"))
+    same = alike(fleet, a_pod("a"), ())
+    job = [OwnerReference("Job", "b", "b", controller=True)]
+    owned = replace(a_pod("b"), metadata=replace(a_pod("b").metadata, owner_references=job))
+    assert same == alike(fleet, owned, ()) != alike(fleet, owned, ["n1"])
     others = [
         a_pod(group="other"),
         a_pod(containers=[container(cpu="1")]),
@@ -273,4 +310,4 @@ def test_pods_that_ask_for_the_same_are_alike_and_no_others() -> None:
         a_pod(tolerations=[{"operator": "Exists"}]),
         a_pod(containers=[{"name": "main"}]),
     ]
-    assert len({alike(fleet, each) for each in others} | {same}) == len(others) + 1
+    assert len({alike(fleet, each, ()) for each in others} | {same}) == len(others) + 1

@@ -1,18 +1,24 @@
 """The leader behind scheduling gates: it chooses, places, says why it can't, and takes back what did not fit."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement import node_choice
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.node_choice import Choice
+from deviceshare.domain.placement.occupancy import Occupancy
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
+from deviceshare.loops.leader import placer
 from deviceshare.loops.leader.misfits import UNSCHEDULABLE_SECONDS
-from deviceshare.loops.ports import ApiError, Unavailable
+from deviceshare.loops.ports import ApiError, Conflict, Unavailable
 from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -73,6 +79,12 @@ def here(world: World, name: str) -> str:
     return world.read_pod(name).placed_on
 
 
+def marked(world: World, node: str) -> bool:
+    """Whether the one claim there is being released."""
+    [claim] = world.ledger(node).claims.values()
+    return bool(claim.releasing)
+
+
 @in_virtual_time
 async def test_the_pods_of_a_group_are_placed_on_one_node() -> None:
     """With the devices of its claim, each in one patch, without a Binding."""
@@ -117,6 +129,20 @@ async def test_why_a_pod_waits_is_said_once() -> None:
         await soon(lambda: len(messages(world, "a", "NotPlaced")) == 2)
         await asyncio.sleep(700)
         assert len(messages(world, "a", "NotPlaced")) == 3
+
+
+@in_virtual_time
+async def test_reasons_that_alternate_are_said_the_more_rarely() -> None:
+    """Each is an object in the API server, for each of thousands of pods that may wait."""
+    async with gated_world("n1") as world:
+        world.group("team")
+        gated(world, "a", cpu="99")
+        for number in range(600):
+            world.cluster.edit(NODES, "n1", {"spec": {"unschedulable": bool(number % 2)}})
+            await asyncio.sleep(3)
+        said = messages(world, "a", "NotPlaced")
+        assert len(set(said)) == 2
+        assert 5 < len(said) < 12
 
 
 @in_virtual_time
@@ -205,6 +231,67 @@ async def test_a_failure_is_retried_with_backoff_and_keeps_no_other_waiting() ->
         await soon(lambda: here(world, "a"), 15)
 
 
+@in_virtual_time
+async def test_a_pod_that_no_code_can_choose_for_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it has in its spec: the next is placed, and it is told where to look."""
+
+    def choose(fleet: Fleet, occupancy: Occupancy, pod: Pod, *rest: Any) -> Generator[None, None, Choice]:
+        if pod.metadata.name == "a":
+            raise ValueError("a value that nobody thought of")
+        return node_choice.choose_node(fleet, occupancy, pod, *rest)
+
+    monkeypatch.setattr(placer, "choose_node", choose)
+    async with gated_world() as world:
+        world.group("team")
+        gated(world, "a")
+        gated(world, "b")
+        await soon(lambda: here(world, "b"), 5)
+        assert messages(world, "a", "NotPlaced") == ["choosing a node for it failed: see deviceshare's logs"]
+
+
+@in_virtual_time
+async def test_a_pod_that_goes_while_its_node_is_chosen_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among thousands of nodes that takes a while, in which everything else goes on."""
+    async with gated_world("n1") as world:
+
+        def choose(fleet: Fleet, occupancy: Occupancy, pod: Pod, *rest: Any) -> Generator[None, None, Choice]:
+            choice = yield from node_choice.choose_node(fleet, occupancy, pod, *rest)
+            if pod.metadata.name == "a" and exists(world, "a"):
+                world.cluster.remove(PODS, "a", "ns")
+                world.cluster.mirrors["pods"].set("ns/a", None)
+                yield
+            return choice
+
+        monkeypatch.setattr(placer, "choose_node", choose)
+        world.group("team")
+        gated(world, "a", cpu="8")
+        await soon(lambda: not exists(world, "a"))
+        gated(world, "b", cpu="8")
+        await soon(lambda: here(world, "b"), 5)
+        assert world.cluster.writes("pods") == ["b"]
+
+
+@in_virtual_time
+async def test_nothing_is_remembered_of_a_pod_that_went_while_it_was_placed() -> None:
+    """Nobody would ever forget it."""
+    async with gated_world() as world:
+
+        def fail(verb: str, plural: str, name: str) -> ApiError | None:
+            if (verb, plural, name) != ("patch", "pods", "a"):
+                return None
+            world.cluster.fail = lambda verb, plural, name: None
+            world.cluster.remove(PODS, "a", "ns")
+            world.cluster.mirrors["pods"].set("ns/a", None)
+            return Unavailable("try later")
+
+        world.cluster.fail = fail
+        world.group("team")
+        gated(world, "a")
+        await soon(lambda: not exists(world, "a"))
+        await asyncio.sleep(1)
+        assert messages(world, "a", "NotPlaced") == []
+
+
 # A node that does not fit.
 
 
@@ -251,6 +338,53 @@ async def test_a_group_of_pods_that_do_not_fit_leaves_together() -> None:
 
 
 @in_virtual_time
+async def test_a_group_leaves_though_others_write_the_ledger_meanwhile() -> None:
+    """Its status says so already: the claim that is left over must not draw it back to the node."""
+    async with gated_world() as world:
+        world.group("team")
+        gated(world, "a")
+        await soon(lambda: here(world, "a"))
+        owned(world, "a")
+        first = here(world, "a")
+        conflicts: list[str] = []
+
+        def fail(verb: str, plural: str, name: str) -> ApiError | None:
+            if (verb, plural) != ("patch", "nodedevices") or world.read_group("team").node or conflicts:
+                return None
+            conflicts.append(name)
+            return Conflict("the agent was first")
+
+        world.cluster.fail = fail
+        refuse(world, "a")
+        await soon(lambda: bool(conflicts), 60)
+        gated(world, "b")
+        owned(world, "b")
+        await soon(lambda: here(world, "b"), 60)
+        assert here(world, "b") != first
+        await soon(lambda: world.holders(first) == {}, 60)
+
+
+@in_virtual_time
+async def test_a_group_that_stays_after_all_takes_pods_again() -> None:
+    """A pod of it was bound while its claim was marked: nobody else would take the mark away."""
+    async with gated_world() as world:
+        world.group("team")
+        gated(world, "a")
+        await soon(lambda: here(world, "a"))
+        owned(world, "a")
+        placed = world.read_pod("a")
+        refuse(world, "a")
+        await soon(lambda: not exists(world, "a"), 30)
+        await soon(lambda: marked(world, placed.node), 5)
+        late = world.pod("late", "team", nodeName=placed.node)
+        told = {**placed.metadata.annotations, contract.POD_UID: late.metadata.uid}
+        world.cluster.edit(PODS, "late", {"metadata": {"annotations": told}}, "ns")
+        gated(world, "b")
+        await soon(lambda: here(world, "b") == placed.node, 60)
+        assert not marked(world, placed.node)
+
+
+@in_virtual_time
 async def test_a_pod_whose_group_lives_there_with_others_is_left_as_it_is() -> None:
     """There is no other node for it; people are told, once."""
     async with gated_world() as world:
@@ -280,6 +414,19 @@ async def test_a_pod_without_a_controller_is_for_its_author_to_recreate() -> Non
         [said] = messages(world, "a", "NodeDoesNotFit")
         assert "kubectl delete pod" in said
         assert world.cluster.read(PODS, "a", "ns")
+
+
+@in_virtual_time
+async def test_a_pod_that_stays_is_not_told_of_again_at_every_change_of_the_schedulers_words() -> None:
+    """They count nodes, which come and go."""
+    async with gated_world() as world:
+        world.group("team")
+        gated(world, "a")
+        await soon(lambda: here(world, "a"))
+        for number in range(300):
+            refuse(world, "a", f"0/{number} nodes are available")
+            await asyncio.sleep(3)
+        assert 3 < len(messages(world, "a", "NodeDoesNotFit")) < 10
 
 
 @in_virtual_time
