@@ -1,10 +1,10 @@
 """Sources: where the inventory of each shared node comes from, and what DRA allocates of it."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from deviceshare.doctor.findings import OK, PROBLEM, WARNING, Check, Finding, check, listed, unread
+from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, unread
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
@@ -13,6 +13,9 @@ from deviceshare.domain.placement import annotated_devices
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.ports import ApiError, Cluster
+
+Ledgers = Mapping[str, NodeDevices]
+"""By node."""
 
 ANNOTATION: Final = f"its annotation {contract.INVENTORY_ANNOTATION}"
 AGENT: Final = "deviceshare's agent"
@@ -26,27 +29,34 @@ async def examine(api: Cluster) -> Check:
         nodes, ledgers = await api.list(NODES), await api.list(NODE_DEVICES)
     except ApiError as error:
         return check("inventory", "", [unread("nodes and their ledgers (NodeDevices)", error)])
-    return check("inventory", "no shared node has devices", judge(nodes, ledgers))
+    shared, books = [node for node in nodes if node.shared], {ledger.node: ledger for ledger in ledgers}
+    return check("inventory", summary(shared, books) or "no shared node has devices", judge(shared, books))
 
 
-def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices]) -> list[Finding]:
-    """One finding for each source, one for nodes with a device plugin and a DRA driver, and devices allocated twice."""
-    books = {ledger.node: ledger for ledger in ledgers}
-    shared = [node for node in nodes if node.shared]
+def summary(shared: Iterable[Node], ledgers: Ledgers) -> str:
+    """Which nodes have which source: `nvidia.com/gpu from deviceshare's agent: n1 and n2`."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    both = []
     for node in shared:
-        name = node.metadata.name
-        status = books[name].status if name in books else LedgerStatus()
-        for source, resources in sources(node, status).items():
-            found[f"{listed(sorted(resources))} from {source}"].append(name)
-        if any(is_some(node.status.allocatable.get(resource)) for resource in status.published.resources):
-            both.append(name)
-    findings = [Finding(OK, f"{what}: {listed(names)}", "") for what, names in sorted(found.items())]
-    if both:
-        what = f"a device plugin and a DRA driver both allocate the same devices: {listed(both)}"
-        findings.append(Finding(WARNING, what, "let one of the two serve the node: neither knows of the other"))
-    return [*findings, *(finding for node in shared for finding in _twice(books.get(node.metadata.name)))]
+        for source, resources in sources(node, _status(node, ledgers)).items():
+            found[f"{listed(sorted(resources))} from {source}"].append(node.metadata.name)
+    return "; ".join(f"{what}: {listed(names)}" for what, names in sorted(found.items()))
+
+
+def judge(shared: Sequence[Node], ledgers: Ledgers) -> list[Finding]:
+    """One finding for nodes with a device plugin and a DRA driver, and one for each device that is allocated twice."""
+    both = [
+        node.metadata.name
+        for node in shared
+        if any(is_some(node.status.allocatable.get(each)) for each in _status(node, ledgers).published.resources)
+    ]
+    what = f"a device plugin and a DRA driver both allocate the same devices: {listed(both)}"
+    findings = [Finding(WARNING, what, "let one of the two serve the node: neither knows of the other")] if both else []
+    return [*findings, *(finding for node in shared for finding in _twice(ledgers.get(node.metadata.name)))]
+
+
+def _status(node: Node, ledgers: Ledgers) -> LedgerStatus:
+    ledger = ledgers.get(node.metadata.name)
+    return ledger.status if ledger else LedgerStatus()
 
 
 def sources(node: Node, status: LedgerStatus) -> dict[str, set[str]]:

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from charts import helm
 from deviceshare.doctor import rights, sources
-from deviceshare.doctor.findings import OK, PROBLEM, WARNING
+from deviceshare.doctor.findings import PROBLEM, WARNING
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
@@ -32,24 +32,24 @@ def test_the_doctor_says_where_each_node_s_devices_come_from() -> None:
     annotated = replace(
         a_node("n2"), metadata=replace(a_node("n2").metadata, annotations={contract.INVENTORY_ANNOTATION: f"{GPU}=2"})
     )
-    ledgers = [_a_published_ledger(), a_ledger("n2"), a_ledger("n3"), a_ledger("n4")]
     reported = replace(a_ledger("n4").status, hardware=Hardware(devices=[Part(GPU, 0, "GPU-a")]))
-    ledgers[3] = replace(ledgers[3], status=reported)
-    found = sources.judge([bare, annotated, a_node("n3"), a_node("n4")], ledgers)
-    assert [(each.mark, each.what) for each in found] == [
-        (OK, f"{GPU} from {sources.SLICES}: n1"),
-        (OK, f"{GPU} from {sources.AGENT}: n4"),
-        (OK, f"{GPU} from {sources.ANNOTATION}: n2"),
-        (OK, f"{GPU} from {sources.COUNTED}: n3"),
+    every = [_a_published_ledger(), a_ledger("n2"), a_ledger("n3"), replace(a_ledger("n4"), status=reported)]
+    nodes, ledgers = [bare, annotated, a_node("n3"), a_node("n4")], {ledger.node: ledger for ledger in every}
+    assert sources.judge(nodes, ledgers) == []
+    assert sources.summary(nodes, ledgers).split("; ") == [
+        f"{GPU} from {sources.SLICES}: n1",
+        f"{GPU} from {sources.AGENT}: n4",
+        f"{GPU} from {sources.ANNOTATION}: n2",
+        f"{GPU} from {sources.COUNTED}: n3",
     ]
 
 
 def test_the_doctor_warns_where_a_plugin_and_dra_allocate_the_same() -> None:
     """And names what both deviceshare and DRA have allocated."""
-    found = sources.judge([a_node()], [_a_published_ledger(claimed=True)])
-    assert [each.mark for each in found] == [OK, WARNING, PROBLEM]
-    assert "a device plugin and a DRA driver both" in found[1].what
-    assert f"team and ResourceClaim ns/train both have {GPU} 0 of n1" in found[2].what
+    found = sources.judge([a_node()], {"n1": _a_published_ledger(claimed=True)})
+    assert [each.mark for each in found] == [WARNING, PROBLEM]
+    assert "a device plugin and a DRA driver both" in found[0].what
+    assert f"team and ResourceClaim ns/train both have {GPU} 0 of n1" in found[1].what
 
 
 def test_before_dra_the_chart_grants_no_right_to_it() -> None:
