@@ -12,7 +12,9 @@ from typing import Final
 DEEPEST: Final = 100
 """Levels that are kept; what Kubernetes defines has a few dozen, and Python takes some hundreds."""
 
-_STRING_OR_BRACKET: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_STRING_OR_BRACKET: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
+"""A string that doesn't end goes on to the end, so that nothing is scanned twice."""
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPE: Final = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
@@ -22,9 +24,9 @@ _ESCAPE: Final = re.compile(
 def plain_json(data: bytes) -> bytes:
     """The same without halves of surrogate pairs, and with null in place of what is nested deeper than DEEPEST.
 
-    Takes a second for some ten MB, so it is for what couldn't be read. What isn't JSON stays so.
+    Takes some tenths of a second for a MB, so it is for what couldn't be read. What isn't JSON stays so.
     """
-    return _shallow(_ESCAPE.sub(_whole, data))
+    return _shallow(_ESCAPE.sub(_whole, data) if _SURROGATE.search(data) else data)
 
 
 def _whole(escape: re.Match[bytes]) -> bytes:
