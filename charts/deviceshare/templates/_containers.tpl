@@ -14,7 +14,7 @@ capabilities:
     - --roles={{ join "," .Values.roles }}
     {{- if include "deviceshare.gates" . }}
     - --placement=gates
-    {{- if not (has "webhook" .Values.roles) }}
+    {{- if not (include "deviceshare.webhooks" .) }}
     - --dialects={{ join "," .Values.shares.dialects }}
     {{- end }}
     {{- end }}

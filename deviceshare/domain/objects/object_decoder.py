@@ -18,6 +18,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import FieldInfo, fields, replace
 
 from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.plain_json import plain_json
 
 T = TypeVar("T")
 
@@ -61,12 +62,21 @@ class ObjectDecoder(Generic[T]):
 
     def _read(self, raw: bytes | Raw) -> tuple[T, dict[str, str]]:
         try:
+            return self._part_by_part(raw)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            try:
+                return self._part_by_part(plain_json(bytes(raw)))
+            except (RecursionError, UnicodeDecodeError) as error:
+                raise msgspec.DecodeError(str(error)) from error
+
+    def _part_by_part(self, raw: bytes | Raw) -> tuple[T, dict[str, str]]:
+        try:
             return self._typed.decode(raw), {}
         except msgspec.ValidationError:
             faults: dict[str, str] = {}
             return _read(self._type, raw, "", faults), faults
-        except (RecursionError, UnicodeDecodeError) as error:
-            raise msgspec.DecodeError(str(error)) from error
 
 
 _object_decoder: Final[Callable[[Any], ObjectDecoder[Any]]] = cache(ObjectDecoder)

@@ -38,6 +38,15 @@ def test_deviceshare_injects_the_gate() -> None:
     assert "deviceshare.io/gpu-mem" in chosen.share_resources
 
 
+@pytest.mark.parametrize("version", ["1.30.0", helm.WITH_POLICIES])
+@pytest.mark.parametrize("roles", [["controller"], ["controller", "webhook"]])
+def test_only_the_resources_of_chosen_systems_are_advertised(version: str, roles: list[str]) -> None:
+    """However pods are admitted: the others' capacity is another system's to write."""
+    arguments = containers(helm.render({**VALUES, "roles": roles, "shares": {"dialects": ["metagpu"]}}, version))
+
+    assert arguments["deviceshare"]["args"].count("--dialects=metagpu") == 1
+
+
 def test_what_only_this_mode_needs_is_granted_only_there() -> None:
     """To delete pods, and to advertise the resources of shares."""
     assert rights(VALUES) - rights({}) == {("pods", "delete"), ("nodes/status", "patch")}

@@ -52,6 +52,14 @@ def test_each_way_is_told_with_its_place(pod: Json, said: str) -> None:
     assert sentence.startswith(said)
 
 
+@pytest.mark.parametrize("power", ["all", "cap_sys_admin", "Sys_Admin", "ſyſ_admin", "SYS_ADMıN", "caP_ſYS_ADMıN"])
+def test_capabilities_are_read_as_container_runtimes_do(power: str) -> None:
+    """Which make them upper case, as Go does: a long s becomes an S, and an i without a dot an I."""
+    [sentence] = found(container={"securityContext": {"capabilities": {"add": ["NET_ADMIN", power]}}})
+
+    assert "has SYS_ADMIN" in sentence
+
+
 def test_no_way_is_missing_from_the_test_above() -> None:
     """Whoever adds one adds an example."""
     sentences = [found(**pod)[0] for pod, _ in EXAMPLES]

@@ -18,7 +18,9 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import MOST_FAULTS, ObjectDecoder, decoder_of
+from deviceshare.domain.objects.plain_json import DEEPEST, plain_json
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.resource_claims import ResourceClaim
 from deviceshare.domain.objects.shares import Share
 from deviceshare.kube.api import Page
 from deviceshare.kube.discovery import Resources, Version
@@ -290,3 +292,38 @@ def _parts_are_known(type_: Any, known: tuple[Any, ...]) -> bool:
     if origin in (list, dict):
         return all(_parts_are_known(each, known) for each in arguments)
     return type_ in known or (isinstance(type_, type) and issubclass(type_, Struct))
+
+
+# What users write as free JSON, which the API server stores and sends as it came.
+
+DEEP = b'{"a":' + b"[" * 4900 + b"]" * 4900 + b"}"
+HALF = rb'{"\udead":"a \ud800 \\ud800 \ud83d\ude00"}'
+
+
+@pytest.mark.parametrize("free", [DEEP, HALF], ids=["deep", "half a character"])
+@pytest.mark.parametrize("access", [b"false", b"null"])
+def test_free_json_of_users_hides_nothing(free: bytes, access: bytes) -> None:
+    """Neither the claim that has it, nor the list or the event that has the claim."""
+    result = b'{"driver":"gpu.nvidia.com","pool":"n","device":"gpu-0","adminAccess":%s}' % access
+    config = b'[{"opaque":{"driver":"x.io","parameters":%s}}]' % free
+    allocation = b'{"devices":{"results":[%s],"config":%s}}' % (result, config)
+    rest = b'"spec":{"devices":{"config":%s}},"status":{"allocation":%s}' % (config, allocation)
+    raw = b'{"metadata":{"name":"a"},%s}' % rest
+
+    items = decoder_of(Page).decode(b'{"metadata":{},"items":[%s]}' % raw).items
+    event = decoder_of(WatchEvent).decode(b'{"type":"ADDED","object":%s}' % raw).object
+    for each in (raw, *(items or ()), event):
+        claim = decoder_of(ResourceClaim).salvage(each)
+        assert not claim.metadata.unreadable
+        assert [one.device for one in claim.holds] == ["gpu-0"]
+
+
+def test_what_is_read_is_changed_only_where_it_is_no_text() -> None:
+    """Escaped backslashes, whole pairs and brackets in strings stay."""
+    text = rb'["[[\"{", "\\ud800", "\ud83d\ude00", "\ud800\ud800\udc00", "\u00e9"]'
+
+    assert msgspec.json.decode(plain_json(text)) == ['[["{', "\\ud800", "\U0001f600", "\ufffd\U00010000", "é"]
+    assert plain_json(b"[" * DEEPEST + b"]" * DEEPEST) == b"[" * DEEPEST + b"]" * DEEPEST
+    assert plain_json(b"[1," * (DEEPEST + 2) + b"2" + b"]" * (DEEPEST + 2)).count(b"null") == 1
+    for broken in (b"[" * 9000, b"]" * 9000, b'{"a', b"\xff", b'"' + rb"\"" * 300_000):
+        assert plain_json(broken) == broken

@@ -118,6 +118,21 @@ async def test_what_was_mirrored_stays_when_the_kind_disappears(start: Start) ->
         assert server.seen[5].path == "/apis/resource.k8s.io/v1beta1/resourceclaims"
 
 
+async def test_a_version_that_an_upgrade_takes_away_is_replaced_at_once(start: Start) -> None:
+    """Not minutes later: a claim that is allocated meanwhile would not be seen."""
+    steps = (
+        discovery("v1beta1"),
+        page(5, claim("a", 1, "gpu-0")),
+        UNSERVED,
+        discovery("v1"),
+        page(9, claim("b", 7, "gpu-0")),
+        stream(),
+    )
+    async with start(*steps, rarely=3600.0) as (mirror, server):
+        await until(lambda: [each.metadata.name for each in mirror.values()] == ["b"])
+        assert server.seen[4].path == "/apis/resource.k8s.io/v1/resourceclaims"
+
+
 async def test_discovery_is_repeated_until_it_is_answered(start: Start) -> None:
     """Nothing is concluded from a server in trouble."""
     async with start(refuse(500), refuse(401, "Unauthorized"), discovery()) as (mirror, server):

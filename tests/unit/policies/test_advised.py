@@ -78,6 +78,32 @@ def test_pods_that_deviceshare_gives_devices_are_judged_by_its_own_policies() ->
             assert said("environment", new=injected) == ""
 
 
+@pytest.mark.parametrize(("namespace", "judged"), [("team", False), ("batch", True), ("deviceshare-system", True)])
+def test_naming_a_group_helps_nobody_where_deviceshare_judges_no_pods(namespace: str, judged: bool) -> None:
+    """Namespaces that its own policies leave out may not be left out by these."""
+    values = {"webhooks": {"excludedNamespaces": ["batch"]}, "policies": {"advised": {"privileged": True}}}
+    advised = policies(**values)[ADVISED]
+    container = {"name": "a", "securityContext": {"privileged": True}}
+    labels = {"deviceshare.io/group": "team"}
+    for pod in (in_group(container), a_pod({**container, **asking()}), a_pod(container, labels=labels)):
+        request = a_request(new=stored_form(pod))
+        request["request"]["namespace"] = namespace
+        assert bool(advised.refusal(request)) is judged
+
+
+def test_an_annotation_written_later_gets_no_debug_container_past_it() -> None:
+    """Webhooks see changes of pods with the label only, so anybody may write the annotation on another pod."""
+    old = stored_form(a_pod(annotations={"deviceshare.io/group": "team"}))
+    new = copy.deepcopy(old)
+    new["spec"]["ephemeralContainers"] = [{"name": "one", "securityContext": {"privileged": True}}]
+    debug = {"operation": "UPDATE", "sub_resource": "ephemeralcontainers"}
+
+    assert "'one' is privileged" in said("privileged", **debug, old=old, new=new)
+    for each in (old, new):
+        each["metadata"]["labels"] = {"deviceshare.io/group": "team"}
+    assert said("privileged", **debug, old=old, new=new) == ""
+
+
 def test_what_a_pod_already_has_may_stay() -> None:
     """A controller may write a label on a pod from before; an annotation that is new or another is refused."""
     old = stored_form(a_pod(annotations={"nvidia.cdi.k8s.io/pod": "x"}))

@@ -63,6 +63,14 @@ resourceRules:
     {{- include "deviceshare.policy.named" "oldObject" | nindent 4 }})
 {{- end }}
 
+{{/* What deviceshare itself changes needs no review; ephemeral containers are never its own. */}}
+{{- define "deviceshare.policy.notByDeviceshare" -}}
+- name: not-by-deviceshare
+  expression: >-
+    request.operation == 'CREATE' || has(request.subResource) ||
+    request.userInfo.username != '{{ include "deviceshare.policy.identity" . }}'
+{{- end }}
+
 {{- define "deviceshare.policy.identity" -}}
 system:serviceaccount:{{ .Release.Namespace }}:{{ .Values.serviceAccount.name }}
 {{- end }}
@@ -81,7 +89,8 @@ spec:
 {{/* A rule: what holds, and the variable with the text of its refusal: list CONDITION VARIABLE. */}}
 {{- define "deviceshare.policy.rule" -}}
 - expression: "!{{ index . 0 }} || {{ index . 1 }} == ''"
-  messageExpression: {{ index . 1 }}
+  # The API server evaluates it for requests that it admits, too.
+  messageExpression: "{{ index . 0 }} ? {{ index . 1 }} : ''"
   message: deviceshare refuses this, for a reason that is too long or has characters which can't be shown
   reason: Forbidden
 {{- end }}
