@@ -28,8 +28,9 @@ KILLED_SECONDS, STOPPED_SECONDS = 24.0, 5.0
 """Until another leads, after a kill -9 and after a graceful stop, with the election's own times."""
 QUICK = Times(3, 2, 0.5)
 """For tests of many takeovers; the rules are the same."""
-QUICK_SECONDS = 10.0
-"""Three seconds, and the jitter; generous, since everything shares two cores."""
+QUICK_SECONDS = 30.0
+"""Three seconds and the jitter, where nothing else runs: docs/reliability.md has that figure. Beside other suites on two
+cores a process takes longer to start than a lease lasts; 17.7 s were seen. What counts is that each kill is survived."""
 KILLS = 20
 OUTAGE_SECONDS = 60.0
 
