@@ -29,8 +29,8 @@ KILLED_SECONDS, STOPPED_SECONDS = 24.0, 5.0
 QUICK = Times(3, 2, 0.5)
 """For tests of many takeovers; the rules are the same."""
 QUICK_SECONDS = 30.0
-"""Three seconds and the jitter, where nothing else runs: docs/reliability.md has that figure. Beside other suites on two
-cores a process takes longer to start than a lease lasts; 17.7 s were seen. What counts is that each kill is survived."""
+"""Three seconds and the jitter, where nothing else runs: docs/reliability.md has that figure. Beside other suites on
+two cores a process takes longer to start than a lease lasts; 17.7 s were seen. Each kill has to be survived."""
 KILLS = 20
 OUTAGE_SECONDS = 60.0
 
