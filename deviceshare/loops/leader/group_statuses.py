@@ -57,13 +57,16 @@ class GroupStatuses:
     def enqueue_for_pods(self, name: str) -> None:
         """Enqueues the group one of whose pods changed: if it is bound, for when that may be written."""
         group = self._term.groups.get(name)
-        gathered = group is not None and group.node and name in self._written and self._is_used(name)
+        gathered = group is not None and group.node and name in self._written and not self._begins_or_ends(group)
         rest = self._written[name] + PODS_SECONDS - self._term.clock() if gathered else 0.0
         self.queue.add(name, max(rest, GATHER_SECONDS))
 
-    def _is_used(self, name: str) -> bool:
-        """Whether a pod has its devices. That none has is written at once: a policy lets it be deleted from then on."""
-        return any(pod.lives and pod.node for pod in self._term.members.named(name))
+    def _begins_or_ends(self, group: Group) -> bool:
+        """Whether its first pod got its devices, or its last one ended: by policy it can be deleted while it has none.
+
+        So that is written at once.
+        """
+        return bool(self._term.fleet.pods(group.uid)) != bool(group.status.allocated_pods)
 
     async def _reconcile(self, name: str) -> None:
         if name == WAITING_GROUPS:
@@ -89,7 +92,7 @@ class GroupStatuses:
             self._turns.over(name)
             return
         changes = group_status.transitions(group.status, wanted)
-        prompt = bool(changes) or "phase" in patch or ("allocatedPods" in patch and not self._is_used(name))
+        prompt = bool(changes) or "phase" in patch or self._begins_or_ends(group)
         self._term.wait_until(self._due(group, prompt=prompt))
         body = {"metadata": {"resourceVersion": group.metadata.resource_version}, "status": patch}
         self._term.groups.put(await self._term.cluster.patch(GROUPS, name, body, subresource="status"))

@@ -45,7 +45,7 @@ async def test_a_bound_group_says_what_it_holds_and_who_uses_it() -> None:
 
 @in_virtual_time
 async def test_finished_pods_leave() -> None:
-    """The last one at once, since a policy goes by it whether the group may be deleted. It keeps its devices."""
+    """The first one comes and the last one goes at once: a policy goes by it whether the group may be deleted."""
     world = World()
     world.node("n1")
     world.group("team")
@@ -53,7 +53,7 @@ async def test_finished_pods_leave() -> None:
     async with world.leading():
         await soon(lambda: world.open("n1"))
         await world.bind("a", "n1")
-        await soon(lambda: world.read_group("team").status.pod_count == 1)
+        await soon(lambda: world.read_group("team").status.pod_count == 1, 0.2)
         world.end("a")
         await soon(lambda: world.read_group("team").status.allocated_pods == [], 0.2)
         await asyncio.sleep(60)
