@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.controlplane.pool import GPU, VISIBLE, Json, Pool, pod, refers
+from tests.kubernetes_versions import before
 
 MEM, PERCENT = "deviceshare.io/gpu-mem", "deviceshare.io/gpu-percent"
 MEMORY_LABEL = {"nvidia.com/gpu.memory": "16384"}
@@ -186,6 +187,7 @@ REFUSED: dict[str, tuple[list[Json], str]] = {
 }
 
 
+@before(36)  # policies know neither groups nor nodes: test_policies.py has what they refuse
 def test_bad_requests_are_refused_with_what_to_do(pool: Pool) -> None:
     """Each at once, by the field; zero is no request at all."""
     pool.node(1, **MEMORY_LABEL)

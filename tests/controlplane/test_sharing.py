@@ -1,5 +1,6 @@
 """Pods that share: one node, the same devices, and nobody else's; with plain kubectl, as in any cluster."""
 
+from deviceshare.domain.admission.modes import WEBHOOKS
 from tests.controlplane.pool import GPU, VISIBLE, Pool, deployment, job, pod, refers
 
 EVERY_VENDOR = (VISIBLE, "AMD_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")
@@ -57,6 +58,8 @@ def test_a_group_in_use_is_not_deleted_and_its_pods_are_named(pool: Pool) -> Non
     group = pool.group()
     pool.apply(pod("ada", group), pod("bob", group))
     pool.running("ada", "bob")
+    # A policy names those of the status, which is written once a second while a group is in use.
+    pool.eventually(lambda: pool.status(group).get("podCount") == 2)
 
     refusal = pool.kubectl("delete", "sdg", group, fails=True)
     assert f"{pool.name}/ada" in refusal
@@ -82,12 +85,16 @@ def test_a_pod_without_a_group_passes_untouched(pool: Pool) -> None:
 
 
 def test_the_annotation_alone_is_enough_and_a_hand_written_variable_gives_way(pool: Pool) -> None:
-    """The webhook names the scheduler and sets the label; `all` would have taken every device of the node."""
+    """Admission names the scheduler and sets the label; `all` would have taken every device of the node.
+
+    Webhooks warn of it; policies can't.
+    """
     pool.node()
     group = pool.group()
     greedy = {"name": "main", "image": "busybox", "env": [{"name": VISIBLE, "value": "all"}]}
     said = pool.apply(pod("joins", group, scheduler="default-scheduler", containers=[greedy]))
-    assert f"Warning: spec.containers[0] 'main': env {VISIBLE} is replaced" in said
+    warned = f"Warning: spec.containers[0] 'main': env {VISIBLE} is replaced" in said
+    assert warned == (pool.sandbox.plan.admission == WEBHOOKS)
     (joined,) = pool.running("joins")
     assert joined["spec"]["schedulerName"] == "deviceshare-scheduler"
     assert joined["metadata"]["labels"]["deviceshare.io/group"] == group
