@@ -17,6 +17,8 @@ from deviceshare.domain.objects.requests import GROUP, POD, Holder
 from deviceshare.domain.objects.shares import Share, ShareRequest, current
 from deviceshare.domain.vendors import Vendor
 
+UNSCHEDULABLE: Final = "Unschedulable"
+"""The reason of `PodScheduled=False` where no node fits (k8s.io/api/core/v1)."""
 SHARE_LINE: Final = "/"
 """The beginning of a `Pod.line` that is no group's name."""
 
@@ -291,5 +293,5 @@ class Pod(Struct, frozen=True, rename="camel"):
         return found | {r for each in asked for r in each.parts if vendors.plugin_vendor_of(r)}
 
 
-_REFUSALS = ("Unschedulable", "SchedulerError")
+_REFUSALS = (UNSCHEDULABLE, "SchedulerError")
 """The reasons of `PodScheduled=False` after a try; `SchedulingGated` means that there was none (k8s.io/api/core/v1)."""

@@ -192,7 +192,7 @@ def _for_people(old: NodeDevices, new: NodeDevices) -> bool:
 
 
 def _without_news(ledger: NodeDevices) -> NodeDevices:
-    hardware = replace(ledger.hardware, turns=None, overuses=[])
+    hardware = replace(ledger.status.hardware, turns=None, overuses=[])
     metadata = replace(ledger.metadata, resource_version="")
     return replace(ledger, metadata=metadata, status=replace(ledger.status, hardware=hardware))
 

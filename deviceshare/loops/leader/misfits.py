@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.pods import UNSCHEDULABLE, Pod
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.avoidance import Avoidance, subject
 from deviceshare.loops.leader.departures import Departures
@@ -82,7 +82,10 @@ class Misfits:
         if any(each.spec.node_name == pod.node and each.holds(pod.holder_uid, pod.node) for each in mine):
             return f"{where}; group {pod.group} lives there with other pods, so it can't go elsewhere"
         if pod.metadata.controller is None:
-            return f"{where}; no controller would recreate it: delete and create it again (kubectl delete pod)"
+            return (
+                f"{where}; no controller would recreate it: delete it (kubectl delete pod) and create it again from its"
+                " manifest, not from kubectl get -o yaml, which names this node"
+            )
         return ""
 
     def _due(self, pod: Pod) -> float:
@@ -111,8 +114,11 @@ class Misfits:
 
 
 def _refused(pod: Pod) -> bool:
-    """Whether kube-scheduler tried the pod in vain on the node that its gate was lifted for."""
-    return bool(pod.placed_on) and pod.refusal is not None
+    """Whether kube-scheduler tried the pod in vain on the node that its gate was lifted for.
+
+    An error of its own (`SchedulerError`) says nothing of the node, and it retries.
+    """
+    return bool(pod.placed_on) and pod.refusal is not None and pod.refusal.reason == UNSCHEDULABLE
 
 
 def _said(pod: Pod) -> str:

@@ -57,8 +57,9 @@ def owned(world: World, name: str, owner: str = "rs") -> None:
 
 
 def refuse(world: World, name: str, why: str = "no free ports", **status: Any) -> None:
-    """As kube-scheduler does where nothing fits."""
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
+    """As kube-scheduler does where nothing fits, or (`reason`) where it failed itself."""
+    reason = status.pop("reason", "Unschedulable")
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": why}
     world.cluster.edit(PODS, name, {"status": {"conditions": [condition], **status}}, "ns")
 
 
@@ -414,6 +415,20 @@ async def test_a_pod_without_a_controller_is_for_its_author_to_recreate() -> Non
         [said] = messages(world, "a", "NodeDoesNotFit")
         assert "kubectl delete pod" in said
         assert world.cluster.read(PODS, "a", "ns")
+
+
+@in_virtual_time
+async def test_an_error_of_kube_scheduler_itself_says_nothing_of_the_node() -> None:
+    """It retries; a deletion would change nothing."""
+    async with gated_world() as world:
+        world.group("team")
+        gated(world, "a")
+        await soon(lambda: here(world, "a"))
+        owned(world, "a")
+        refuse(world, "a", "API server timed out", reason="SchedulerError")
+        await asyncio.sleep(600)
+        assert exists(world, "a")
+        assert messages(world, "a", "NodeDidNotFit") == []
 
 
 @in_virtual_time
