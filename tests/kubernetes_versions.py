@@ -30,8 +30,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leaves out what doesn't hold on the version of the binaries; raises SandboxError where there are none."""
     node = any("tests/node" in item.nodeid for item in items)
     config.stash[_FOUND] = version = binaries.find(Progress(), node=node).version
+    left_out = [item for item in items if not holds(item, minor_of(version))]
     kept = [item for item in items if holds(item, minor_of(version))]
-    left_out = [item for item in items if item not in kept]
     config.stash[_LEFT_OUT] = len(left_out)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept

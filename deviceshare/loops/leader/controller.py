@@ -23,7 +23,7 @@ from deviceshare.domain.placement.device_states import device_states, free_devic
 from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.endings import Endings
-from deviceshare.loops.leader.gate_keepers import GateKeepers
+from deviceshare.loops.leader.gate_reconcilers import GateReconcilers
 from deviceshare.loops.leader.group_statuses import GroupStatuses
 from deviceshare.loops.leader.ledgers import Ledgers
 from deviceshare.loops.leader.rebinder import Rebinder
@@ -53,7 +53,7 @@ class Controller:
         self._rebinder = Rebinder(term)
         self._endings = Endings(term)
         self._waker = Waker(term)
-        self._gates = GateKeepers(term, term.placement) if term.placement else None
+        self._gates = GateReconcilers(term, term.placement) if term.placement else None
         reconcilers = (self._keeper, self._releaser, self._rebinder, self._endings, self._statuses, self._waker)
         self._queues: tuple[Queue[Any], ...] = tuple(reconciler.queue for reconciler in reconcilers)
         self._queues += self._gates.queues if self._gates else ()

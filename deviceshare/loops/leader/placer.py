@@ -125,7 +125,7 @@ class Placer:
                 await self._begin(pod, choice.node)
             else:
                 refused[same] = choice
-                self._events.tell(pod, choice.reason)
+                self._events.record(pod, choice.reason)
         self._took = self._term.clock() - now
         if waits:
             self.queue.add(ALL, soonest)
@@ -135,7 +135,7 @@ class Placer:
         request, obstacle = request_of(pod, group), pod_obstacle(pod, group)
         if obstacle or request is None:
             return Choice("", str(obstacle or missing(pod)))
-        if group and (group.node, group.uid) in self._term.departing:
+        if group and (group.node, group.uid) in self._term.leaving:
             return Choice("", f"group {group.name} is being moved off node {group.node}, where its pods did not fit")
         search = choose_node(self._term.fleet, self._occupancy, pod, request, avoided)
         while True:
@@ -179,7 +179,7 @@ class Placer:
             return  # It is gone, and with it what was remembered of it.
         times, _ = self._failed.get(uid, (0, 0.0))
         self._failed[uid] = times + 1, self._term.clock() + BACKOFF_SECONDS[min(times, len(BACKOFF_SECONDS) - 1)]
-        self._events.tell(pod, why)
+        self._events.record(pod, why)
         self.enqueue()
 
 

@@ -78,7 +78,7 @@ class Releaser:
             return
         if claim.releasing:
             self._marked_since(key, claim.releasing)
-        if key in self._term.departing:
+        if key in self._term.leaving:
             # Its mark is of a release under way, which may end without anything written.
             self._term.wait_until(self._term.clock() + AGAIN_SECONDS)
         if await self._suspect(key, claim):

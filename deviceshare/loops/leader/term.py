@@ -64,7 +64,7 @@ class Term:
     """Those that hold known vendors' devices; likewise."""
     placement: GatePlacement | None = None
     """How the leader places pods itself; None where a kube-scheduler of ours asks the extender."""
-    departing: set[tuple[str, str]] = field(default_factory=set)
+    leaving: set[tuple[str, str]] = field(default_factory=set)
     """The claims, by node and UID, of groups that are being moved off their node."""
     on_uncovered: Callable[[int], object] = lambda _: None
     """Called with the number of pods that run with devices that another holds, each time it changes."""

@@ -32,7 +32,7 @@ class WaitingEvents:
         self._reason = reason
         self._said: dict[str, _Said] = {}
 
-    def tell(self, pod: Pod, why: str) -> None:
+    def record(self, pod: Pod, why: str) -> None:
         """Records why the pod waits, unless that was said lately."""
         now, uid, apart = self._term.clock(), pod.metadata.uid, CHANGED_SECONDS
         if said := self._said.get(uid):

@@ -117,7 +117,7 @@ def test_wide_shows_model_and_memory_where_an_agent_tells_them() -> None:
 
 
 def test_turns_are_shown_as_they_were_reported() -> None:
-    """Who has it and who waits, how many more wait, and which agent seems to have stopped."""
+    """Who has it and who waits, how many more wait, and which agent may have stopped."""
     report = a_report()
     for time, stopped in (
         ("2026-11-21T01:59:00Z", ""),

@@ -25,12 +25,12 @@ GIVE_UP_SECONDS: Final = 90.0
 """After so long the group stays: some pod of it neither ends nor is bound. Longer than binds_over."""
 
 
-class Departures:
+class LeavingGroups:
     """Keyed by claim."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
-        self.queue: Queue[ClaimKey] = Queue("departures", self._reconcile, clock=term.clock)
+        self.queue: Queue[ClaimKey] = Queue("leaving-groups", self._reconcile, clock=term.clock)
         self._names: dict[ClaimKey, str] = {}
         self._began: UnchangedSince[ClaimKey] = UnchangedSince(term)
         self._marked: UnchangedSince[ClaimKey] = UnchangedSince(term)
@@ -38,15 +38,15 @@ class Departures:
     def begin(self, pod: Pod) -> None:
         """Has the pod's group leave the node that the pod was placed on."""
         key = ClaimKey(pod.node, pod.holder_uid)
-        if key not in self._term.departing:
-            self._term.departing.add(key)
+        if key not in self._term.leaving:
+            self._term.leaving.add(key)
             self._names[key] = pod.group
             self._began.forget(key)
             self._marked.forget(key)
         self.queue.add(key, AGAIN_SECONDS)
 
     async def _reconcile(self, key: ClaimKey) -> None:
-        if key not in self._term.departing:
+        if key not in self._term.leaving:
             return
         mine = [pod for pod in self._term.members.named(self._names[key]) if pod.holds(key.uid, key.node)]
         late = self._term.clock() > self._began(key) + GIVE_UP_SECONDS
@@ -73,7 +73,7 @@ class Departures:
         self._term.wait_until(self._marked(key, mark) + self._term.binds_over)
 
     def _end(self, key: ClaimKey) -> None:
-        self._term.departing.discard(key)
+        self._term.leaving.discard(key)
         self._names.pop(key, None)
         self._began.forget(key)
         self._marked.forget(key)

@@ -13,7 +13,7 @@ import structlog
 from deviceshare.domain.objects.pods import UNSCHEDULABLE, Pod
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.avoidance import Avoidance, subject
-from deviceshare.loops.leader.departures import Departures
+from deviceshare.loops.leader.leaving_groups import LeavingGroups
 from deviceshare.loops.leader.term import Term, UnchangedSince
 from deviceshare.loops.leader.waiting_events import WaitingEvents
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange
@@ -34,14 +34,14 @@ FORGOTTEN_SECONDS: Final = 3600.0
 """After so long without a deletion it begins anew."""
 
 
-class Misfits:
+class UnschedulablePods:
     """Keyed by `namespace/name`."""
 
-    def __init__(self, term: Term, avoidance: Avoidance, departures: Departures) -> None:
+    def __init__(self, term: Term, avoidance: Avoidance, leaving: LeavingGroups) -> None:
         self._term = term
         self._avoidance = avoidance
-        self._departures = departures
-        self.queue: Queue[str] = Queue("misfits", self._reconcile, workers=1, clock=term.clock)
+        self._leaving = leaving
+        self.queue: Queue[str] = Queue("unschedulable", self._reconcile, workers=1, clock=term.clock)
         self._since: UnchangedSince[str] = UnchangedSince(term)
         self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
         self._deleted: dict[str, tuple[int, float]] = {}
@@ -62,12 +62,12 @@ class Misfits:
             self._turns.over(key)
             return
         since, nominated = self._since(key, pod.metadata.uid), bool(pod.status.nominated_node_name)
-        leaving = (pod.node, pod.holder_uid) in self._term.departing
+        leaving = (pod.node, pod.holder_uid) in self._term.leaving
         if nominated or not leaving:
             self._term.wait_until(since + (NOMINATED_SECONDS if nominated else UNSCHEDULABLE_SECONDS))
         self._avoidance.avoid(pod, pod.node, self._term.clock())
         if why := self._stays(pod):
-            self._events.tell(pod, why)
+            self._events.record(pod, why)
             return
         if not leaving:
             self._term.wait_until(self._due(pod))
@@ -98,7 +98,7 @@ class Misfits:
     async def _delete(self, key: str, pod: Pod) -> None:
         meta, now = pod.metadata, self._term.clock()
         if pod.group:
-            self._departures.begin(pod)  # before it is recreated
+            self._leaving.begin(pod)  # before it is recreated
         try:
             await self._term.cluster.delete(
                 PODS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
