@@ -1,18 +1,15 @@
 """`deviceshare rebind`: replaces unhealthy or lost devices of a group, or of a pod's share, by healthy ones."""
 
-from typing import NamedTuple
-
 import click
 
 from deviceshare.cli import cluster
 from deviceshare.cli.output import say
 from deviceshare.cli.rebind_pod import ask_for_pod
-from deviceshare.cli.rebind_request import ANSWER_SECONDS, new_token, no_answer
-from deviceshare.cli.retries import poll, retry_on_conflict
-from deviceshare.domain import contract
+from deviceshare.cli.rebind_request import ANSWER_SECONDS, Asked, answered
+from deviceshare.cli.retries import retry_on_conflict
 from deviceshare.domain.objects.devices import Devices, described
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.placement import replacement, share_replacement
 from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.replacement import Replacement
@@ -65,45 +62,27 @@ async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> st
         return f"All devices of group {name} are healthy: it keeps {described(before.claim.devices)} on {before.node}."
     if verdict.obstacle:
         raise click.ClickException(f"Group {name} {verdict.obstacle}: {_cure(before)}")
-
-    async def look() -> "_Seen | None":
-        seen = await _look(api, name)
-        return seen if seen.claim.rebound == seen.group.rebind != "" else None
-
-    after = await poll(look, doing=f"Waiting for other devices for group {name}", seconds=seconds)
-    if after is None:
-        raise no_answer(seconds, f"kubectl describe sdg {name}")
-    kept = [device for device in verdict.broken if any(replacement.same(device, now) for now in after.claim.devices)]
-    if kept:
-        raise click.ClickException(
-            f"Group {name} keeps {described(kept)}, as nothing could replace it; see why with"
-            f" kubectl describe sdg {name}"
-        )
+    after = await answered(
+        lambda: _look(api, name),
+        verdict.broken,
+        who=f"group {name}",
+        keeps="",
+        outcome=f"kubectl describe sdg {name}",
+        seconds=seconds,
+    )
     return _outcome(after, verdict.broken)
 
 
-async def _request(api: Cluster, name: str) -> tuple["_Seen", Replacement]:
+async def _request(api: Cluster, name: str) -> tuple[Asked[Group], Replacement]:
     """Requests other devices from the leader, if any are free; returns the group as it was before."""
     seen = await _look(api, name)
-    verdict = share_replacement.judge_group(seen.ledger, seen.group.uid)
+    verdict = share_replacement.judge_group(seen.ledger, seen.by.uid)
     if verdict.replacements:
-        annotations = {contract.REBIND: new_token()}
-        version = seen.group.metadata.resource_version
-        await api.patch(GROUPS, name, {"metadata": {"resourceVersion": version, "annotations": annotations}})
+        await api.patch(GROUPS, name, seen.request)
     return seen, verdict
 
 
-class _Seen(NamedTuple):
-    group: Group
-    ledger: NodeDevices
-    claim: Claim
-
-    @property
-    def node(self) -> str:
-        return f"node {self.ledger.node}"
-
-
-async def _look(api: Cluster, name: str) -> _Seen:
+async def _look(api: Cluster, name: str) -> Asked[Group]:
     try:
         group = await api.get(GROUPS, name)
     except NotFound:
@@ -120,13 +99,13 @@ async def _look(api: Cluster, name: str) -> _Seen:
             f"The claim of group {name} on node {group.node} is missing and is restored from its pods; retry once"
             f" kubectl get ndev {group.node} -o yaml shows it"
         )
-    return _Seen(group, ledger, claim)
+    return Asked(group, ledger, claim)
 
 
-def _outcome(after: _Seen, broken: Devices) -> str:
+def _outcome(after: Asked[Group], broken: Devices) -> str:
     now = described(after.claim.devices)
-    lines = [f"Group {after.group.name} now holds {now} on {after.node}, and no longer {described(broken)}."]
-    if pods := after.group.status.allocated_pods:
+    lines = [f"Group {after.by.name} now holds {now} on {after.node}, and no longer {described(broken)}."]
+    if pods := after.by.status.allocated_pods:
         if replacement.by_cdi(after.ledger, after.claim.devices):
             lines.append(
                 "Its pods keep what they had, also when their containers restart, since devices are injected by CDI."
@@ -141,8 +120,8 @@ def _outcome(after: _Seen, broken: Devices) -> str:
     return "\n".join(lines)
 
 
-def _cure(seen: _Seen) -> str:
-    mine = held_by(device_states(seen.ledger), seen.group.uid)
+def _cure(seen: Asked[Group]) -> str:
+    mine = held_by(device_states(seen.ledger), seen.by.uid)
     names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
     recover = f", or repair one and report it with deviceshare recover {seen.ledger.node} {names}" if names else ""
     return f"free a device{recover}"
