@@ -148,13 +148,13 @@ def _ways() -> Variables:
 def _literal(value: Any) -> str:
     """A value as CEL writes it, which is JSON; tables have a line for each row."""
     if isinstance(value, Mapping):
-        return _put("{}", [f"{json.dumps(key)}: {_literal(each)}" for key, each in value.items()])
+        return _bracketed("{}", [f"{json.dumps(key)}: {_literal(each)}" for key, each in value.items()])
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return _put("[]", [_literal(each) for each in value])
+        return _bracketed("[]", [_literal(each) for each in value])
     return json.dumps(value, ensure_ascii=False)
 
 
-def _put(brackets: str, items: Sequence[str]) -> str:
+def _bracketed(brackets: str, items: Sequence[str]) -> str:
     line = f"{brackets[0]}{', '.join(items)}{brackets[1]}"
     if len(line) <= _LINE or not any(each.endswith(("}", "]")) for each in items):
         return line
