@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Part
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.publication import Publication
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.wording import listed
@@ -28,7 +28,7 @@ def steady(now: Publication, ledger: NodeDevices) -> Publication:
     if numbered:
         return Publication(now.driver, withheld=[*_without_devices(now), *numbered])
     known, troubled = {part.uuid for part in now.devices}, {each.resource for each in now.withheld if not each.devices}
-    held = {device.uuid for claim in ledger.claims.values() for device in ledger_devices(claim.devices, claim.former)}
+    held = {device.uuid for claim in ledger.claims.values() for device in _reserved(claim)}
     missing = [part for part in ledger.status.published.devices if part.uuid in held - known]
     if not missing:
         return now
@@ -37,9 +37,9 @@ def steady(now: Publication, ledger: NodeDevices) -> Publication:
     return replace(now, devices=_sorted([*now.devices, *kept]), withheld=[*now.withheld, *gone])
 
 
-def ledger_devices(*devices: Iterable[Device]) -> Iterable[Device]:
-    """Those of several lists."""
-    return (device for each in devices for device in each)
+def _reserved(claim: Claim) -> Iterable[Device]:
+    """What the claim holds, and what a rebind replaced and its pods may still use, as it is written there."""
+    return (*claim.devices, *claim.replaced)
 
 
 def _numbered(ledger: NodeDevices, now: Publication) -> list[Withheld]:
@@ -49,7 +49,7 @@ def _numbered(ledger: NodeDevices, now: Publication) -> list[Withheld]:
         names = {
             claim.holder_name
             for claim in ledger.claims.values()
-            for device in ledger_devices(claim.devices, claim.former)
+            for device in _reserved(claim)
             if device.resource == resource and not device.uuid
         }
         if names:

@@ -7,10 +7,11 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers.device_verdicts import as_a_whole
 from deviceshare.domain.objects.devices import Device, visible
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
 from deviceshare.domain.objects.resource_claims import ResourceClaim
 from deviceshare.domain.objects.resource_slices import ResourceSlice
+from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement import handover
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.domain.placement.device_states import device_states
@@ -170,6 +171,16 @@ def test_devices_in_use_are_not_lost_while_a_pool_is_incomplete() -> None:
     after = written(gone, team=(Device(GPU, 3, card(3)),))
     (state,) = (each for each in device_states(after) if each.uid)
     assert state.health is Health.LOST
+
+
+@pytest.mark.parametrize("former", [False, True], ids=["held", "replaced by a rebind"])
+def test_a_device_of_which_a_pod_has_a_share_stays_known(former: bool) -> None:
+    """Also one that its containers may still use."""
+    share = Share("main", GPU, 3, uuid=card(3), percent=30, former=former)
+    ledger = written(published(a_slice("n1", *FOUR)))
+    ledger = replace(ledger, spec=replace(ledger.spec, claims={"uid-of-p": Claim(pod="ns/p", shares=[share])}))
+    gone = steady(published(a_slice("n1", *FOUR[:2])), ledger)
+    assert [(part.index, part.lost) for part in gone.devices] == [(0, False), (1, False), (3, True)]
 
 
 def test_a_publication_is_stored_with_every_field() -> None:
