@@ -5,6 +5,7 @@ from datetime import datetime
 
 import pytest
 
+from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.loops.leader.touch_window import PLACES, TRIED_SECONDS
 from tests.controlplane.admission import injection_away
 from tests.controlplane.pool import GPU, VISIBLE, Pool, pod, refers
@@ -43,10 +44,11 @@ def test_the_third_of_three_groups_waits_and_is_served_when_another_goes(
 
 
 def test_a_pod_may_come_before_its_group(pool: Pool) -> None:
-    """It's warned, waits with that reason, and starts when the group is created."""
+    """It waits with that reason, and starts when the group is created. Webhooks warn of it; policies know no groups."""
     pool.node()
     said = pool.apply(pod("early", f"{pool.name}-late"))
-    assert f"SharedDeviceGroup '{pool.name}-late' doesn't exist yet" in said
+    warned = f"SharedDeviceGroup '{pool.name}-late' doesn't exist yet" in said
+    assert warned == (pool.sandbox.plan.admission == WEBHOOKS)
     pool.eventually(lambda: pool.reason("early"), refers(f"group {pool.name}-late does not exist"))
     pool.group("late")
     pool.running("early")
