@@ -1,11 +1,11 @@
 """An agent's metrics: the health, memory, utilization and processes of its node's devices.
 
-Labels are bounded by the node: its devices, its pods' containers, the Xid numbers that NVIDIA has assigned. Processes
-are added up by container; those outside of any pod share one series, with empty labels.
+Labels are bounded by the node: its devices, the groups that hold them, its pods' containers, the Xid numbers that
+NVIDIA has assigned. Processes are added up by container; those outside of any pod share one series, with empty labels.
 """
 
 from collections import Counter as Sums
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from deviceshare.domain.objects.turn_queues import TurnQueue
 from deviceshare.domain.objects.usage import Usage
 from deviceshare.loops.agent.evictions import CAUSES
 from deviceshare.loops.agent.ports import Xid
-from deviceshare.telemetry import ServerMetrics
+from deviceshare.metrics import ServerMetrics
 
 MIB: Final = 1 << 20
 WAIT_BUCKETS: Final = (0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0)
@@ -81,10 +81,17 @@ class AgentMetrics(ServerMetrics):
         self._xids.labels(xid.uuid, number, "application" if xid.number in APPLICATION_XIDS else "device").inc()
 
     def watch_devices(
-        self, hardware: Callable[[], Hardware | None], usage: Callable[[], Usage], reports: Callable[[], int]
+        self,
+        hardware: Callable[[], Hardware | None],
+        usage: Callable[[], Usage],
+        reports: Callable[[], int],
+        groups: Callable[[], Mapping[tuple[str, int], str]] = dict,
     ) -> None:
-        """Adds the last reading of the devices and the number of reports, computed at each scrape. Call it once."""
-        self.registry.register(_Devices(hardware, usage, reports))
+        """Adds the last reading of the devices and the number of reports, computed at each scrape. Call it once.
+
+        `groups`: who holds the devices, by their resource and number.
+        """
+        self.registry.register(_Devices(hardware, usage, reports, groups))
 
 
 @dataclass(eq=False)
@@ -92,6 +99,7 @@ class _Devices(Collector):
     hardware: Callable[[], Hardware | None]
     usage: Callable[[], Usage]
     reports: Callable[[], int]
+    groups: Callable[[], Mapping[tuple[str, int], str]]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         yield from self._health()
@@ -117,13 +125,14 @@ class _Devices(Collector):
         return healthy, trespasses
 
     def _use(self) -> Iterable[GaugeMetricFamily]:
-        used = _family("memory_used_bytes", "The device's memory in use.")
-        total = _family("memory_total_bytes", "The device's memory.")
-        busy = _family(
-            "utilization_ratio", "Share of the driver's last sample period in which the device was busy, from 0 to 1."
-        )
+        by, groups = ("group",), self.groups()
+        used = _family("memory_used_bytes", "The device's memory in use.", by)
+        total = _family("memory_total_bytes", "The device's memory.", by)
+        text = "Share of the driver's last sample period in which the device was busy, from 0 to 1."
+        busy = _family("utilization_ratio", text, by)
         for device in self.usage().devices:
-            labels = [device.resource, str(device.index), device.uuid]
+            group = groups.get((device.resource, device.index), "")
+            labels = [device.resource, str(device.index), device.uuid, group]
             used.add_metric(labels, device.memory_used_mib * MIB)
             total.add_metric(labels, device.memory_total_mib * MIB)
             if device.utilization is not None:

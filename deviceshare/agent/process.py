@@ -36,6 +36,7 @@ from deviceshare.loops.agent.allocations import Allocations
 from deviceshare.loops.agent.evictions import OVERUSE, Evictions
 from deviceshare.loops.agent.guard import IntruderGuard
 from deviceshare.loops.agent.judge import Judge
+from deviceshare.loops.agent.last_hour import LastHour
 from deviceshare.loops.agent.lookout import Lookout
 from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import NODE_PODS, NodePod, Sight
@@ -105,8 +106,9 @@ class Agent:
             visible=settings.visible_devices,
         )
         self._metrics.watch_devices(
-            lambda: self._lookout.hardware, lambda: self._lookout.usage, lambda: self._reporter.reports
+            lambda: self._lookout.hardware, lambda: self._lookout.usage, lambda: self._reporter.reports, node.groups
         )
+        self._last_hour = LastHour(node.clock)
         self._referee = _referee(settings, self._metrics)
         self._metrics.watch_turns(self._referee.view)
         self._turn_reports = TurnReports(self._lookout, self._referee.arenas if settings.serve_pods else list)
@@ -141,6 +143,7 @@ class Agent:
 
     def _take(self, sight: Sight) -> None:
         self._lookout.take(sight)
+        self._last_hour.take(self._lookout.usage)
         known = self._judge.known
         self._reader.missing = known is not None and any(part.lost for part in known.devices)
 
@@ -149,10 +152,14 @@ class Agent:
             now = replace(self._lookout.usage, turns=self._referee.view())
             return web.Response(body=msgspec.json.encode(now), content_type="application/json")
 
+        async def use(_: web.Request) -> web.Response:
+            return web.Response(body=msgspec.json.encode(self._last_hour.view()), content_type="application/json")
+
         live = {"devices": self._lookout.fault}
         routes = [
             *probe_routes(live, {"report": lambda: self._reporter.fault}, self._metrics),
             web.get("/usage", usage),
+            web.get("/use", use),
         ]
         return Server("agent", *settings.bind, routes, self._metrics, max_body=65536, timeout=5)
 

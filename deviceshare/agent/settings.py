@@ -73,7 +73,10 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("--node-name", required=True, help="The node that this agent runs on, as Kubernetes calls it."),
         KUBECONFIG,
         flag(
-            "--bind", type=AddressType(), default=f":{contract.AGENT_PORT}", help="/livez, /readyz, /metrics, /usage."
+            "--bind",
+            type=AddressType(),
+            default=f":{contract.AGENT_PORT}",
+            help="Probes, /metrics, /usage and /use.",
         ),
         flag(
             "--serve-pods",

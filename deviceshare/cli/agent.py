@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from deviceshare import telemetry
+from deviceshare import logs
 from deviceshare.agent import process, settings
 
 
@@ -29,5 +29,5 @@ def agent(**flags: Any) -> None:
         raise click.UsageError(
             "--placeholders needs --pod-resources SOCKET: only the kubelet knows what such pods have."
         )
-    telemetry.configure(chosen.log_format, chosen.log_level)
+    logs.configure(chosen.log_format, chosen.log_level)
     sys.exit(process.main(chosen))

@@ -5,12 +5,14 @@ People rarely have another way to a pod. An agent doesn't know who holds a devic
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field, structs
 
+from deviceshare.cli.missing_rights import explained, missing_right
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import PodPart, parts
+from deviceshare.domain.answers.unseen import Unseen
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.turn_queues import TurnQueue
@@ -47,6 +49,47 @@ class NodeNow(Struct, frozen=True, rename="camel", omit_defaults=True):
     silent: str = ""
     devices: list[DeviceNow] = field(default_factory=list)
     turns: list[TurnQueue] = field(default_factory=list)
+    unmeasured: bool = False
+    """Whether its agent was not asked: the devices are those of its ledger, and what they do is not known."""
+
+
+async def ask_or_read(api: "Api", namespace: str, node: str = "") -> tuple[list[NodeNow], list[Unseen]]:
+    """As `ask`; for who may not reach agents, what ledgers say, and a note on that.
+
+    Raises:
+        Forbidden: the user may not even read ledgers.
+        ApiError: ledgers or the agents' pods can't be read.
+    """
+    try:
+        return await ask(api, namespace, node), []
+    except Forbidden as error:
+        ledgers = await api.list(NODE_DEVICES)
+        known = [_read(each) for each in sorted(ledgers, key=lambda each: each.node) if node in ("", each.node)]
+        right = missing_right(error)
+        proxy = right._replace(verb="get", resource="pods/proxy") if right else None
+        cure = f"The ClusterRole {proxy.role} permits it:\n  {proxy.cure}" if proxy else explained(error)
+        return known, [Unseen("usage", f"{_NOT_ASKED} {cure}")]
+
+
+_NOT_ASKED: Final = "Agents can't be asked by you: utilization, used memory and processes are not known."
+
+
+def _read(ledger: NodeDevices) -> NodeNow:
+    devices = [
+        _with_holders(
+            DeviceUsage(
+                state.device.resource,
+                state.device.index,
+                state.device.uuid,
+                state.part.model if state.part else "",
+                memory_total_mib=state.memory_mib,
+            ),
+            [state],
+        )
+        for state in device_states(ledger)
+        if not state.lost
+    ]
+    return NodeNow(ledger.node, devices=devices, unmeasured=True, silent="" if devices else "it has no devices")
 
 
 async def ask(api: "Api", namespace: str, node: str = "") -> list[NodeNow]:

@@ -9,11 +9,14 @@ import functools
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from deviceshare.cli.context_namespace import DEFAULT, contexts_of, namespace_of
+from deviceshare.cli.missing_rights import explained
 from deviceshare.loops.ports import ApiError, Forbidden, Unavailable
 
 if TYPE_CHECKING:
@@ -39,6 +42,14 @@ class Target(NamedTuple):
     kubeconfig: str | None
     context: str | None
 
+    @property
+    def namespace(self) -> str:
+        """That of the context, or `default`."""
+        try:
+            return namespace_of(self.files, self.context)
+        except CannotAsk:  # who asks that cluster is told so
+            return DEFAULT
+
     def ask(self, question: Callable[["Api"], Awaitable[T]], *, seconds: float | None = ANSWER_SECONDS) -> T:
         """What `question` makes of the API server's answers, within `seconds`; None for as long as it takes.
 
@@ -48,14 +59,14 @@ class Target(NamedTuple):
         return asyncio.run(self._ask(question, seconds))
 
     async def _ask(self, question: Callable[["Api"], Awaitable[T]], seconds: float | None) -> T:
-        from deviceshare import telemetry  # noqa: PLC0415
+        from deviceshare import logs  # noqa: PLC0415
         from deviceshare.kube.access import NotConfigured  # noqa: PLC0415
         from deviceshare.kube.api import Api  # noqa: PLC0415
         from deviceshare.kube.connection import connect  # noqa: PLC0415
 
-        telemetry.configure("auto", "error")  # on stderr: stdout may be a pipe
+        logs.configure("auto", "error")  # on stderr: stdout may be a pipe
         try:
-            async with asyncio.timeout(seconds), connect(self._file(), self.context) as connection:
+            async with asyncio.timeout(seconds), connect(self.files, self.context) as connection:
                 with suppress(Forbidden):  # without the right to read the version, the rest may still be allowed
                     await Api(connection, timeout=HELLO_SECONDS).server_version()
                 return await question(Api(connection, timeout=PAGE_SECONDS))
@@ -67,18 +78,31 @@ class Target(NamedTuple):
             text = "The cluster did not answer in time; see whether it is ready with: kubectl get --raw /readyz"
             raise CannotAsk(text) from error
 
-    def _file(self) -> str | None:
-        """The kubeconfig file, or several separated as kubectl expects; None inside a pod without one."""
+    @property
+    def files(self) -> str | None:
+        """The kubeconfig file, or several separated as kubectl expects; None inside a pod without one.
+
+        Raises:
+            CannotAsk: there is none.
+        """
         usual = str(Path.home() / ".kube" / "config")
         files = self.kubeconfig or usual
         if any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file):
             return files
         if not self.kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:
             return None
-        raise CannotAsk(
-            f"There is no kubeconfig {files}: name one with --kubeconfig FILE or KUBECONFIG, or start a cluster to try"
-            " with deviceshare sandbox up"
-        )
+        # The image and the single-file CLI have no sandbox.
+        trial = ", or start a cluster to try with deviceshare sandbox up" if find_spec("deviceshare.sandbox") else ""
+        raise CannotAsk(f"There is no kubeconfig {files}: name one with --kubeconfig FILE or KUBECONFIG{trial}")
+
+
+def complete_contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Names of the kubeconfig's contexts, for shell completion."""
+    try:
+        files = Target(ctx.params.get("kubeconfig") or os.environ.get("KUBECONFIG"), None).files
+    except CannotAsk:
+        return []
+    return [name for name in contexts_of(files) if name.startswith(incomplete)]
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,7 +120,10 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Which cluster; ~/.kube/config unless given, and inside a pod its own cluster.",
     )
     chosen = click.option(
-        "--context", metavar="NAME", help="Which of the kubeconfig's contexts; its current one unless given."
+        "--context",
+        metavar="NAME",
+        shell_complete=complete_contexts,
+        help="Which of the kubeconfig's contexts; its current one unless given.",
     )
     return file(chosen(with_target))
 
@@ -107,7 +134,7 @@ def _said(error: ApiError) -> str:
     if isinstance(error, Unserved):
         return f"deviceshare is not installed in this cluster: {error}"
     if isinstance(error, Forbidden):
-        return f"This user may not do that: {error}\nList its rights with: kubectl auth can-i --list"
+        return explained(error)
     if isinstance(error, Unavailable):
         return f"Can't reach the cluster: {error}\nSee whether it answers with: kubectl get --raw /readyz"
     return str(error)

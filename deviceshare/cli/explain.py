@@ -6,11 +6,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
+from msgspec.structs import replace
 
 from deviceshare.cli import cluster
+from deviceshare.cli.completion import complete_groups, complete_pods
 from deviceshare.cli.folding import folded
+from deviceshare.cli.namespace_option import in_namespace, pod_named
 from deviceshare.cli.output import JSON, TABLE, YAML, Cell, Part, Row, answer_with, joined, styled, table
 from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, look
+from deviceshare.cli.suggestions import did_you_mean, names
+from deviceshare.cli.visible import labels_text, note
 from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
 from deviceshare.domain.answers.device_verdicts import DeviceVerdict
 from deviceshare.domain.answers.explanation import Explanation, explain_group, explain_pod
@@ -22,7 +27,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODES, PODS
-from deviceshare.loops.ports import NotFound
+from deviceshare.loops.ports import Forbidden, NotFound
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
@@ -59,7 +64,7 @@ def _how(command: Callable[..., Any]) -> Callable[..., Any]:
     epilog="""\b
 Examples:
   deviceshare explain group team-a         what it waits for, node by node; or what it has and why
-  deviceshare explain pod default/trainer  where its share would fit, device by device; or what it has
+  deviceshare explain pod trainer          where its share would fit, device by device; or what it has
   deviceshare explain group team-a -d      every node and every device
 \b
 Exit codes: 0 explained, 1 failed or not found, 2 wrong flags.""",
@@ -73,49 +78,63 @@ def explain() -> None:
 
 
 @explain.command(short_help="What a group waits for, or what it has.")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_groups)
 @_how
 def group(target: cluster.Target, name: str, output: str, *, details: bool) -> None:
     """Explain the SharedDeviceGroup NAME."""
-    case = target.ask(lambda api: _case(api, name))
+    case = target.ask(lambda api: _case(api, name, target.namespace))
     if case.group is None:
-        raise click.ClickException(f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg")
-    explanation = explain_group(case.seen.fleet, case.group, case.pods, case.home)
-    answer_with(explanation, output, lambda: view(explanation, details=details))
+        raise click.ClickException(
+            f"There is no SharedDeviceGroup {name}; see them with kubectl get sdg{did_you_mean(name, case.seen.groups)}"
+        )
+    partly = not case.seen.visibility.whole
+    explanation = explain_group(case.seen.fleet, case.group, case.pods, case.home, partly_seen=partly)
+    _answer(explanation, case, output, details=details)
 
 
 @explain.command(short_help="What a pod waits for, or what it has.")
-@click.argument("name", metavar="[NAMESPACE/]NAME")
-@click.option("-n", "--namespace", default="default", show_default=True, help="Unless NAME has one.")
+@click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=complete_pods)
+@in_namespace
 @_how
-def pod(target: cluster.Target, name: str, namespace: str, output: str, *, details: bool) -> None:
-    """Explain a pod."""
-    first, slash, second = name.partition("/")
-    namespace, name = (first, second) if slash else (namespace, name)
-    if not namespace or not name:
-        raise click.UsageError("Name the pod as NAMESPACE/NAME.")
+def pod(target: cluster.Target, name: str, namespace: str | None, output: str, *, details: bool) -> None:
+    """Explain a pod, by default of the namespace of the kubeconfig's context."""
+    within, name = pod_named(name, namespace, target)
 
-    async def ask(api: "Api") -> Case | None:
+    async def ask(api: "Api") -> Case:
         # A list: a get would refuse a pod with unreadable fields, which can be explained.
-        found = await api.list(PODS, namespace=namespace, field_selector=f"metadata.name={name}")
+        found = await api.list(PODS, namespace=within, field_selector=f"metadata.name={name}")
         if not found:
-            return None
+            near = did_you_mean(name, await names(api, PODS, within))
+            raise click.ClickException(
+                f"There is no pod {within}/{name}; see them with kubectl get pods -n {within}{near}"
+            )
         seen = (await guard_of(api))(found[0])
-        return (await _case(api, seen.group))._replace(pod=seen)
+        return (await _case(api, seen.group, within))._replace(pod=seen)
 
     case = target.ask(ask)
-    if case is None or case.pod is None:
-        raise click.ClickException(f"There is no pod {namespace}/{name}; see them with kubectl get pods -n {namespace}")
-    explanation = explain_pod(case.seen.fleet, case.pod, case.group, case.pods, case.home)
-    answer_with(explanation, output, lambda: view(explanation, details=details))
+    assert case.pod is not None, "a case of a pod has one"
+    partly = not case.seen.visibility.whole
+    explanation = explain_pod(case.seen.fleet, case.pod, case.group, case.pods, case.home, partly_seen=partly)
+    _answer(explanation, case, output, details=details)
 
 
-async def _case(api: "Api", name: str) -> Case:
-    seen = await look(api)
+def _answer(explanation: Explanation, case: Case, output: str, *, details: bool) -> None:
+    answer = replace(explanation, unseen=list(case.seen.unseen))
+    if case.group and not case.group.node and (selector := case.seen.selectors.get(case.group.name)):
+        # It may rule out the node that fits best.
+        known = {name: fact for name, fact in answer.facts.items() if not name.startswith("would ")}
+        not_compared = f"{labels_text(selector)}, which the verdicts leave out: you can't list nodes"
+        answer = replace(answer, facts={**known, "nodeSelector": not_compared})
+    answer_with(answer, output, lambda: view(answer, details=details))
+    note(case.seen.unseen)
+
+
+async def _case(api: "Api", name: str, namespace: str) -> Case:
+    seen = await look(api, namespace)
     found = seen.groups.get(name)
     home = seen.fleet.node(found.node) if found else None
     if found and found.node and home is None:  # only shared nodes were listed: is it deleted, or no longer shared?
-        with suppress(NotFound):
+        with suppress(NotFound, Forbidden):
             home = await api.get(NODES, found.node)
     return Case(seen, found, home)
 

@@ -6,11 +6,16 @@ from functools import partial
 from typing import Final
 
 import click
+from msgspec.structs import replace
 
 from deviceshare.cli import cluster, gpushare_table
+from deviceshare.cli.completion import complete_nodes
 from deviceshare.cli.inspect_view import view
+from deviceshare.cli.namespace_option import in_namespace
 from deviceshare.cli.output import FORMATS, TABLE, WIDE, Part, answer_with, say
 from deviceshare.cli.snapshot import ClusterSnapshot, look
+from deviceshare.cli.suggestions import did_you_mean
+from deviceshare.cli.visible import note
 from deviceshare.domain import contract
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Picture
@@ -33,7 +38,7 @@ Examples:
 \b
 Exit codes: 0 shown, 1 failed or no such node, 2 wrong flags.""",
 )
-@click.argument("node", required=False)
+@click.argument("node", required=False, shell_complete=complete_nodes)
 @click.option(
     "-d",
     "--details",
@@ -42,9 +47,16 @@ Exit codes: 0 shown, 1 failed or no such node, 2 wrong flags.""",
 )
 @click.option("-o", "--output", type=click.Choice((*FORMATS, CGPU)), default=TABLE, help="For people or programs.")
 @click.option("-w", "--watch", is_flag=True, help="Show it again at each change, until Ctrl-C.")
+@in_namespace
 @cluster.options
-def inspect(target: cluster.Target, node: str | None, output: str, *, details: bool, watch: bool) -> None:
-    """Show nodes and their devices, who has them or parts of them, who has turns, and what pods wait for."""
+def inspect(
+    target: cluster.Target, node: str | None, output: str, namespace: str | None, *, details: bool, watch: bool
+) -> None:
+    """Show nodes and their devices, who has them or parts of them, who has turns, and what pods wait for.
+
+    Needs the right to read groups and NodeDevices. What else you may not read is left out, and said: of pods, all but
+    those of --namespace where you may not list the whole cluster's.
+    """
     if watch and output not in (TABLE, WIDE):
         raise click.UsageError(f"--watch shows tables: leave out -o {output}, or run the command repeatedly.")
 
@@ -57,13 +69,15 @@ def inspect(target: cluster.Target, node: str | None, output: str, *, details: b
         from deviceshare.cli.watching import follow  # noqa: PLC0415 - only --watch needs mirrors
 
         with suppress(KeyboardInterrupt):
-            target.ask(lambda api: follow(api, picture, parts), seconds=None)
+            target.ask(lambda api: follow(api, namespace or target.namespace, picture, parts), seconds=None)
         return
-    answer = picture(target.ask(look))
+    seen = target.ask(lambda api: look(api, namespace or target.namespace))
+    answer = picture(seen)
     if output == CGPU:
         _print_as_gpushare(answer, details=details)
     else:
         answer_with(answer, output, lambda: parts(answer))
+    note(seen.unseen)
 
 
 def _print_as_gpushare(shown: Picture, *, details: bool) -> None:
@@ -75,7 +89,8 @@ def _print_as_gpushare(shown: Picture, *, details: bool) -> None:
 
 
 def _picture(seen: ClusterSnapshot, node: str | None) -> Picture:
-    whole = draw(seen.fleet, seen.groups.values(), seen.pods.values())
+    whole = draw(seen.fleet, seen.groups.values(), seen.pods.values(), partly_seen=not seen.visibility.whole)
+    whole = replace(whole, unseen=list(seen.unseen))
     if node is None:
         return whole
     one = whole.of(node)
@@ -83,5 +98,6 @@ def _picture(seen: ClusterSnapshot, node: str | None) -> Picture:
         raise click.ClickException(
             f"{node} is not a shared node; see them with deviceshare inspect, or share it with"
             f" kubectl label node {node} {contract.MODE_LABEL}={contract.MODE_SHARED}"
+            f"{did_you_mean(node, (each.name for each in whole.nodes))}"
         )
     return one

@@ -20,7 +20,7 @@ Section = list[Part]
 
 FULL, PARTLY, IDLE, TROUBLED = "full", "partly used", "free", "in trouble"
 _URGENCY: Final = (TROUBLED, PARTLY, FULL, IDLE)
-_PHASES: Final = {"Bound": "green", "Pending": "yellow", "Degraded": "red"}
+_PHASES: Final = {"Bound": "green", "Pending": "yellow", "Degraded": "red", "Terminating": "yellow"}
 
 
 def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[Part]:
@@ -28,7 +28,7 @@ def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[
     shown = None if details else SHOWN
     sections = [
         _devices(picture, wide=wide) if details else nodes(picture, shown, wide=wide),
-        _groups(picture, shown, names=details or wide),
+        _groups(picture, shown, now, names=details or wide),
         reported_turns_table(picture.nodes, shown, now),
         _troubles(picture, shown),
         _waiting(picture, shown, now),
@@ -188,7 +188,7 @@ def _memory(device: DeviceView) -> str:
     return f"{device.memory_mib / 1024:.0f} GiB" if device.memory_mib else ""
 
 
-def _groups(picture: Picture, shown: int | None, *, names: bool) -> Section:
+def _groups(picture: Picture, shown: int | None, now: datetime, *, names: bool) -> Section:
     def rows(group: GroupView) -> Iterator[Row]:
         held = " ".join(f"{resource} {indices}" for resource, indices in sorted(group.devices.items()))
         wants = " ".join(f"{count} {resource}" for resource, count in sorted(group.wants.items()))
@@ -201,6 +201,7 @@ def _groups(picture: Picture, shown: int | None, *, names: bool) -> Section:
                 ", ".join(group.pods) if names and group.pods else str(len(group.pods)),
                 styled(f" + {group.waiting} waiting" if group.waiting else "", "yellow"),
                 styled(f" + {group.gated} gated" if group.gated else "", "dim"),
+                styled(f", idle {idle}" if (idle := age(group.idle_since, now)) else "", "yellow"),
             ),
         )
 

@@ -4,6 +4,7 @@ Shell completion is click's: `eval "$(_DEVICESHARE_COMPLETE=bash_source devicesh
 (https://click.palletsprojects.com/en/stable/shell-completion/).
 """
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
@@ -13,27 +14,28 @@ import click
 from deviceshare import __version__
 from deviceshare.domain.objects.printable import printable_lines
 
-_SANDBOX: Final = find_spec("deviceshare.sandbox") is not None
-"""Whether there is one: the image has none (Containerfile)."""
+_PARTIAL: Final = {name for name in ("agent", "run", "sandbox") if find_spec(f"deviceshare.{name}") is not None}
+"""Commands with a package of their own, where it is: the image has no sandbox, the single-file CLI none of them."""
 
-_COMMANDS: Final = {
-    "agent",
+_COMMANDS: Final = _PARTIAL | {
     "doctor",
     "explain",
     "inspect",
     "plan",
     "rebind",
     "recover",
-    "run",
     "smi",
     "top",
     "turn",
-}.union({"sandbox"} if _SANDBOX else ())
+}
 """Each `deviceshare.cli.NAME` holds the command NAME."""
 
 _SANDBOX_EXAMPLES: Final = """
   deviceshare sandbox demo     watch pods share GPUs, in half a minute
   deviceshare sandbox up       a local cluster to try it on"""
+
+_RUN_EXAMPLE: Final = """
+  deviceshare run --help       how to run it in a cluster"""
 
 
 class LazyGroup(click.Group):
@@ -52,6 +54,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggests commands that are not imported yet, too."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            raise click.NoSuchCommand(error.command_name, possibilities=self.list_commands(ctx), ctx=ctx) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """Prints errors as answers are printed: without control characters (cli/output.py)."""
         try:
@@ -65,13 +76,12 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"""\b
-Examples:{_SANDBOX_EXAMPLES if _SANDBOX else ""}
+Examples:{_SANDBOX_EXAMPLES if "sandbox" in _PARTIAL else ""}
   deviceshare inspect          who holds which devices, and which pods wait
   deviceshare explain pod NS/NAME
   deviceshare plan -f FILE     where manifests would land
   deviceshare top              what devices and processes do now
-  deviceshare doctor           what is wrong in a cluster, with its cure
-  deviceshare run --help       how to run it in a cluster
+  deviceshare doctor           what is wrong in a cluster, with its cure{_RUN_EXAMPLE if "run" in _PARTIAL else ""}
 \b
 Shell completion, likewise with zsh_source and fish_source:
   eval "$(_DEVICESHARE_COMPLETE=bash_source deviceshare)\"""",
@@ -87,3 +97,12 @@ def plugin() -> None:
     https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/
     """
     main(prog_name="kubectl deviceshare")
+
+
+def complete_for_kubectl() -> None:
+    """The entry point of `kubectl_complete-deviceshare`, which kubectl runs to complete `kubectl deviceshare …`."""
+    from deviceshare.cli.kubectl_completion import candidates  # noqa: PLC0415 - only a shell's Tab needs it
+    from deviceshare.cli.output import say_fields  # noqa: PLC0415
+
+    for fields in candidates(main, sys.argv[1:]):
+        say_fields(*fields)

@@ -104,6 +104,11 @@ def say(text: str = "", *, err: bool = False) -> None:
     click.echo(printable_lines(text), err=err)
 
 
+def say_fields(*fields: str) -> None:
+    """Prints a line of fields with tabs between, for programs."""
+    click.echo("\t".join(map(printable, fields)))
+
+
 def print_answer(answer: Any, format: str) -> None:
     """Prints a Struct, or a list of them, for programs."""
     click.echo(encoded(answer, format))

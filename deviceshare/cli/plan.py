@@ -1,26 +1,33 @@
 """`deviceshare plan`: where manifests would land, without applying them."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 from msgspec.structs import replace
 
 from deviceshare.cli import cluster
+from deviceshare.cli.completion import complete_namespaces
+from deviceshare.cli.context_namespace import DEFAULT
 from deviceshare.cli.folding import SHOWN, folded
 from deviceshare.cli.inspect_view import nodes as nodes_table
 from deviceshare.cli.inspect_view import total
 from deviceshare.cli.manifests import Manifests, Wanted, given, wanted
-from deviceshare.cli.output import JSON, TABLE, YAML, Part, Row, answer_with, group_name, spaced, styled
+from deviceshare.cli.output import JSON, TABLE, YAML, Part, Row, answer_with, group_name, say, spaced, styled
 from deviceshare.cli.snapshot import ClusterSnapshot, look, snapshot
+from deviceshare.cli.visible import labels_text, note
 from deviceshare.domain import contract
 from deviceshare.domain.admission.injection_settings import OTHER_SCHEDULERS
 from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.answers.plan import PlacedPod, Placement, Plan, Planner
+from deviceshare.domain.objects.device_quota import DeviceQuota
+from deviceshare.domain.objects.namespace import NamespaceObject
+from deviceshare.domain.objects.node_affinity import admits
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.workloads import admitted
+from deviceshare.domain.objects.workloads import admitted, pod_on
 from deviceshare.domain.wording import counted, listed
+from deviceshare.kube.visibility import without_affinity, without_selector
 
 WAITS = 3
 """The exit status when something would wait; 1 and 2 are failures in every command."""
@@ -34,7 +41,7 @@ _file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 Examples:
   deviceshare plan -f team.yaml                        on the cluster as it is now
   deviceshare plan -f team.yaml --nodes nodes.yaml     without any cluster
-  kubectl get nodes,nodedevices -o yaml > nodes.yaml   how to create that file; or in short form:
+  kubectl get nodes,nodedevices,sdg,dq,ns -o yaml > nodes.yaml    how to create that file; or in short form:
     - {name: gpu-1, devices: {nvidia.com/gpu: 8}, labels: {zone: west, nvidia.com/gpu.memory: "16384"}}
 \b
 Exit codes: 0 everything is placed, 1 failed, 2 wrong flags or files, 3 something would wait.""",
@@ -45,28 +52,59 @@ Exit codes: 0 everything is placed, 1 failed, 2 wrong flags or files, 3 somethin
 @click.option("--nodes", type=_file, help="Plan for the nodes in this file instead of a cluster's.")
 @click.option("-d", "--details", is_flag=True, help="The nodes as they would be then, too; nothing folded.")
 @click.option("-o", "--output", type=click.Choice([TABLE, JSON, YAML]), default=TABLE, help="For people or programs.")
+@click.option(
+    "-n", "--namespace", metavar="NAME", shell_complete=complete_namespaces, help="Of manifests that name none."
+)
 @cluster.options
-def plan(target: cluster.Target, files: tuple[Path, ...], nodes: Path | None, output: str, *, details: bool) -> None:
+def plan(
+    target: cluster.Target,
+    files: tuple[Path, ...],
+    nodes: Path | None,
+    output: str,
+    namespace: str | None,
+    *,
+    details: bool,
+) -> None:
     """Show which group or share would land where, with which devices, and which would wait for what.
 
-    Takes SharedDeviceGroups, Pods, Deployments, ReplicaSets, StatefulSets and Jobs; other kinds are ignored. Manifests
-    of gpushare (aliyun.com/gpu-mem) and MetaGPU (cnvrg.io/metagpu) are taken as the webhook takes them.
+    Takes SharedDeviceGroups, Pods, Deployments, ReplicaSets, ReplicationControllers, StatefulSets, DaemonSets, Jobs and
+    CronJobs, and the pod templates in objects of any other kind, such as RayClusters. Manifests of gpushare
+    (aliyun.com/gpu-mem) and MetaGPU (cnvrg.io/metagpu) are taken as the webhook takes them.
+    Namespaces and DeviceQuotas, of these files and of --nodes, count as if they had been applied.
     Nothing is written anywhere. Devices, labels and claims are weighed as deviceshare itself does; CPU, memory, taints
-    and affinity, which kube-scheduler weighs, are not.
+    and affinity, which kube-scheduler weighs, are not. What you may not read is not considered, and said.
     """
-    new = wanted(files)
+    within = namespace or (DEFAULT if nodes else target.namespace)
+    new = wanted(files, within)
     if not new.groups and not new.pods:
-        raise click.UsageError("The files hold no SharedDeviceGroup, and no pod that names one or asks for a share.")
-    seen = _from(given(nodes)) if nodes else target.ask(look)
+        for each in new.notes:
+            say(f"Note: {each}", err=True)
+        raise click.UsageError(
+            "The files hold no SharedDeviceGroup, and no pod or pod template that names one or asks for a share."
+        )
+    seen = _from(given(nodes)) if nodes else target.ask(lambda api: look(api, within))
     answer = _plan(seen, new)
     answer_with(answer, output, lambda: view(answer, details=details))
+    for each in answer.notes:
+        say(f"Note: {each}", err=True)
+    note(seen.unseen)
     sys.exit(0 if answer.complete else WAITS)
 
 
 def _from(file: Manifests) -> ClusterSnapshot:
     ours = [pod for pod in file.pods if _is_ours(pod)]
     others = [pod for pod in file.pods if not _is_ours(pod) and pod.plugin_resources()]
-    return snapshot(file.nodes, file.ledgers, file.groups, ours, others)
+    seen = snapshot(file.nodes, file.ledgers, file.groups, ours, others)
+    _take(seen, file.namespaces, file.quotas)
+    return seen
+
+
+def _take(seen: ClusterSnapshot, namespaces: Iterable[NamespaceObject], quotas: Iterable[DeviceQuota]) -> None:
+    """Takes in those of the files, as if they had been applied."""
+    for namespace in namespaces:
+        seen.fleet.namespaces.set_labels(namespace.metadata.name, namespace.labels)
+    for quota in quotas:
+        seen.fleet.quotas.apply(quota, seen.groups.values())
 
 
 def _is_ours(pod: Pod) -> bool:
@@ -74,16 +112,44 @@ def _is_ours(pod: Pod) -> bool:
 
 
 def _plan(seen: ClusterSnapshot, new: Wanted) -> Plan:
+    _take(seen, new.namespaces, new.quotas)
     groups = dict(seen.groups)
     for group in new.groups:
         known = seen.groups.get(group.name)
         # UID and status stay those of the existing group; the spec is the manifest's.
-        groups[group.name] = replace(known, spec=group.spec) if known else group
+        planned = replace(known, spec=group.spec) if known else group
+        groups[group.name] = planned if seen.visibility.nodes else without_selector(planned)
     named = dict.fromkeys(
         [*(group.name for group in new.groups), *(pod.group for pod in new.pods if pod.group in groups)]
     )
-    pods = [admitted(pod, OTHER_SCHEDULERS) for pod in new.pods]
-    return Planner(seen.fleet, groups, seen.pods).plan(list(named), pods)
+    pods = [admitted(pod, OTHER_SCHEDULERS) for pod in _everywhere(seen, new)]
+    answer = Planner(seen.fleet, groups, seen.pods).plan(list(named), pods)
+    return replace(answer, notes=[*new.notes, *_not_compared(seen, new)], unseen=list(seen.unseen))
+
+
+def _not_compared(seen: ClusterSnapshot, new: Wanted) -> Iterator[str]:
+    """The selectors of groups that no node's or namespace's labels were compared with."""
+    for group in new.groups:
+        allowed = group.spec.allowed_namespaces
+        namespaces = {pod.metadata.namespace for pod in new.pods if pod.group == group.name}
+        unknown = sorted(each for each in namespaces if not seen.fleet.namespaces.knows(each))
+        if seen.fleet.namespaces.hidden and allowed and allowed.selector and unknown:
+            which = f"for namespace{'s' * (len(unknown) > 1)} {listed(unknown)}, whose labels aren't known"
+            yield f"group {group.name}: its allowedNamespaces.selector {allowed.selector} was not considered {which}"
+        if group.spec.node_selector and not seen.visibility.nodes:
+            yield f"group {group.name}: its nodeSelector {labels_text(group.spec.node_selector)} was not considered"
+
+
+def _everywhere(seen: ClusterSnapshot, new: Wanted) -> Iterator[Pod]:
+    """The pods, with one for each shared node that a DaemonSet's template matches."""
+    for pod in new.pods:
+        known = pod if seen.visibility.nodes else without_affinity(pod)
+        if pod.metadata.key not in new.daemons:
+            yield known
+            continue
+        for node in seen.fleet.shared_nodes():
+            if admits(known.spec.node_selector, known.spec.affinity, node):
+                yield pod_on(known, node.metadata.name)
 
 
 def view(plan: Plan, *, details: bool) -> list[Part]:

@@ -3,10 +3,13 @@
 import click
 
 from deviceshare.cli import cluster
+from deviceshare.cli.completion import complete_group_or_pod
+from deviceshare.cli.namespace_option import in_namespace, pod_named
 from deviceshare.cli.output import say
 from deviceshare.cli.rebind_pod import ask_for_pod
 from deviceshare.cli.rebind_request import ANSWER_SECONDS, Asked, answered
 from deviceshare.cli.retries import retry_on_conflict
+from deviceshare.cli.suggestions import did_you_mean, names
 from deviceshare.domain.objects.devices import Devices, described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -29,9 +32,12 @@ Examples:
 Exit codes: 0 replaced, or nothing to replace; 1 failed, no such group, or no healthy device is free on its node,
 or none has room; 2 wrong flags.""",
 )
-@click.argument("name", nargs=-1, required=True, metavar="GROUP | pod [NAMESPACE/]NAME")
+@click.argument(
+    "name", nargs=-1, required=True, metavar="GROUP | pod [NAMESPACE/]NAME", shell_complete=complete_group_or_pod
+)
+@in_namespace
 @cluster.options
-def rebind(target: cluster.Target, name: tuple[str, ...]) -> None:
+def rebind(target: cluster.Target, name: tuple[str, ...], namespace: str | None) -> None:
     """Replace devices of GROUP that are unhealthy or lost, or that the device plugin gave or may give to plain pods.
 
     They are replaced by healthy ones of the same node. The others stay. Shares that the group's pods have of its
@@ -43,11 +49,10 @@ def rebind(target: cluster.Target, name: tuple[str, ...]) -> None:
     if len(name) == 1:
         say(target.ask(lambda api: ask(api, name[0])))
         return
-    first, slash, second = name[1].partition("/")
-    namespace, pod = (first, second) if slash else ("default", first)
-    if len(name) > 2 or name[0] != "pod" or not namespace or not pod:
+    if len(name) > 2 or name[0] != "pod":
         raise click.UsageError("Name a group, or a pod as pod NAMESPACE/NAME.")
-    say(target.ask(lambda api: ask_for_pod(api, namespace, pod)))
+    within, pod = pod_named(name[1], namespace, target)
+    say(target.ask(lambda api: ask_for_pod(api, within, pod)))
 
 
 async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> str:
@@ -86,7 +91,8 @@ async def _look(api: Cluster, name: str) -> Asked[Group]:
     try:
         group = await api.get(GROUPS, name)
     except NotFound:
-        raise click.ClickException(f"There is no group {name}; see them with kubectl get sdg") from None
+        near = did_you_mean(name, await names(api, GROUPS))
+        raise click.ClickException(f"There is no group {name}; see them with kubectl get sdg{near}") from None
     if not group.node:
         raise click.ClickException(f"Group {name} holds no devices yet; see why with deviceshare explain group {name}")
     try:

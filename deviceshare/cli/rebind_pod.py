@@ -4,6 +4,7 @@ import click
 
 from deviceshare.cli.rebind_request import ANSWER_SECONDS, Asked, answered
 from deviceshare.cli.retries import retry_on_conflict
+from deviceshare.cli.suggestions import did_you_mean, names
 from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -62,7 +63,10 @@ async def _look(api: Cluster, namespace: str, name: str) -> Asked[Pod]:
     try:
         pod = await api.get(PODS, name, namespace)
     except NotFound:
-        raise click.ClickException(f"There is no pod {key}; see them with kubectl get pods -n {namespace}") from None
+        near = did_you_mean(name, await names(api, PODS, namespace))
+        raise click.ClickException(
+            f"There is no pod {key}; see them with kubectl get pods -n {namespace}{near}"
+        ) from None
     if not (pod.node and pod.shares):
         rebind = f"deviceshare rebind {pod.group}" if pod.group else ""
         instead = f"replace its group's devices with {rebind}" if rebind else f"see deviceshare explain pod {key}"

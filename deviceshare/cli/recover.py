@@ -1,19 +1,22 @@
 """`deviceshare recover NODE DEVICE…`: reports unhealthy devices as repaired, so that they are allocated again."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import click
 
 from deviceshare.cli import cluster
+from deviceshare.cli.completion import complete_nodes
 from deviceshare.cli.output import say
 from deviceshare.cli.retries import poll, retry_on_conflict
+from deviceshare.cli.suggestions import did_you_mean, names
 from deviceshare.domain import contract
-from deviceshare.domain.device_health.examination import finding, findings_of
+from deviceshare.domain.device_health.examination import finding, reported_repaired
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.ports import Cluster, NotFound
+from deviceshare.loops.ports import Cluster, Forbidden, NotFound
 
 ANSWER_SECONDS = 30.0
 """Agents read their node's object far more often than this."""
@@ -29,13 +32,15 @@ Examples:
 \b
 Exit codes: 0 allocatable again; 1 failed, no such device, or it is not marked unhealthy; 2 wrong flags.""",
 )
-@click.argument("node")
+@click.argument("node", shell_complete=complete_nodes)
 @click.argument("devices", metavar="DEVICE...", nargs=-1, required=True)
 @cluster.options
 def recover(target: cluster.Target, node: str, devices: tuple[str, ...]) -> None:
     """Have the agent of NODE lift the marks of unhealthy DEVICEs, named by number or UUID.
 
     The errors found so far are then regarded as repaired. An error that recurs marks the device again.
+
+    The ClusterRole deviceshare-recover permits it: writes to the status of NodeDevices, not to claims.
     """
     for line in target.ask(lambda api: lift(api, node, devices)):
         say(line)
@@ -72,10 +77,15 @@ async def _annotate(api: Cluster, node: str, names: Iterable[str]) -> list[Part]
     parts = [_marked(seen.status.hardware, node, name) for name in names]
     # Keep recoveries reported earlier as long as the finding that they name stands.
     standing = {finding(part) for part in seen.status.hardware.devices if part.unhealthy}
-    said = findings_of(seen.metadata.annotations.get(contract.RECOVERED, "")) & standing
-    annotations = {contract.RECOVERED: ",".join(sorted(said | {finding(part) for part in parts}))}
-    version = seen.metadata.resource_version
-    await api.patch(NODE_DEVICES, node, {"metadata": {"resourceVersion": version, "annotations": annotations}})
+    recovered = sorted(reported_repaired(seen) & standing | {finding(part) for part in parts})
+    metadata: dict[str, Any] = {"resourceVersion": seen.metadata.resource_version}
+    marked = {**metadata, "annotations": {contract.RECOVERED: ",".join(recovered)}}
+    try:
+        await api.patch(NODE_DEVICES, node, {"metadata": marked})  # agents of earlier releases read it, too
+    except Forbidden:  # who may not write claims may still report a repair
+        await api.patch(
+            NODE_DEVICES, node, {"metadata": metadata, "status": {"recovered": recovered}}, subresource="status"
+        )
     return parts
 
 
@@ -83,7 +93,8 @@ async def _ledger(api: Cluster, node: str) -> NodeDevices:
     try:
         seen = await api.get(NODE_DEVICES, node)
     except NotFound:
-        raise click.ClickException(f"{node} is not a shared node; see them with deviceshare inspect") from None
+        near = did_you_mean(node, await names(api, NODE_DEVICES))
+        raise click.ClickException(f"{node} is not a shared node; see them with deviceshare inspect{near}") from None
     if not seen.status.hardware.devices:
         raise click.ClickException(
             f"No agent reports on node {node}, so none of its devices is marked; see whether one should with"

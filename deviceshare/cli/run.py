@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from deviceshare import telemetry
+from deviceshare import logs
 from deviceshare.run import process, settings
 from deviceshare.run.options import options
 
@@ -24,5 +24,5 @@ Exit codes: 0 stopped as asked, 1 failed, 2 wrong flags.""",
 def run(**flags: Any) -> None:
     """Run deviceshare: controller, scheduler extender and admission webhooks in one process."""
     chosen = settings.Settings(**{**flags, "instance": flags["instance"] or socket.gethostname()})
-    telemetry.configure(chosen.log_format, chosen.log_level)
+    logs.configure(chosen.log_format, chosen.log_level)
     sys.exit(process.main(chosen))

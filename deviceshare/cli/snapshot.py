@@ -1,10 +1,13 @@
 """A snapshot of the cluster: the Fleet that the extender decides with, filled from one list of each kind."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from deviceshare.cli.visible import unseen, visibility_of
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, PodGuard, left_out
+from deviceshare.domain.answers.unseen import Unseen
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
@@ -14,6 +17,7 @@ from deviceshare.domain.objects.sharing_labels import SharingLabels
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache, Object
 from deviceshare.kube.refusals import Unserved
+from deviceshare.kube.visibility import WHOLE_CLUSTER, Visibility, without_selector
 from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.policy_kinds import VALIDATING
 from deviceshare.loops.ports import Cluster, Forbidden, NotFound
@@ -32,6 +36,11 @@ class ClusterSnapshot(NamedTuple):
     fleet: Fleet
     groups: dict[str, Group]
     pods: dict[str, Pod]
+    visibility: Visibility = WHOLE_CLUSTER
+    unseen: tuple[Unseen, ...] = ()
+    """What the person who asks may not read."""
+    selectors: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    """By group, the nodeSelector that could not be compared with nodes' labels; `groups` are without it."""
 
 
 class Still(Cache[T]):
@@ -44,28 +53,37 @@ class Still(Cache[T]):
         self.replace(objects, "")
 
 
-async def look(api: "Api") -> ClusterSnapshot:
+async def look(api: "Api", namespace: str) -> ClusterSnapshot:
     """Reads everything that decisions are made from, once.
 
+    Who may not list nodes, or pods outside of `namespace`, gets what is known without them.
+
     Raises:
+        Forbidden: not even groups and ledgers can be read.
         ApiError: a part of it can't be read.
     """
-    return seen(await mirrored(api))
+    return seen(await mirrored(api, namespace))
 
 
-async def mirrored(api: "Api") -> "Mirrors":
-    """The mirrors that `run` keeps, listed once."""
+async def mirrored(api: "Api", namespace: str) -> "Mirrors":
+    """The mirrors that `run` keeps, listed once, as far as they can be read."""
     from deviceshare.kube.mirrors import Mirrors  # noqa: PLC0415
 
-    mirrors = Mirrors(api, *await _settings(api))
+    settings, visibility = await _settings(api), await visibility_of(api, namespace)
+    mirrors = Mirrors(api, *settings, visibility=visibility)
     await mirrors.list()
     return mirrors
 
 
 def seen(mirrors: "Mirrors") -> ClusterSnapshot:
     """What the mirrors show now."""
-    groups = {group.name: group for group in mirrors.groups.values()}
-    return ClusterSnapshot(mirrors.fleet, groups, {pod.metadata.key: pod for pod in mirrors.pods.values()})
+    every, visibility = mirrors.groups.values(), mirrors.visibility
+    groups = {group.name: group if visibility.nodes else without_selector(group) for group in every}
+    selectors = {
+        group.name: group.spec.node_selector for group in every if group.spec.node_selector and not visibility.nodes
+    }
+    pods = {pod.metadata.key: pod for pod in mirrors.pods.values()}
+    return ClusterSnapshot(mirrors.fleet, groups, pods, visibility, tuple(unseen(mirrors)), selectors)
 
 
 async def guard_of(api: Cluster) -> PodGuard:
@@ -111,7 +129,8 @@ def snapshot(
     pods: Iterable[Pod],
     others: Iterable[Pod] = (),
 ) -> ClusterSnapshot:
-    """A snapshot of these objects; `others` are pods with devices from a device plugin."""
+    """A snapshot of these objects; `others` are pods with devices from a device plugin. No namespace is known."""
     fleet, members = Fleet(), list(pods)
+    fleet.namespaces.hidden = True
     Feed(fleet, nodes=Still(nodes), ledgers=Still(ledgers), pods=Still(members), others=Still(others))
     return ClusterSnapshot(fleet, {group.name: group for group in groups}, {pod.metadata.key: pod for pod in members})

@@ -9,10 +9,15 @@ import click
 
 from deviceshare.cli import agents, cluster
 from deviceshare.cli.agents import NodeNow
+from deviceshare.cli.completion import complete_nodes
 from deviceshare.cli.output import JSON, TABLE, Part, answer_with, screen, styled
+from deviceshare.cli.suggestions import did_you_mean, names
 from deviceshare.cli.turns_table import turns_table
 from deviceshare.cli.usage_table import cluster_table
+from deviceshare.cli.visible import note
 from deviceshare.domain import contract
+from deviceshare.domain.answers.unseen import Unseen
+from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Unavailable
 
 if TYPE_CHECKING:
@@ -29,9 +34,9 @@ Examples:
   deviceshare top node-1 --watch    one of them, every two seconds until Ctrl-C
   deviceshare top -o json | jq '.nodes[].devices[]? | select(.utilization == 0)'
 \b
-Exit codes: 0 at least one agent answered, 1 none did, 2 wrong flags.""",
+Exit codes: 0 at least one agent answered, or you may not ask them and devices are known; 1 none did; 2 wrong flags.""",
 )
-@click.argument("node", default="")
+@click.argument("node", default="", shell_complete=complete_nodes)
 @click.option("--watch", "-w", is_flag=True, help="Look again every two seconds, until Ctrl-C.")
 @click.option("--output", "-o", type=click.Choice([TABLE, JSON]), default=TABLE, show_default=True)
 @click.option("--namespace", "-n", default=contract.NAMESPACE, show_default=True, help="Where the agents run.")
@@ -39,7 +44,8 @@ Exit codes: 0 at least one agent answered, 1 none did, 2 wrong flags.""",
 def top(node: str, output: str, namespace: str, *, watch: bool, target: cluster.Target) -> None:
     """Show utilization, memory and processes of devices now, and who has turns, on all shared nodes or on NODE.
 
-    The nodes' agents report it, through the API server: this takes the right to get pods/proxy in their namespace.
+    The nodes' agents report it, through the API server: this takes the right to get pods/proxy in their namespace
+    (ClusterRole deviceshare-top). Without it, devices and holders are shown as NodeDevices have them.
     """
     if watch and output != TABLE:
         raise click.UsageError("--watch shows a table; programs repeat: deviceshare top -o json")
@@ -47,30 +53,33 @@ def top(node: str, output: str, namespace: str, *, watch: bool, target: cluster.
         with suppress(KeyboardInterrupt):  # the last drawing stays on the screen
             target.ask(lambda api: _watch(api, namespace, node), seconds=None)
         return
-    nodes = target.ask(lambda api: _look(api, namespace, node))
-    answer_with({"nodes": nodes}, output, lambda: _drawn(nodes))
+    nodes, unseen = target.ask(lambda api: _look(api, namespace, node))
+    answer_with({"nodes": nodes, **({"unseen": unseen} if unseen else {})}, output, lambda: _drawn(nodes))
+    note(unseen)
     sys.exit(1 if all(each.silent for each in nodes) else 0)
 
 
-async def _look(api: "Api", namespace: str, node: str) -> list[NodeNow]:
-    nodes = await agents.ask(api, namespace, node)
+async def _look(api: "Api", namespace: str, node: str) -> tuple[list[NodeNow], list[Unseen]]:
+    nodes, unseen = await agents.ask_or_read(api, namespace, node)
     if nodes:
-        return nodes
+        return nodes, unseen
     if node:
-        raise click.ClickException(f"{node} is not a shared node; list them with: kubectl get nodedevices")
+        near = did_you_mean(node, await names(api, NODE_DEVICES))
+        raise click.ClickException(f"{node} is not a shared node; list them with: kubectl get nodedevices{near}")
     raise click.ClickException(
         f"No node is shared; share one: kubectl label node NODE {contract.MODE_LABEL}={contract.MODE_SHARED}"
     )
 
 
 async def _watch(api: "Api", namespace: str, node: str) -> None:
-    nodes, trouble = await _look(api, namespace, node), ""
+    (nodes, unseen), trouble = await _look(api, namespace, node), ""
+    note(unseen)
     with screen() as draw:
         while True:
             draw(_drawn(nodes, trouble))
             await asyncio.sleep(WATCH_SECONDS)
             try:
-                nodes, trouble = await _look(api, namespace, node), ""
+                (nodes, _), trouble = await _look(api, namespace, node), ""
             except Unavailable as error:
                 trouble = f"The cluster does not answer; this is its last known state. Retrying. ({error})"
 

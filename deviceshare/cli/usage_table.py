@@ -14,7 +14,15 @@ def cluster_table(nodes: list[NodeNow]) -> Grid:
             greedy = {(share.pod, share.container) for share in device.shares if share.exceeded}
             name = styled("" if position else node.node, "bold")
             holders = joined(*map(group_name, device.groups), between=", ") if device.groups else _sharers(device)
-            made.add_row(name, *numbers(device), holders, "", device.model, "", styled(device.unhealthy, "red"))
+            made.add_row(
+                name,
+                *_numbers(device, measured=not node.unmeasured),
+                holders,
+                "",
+                device.model,
+                "",
+                styled(device.unhealthy, "red"),
+            )
             for memory, process in processes(device):
                 whose = styled(process.pod or "no pod", "" if process.pod else "dim")
                 over = {(process.pod, process.container), (process.pod, "")} & greedy
@@ -22,6 +30,12 @@ def cluster_table(nodes: list[NodeNow]) -> Grid:
                 row = (whose, process.container, process.name or NONE, str(process.pid), styled(fault, "red"))
                 made.add_row("", "", "", memory, *row)
     return made
+
+
+def _numbers(device: DeviceNow, *, measured: bool) -> tuple[str, str, str]:
+    if measured:
+        return numbers(device)
+    return str(device.index), NONE, f"{NONE} / {device.memory_total_mib or NONE}"
 
 
 def _sharers(device: DeviceNow) -> Cell:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from deviceshare.cli.cluster import ANSWER_SECONDS
 from deviceshare.cli.output import Part, on_terminal, screen, styled
 from deviceshare.cli.snapshot import ClusterSnapshot, mirrored, seen
+from deviceshare.cli.visible import note, unseen
 from deviceshare.domain.answers.picture import Picture
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirrors import Mirrors
@@ -20,14 +21,17 @@ LOST = "The cluster does not answer; this is its last known state. Retrying."
 Render = Callable[[Picture], list[Part]]
 
 
-async def follow(api: Api, draw: Callable[[ClusterSnapshot], Picture], render: Render) -> None:
+async def follow(api: Api, namespace: str, draw: Callable[[ClusterSnapshot], Picture], render: Render) -> None:
     """Draws until cancelled: on a terminal over what was there, elsewhere below it.
+
+    Pods are those of `namespace` where the whole cluster's can't be listed.
 
     Raises:
         ApiError: the cluster can't be read at all. Once it could, it is retried, and the drawing says so.
     """
     async with asyncio.timeout(ANSWER_SECONDS):
-        mirrors = await mirrored(api)
+        mirrors = await mirrored(api, namespace)
+    note(unseen(mirrors))
     changed = asyncio.Event()
     for mirror in mirrors.by_name.values():
         mirror.subscribe(lambda _: changed.set())

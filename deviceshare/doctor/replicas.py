@@ -9,7 +9,7 @@ from deviceshare.doctor.kinds import DAEMON_SETS, DEPLOYMENTS, Rollout
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import LEASES, Lease
 from deviceshare.loops.leadership import LEASE_NAME
-from deviceshare.loops.ports import ApiError, Cluster, NotFound
+from deviceshare.loops.ports import ApiError, Cluster, Kind, NotFound
 
 POLL_SECONDS: Final = 0.5
 NO_DURATION_SECONDS: Final = 15.0
@@ -18,18 +18,18 @@ NO_DURATION_SECONDS: Final = 15.0
 
 async def deployment(api: Cluster, namespace: str) -> Rollout | None:
     """deviceshare's own Deployment; None where it runs by other means. Raises ApiError."""
-    try:
-        return await api.get(DEPLOYMENTS, contract.NAME, namespace)
-    except NotFound:
-        return None
+    return await _labelled(api, DEPLOYMENTS, contract.NAME, namespace)
 
 
 async def agents(api: Cluster, namespace: str) -> Rollout | None:
     """The agents' DaemonSet; None where no agents are installed. Raises ApiError."""
-    try:
-        return await api.get(DAEMON_SETS, contract.AGENT, namespace)
-    except NotFound:
-        return None
+    return await _labelled(api, DAEMON_SETS, contract.AGENT, namespace)
+
+
+async def _labelled(api: Cluster, kind: Kind[Rollout], label: str, namespace: str) -> Rollout | None:
+    """By the label, which stays the same however the chart's `fullnameOverride` calls the object."""
+    found = await api.list(kind, namespace=namespace, label_selector=f"app.kubernetes.io/name={label}")
+    return min(found, key=lambda each: each.metadata.name, default=None)
 
 
 async def has_agents(api: Cluster, namespace: str) -> bool:
@@ -62,10 +62,11 @@ def judge_deployment(found: Rollout | None, namespace: str) -> list[Finding]:
     """A missing Deployment is no finding: where deviceshare runs by other means, its lease shows whether it runs."""
     if found is None or found.status.ready_replicas >= found.spec.replicas > 0:
         return []
-    text = f"{found.status.ready_replicas} of {found.spec.replicas} replicas of {namespace}/{contract.NAME} are ready"
+    name = found.metadata.name or contract.NAME
+    text = f"{found.status.ready_replicas} of {found.spec.replicas} replicas of {namespace}/{name} are ready"
     cure = f"kubectl -n {namespace} describe pods -l app.kubernetes.io/name={contract.NAME}"
     if found.spec.replicas == 0:
-        cure = f"kubectl -n {namespace} scale deployment {contract.NAME} --replicas 2"
+        cure = f"kubectl -n {namespace} scale deployment {name} --replicas 2"
     return [Finding(WARNING if found.status.ready_replicas else PROBLEM, text, cure)]
 
 

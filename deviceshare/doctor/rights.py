@@ -50,17 +50,21 @@ def needed(
     (decision 16).
     """
     rights = [
-        *_each(_OURS, ["shareddevicegroups", "nodedevices"], ["list", "watch"]),
-        *_each("", ["nodes", "pods"], ["list", "watch"]),
+        *_each(_OURS, ["shareddevicegroups", "nodedevices", "devicequotas"], ["list", "watch"]),
+        *_each("", ["nodes", "pods", "namespaces"], ["list", "watch"]),
         *_each("", ["pods"], ["delete"]),
         *_each("", ["events"], ["get", "create", "patch"]),
     ]
+    if {"controller", "extender"} & set(roles):
+        rights += _each(_OURS, ["devicequotas"], ["get"])
+        rights += _each(_OURS, ["devicequotas/status"], ["patch"])
     if "controller" in roles:
-        rights += _each(_OURS, ["shareddevicegroups"], ["get"])
+        rights += _each(_OURS, ["shareddevicegroups"], ["get", "patch"])
         rights += _each(_OURS, ["nodedevices"], ["get", "create", "patch", "delete"])
         rights += _each(_OURS, ["shareddevicegroups/status", "nodedevices/status"], ["patch"])
         rights += _each("", ["nodes"], ["get"])
         rights += _each("", ["pods"], ["get", "patch"])
+        rights += _each("batch", ["jobs"], ["get"])
         rights += _each(DRA_GROUP, ["resourceslices", "resourceclaims"] if dra else [], ["list", "watch"])
         lease = {"namespace": namespace, "name": contract.NAME}
         rights += _each("coordination.k8s.io", ["leases"], ["get", "patch"], **lease)
@@ -91,7 +95,10 @@ async def examine_person(api: Cluster) -> Check:
 
 def judge_person(denied: list[Attributes]) -> list[Finding]:
     """A warning: that a person may not create groups may be intended."""
-    cure = "ask an administrator: the ClusterRole edit covers groups, devices and pods; nodes need another"
+    cure = (
+        "ask an administrator for the ClusterRoles deviceshare-view (groups and devices) and deviceshare-edit (to write"
+        " groups); without nodes and other namespaces' pods, commands say what they leave out"
+    )
     return [Finding(WARNING, f"you may not {listed([_said(each) for each in denied])}", cure)] if denied else []
 
 

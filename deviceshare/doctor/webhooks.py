@@ -93,7 +93,7 @@ def _missing(what: str, names: list[str]) -> Finding:
     if "mutate-pods.deviceshare.io" in names:
         away = "pods of groups get no devices"
     elif names == [OF_AGENTS]:
-        away = "an agent may write what other nodes have"
+        away = "an agent may write what other nodes have, and people with deviceshare-recover misreport devices"
     return Finding(PROBLEM, f"{what}: {away}", _APPLY.format(file=assets.manifests() / "webhooks.yaml"))
 
 

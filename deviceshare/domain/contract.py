@@ -6,6 +6,7 @@ API_GROUP: Final = "deviceshare.io"
 API_VERSION: Final = "v1alpha1"
 GROUP_KIND: Final = "SharedDeviceGroup"
 NODE_DEVICES_KIND: Final = "NodeDevices"
+DEVICE_QUOTA_KIND: Final = "DeviceQuota"
 
 SCHEDULER_NAME: Final = "deviceshare-scheduler"
 DEFAULT_SCHEDULER_NAME: Final = "default-scheduler"
@@ -41,6 +42,10 @@ STRATEGY: Final = f"{PREFIX}strategy"
 """`binpack` or `spread`: whether a share is taken where least is free, or where most is."""
 USERS: Final = frozenset({GROUP, STRATEGY})
 """The annotations of pods that the user writes, once."""
+
+# On groups: written by the leader.
+PODS_FINALIZER: Final = f"{PREFIX}pods"
+"""The finalizer that keeps a deleted group until its last pod has ended."""
 
 # On pods: written by the Binding, in the same write that sets `spec.nodeName`.
 SELECTED_DEVICES: Final = f"{PREFIX}selected-devices"

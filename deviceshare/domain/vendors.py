@@ -7,7 +7,7 @@ counted by what is allocatable.
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -33,7 +33,7 @@ class DraDriver(Struct, frozen=True, kw_only=True):
     """Likewise the parts of a device; the group is the number of the device that they are of."""
 
 
-class Vendor(Struct, frozen=True, eq=False, kw_only=True):
+class Vendor(Struct, frozen=True, eq=False, kw_only=True, dict=True):
     """One vendor's devices, and how its container runtime learns which of them a container may see."""
 
     name: str
@@ -70,7 +70,7 @@ class Vendor(Struct, frozen=True, eq=False, kw_only=True):
     dra: DraDriver | None = None
     """Drivers of other names count for nothing, whatever their devices are called."""
 
-    @property
+    @cached_property
     def annotation(self) -> str:
         """The pod annotation that the variable refers to.
 
@@ -78,7 +78,7 @@ class Vendor(Struct, frozen=True, eq=False, kw_only=True):
         """
         return f"{contract.PREFIX}{self.name}-visible-devices"
 
-    @property
+    @cached_property
     def field_path(self) -> str:
         """The annotation, as a variable refers to it."""
         return f"metadata.annotations['{self.annotation}']"
@@ -170,8 +170,13 @@ def _vendor_of(resource: str, table: tuple[Vendor, ...]) -> Vendor | None:
 
 def vendors_of(resources: Iterable[str]) -> list[Vendor]:
     """The vendors of those of the resources that are known, in the table's order."""
-    resources = set(resources)
-    return [vendor for vendor in VENDORS if any(map(vendor.supplies, resources))]
+    return list(_vendors_of(frozenset(resources), VENDORS))
+
+
+@lru_cache(maxsize=1024)
+def _vendors_of(resources: frozenset[str], table: tuple[Vendor, ...]) -> tuple[Vendor, ...]:
+    # Asked several times for each pod, and groups ask for few different sets.
+    return tuple(vendor for vendor in table if any(map(vendor.supplies, resources)))
 
 
 def plugin_vendor_of(resource: str) -> Vendor | None:

@@ -5,8 +5,10 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.namespace import NamespaceObject
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
@@ -44,6 +46,25 @@ class Event(Struct, frozen=True, rename="camel"):
     last_timestamp: str | None = None
 
 
+class JobSpec(Struct, frozen=True, rename="camel"):
+    """How many of its pods may fail."""
+
+    backoff_limit: int | None = None
+    backoff_limit_per_index: int | None = None
+
+    @property
+    def fails_with_one_pod(self) -> bool:
+        """Whether the Job, or an index of it, fails with the first pod that does."""
+        return 0 in (self.backoff_limit, self.backoff_limit_per_index)
+
+
+class Job(Struct, frozen=True):
+    """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: JobSpec = field(default_factory=JobSpec)
+
+
 class Secret(Struct, frozen=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/secret-v1/"""
 
@@ -65,8 +86,11 @@ _OURS = f"{contract.API_GROUP}/{contract.API_VERSION}"
 
 PODS: Final = Kind("v1", "Pod", "pods", Pod, namespaced=True)
 NODES: Final = Kind("v1", "Node", "nodes", Node, namespaced=False)
+NAMESPACES: Final = Kind("v1", "Namespace", "namespaces", NamespaceObject, namespaced=False)
 GROUPS: Final = Kind(_OURS, contract.GROUP_KIND, "shareddevicegroups", Group, namespaced=False)
 NODE_DEVICES: Final = Kind(_OURS, contract.NODE_DEVICES_KIND, "nodedevices", NodeDevices, namespaced=False)
+DEVICE_QUOTAS: Final = Kind(_OURS, contract.DEVICE_QUOTA_KIND, "devicequotas", DeviceQuota, namespaced=False)
+JOBS: Final = Kind("batch/v1", "Job", "jobs", Job, namespaced=True)
 LEASES: Final = Kind("coordination.k8s.io/v1", "Lease", "leases", Lease, namespaced=True)
 EVENTS: Final = Kind("v1", "Event", "events", Event, namespaced=True)
 SECRETS: Final = Kind("v1", "Secret", "secrets", Secret, namespaced=True)
@@ -94,3 +118,5 @@ SHARED_NODES: Final = f"{contract.MODE_LABEL}={contract.MODE_SHARED}"
 """The label selector of nodes that take part."""
 LIVE_PODS: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """The field selector of pods that may be using devices."""
+UNBOUND_PODS: Final = "spec.nodeName=,status.phase=Pending"
+"""The field selector of pods that have no node yet."""

@@ -17,7 +17,9 @@ class RateLimit(Generic[K]):
     def at(self, key: K, now: float) -> float:
         """When the key's turn comes, in seconds of the clock of `now`."""
         if key not in self._times:
-            self._times[key] = max(self._next, now)
+            # Keys that gave up their turns leave no gap: nobody waits for longer than those that are there take.
+            longest = now + (len(self._times) + 1) * self._apart
+            self._times[key] = max(min(self._next, longest), now)
             self._next = self._times[key] + self._apart
         return self._times[key]
 

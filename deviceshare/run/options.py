@@ -11,6 +11,7 @@ import click
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission import bypasses, injection_settings, modes
+from deviceshare.domain.objects.group_life import DELETION_POLICIES, NEVER, REFUSE
 from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.objects.sharing_labels import is_label
 from deviceshare.domain.placement.handover import AUTO, STYLES
@@ -26,7 +27,7 @@ from deviceshare.flags import (
     flag,
     options_of,
 )
-from deviceshare.run.settings import OFF, ON
+from deviceshare.run.settings import OFF, ON, RECREATE, UNINJECTED_MODES
 
 ROLES: Final = ("controller", "extender", "webhook")
 _ROLES: Final = Words("ROLE[,ROLE…]", lambda word: word in ROLES, f"name some of {', '.join(ROLES)}", empty=False)
@@ -106,11 +107,35 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=injection_settings.GROW,
             help="Whether frameworks in pods of groups take device memory as they need it, or as they are set.",
         ),
+        flag(
+            "--release-after",
+            default=NEVER,
+            metavar="DURATION|never",
+            help="How long a bound group without pods keeps its devices, such as 12h, unless its spec says so.",
+        ),
+        flag(
+            "--deletion-policy",
+            type=click.Choice(DELETION_POLICIES),
+            default=REFUSE,
+            help="Whether a group that pods use can't be deleted or ends after them, unless its spec says so.",
+        ),
+        flag(
+            "--uninjected-pods",
+            type=click.Choice(UNINJECTED_MODES),
+            default=RECREATE,
+            help="Whether pods created while admission was away are deleted, for their controllers to recreate.",
+        ),
         flag("--ca-secret", default="", help="Make the webhooks' certificates; this Secret keeps the CA."),
         flag("--tls-cert", type=FILE, help="Or bring them: a certificate, PEM; read again when it changes."),
         flag("--tls-key", type=FILE, help="Its private key, PEM."),
         flag("--probe-bind", type=AddressType(), default=":8080", help="/livez, /readyz and /metrics."),
         flag("--ui-bind", type=OptionalAddressType(), default="127.0.0.1:8088", help="The page /ui, or off; HTTP."),
+        flag(
+            "--group-metrics",
+            type=click.IntRange(0),
+            default=500,
+            help="Of how many groups the leader has metrics of their own; 0 for none.",
+        ),
         flag("--handover", type=click.Choice(STYLES), default=AUTO, help="How a pod's devices are passed to runtimes."),
         flag("--cdi-kind", default="", help="The CDI kind of NVIDIA's devices.  [default: one that the node knows]"),
         flag(

@@ -7,7 +7,6 @@ reconciles. A part that fails ends the process: its successor starts from the AP
 import asyncio
 import gc
 import ssl
-from typing import Any
 from uuid import uuid4
 
 import structlog
@@ -17,11 +16,8 @@ from deviceshare.certificates.keeper import Keeper, RenewalPace, ServerNames
 from deviceshare.certificates.serving import Certificate, MemoryCertificate
 from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.domain.admission.pod_guard import PodGuard
-from deviceshare.domain.answers import census
-from deviceshare.domain.answers.drawing import draw
-from deviceshare.flags import Address, Tls
+from deviceshare.flags import Tls
 from deviceshare.kube.api import Api
-from deviceshare.kube.mirror import ApiMirror, count_unreadable
 from deviceshare.kube.mirrors import Mirrors
 from deviceshare.kube.pulse import Pulse
 from deviceshare.kube.recorder import EventRecorder
@@ -34,15 +30,16 @@ from deviceshare.loops.protocol import bind, gate
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from deviceshare.loops.replica.impostor_watch import ImpostorWatch
+from deviceshare.metrics import Metrics
+from deviceshare.run import cluster_metrics
+from deviceshare.run.page import PageParts, fault_of
 from deviceshare.run.settings import Settings
-from deviceshare.telemetry import Metrics
-from deviceshare.web import admission, extender, ui
+from deviceshare.web import admission, extender
 from deviceshare.web.admission import Admission
 from deviceshare.web.extender import Extender
 from deviceshare.web.origins import OwnNames
 from deviceshare.web.probes import Check, probe_routes
 from deviceshare.web.server import Server
-from deviceshare.web.snapshots import Snapshots
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +79,7 @@ class Process:
             settings.sharing_labels,
             dra="controller" in settings.roles,
             every_pod=gates,
+            uninjected=settings.uninjected,
         )
         self._fleet = mirrors.fleet
         self._binder = Binder(
@@ -89,28 +87,25 @@ class Process:
             self._fleet,
             groups=mirrors.groups,
             ledgers=mirrors.ledgers,
+            quotas=mirrors.quotas,
             on_conflict=self._metrics.claim_conflicts.inc,
             attach=gate.lift if gates else bind.attach,
         )
+        mirrors.pods.subscribe(self._binder.change)
         self._placement = GatePlacement(self._binder, mirrors.others, settings.share_resources) if gates else None
         self._controller: Controller | None = None
         # A process that restarts within its predecessor's lease must not be taken for it.
         identity = f"{settings.instance}_{uuid4().hex[:8]}"
         self._elector = Elector(api, identity, namespace=settings.namespace, timing=settings.lease)
         self._impostors = ImpostorWatch(self._cluster, mirrors.pods, self._recorder)
-        self._snapshots = Snapshots(self._draw)
+        self._page = PageParts(settings, api, mirrors, leading=lambda: self._elector.leading)
         self._certificates: dict[str, Certificate | MemoryCertificate] = {}
         self._keeper: Keeper | None = None
         self._servers = self._build_servers()
         self._probes = self._build_probes()
-        self._metrics.leader.set_function(lambda: float(self._elector.leading))
-        self._metrics.watch_cluster(
-            lambda: census.count_devices(self._fleet), lambda: census.count_groups(mirrors.groups.values())
+        cluster_metrics.watch(
+            self._metrics, mirrors, leading=lambda: self._elector.leading, most_groups=settings.group_metrics
         )
-        self._metrics.watch_memory(lambda: census.device_memory(self._fleet))
-        self._metrics.watch_twice(lambda: census.allocated_twice(self._fleet))
-        self._metrics.watch_waiting(lambda: census.count_waiting(mirrors.pods.values()))
-        self._metrics.watch_unreadable(lambda: count_unreadable(mirrors.by_name.values()))
 
     async def run(self, stopping: asyncio.Event) -> int:
         """Starts everything, waits for the signal or for a part to fail, stops everything; returns the exit code.
@@ -126,6 +121,7 @@ class Process:
             await background.start(self._probes)
             for name, mirror in self._mirrors.by_name.items():
                 background.run(f"mirror-{name}", mirror.run)
+            background.run("freeze", self._freeze)
             background.run("pulse", self._pulse.run)
             background.run("recorder", self._recorder.run)
             background.run("impostors", self._impostors.run)
@@ -133,7 +129,9 @@ class Process:
                 background.run(f"{name}-certificate", certificate.watch)
             if self._keeper is not None:
                 background.run("trust", self._keeper.run)
-            background.run("snapshots", self._snapshots.run)
+            background.run("snapshots", self._page.snapshots.run)
+            if settings.ui_bind:
+                background.run("use-rounds", self._page.use.run)
             background.on_stop(self._binder.close)
             if "controller" in settings.roles:
                 background.run("election", self._lead)
@@ -149,8 +147,14 @@ class Process:
         self._draining = True
         for server in (self._probes, *self._servers):
             server.drain()
-        self._snapshots.close()
+        self._page.snapshots.close()
         await asyncio.sleep(DRAIN_SECONDS)
+
+    async def _freeze(self) -> None:
+        """Spares the garbage collector what was listed: it would stop the loop for as long as it looks through that."""
+        await self._mirrors.wait_listed()
+        gc.freeze()
+        await asyncio.Event().wait()
 
     async def _lead(self) -> None:
         # Nothing may be concluded from a cluster that is only half read.
@@ -168,10 +172,16 @@ class Process:
             pods=self._mirrors.pods,
             slices=self._mirrors.slices,
             resource_claims=self._mirrors.resource_claims,
+            namespaces=self._mirrors.namespaces,
+            quotas=self._mirrors.quotas,
             recorder=self._recorder,
             binds_over=bind.binds_over(await self._server_version()),
             handover=self._settings.handover_setting,
             placement=self._placement,
+            life=self._settings.life,
+            uninjected=self._mirrors.uninjected,
+            on_recreated=self._metrics.recreated_pods.inc,
+            on_released=self._metrics.released_groups.inc,
             on_uncovered=self._metrics.uncovered_pods.set,
         )
         self._controller = Controller(term)
@@ -188,7 +198,7 @@ class Process:
 
     def _build_probes(self) -> Server:
         live: dict[str, Check] = {"controller": lambda: self._controller.stuck() if self._controller else ""}
-        ready: dict[str, Check] = {name: _synced(mirror) for name, mirror in self._mirrors.by_name.items()}
+        ready: dict[str, Check] = {name: fault_of(mirror) for name, mirror in self._mirrors.by_name.items()}
         ready["api-server"] = self._pulse.fault
         ready["shutdown"] = lambda: "stopping" if self._draining else ""
         if self._keeper is not None:
@@ -204,7 +214,7 @@ class Process:
         if self._settings.serves_webhooks:
             servers.append(self._build_webhooks())
         if self._settings.ui_bind:
-            servers.append(self._build_page(self._settings.ui_bind))
+            servers.append(self._page.server(self._settings.ui_bind, self._metrics))
         return servers
 
     def _build_extender(self) -> Server:
@@ -235,6 +245,9 @@ class Process:
             bypasses=settings.bypasses,
             injection=settings.injection,
             largest=self._fleet.largest,
+            life=settings.life,
+            namespaces=self._fleet.namespaces,
+            quotas=self._fleet.quotas,
         )
         return Server(
             "webhook",
@@ -246,18 +259,6 @@ class Process:
             connections=admission.MAX_CONNECTIONS,
             tls=self._certificate_of("webhook", files) if files else self._own_certificate(),
         )
-
-    def _build_page(self, at: Address) -> Server:
-        for mirror in self._mirrors.by_name.values():
-            mirror.subscribe(self._snapshots.touch)
-        routes = ui.Ui(self._snapshots, at.host).routes()
-        return Server("ui", *at, routes, self._metrics, max_body=ui.MAX_BODY, timeout=ui.TIMEOUT)
-
-    def _draw(self) -> bytes:
-        """What the page shows."""
-        faults = {name: fault for name, mirror in self._mirrors.by_name.items() if (fault := _synced(mirror)())}
-        replica = ui.Replica(self._settings.instance, __version__, self._elector.leading, faults)
-        return ui.encode(replica, draw(self._fleet, self._mirrors.groups.values(), self._mirrors.pods.values()))
 
     def _certificate_of(self, server: str, tls: Tls) -> ssl.SSLContext:
         """Files: read again when they change."""
@@ -280,7 +281,3 @@ class Process:
         )
         self._metrics.watch_certificates(self._keeper.expiries)
         return certificate.context
-
-
-def _synced(mirror: ApiMirror[Any]) -> Check:
-    return lambda: "" if mirror.synced else "not read yet, or its watch is lost"

@@ -1,5 +1,6 @@
 """The settings of `deviceshare run`, and which of them contradict each other."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,20 @@ import click
 from deviceshare.domain.admission import injection_settings, modes
 from deviceshare.domain.admission.agent_variables import template_fault
 from deviceshare.domain.admission.injection_settings import InjectionSettings
+from deviceshare.domain.objects.group_life import GroupLife, release_fault
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.domain.objects.sharing_labels import SharingLabels
 from deviceshare.domain.placement.handover import HandoverSetting, is_kind
 from deviceshare.flags import Address, Tls
 from deviceshare.loops import leadership
+from deviceshare.loops.leader.uninjected_pods import uninjected
 from deviceshare.run.extender_exposure import extender_fault
 
 ON, OFF = "on", "off"
+RECREATE = "recreate"
+UNINJECTED_MODES = (RECREATE, "leave")
+"""What becomes of pods that were created while admission was away."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +51,16 @@ class Settings:
     replaced_schedulers: frozenset[str]
     framework_limits: str
     group_memory: str
+    release_after: str
+    deletion_policy: str
+    uninjected_pods: str
     excluded_namespaces: frozenset[str]
     ca_secret: str
     tls_cert: Path | None
     tls_key: Path | None
     probe_bind: Address
     ui_bind: Address | None
+    group_metrics: int
     handover: str
     cdi_kind: str
     runtime_class: str
@@ -65,6 +76,8 @@ class Settings:
         self._check_lease()
         self._check_handover()
         self._check_agent_url()
+        if fault := release_fault(self.release_after):
+            raise click.UsageError(f"--release-after: {fault}")
         if self.serves_webhooks:
             self._check_webhook()
         elif self.roles == {"webhook"}:
@@ -125,6 +138,18 @@ class Settings:
             self.agent_url,
             self.placement,
         )
+
+    @property
+    def life(self) -> GroupLife:
+        """What becomes of idle and of deleted groups whose spec doesn't say."""
+        return GroupLife(self.release_after, self.deletion_policy)
+
+    @property
+    def uninjected(self) -> Callable[[Pod], bool] | None:
+        """Which pods the leader deletes for their controllers to recreate; None where it deletes none."""
+        if self.uninjected_pods != RECREATE or "controller" not in self.roles:
+            return None
+        return uninjected(self.dialects)
 
     @property
     def serves_extender(self) -> bool:

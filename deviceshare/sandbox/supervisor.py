@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from deviceshare import telemetry
+from deviceshare import logs
 from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
@@ -191,7 +191,7 @@ def _first(error: Exception) -> Exception:
 
 
 if __name__ == "__main__":
-    telemetry.configure("console")
+    logs.configure("console")
     if len(sys.argv) > 2:
         die_with_parent(signal.SIGTERM)
         if os.getppid() != int(sys.argv[2]):  # It died before it could be our parent.

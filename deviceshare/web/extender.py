@@ -17,8 +17,9 @@ from aiohttp import web
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.placement.fleet import Filtered, Fleet
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import missing, pod_obstacle, request_of
+from deviceshare.domain.placement.shapes import Filtered
 from deviceshare.loops.ports import ApiError, Mirror
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.web.extender_api import (
@@ -94,7 +95,7 @@ class Extender:
 
     def _place(self, pod: Pod, names: Sequence[str]) -> Filtered:
         group = self.groups.get(pod.group) if pod.group else None
-        request, obstacle = request_of(pod, group), pod_obstacle(pod, group)
+        request, obstacle = request_of(pod, group), pod_obstacle(pod, group, self.fleet.namespaces)
         if obstacle or request is None:
             return Filtered([], {obstacle or missing(pod): list(names)})
         return self.fleet.filter(request, names)

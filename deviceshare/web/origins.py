@@ -8,6 +8,7 @@ a preflight request a page may only send what a form could, which is never JSON
 """
 
 import ipaddress
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from aiohttp import web
@@ -23,20 +24,26 @@ class OwnNames(NamedTuple):
 
     def answers_to(self, asked: str) -> bool:
         """Whether a request with this header Host is for this server."""
-        try:
-            name = (URL.build(scheme="http", authority=asked).host or "").rstrip(".").lower()
-        except ValueError:
-            return False
-        if name == "localhost" or name.endswith(".localhost") or (name and name == self.host.lower()):
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+        return _names(self.host, asked)
 
 
 LOOPBACK: Final = OwnNames()
+
+
+@lru_cache(maxsize=64)
+def _names(host: str, asked: str) -> bool:
+    # kube-scheduler sends the same header with each request.
+    try:
+        name = (URL.build(scheme="http", authority=asked).host or "").rstrip(".").lower()
+    except ValueError:
+        return False
+    if name == "localhost" or name.endswith(".localhost") or (name and name == host.lower()):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def check_origin(request: web.Request, own: OwnNames | None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
-from deviceshare.telemetry import ServerMetrics
+from deviceshare.metrics import ServerMetrics
 from deviceshare.web.scrapes import Scrapes
 
 Check = Callable[[], str]

@@ -39,6 +39,7 @@ class GroupVersionKind(Struct, frozen=True):
 
 class UserInfo(Struct, frozen=True):
     username: str = ""
+    groups: list[str] | None = None
     extra: dict[str, list[str]] | None = None
 
     @property
@@ -54,6 +55,7 @@ class ReviewRequest(Struct, frozen=True, rename="camel"):
     kind: GroupVersionKind = field(default_factory=GroupVersionKind)
     sub_resource: str = ""
     operation: str = ""
+    namespace: str = ""
     user_info: UserInfo = field(default_factory=UserInfo)
     object: Raw = Raw(b"null")
     old_object: Raw = Raw(b"null")

@@ -1,7 +1,7 @@
 """The answer to scrapes of /metrics, rendered at most once a second for all scrapers.
 
-Collecting the metrics takes the event loop a moment; rendering, which takes most of the time where nodes are many, runs
-in a thread.
+Collecting the metrics takes the event loop, one family at a time; rendering, which takes most of the time where nodes
+are many, runs in a thread.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from deviceshare.telemetry import ServerMetrics
+from deviceshare.metrics import ServerMetrics
 
 FRESH: Final = 1.0
 """Seconds for which one rendering answers all scrapes."""
@@ -44,21 +44,32 @@ class Scrapes:
         self._metrics = metrics
         self._fresh = fresh
         self._at = float("-inf")
-        self._taken = _Taken(())
+        self._taking: asyncio.Task[_Taken] | None = None
         self._renderings: dict[str, asyncio.Task[bytes]] = {}
 
     async def answer(self, accept: str) -> tuple[bytes, str]:
         """The body and its Content-Type, in the format that the header `Accept` asks for."""
         encode, content_type = _encoder(accept)
         now = asyncio.get_running_loop().time()
-        if now - self._at >= self._fresh:
-            self._at, self._taken = now, _Taken(self._metrics.registry.collect())
-            self._renderings = {}
+        if self._taking is None or now - self._at >= self._fresh:
+            self._at, self._renderings = now, {}
+            self._taking = asyncio.create_task(self._take(), name="collect metrics")
         if content_type not in self._renderings and len(self._renderings) >= _FORMATS:
             encode, content_type = choose_encoder("")
         rendering = self._renderings.get(content_type)
         if rendering is None:
-            rendering = asyncio.create_task(asyncio.to_thread(encode, self._taken), name="render metrics")
+            rendering = asyncio.create_task(_render(encode, self._taking), name="render metrics")
             self._renderings[content_type] = rendering
         # Shielded: other scrapes wait for the same rendering when one is cancelled.
         return await asyncio.shield(rendering), content_type
+
+    async def _take(self) -> _Taken:
+        families = []
+        for family in self._metrics.registry.collect():
+            families.append(family)
+            await asyncio.sleep(0)  # webhooks are answered on the same loop, and each family may be of all nodes
+        return _Taken(families)
+
+
+async def _render(encode: Callable[[Collector], bytes], taking: asyncio.Task[_Taken]) -> bytes:
+    return await asyncio.to_thread(encode, await asyncio.shield(taking))

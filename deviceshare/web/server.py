@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
-from deviceshare.telemetry import ServerMetrics
+from deviceshare.metrics import ServerMetrics
 from deviceshare.web.address_turns import AddressTurns
 from deviceshare.web.crowd import Crowd, CrowdBounds
 from deviceshare.web.listener import Listener

@@ -6,7 +6,7 @@ reader waits for one, only after a change, and with a pause after each. Slow rea
 
 import asyncio
 import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Final, NamedTuple
@@ -21,8 +21,13 @@ SHARE: Final = 0.05
 """Of the event loop's time, at most, so that snapshots of a huge cluster don't delay kube-scheduler."""
 LONGEST_PAUSE: Final = 3.0
 """Seconds between two snapshots, at most, even where `SHARE` would require more."""
+TURN: Final = 0.005
+"""Seconds after which the steps of a snapshot let others have the event loop."""
 TICK: Final = 5.0
 """Seconds until the next snapshot when no change was reported: a watch may be lost without an error."""
+
+
+Steps = Generator[None, None, bytes]
 
 
 class EncodedState(NamedTuple):
@@ -36,8 +41,11 @@ class EncodedState(NamedTuple):
 class Snapshots:
     """The owner runs `run()` as a task and calls `touch` at each change."""
 
-    def __init__(self, make: Callable[[], bytes], *, pause: float = PAUSE, tick: float = TICK) -> None:
-        """`make` is called on the event loop and may raise: the previous state then stays the newest."""
+    def __init__(self, make: Callable[[], bytes | Steps], *, pause: float = PAUSE, tick: float = TICK) -> None:
+        """`make` returns a state, or the steps that end in one, and may raise: the previous state stays the newest.
+
+        It runs on the event loop, on which others have their turns between the steps.
+        """
         self._make = make
         self._pause = pause
         self._tick = tick
@@ -45,6 +53,8 @@ class Snapshots:
         self._begun = self._made = 0
         """The numbers of attempts. An attempt includes every change until it began."""
         self._looking = 0
+        self._took = 0.0
+        """Seconds that the latest attempt had the event loop."""
         self._wanted = asyncio.Event()
         self._stale = asyncio.Event()
         self._round = asyncio.Event()
@@ -101,21 +111,44 @@ class Snapshots:
                     await self._stale.wait()
             self._stale.clear()
             self._begun += 1
-            began = perf_counter()
-            body = self._try()
-            took = perf_counter() - began
+            self._took = 0.0
+            body = await self._try()
             if body is not None:
                 await self._take(body)
-            await asyncio.sleep(max(self._pause, min(took / SHARE, LONGEST_PAUSE)))
+            await asyncio.sleep(max(self._pause, min(self._took / SHARE, LONGEST_PAUSE)))
 
-    def _try(self) -> bytes | None:
+    async def _try(self) -> bytes | None:
         try:
-            return self._make()
+            with self._timed():
+                made = self._make()
+            return made if isinstance(made, bytes) else await self._made_of(made)
         except Exception:
             # A failure here must not stop the process, which binds pods.
             log.exception("Failed to make a snapshot for the page")
             self._stale.set()
             return None
+
+    async def _made_of(self, steps: Steps) -> bytes:
+        while True:
+            with self._timed():
+                end = perf_counter() + TURN
+                try:
+                    next(steps)
+                    while perf_counter() < end:
+                        next(steps)
+                except StopIteration as done:
+                    body: bytes = done.value
+                    return body
+            await asyncio.sleep(0)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Adds what the block takes to what the event loop has spent on this snapshot."""
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            self._took += perf_counter() - began
 
     async def _take(self, body: bytes) -> None:
         if body != self._newest.body:

@@ -6,6 +6,7 @@ And it refuses requests by another host name and from other pages (origins.py).
 """
 
 import asyncio
+import gzip
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from deviceshare.domain.answers.picture import Picture
+from deviceshare.domain.answers.use_view import UseView
 from deviceshare.domain.vendors import label_of
 from deviceshare.web.origins import OwnNames, check_origin
 from deviceshare.web.server import BOUND
@@ -43,6 +45,11 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+
+
+_NO_USE: Final = UseView(60.0, 0, [])
+_COMPRESSED: Final = 4096
+"""Bytes of an answer above which it is."""
 
 
 class Replica(Struct, frozen=True, rename="camel"):
@@ -77,11 +84,13 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Ui:
     """Serves the page, its state (`/ui/state`, JSON), and notifications of changes (`/ui/events`, server-sent events).
 
+    What agents say of their devices' use changes all the time, so the page asks for it by itself (`/ui/use`, JSON).
     `host` is what the server is bound to.
     """
 
-    def __init__(self, snapshots: Snapshots, host: str) -> None:
+    def __init__(self, snapshots: Snapshots, host: str, use: Callable[[], Awaitable[UseView]] | None = None) -> None:
         self._snapshots = snapshots
+        self._use = use
         self._own_names = OwnNames(host)
         self._streams = 0
         self._files = {file.name: file.read_bytes() for file in _PAGE.iterdir() if file.suffix in _TYPES}
@@ -90,7 +99,7 @@ class Ui:
         """`/ui` and the paths below it; `/` redirects there."""
         routes: dict[str, _Handler] = {"/": self._to_page, "/ui": self._file("index.html")}
         routes |= {f"/ui/{name}": self._file(name) for name in self._files if name != "index.html"}
-        routes |= {"/ui/state": self._state, "/ui/events": self._events}
+        routes |= {"/ui/state": self._state, "/ui/events": self._events, "/ui/use": self._answer_use}
         return [web.get(path, self._guarded(handler)) for path, handler in routes.items()]
 
     def _guarded(self, handler: _Handler) -> _Handler:
@@ -123,6 +132,13 @@ class Ui:
         if "gzip" in request.headers.get("Accept-Encoding", ""):
             return web.Response(body=newest.packed, headers={**headers, "Content-Encoding": "gzip"})
         return web.Response(body=newest.body, headers=headers)
+
+    async def _answer_use(self, request: web.Request) -> web.Response:
+        body = msgspec.json.encode(await self._use() if self._use else _NO_USE)
+        headers = {**_HEADERS, "Content-Type": "application/json", "Vary": "Accept-Encoding"}
+        if len(body) > _COMPRESSED and "gzip" in request.headers.get("Accept-Encoding", ""):
+            body, headers["Content-Encoding"] = await asyncio.to_thread(gzip.compress, body, 1), "gzip"
+        return web.Response(body=body, headers=headers)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if self._streams >= MAX_STREAMS or self._snapshots.closed:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
-from deviceshare.telemetry import ServerMetrics
+from deviceshare.metrics import ServerMetrics
 from deviceshare.web.crowd import Crowd
 from deviceshare.web.quoting import Repeats, quoted
 
@@ -44,7 +44,7 @@ class ServerContext:
 class Visit(web.RequestHandler):
     """The handler of one connection, created when it is accepted, before its handshake."""
 
-    __slots__ = ("_closing", "_context", "_end", "_task", "address", "answered", "bound", "deadline")
+    __slots__ = ("_closing", "_context", "_due", "_end", "_fires", "_task", "address", "answered", "bound", "deadline")
 
     def __init__(self, manager: web.Server, context: ServerContext, address: str) -> None:
         super().__init__(
@@ -58,6 +58,8 @@ class Visit(web.RequestHandler):
         self._context = context
         self._task = asyncio.current_task()
         self._end: asyncio.TimerHandle | None = None
+        self._fires = self._due = 0.0
+        """When the timer fires, and when the connection is overdue, which is no earlier."""
         self._closing = False
         self.address = address
         self.answered = False
@@ -142,12 +144,19 @@ class Visit(web.RequestHandler):
             log.error("Failed to answer a request", server=self._context.name, where=text, exc_info=error, **omitted)
 
     def _ends_at(self, when: float) -> None:
+        self._due = when
+        if self._end is not None and self._fires <= when:
+            return  # one timer serves many requests: it looks again when it fires
         if self._end is not None:
             self._end.cancel()
+        self._fires = when
         self._end = self._loop.call_at(when, self._overdue)
 
     def _overdue(self) -> None:
         self._end = None
+        if self._loop.time() < self._due:
+            self._ends_at(self._due)
+            return
         if self.bound is not None and self.bound.when() is None:
             return  # a stream, which ends itself
         self._context.crowd.leave(self)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from deviceshare.flags import Address
-from deviceshare.telemetry import ServerMetrics
+from deviceshare.metrics import ServerMetrics
 from deviceshare.web.server import Server
 
 TIMEOUT: Final = 10.0

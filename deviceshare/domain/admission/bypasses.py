@@ -5,7 +5,7 @@ isn't counted by deviceshare. `ways` lists what can be seen in a pod; docs/secur
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from posixpath import normpath
 from typing import Final, NamedTuple
 
@@ -50,7 +50,13 @@ class Way(NamedTuple):
 
 def bypasses(pod: Draft, skip: Collection[str] = ()) -> list[str]:
     """The ways around in a pod, a sentence for each; containers named in `skip` can't be changed any more."""
-    return [_sentence(found, way.does) for way in ways() if (found := list(way.find(pod, skip)))]
+    return [_sentence(found, way.does) for way in _ways(vendors.VENDORS) if (found := list(way.find(pod, skip)))]
+
+
+@lru_cache(maxsize=2)
+def _ways(_table: tuple[Vendor, ...]) -> tuple[Way, ...]:
+    """Those that `ways` finds for a table of vendors."""
+    return tuple(ways())
 
 
 def new_bypasses(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:

@@ -5,10 +5,16 @@ A refusal names the field or the pods and what to do; an empty one allows.
 
 from collections.abc import Iterable
 
+from deviceshare.domain import contract
+from deviceshare.domain.objects.group_life import DEFAULT_LIFE, GroupLife
+from deviceshare.domain.objects.group_users import users
 from deviceshare.domain.objects.groups import Group, name_fault, spec_faults
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.wording import listed
 
+_DELETE_PODS = "delete them or scale their workloads to 0 first, or set spec.deletionPolicy to AfterLastPod"
+_NOT_YET = "deviceshare has yet to put the finalizer of deletionPolicy AfterLastPod on it: retry in a moment"
 _LISTED = 10
 """Pods named in a refusal, to fit on a screen."""
 
@@ -29,7 +35,7 @@ def review_changed_group(old: Group, new: Group) -> str:
         return ""
     if before:  # a spec that could not be read can't be compared
         return unreadable or "; ".join(spec_faults(new.spec))
-    if old.node or old.metadata.hides("status.nodeName"):
+    if old.spec.binding != new.spec.binding and (old.node or old.metadata.hides("status.nodeName")):
         return (
             f"spec can't be changed while the group is bound to node {old.node or '(unreadable)'}: "
             f"delete the group (kubectl delete sdg {old.name}) and recreate it"
@@ -37,18 +43,28 @@ def review_changed_group(old: Group, new: Group) -> str:
     return "; ".join(spec_faults(new.spec))
 
 
-def review_deleted_group(group: Group, pods: Iterable[Pod]) -> str:
-    """Why a group may not be deleted, or "": running pods use its devices."""
-    users = sorted(pod.metadata.key for pod in pods if _uses(pod, group))
-    if not users:
-        return ""
-    number = "1 pod" if len(users) == 1 else f"{len(users)} pods"
-    return (
-        f"SharedDeviceGroup {group.name!r} is used by {number}: {listed(users, most=_LISTED)}; "
-        "delete them or scale their workloads to 0 first"
+def review_quota(group: Group, before: Group | None, excess: Reason | None) -> str:
+    """Why the group may not be created, or changed from what it was before, or "": `excess`, of a quota.
+
+    What is bound stays as it is, and who writes its labels is left to RBAC.
+    """
+    same = before is not None and (before.spec.resources, before.metadata.labels) == (
+        group.spec.resources,
+        group.metadata.labels,
     )
+    return "" if same or group.node else str(excess or "")
 
 
-def _uses(pod: Pod, group: Group) -> bool:
-    """A pod with devices names their group by UID; one that runs without may have lost that record, so it counts."""
-    return pod.lives and (pod.holder_uid == group.uid if pod.holder_uid else pod.group == group.name)
+def review_deleted_group(group: Group, pods: Iterable[Pod], life: GroupLife = DEFAULT_LIFE) -> str:
+    """Why a group may not be deleted, or "": running pods use its devices.
+
+    With AfterLastPod it may, once the finalizer is there that keeps it until the last of them has ended.
+    """
+    if group.deleting or not (found := users(group, pods)):
+        return ""
+    later = life.outlives_deletion(group.spec.deletion_policy)
+    if later and contract.PODS_FINALIZER in group.metadata.finalizers:
+        return ""
+    number = "1 pod" if len(found) == 1 else f"{len(found)} pods"
+    cure = _NOT_YET if later else _DELETE_PODS
+    return f"SharedDeviceGroup {group.name!r} is used by {number}: {listed(found, most=_LISTED)}; {cure}"

@@ -9,6 +9,7 @@ Everything here is idempotent: API servers may call the webhook twice for one po
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -155,7 +156,9 @@ def _inject_all(
 
 def _references(share: ShareOf | None, settings: InjectionSettings) -> list[Reference]:
     """What refers to a container's devices. Of vendors that serve no share of its own, those are its group's."""
-    own = list(share.references(framework_limits=settings.framework_limits)) if share else []
+    if share is None:
+        return list(map(_reference, vendors.VENDORS))
+    own = list(share.references(framework_limits=settings.framework_limits))
     names = [reference.name for reference in own]
     return [*(_reference(vendor) for vendor in vendors.VENDORS if vendor.env not in names), *own]
 
@@ -168,6 +171,7 @@ def _plain(share: ShareOf | None, settings: InjectionSettings, *, in_group: bool
         yield from (JAX_GROWS, GROWTH)
 
 
+@lru_cache(maxsize=64)
 def _reference(vendor: Vendor) -> Reference:
     return Reference(vendor.env, vendor.field_path)
 

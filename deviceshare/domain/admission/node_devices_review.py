@@ -1,8 +1,9 @@
-"""Validation of agents' writes to NodeDevices: each may write the report on its own node, and nothing else.
+"""Validation of writes to the status of NodeDevices: agents report on their own node, people report repairs.
 
 An agent runs on a node beside other programs, some of them as root. One that takes over the agent must not be able to
-write claims, or to other nodes. Other users are not restricted: the leader writes the same objects, and people may
-need to.
+write claims, or to other nodes. Who may write the status alone, as by the role `deviceshare-recover`, must not be able
+to misreport devices; RBAC knows no single fields. Deviceshare itself, and who may write all of the object, isn't
+restricted.
 """
 
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ Object = Mapping[str, Any]
 """A NodeDevices in plain JSON: unknown fields are compared like all others."""
 
 _SERVERS_OWN: Final = frozenset({"managedFields", "resourceVersion", "generation"})
+ADMINISTRATORS: Final = "system:masters"
+"""The group that may do anything, whatever RBAC says."""
 
 
 def review_report(old: Object, new: Object, node: str) -> str:
@@ -22,13 +25,25 @@ def review_report(old: Object, new: Object, node: str) -> str:
     name = (new.get("metadata") or {}).get("name", "")
     if node and node != name:
         return f"the agent on node {node} may report on its own node only, not on {name!r}"
-    changed = _changed(_without_report(old), _without_report(new))
+    changed = _changed(_without(old, "hardware"), _without(new, "hardware"))
     return f"an agent may write status.hardware only, not {changed}" if changed else ""
 
 
-def _without_report(whole: Object) -> dict[str, Any]:
+def review_repair(old: Object, new: Object) -> str:
+    """Why somebody who may write the status alone may not change a NodeDevices in this way, or ""."""
+    changed = _changed(_without(old, "recovered"), _without(new, "recovered"))
+    if not changed:
+        return ""
+    return (
+        f"only deviceshare and its agents write {changed}: who may not patch nodedevices may change status.recovered"
+        " alone, as deviceshare recover does"
+    )
+
+
+def _without(whole: Object, own: str) -> dict[str, Any]:
+    """Without what the API server writes beside the status, and the one field of the status that may be written."""
     metadata = {key: value for key, value in (whole.get("metadata") or {}).items() if key not in _SERVERS_OWN}
-    status = {key: value for key, value in (whole.get("status") or {}).items() if key != "hardware"}
+    status = {key: value for key, value in (whole.get("status") or {}).items() if key != own}
     return {**whole, "metadata": metadata, "status": status}
 
 

@@ -14,6 +14,7 @@ from deviceshare.domain.admission.injection_settings import EXTENDER, GATES
 from deviceshare.domain.admission.share_review import Largest, no_largest, review_share
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.rebind_token import token_fault
 from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.vendors import Vendor
@@ -40,11 +41,12 @@ def review_new_pod(
     largest: Largest = no_largest,
     dialects: Collection[str] = SYSTEMS,
     placement: str = EXTENDER,
+    outsider: Reason | None = None,
 ) -> str:
     """Why this pod may not be created, or "".
 
     `group` is the one it names, as far as that is known; `dialects` are the other systems' that are served, and
-    `placement` is one of PLACEMENTS.
+    `placement` is one of PLACEMENTS. `outsider` is why the group takes no pods of the pod's namespace.
     """
     labels, annotations, share = pod.metadata.labels, pod.metadata.annotations, pod.share
     if not concerns(labels, annotations, share, dialects):
@@ -53,6 +55,8 @@ def review_new_pod(
         return fault
     if ours := sorted(filter(is_ours_alone, annotations)):
         return f"metadata.annotations[{ours[0]}] is written by deviceshare only: leave it out"
+    if outsider:
+        return f"metadata.annotations[{contract.GROUP}]: {outsider}"
     return _spec_fault(pod, group, placement) or review_share(pod, group, largest)
 
 

@@ -1,16 +1,19 @@
 """The picture's drawing: views of nodes, groups and waiting pods from a fleet."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Generator, Iterable
 
 from msgspec.structs import astuple
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.device_parts import allocated, parts
-from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture
+from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, WaitingPod
+from deviceshare.domain.answers.readiness import FALSE
+from deviceshare.domain.answers.stated_conditions import stated_bound
 from deviceshare.domain.answers.turn_views import turn_views
 from deviceshare.domain.answers.waiting import unusable
 from deviceshare.domain.answers.waiting_pods import waiting_pods
+from deviceshare.domain.answers.waiting_reasons import WaitingReasons
 from deviceshare.domain.objects.groups import PENDING, Group
 from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -23,19 +26,49 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import opaque_reason, withheld_reason
 
 
-def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
-    """The whole picture; `pods` are those that name a group or ask for a share."""
+def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod], *, partly_seen: bool = False) -> Picture:
+    """The whole picture; `pods` are those that name a group or ask for a share.
+
+    Where the cluster is only `partly_seen`, what groups wait for is what the leader stated.
+    """
+    steps = draw_in_steps(fleet, groups, pods, partly_seen=partly_seen)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            drawn: Picture = done.value
+            return drawn
+
+
+def draw_in_steps(
+    fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod], *, partly_seen: bool = False
+) -> Generator[None, None, Picture]:
+    """The same in many small steps, between which the fleet may change: each part shows it as it is then."""
     by_name, pods = {group.name: group for group in groups}, list(pods)
     members: dict[str, list[Pod]] = {}
     for pod in pods:
         members.setdefault(pod.group, []).append(pod)
-    bound = {name: group_status.bound(group, fleet, members.get(name, [])) for name, group in by_name.items()}
+    yield
+    waits, bound = WaitingReasons(fleet), dict[str, Reason]()
+    for name, group in by_name.items():
+        stated = stated_bound(group) if partly_seen else None
+        bound[name] = stated or group_status.bound(group, fleet, members.get(name, []), waits)
+        yield
     there = {pod.metadata.key for pod in pods if not pod.finished}
-    nodes = [view_of(fleet, name, there) for name in fleet.names()]
+    nodes, drawn, waiting = list[NodeView](), list[GroupView](), list[WaitingPod]()
+    for name in fleet.names():
+        nodes.append(view_of(fleet, name, there))
+        yield
+    for name in sorted(by_name):
+        drawn.append(_group(fleet, by_name[name], members.get(name, []), bound[name], there))
+        yield
+    for alike in waiting_pods(fleet, by_name, bound, pods):
+        waiting += alike
+        yield
     return Picture(
         nodes=nodes,
-        groups=[_group(fleet, by_name[name], members.get(name, []), bound[name], there) for name in sorted(by_name)],
-        waiting=waiting_pods(fleet, by_name, bound, pods),
+        groups=drawn,
+        waiting=sorted(waiting, key=lambda each: (each.since, each.pod)),
         total=_sum(count for node in nodes for count in node.counts),
         unreadable=[
             *unreadable(contract.GROUP_KIND, (group.metadata for group in by_name.values())),
@@ -48,6 +81,7 @@ def draw(fleet: Fleet, groups: Iterable[Group], pods: Iterable[Pod]) -> Picture:
 def _group(fleet: Fleet, group: Group, pods: list[Pod], bound: Reason, there: Container[str]) -> GroupView:
     ledger = fleet.ledger(group.node) or _NO_LEDGER
     turns = turn_views(ledger.hardware.turns, there, group.uid) if group.uid else []
+    users = sorted(fleet.pods(group.uid))
     # Only the leader knows whether the group's node is gone or not shared any more; it writes that into the status.
     healthy = next((c for c in group.status.conditions if c.type == group_status.IS_HEALTHY), None)
     return GroupView(
@@ -56,12 +90,13 @@ def _group(fleet: Fleet, group: Group, pods: list[Pod], bound: Reason, there: Co
         node=group.node,
         wants=group.spec.resources,
         devices=group_status.selected_devices(group, fleet),
-        pods=sorted(fleet.pods(group.uid)),
+        pods=users,
         waiting=sum(pod.pending and not pod.gates for pod in pods),
         gated=sum(bool(pod.gates) for pod in pods),
+        idle_since="" if users else group.status.idle_since,
         message=str(bound),
         why=bound,
-        ailment=healthy.message if healthy and healthy.status == group_status.FALSE else "",
+        ailment=healthy.message if healthy and healthy.status == FALSE else "",
         turn=turns[0] if turns else None,
     )
 

@@ -11,7 +11,10 @@ from msgspec.structs import replace
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.device_parts import overuse_text, parts_text
+from deviceshare.domain.answers.stated_conditions import stated, stated_bound
+from deviceshare.domain.answers.too_large import too_large
 from deviceshare.domain.answers.turn_views import standings
+from deviceshare.domain.answers.unseen import Unseen
 from deviceshare.domain.answers.verdicts import NodeVerdict, verdicts
 from deviceshare.domain.answers.waiting import scheduler_said, why_a_pod_waits
 from deviceshare.domain.device_health.overuse import OVERUSE_CURE
@@ -19,8 +22,9 @@ from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, current, in_gib
+from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT, current
 from deviceshare.domain.placement import topology
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.fleet import Fleet
@@ -40,20 +44,27 @@ class Explanation(Struct, frozen=True, rename="camel", omit_defaults=True):
     message: str
     facts: dict[str, str] = field(default_factory=dict)
     nodes: list[NodeVerdict] = field(default_factory=list)
+    unseen: list[Unseen] = field(default_factory=list)
+    """What the person who asked may not read."""
 
 
-def explain_group(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node | None) -> Explanation:
+def explain_group(
+    fleet: Fleet, group: Group, pods: Collection[Pod], home: Node | None, *, partly_seen: bool = False
+) -> Explanation:
     """A group: where it lives, with which devices and why these; or what it waits for and where it could go.
 
-    `pods` are those that name the group, `home` is its node.
+    `pods` are those that name the group, `home` is its node. Where the cluster is only `partly_seen`, the conditions
+    are those that the leader stated.
     """
     status = group_status.desired_status(group, fleet, home=home, pods=pods, now="")
     messages = {condition.type: condition.message for condition in status.conditions}
+    messages |= stated(group) if partly_seen else {}
     subject, message = f"group {group.name}", messages[group_status.IS_BOUND]
     hidden = {_HIDDEN: group.metadata.fault}
     if not group.node:
         nodes = verdicts(fleet, group.request, invalid(group))
-        facts = {**_outlook(group.request, nodes), **_too_much(fleet, group), **_waiting(pods), **hidden}
+        vain = {} if invalid(group) else _in_vain(fleet, group.request, message)
+        facts = {**_outlook(group.request, nodes), **vain, **_waiting(pods), **hidden}
         return Explanation(subject, message, _known(facts), nodes)
     facts = {
         **hidden,
@@ -65,13 +76,25 @@ def explain_group(fleet: Fleet, group: Group, pods: Collection[Pod], home: Node 
     return Explanation(subject, message, _known(facts))
 
 
-def explain_pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
+def explain_pod(
+    fleet: Fleet,
+    pod: Pod,
+    group: Group | None,
+    pods: Collection[Pod],
+    home: Node | None,
+    *,
+    partly_seen: bool = False,
+) -> Explanation:
     """A pod: what it has and from which group, or what it waits for. `pods` and `home` are its group's."""
-    found = _pod(fleet, pod, group, pods, home)
+    of_group = explain_group(fleet, group, pods, home, partly_seen=partly_seen) if group else None
+    bound = stated_bound(group) if group and partly_seen else None
+    found = _pod(fleet, pod, group, of_group, bound or (group_status.bound(group, fleet, pods) if group else None))
     return replace(found, facts=_known({_HIDDEN: pod.metadata.fault, **found.facts}))
 
 
-def _pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
+def _pod(
+    fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanation | None, bound: Reason | None
+) -> Explanation:
     subject = f"pod {pod.metadata.key}"
     if pod.left_out:
         return Explanation(subject, str(left_out(pod)))
@@ -84,30 +107,30 @@ def _pod(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], hom
         rest = "its devices stay reserved until they have, or their grace period is over"
         return Explanation(subject, f"{text}: {rest}")
     if pod.pending:
-        return _pending(fleet, pod, group, pods, home)
+        return _pending(fleet, pod, group, of_group, bound)
     facts = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in vendors.VENDORS}
     facts |= {**_containers(pod), **_share_health(fleet, pod), **_reported(fleet, pod)}
-    if group is not None and group.uid == pod.holder_uid:
-        facts |= explain_group(fleet, group, pods, home).facts
+    if group is not None and of_group is not None and group.uid == pod.holder_uid:
+        facts |= of_group.facts
     if pod.placed_on and pod.refusal:
         facts["kube-scheduler"] = pod.refusal.message
     return Explanation(subject, _bound(pod, group), facts)
 
 
-def _pending(fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None) -> Explanation:
+def _pending(
+    fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanation | None, bound: Reason | None
+) -> Explanation:
     subject, said = f"pod {pod.metadata.key}", scheduler_said(pod)
-    bound = group_status.bound(group, fleet, pods) if group else None
     reason, request = why_a_pod_waits(fleet, pod, group, bound), request_of(pod, group)
-    if request is None or pod_obstacle(pod, group):
+    if request is None or pod_obstacle(pod, group, fleet.namespaces):
         return Explanation(subject, str(reason))
-    if group is None:
+    if group is None or of_group is None:
         nodes = verdicts(fleet, request)
-        facts = _outlook(request, nodes) | _too_large(fleet, request)
+        facts = _outlook(request, nodes) | _in_vain(fleet, request, str(reason))
     else:
-        rest = explain_group(fleet, group, pods, home)
         facts = {"group": group.name if reason == bound else f"{group.name}: {bound}"}
-        facts |= {name: fact for name, fact in rest.facts.items() if name in _SHARED_FACTS}
-        nodes = verdicts(fleet, request, invalid(group)) if request.share else rest.nodes
+        facts |= {name: fact for name, fact in of_group.facts.items() if name in _SHARED_FACTS}
+        nodes = verdicts(fleet, request, invalid(group)) if request.share else of_group.nodes
         facts |= _outlook(request, nodes) if request.share else {}
     if said and said != reason:
         facts["kube-scheduler"] = said.text
@@ -145,23 +168,10 @@ def _outlook(request: Request, nodes: list[NodeVerdict]) -> dict[str, str]:
     return facts
 
 
-def _too_much(fleet: Fleet, group: Group) -> dict[str, str]:
-    """Whether the group requests more than any node has, such as nine devices of nodes with eight."""
-    ledgers = [ledger for name in fleet.names() if (ledger := fleet.ledger(name))]
-    for resource, count in group.spec.resources.items():
-        most = max((sum(device.resource == resource for device in ledger.devices) for ledger in ledgers), default=0)
-        if ledgers and count > most:
-            return {"in vain": f"no shared node has more than {most} {resource}: ask for fewer, or add a larger node"}
-    return {}
-
-
-def _too_large(fleet: Fleet, request: Request) -> dict[str, str]:
-    """Whether the share needs more memory of a device than any has."""
-    most = fleet.largest(request.share.of)
-    if most and max((need.memory_mib for need in request.share.needs), default=0) > most:
-        text = f"no device of a shared node has more than {in_gib(most)}: ask for less, or add a node with larger ones"
-        return {"in vain": text}
-    return {}
+def _in_vain(fleet: Fleet, request: Request, reason: str) -> dict[str, str]:
+    """Whether no node could ever meet the request, unless the reason says so already."""
+    found = too_large(fleet, request)
+    return {"in vain": str(found)} if found and found.text not in reason else {}
 
 
 def _containers(pod: Pod) -> dict[str, str]:

@@ -11,15 +11,19 @@ import msgspec
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
+from deviceshare.domain.answers.idleness import idle_since, released_before
+from deviceshare.domain.answers.node_loss import down_for_good, loss
+from deviceshare.domain.answers.readiness import FALSE, TRUE, UNKNOWN, devices_line, readiness, wants_line
 from deviceshare.domain.answers.waiting import why_a_group_waits
+from deviceshare.domain.answers.waiting_reasons import WaitingReasons
 from deviceshare.domain.objects.devices import described, selected
-from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus
+from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, TERMINATING, Group, GroupStatus
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import Condition
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.placement.barred_pods import barred
+from deviceshare.domain.placement.barred_pods import barred, outsiders
 from deviceshare.domain.placement.blind_spots import ledger_fault, node_fault
 from deviceshare.domain.placement.device_states import device_states, held_by, unhealthy_among
 from deviceshare.domain.placement.fleet import Fleet
@@ -29,12 +33,11 @@ from deviceshare.domain.placement.replacement import handover_fault, is_current
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
 
-IS_BOUND, IS_HEALTHY = "Bound", "Healthy"
-TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+IS_BOUND, IS_HEALTHY, IS_READY = "Bound", "Healthy", "Ready"
 
 SHOWN_PODS = 5
 
-_DECIDED_ELSEWHERE = ("nodeName", "fence")
+_DECIDED_ELSEWHERE = ("nodeName", "fence", "claimToken")
 _HEALTHY: Final = {
     ReasonKind.AS_CLAIMED: TRUE,
     ReasonKind.PODS_OUTDATED: TRUE,
@@ -44,29 +47,52 @@ _HEALTHY: Final = {
 """The condition Healthy by its reason; False by any other."""
 
 
-def desired_status(group: Group, fleet: Fleet, *, home: Node | None, pods: Collection[Pod], now: str) -> GroupStatus:
+def desired_status(
+    group: Group,
+    fleet: Fleet,
+    *,
+    home: Node | None,
+    pods: Collection[Pod],
+    now: str,
+    waits: WaitingReasons | None = None,
+) -> GroupStatus:
     """The status that the group should have.
 
     Args:
         home: the node that the group is bound to, shared or not; None when there is none.
         pods: those that name the group.
         now: RFC 3339, the time of a transition.
+        waits: of the same fleet, where many groups are asked about.
     """
-    health = _home(group, home) or _health(group, fleet, home, pods)
+    health = _home(group, home, pods) or _health(group, fleet, home, pods)
     healthy = _HEALTHY.get(health.kind, FALSE)
-    users = sorted(fleet.pods(group.uid))
+    users, devices = sorted(fleet.pods(group.uid)), selected_devices(group, fleet)
+    is_bound = bound(group, fleet, pods, waits)
+    ready = readiness(group, is_bound, healthy, health)
     return replace(
         group.status,
-        phase=PENDING if not group.node else DEGRADED if healthy == FALSE else BOUND,
-        selected_devices=selected_devices(group, fleet),
+        phase=TERMINATING if group.deleting else PENDING if not group.node else DEGRADED if healthy == FALSE else BOUND,
+        reason=ready.why,
+        wants=wants_line(group),
+        devices=devices_line(devices),
+        selected_devices=devices,
         allocated_pods=users,
         pod_count=len(users),
         conditions=[
-            _condition(group, IS_BOUND, TRUE if group.node else FALSE, bound(group, fleet, pods), now),
+            _condition(group, IS_BOUND, TRUE if group.node else FALSE, is_bound, now),
             _condition(group, IS_HEALTHY, healthy, health, now),
+            _condition(group, IS_READY, ready.status, ready.reason, now),
         ],
+        idle_since=idle_since(group, now, used=bool(users)),
         observed_generation=group.metadata.generation,
     )
+
+
+def unbound_for(group: Group, reason: Reason, now: str) -> Patch:
+    """The fields of the status that say why a group has just lost its node; the other conditions stay."""
+    bound = _condition(group, IS_BOUND, FALSE, reason, now)
+    others = [condition for condition in group.status.conditions if condition.type != IS_BOUND]
+    return {"conditions": msgspec.to_builtins([bound, *others])}
 
 
 def selected_devices(group: Group, fleet: Fleet) -> dict[str, str]:
@@ -77,9 +103,15 @@ def selected_devices(group: Group, fleet: Fleet) -> dict[str, str]:
     return selected(devices)
 
 
-def bound(group: Group, fleet: Fleet, pods: Collection[Pod]) -> Reason:
-    """The reason of the condition Bound: what the group holds or waits for, and any pod that can't join it."""
-    reason, found = _bound(group, fleet, pods), barred(fleet, group, pods)
+def bound(group: Group, fleet: Fleet, pods: Collection[Pod], waits: WaitingReasons | None = None) -> Reason:
+    """The reason of the condition Bound: what the group holds or waits for, and any pod that can't join it.
+
+    `waits` are of the same fleet, where many groups are asked about.
+    """
+    found, outside = barred(fleet, group, pods), outsiders(fleet, group, pods)
+    keys = {each.pod.metadata.key for each in outside}
+    reason = _bound(group, fleet, [pod for pod in pods if pod.metadata.key not in keys], waits)
+    found = [*(each for each in found if each.pod.metadata.key not in keys), *outside]
     if not found:
         return reason
     names = listed((each.pod.metadata.key for each in found), most=1)
@@ -92,6 +124,8 @@ def status_patch(old: GroupStatus, new: GroupStatus) -> Patch:
     patch = {
         field: value for field, value in after.items() if field not in _DECIDED_ELSEWHERE and before.get(field) != value
     }
+    if "idleSince" in patch:
+        patch["idleSince"] = after["idleSince"] or None  # the schema admits no empty time
     if "selectedDevices" in patch:
         patch["selectedDevices"] = dict.fromkeys(before["selectedDevices"]) | after["selectedDevices"]
     return patch
@@ -103,15 +137,18 @@ def transitions(old: GroupStatus, new: GroupStatus) -> list[Condition]:
     return [c for c in new.conditions if before.get(c.type) != (c.status, c.reason)]
 
 
-def _bound(group: Group, fleet: Fleet, pods: Collection[Pod]) -> Reason:
+def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], waits: WaitingReasons | None) -> Reason:
     if group.node:
         held = described(selected_devices(group, fleet)) or "its devices"
-        return Reason(ReasonKind.CLAIMED, f"holds {held} on node {group.node}")
+        text = f"holds {held} on node {group.node}"
+        return Reason(ReasonKind.CLAIMED, f"{text}; it is being deleted and takes no pods" if group.deleting else text)
     if fault := invalid(group):
         return fault
     if homes := sorted(set(fleet.pods(group.uid).values())):
         return _repairing(homes)
     pending = [pod for pod in pods if pod.pending]
+    if not pending and (released := released_before(group)):
+        return released
     if not pending:
         cure = f"name it in a pod's annotation {contract.GROUP}: {group.name}"
         return Reason(ReasonKind.NO_PODS, "no pod has asked for it yet", cure)
@@ -121,7 +158,7 @@ def _bound(group: Group, fleet: Fleet, pods: Collection[Pod]) -> Reason:
         return Reason(ReasonKind.WAITING, text, "delete and recreate them")
     if all(pod.gates for pod in pending):
         return Reason(ReasonKind.GATED, f"none of its pods is to be scheduled yet: each {behind_gates(pending)}")
-    return why_a_group_waits(fleet, group)
+    return waits.of(group) if waits else why_a_group_waits(fleet, group)
 
 
 def _repairing(homes: list[str]) -> Reason:
@@ -132,21 +169,25 @@ def _repairing(homes: list[str]) -> Reason:
     return Reason(ReasonKind.REPAIRING, text, "delete those on all but one")
 
 
-def _home(group: Group, home: Node | None) -> Reason | None:
+def _home(group: Group, home: Node | None, pods: Collection[Pod]) -> Reason | None:
     """What is wrong with the group's node, if anything."""
     node, recreate = group.node, recreating(group.holder)
     if not node:
         return Reason(ReasonKind.NOT_BOUND, "it holds no devices yet")
-    if home is None:
-        return Reason(ReasonKind.NODE_GONE, f"node {node} is gone", f"{recreate}, or bring the node back")
-    if fault := node_fault(home):
+    if home is not None and (fault := node_fault(home)):
         return fault
-    if not home.shared:
+    if lost := loss(group, home, pods):
+        return lost
+    if home is not None and not home.shared:
         text = f"node {node} is not shared any more, so no pod can join"
         label = f"kubectl label node {node} {contract.MODE_LABEL}={contract.MODE_SHARED}"
         return Reason(ReasonKind.NODE_NOT_SHARED, text, f"{label}, or {recreate}")
-    if not home.ready:
-        return Reason(ReasonKind.NODE_NOT_READY, f"node {node} is not Ready", f"repair the node, or {recreate}")
+    if home is not None and not home.ready:
+        return Reason(
+            ReasonKind.NODE_NOT_READY,
+            f"node {node} is not Ready",
+            f"repair the node, or {recreate}; {down_for_good(group)}",
+        )
     return None
 
 

@@ -10,6 +10,13 @@ from deviceshare.domain.placement.device_states import held_by, numbers
 from deviceshare.domain.placement.fleet import Fleet
 
 
+def free_number(fleet: Fleet, request: Request, name: str) -> int:
+    """How many of the wanted devices are free, or of a share, the most units that are free of one device."""
+    if request.resources:
+        return sum(device.resource in request.resources for device in fleet.free(name))
+    return max((room.free for device, room in fleet.rooms(name) if device.resource in request.share.of), default=0)
+
+
 def free_of(fleet: Fleet, request: Request, name: str) -> str:
     """How many whole devices are free: `1 of 4 free (team-a holds 0,1; pod ns/web shares 2)`."""
     resources = sorted(request.resources)

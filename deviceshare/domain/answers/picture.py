@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import PodPart
 from deviceshare.domain.answers.turn_views import TurnView
+from deviceshare.domain.answers.unseen import Unseen
 from deviceshare.domain.objects.hardware import Overuse, Trespass
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement.blind_spots import UnreadableObject
@@ -116,6 +117,8 @@ class GroupView(Struct, frozen=True, rename="camel", omit_defaults=True):
     """How many more pods wait to join."""
     gated: int = 0
     """How many more are behind scheduling gates, so that no scheduler tries them yet."""
+    idle_since: str = ""
+    """As `status.idleSince`: since when it is bound without pods."""
     message: str = ""
     ailment: str = ""
     why: Reason | None = None
@@ -148,6 +151,8 @@ class Picture(Struct, frozen=True, rename="camel"):
     total: list[Count]
     unreadable: list[UnreadableObject] = field(default_factory=list)
     """Objects that are not what their kind says; nothing is decided by what they hide."""
+    unseen: list[Unseen] = field(default_factory=list)
+    """What the person who asked may not read."""
 
     def of(self, node: str) -> "Picture | None":
         """One node with the groups that live there and the pods waiting to join them; None for an unknown node."""
@@ -156,7 +161,7 @@ class Picture(Struct, frozen=True, rename="camel"):
         names = {group.name for group in groups}
         waiting = [pod for pod in self.waiting if pod.group in names]
         hidden = [each for each in self.unreadable if each.name == node or (each.kind, each.name) in _named(groups)]
-        return Picture(nodes, groups, waiting, nodes[0].counts, hidden) if nodes else None
+        return Picture(nodes, groups, waiting, nodes[0].counts, hidden, self.unseen) if nodes else None
 
 
 def _named(groups: list[GroupView]) -> set[tuple[str, str]]:

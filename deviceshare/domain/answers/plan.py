@@ -1,7 +1,8 @@
 """A plan: groups and pods with shares placed on a cluster, one pod after the other, as kube-scheduler would ask.
 
 Whether a node fits, which is best, which devices a group gets and why it waits, all come from the functions that answer
-the scheduler extender and the conditions. What only kube-scheduler weighs (CPU, memory, taints, affinity) is left out.
+the scheduler extender and the conditions. What only kube-scheduler weighs (CPU, memory, taints, affinity) is left out,
+but for the one node that a pod of a DaemonSet is made for.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.device_parts import ContainerPart, container_parts
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Picture
+from deviceshare.domain.answers.unseen import Unseen
 from deviceshare.domain.answers.verdicts import candidates, chosen_shares
 from deviceshare.domain.answers.waiting import why_a_pod_waits
 from deviceshare.domain.objects.devices import selected
@@ -83,6 +85,10 @@ class Plan(Struct, frozen=True, rename="camel"):
     after: Picture
     pods: list[PlacedPod] = field(default_factory=list)
     """Those with shares, in the order of the manifests; others are in their group's `pods`."""
+    notes: list[str] = field(default_factory=list)
+    """How manifests were understood."""
+    unseen: list[Unseen] = field(default_factory=list)
+    """What the person who asked may not read, and so isn't considered."""
 
     @property
     def complete(self) -> bool:
@@ -106,6 +112,8 @@ class Planner:
         self._pods: list[Pod] = []
         self._placed: list[PlacedPod] = []
         self._refused: list[Waits] = []
+        self._kept_off: dict[str, Reason] = {}
+        """Why the one node that a pod's affinity names doesn't take it, by pod."""
 
     def plan(self, names: Iterable[str], pods: Iterable[Pod]) -> Plan:
         """Places the pods in their order, then those of the named groups that no pod asked for.
@@ -123,7 +131,8 @@ class Planner:
 
     def _place(self, pod: Pod) -> None:
         group = self._groups.get(pod.group)
-        if refusal := review_new_pod(pod, group, largest=self._fleet.largest):
+        outsider = self._fleet.namespaces.refusal(group, pod.metadata.namespace) if group else None
+        if refusal := review_new_pod(pod, group, largest=self._fleet.largest, outsider=outsider):
             reason = Reason(ReasonKind.REFUSED, f"deviceshare would refuse it: {refusal}")
             self._refused.append(Waits(pod.metadata.key, pod.group, str(reason), reason))
             return
@@ -137,7 +146,7 @@ class Planner:
             self._pods.append(there)
             return
         pod = replace(pod, metadata=replace(pod.metadata, uid=pod.metadata.uid or f"planned:{pod.metadata.key}"))
-        if not pod_obstacle(pod, group):
+        if not pod_obstacle(pod, group, self._fleet.namespaces):
             pod = self._bound(pod, group)
         self._pods.append(pod)
 
@@ -145,13 +154,17 @@ class Planner:
         """The pod on its node, with what it gets there; or as it is, where it has to wait."""
         if (request := request_of(pod, group)) is None:
             return pod
-        equals = 0
+        equals, only = 0, pod.spec.affinity.only_node if pod.spec.affinity else ""
         if group is not None:
-            group = self._settle(group, request)
+            group = self._settle(group, request, only)
             node = "" if self._fleet.joining_obstacle(group.request, group.node) else group.node
             request = request_of(pod, group) or request
         else:
-            node, equals = self._best(request)
+            node, equals = self._best(request, only=only)
+        if only and node != only:
+            if not node and (reason := self._fleet.filter(request, [only]).reasons.get(only)):
+                self._kept_off[pod.metadata.key] = replace(reason, text=f"{only}: {reason.text}")
+            return pod
         if not node or (pod.share and not self._share(pod, request, node, equals)):
             return pod
         for uid in {request.holder.uid, pod.metadata.uid} if pod.share else {request.holder.uid}:
@@ -167,27 +180,29 @@ class Planner:
             self._placed.append(PlacedPod(pod.metadata.key, node, container_parts(shares), pod.group, equals))
         return bool(shares)
 
-    def _settle(self, group: Group, request: Request) -> Group:
-        """Allocates devices of a node to the group, unless it has some or none fits.
+    def _settle(self, group: Group, request: Request, only: str = "") -> Group:
+        """Allocates devices of a node, or of the `only` one, to the group, unless it has some or none fits.
 
         `request` is the group's, with the share of the pod that needs it, if any.
         """
         if self._fleet.home(group.request):
             return group
-        node, equals = self._best(request, invalid(group))
+        node, equals = self._best(request, invalid(group), only)
         if not node:
             return group
         devices = allocation.choose(group.request, self._fleet.available(node))
         assert devices is not None, "a node fits only with enough free devices in its ledger"
         self._claim(node, group.uid, claim_of(group.holder, devices))
+        self._fleet.quotas.reserve(group.request)
         then = replace(group.status, phase=BOUND, node_name=node, selected_devices=selected(devices))
         self._equals[group.name] = equals
         self._groups[group.name] = replace(group, status=then)
         return self._groups[group.name]
 
-    def _best(self, request: Request, fault: Reason | None = None) -> tuple[str, int]:
-        """The best node for the request, and how many others are as good; "" where none fits."""
+    def _best(self, request: Request, fault: Reason | None = None, only: str = "") -> tuple[str, int]:
+        """The best node for the request, or the `only` one, and how many others are as good; "" where none fits."""
         scores = candidates(self._fleet, request, fault).scores
+        scores = {node: score for node, score in scores.items() if only in ("", node)}
         if not scores:
             return "", 0
         node = min(scores, key=lambda name: (-scores[name], name))
@@ -217,5 +232,5 @@ class Planner:
             if not pod.node:
                 group = self._groups.get(pod.group)
                 bound = group_status.bound(group, self._fleet, [pod]) if group else None
-                reason = why_a_pod_waits(self._fleet, pod, group, bound)
+                reason = self._kept_off.get(pod.metadata.key) or why_a_pod_waits(self._fleet, pod, group, bound)
                 yield Waits(pod.metadata.key, pod.group, str(reason), reason)

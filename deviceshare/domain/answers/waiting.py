@@ -6,9 +6,12 @@ The same facts as the extender's reasons, with the holders of devices, and bound
 
 import heapq
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-from deviceshare.domain.answers.in_the_way import free_of, room_of
+from msgspec.structs import replace
+
+from deviceshare.domain.answers.in_the_way import free_number, free_of, room_of
+from deviceshare.domain.answers.too_large import too_large
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
@@ -16,6 +19,7 @@ from deviceshare.domain.objects.requests import POD, Request
 from deviceshare.domain.placement.barred_pods import ruled_out
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import NOT_SHARED, missing, pod_obstacle, request_of
+from deviceshare.domain.placement.overview import NodeLists
 from deviceshare.domain.wording import listed
 
 SHOWN_NODES: Final = 5
@@ -30,22 +34,51 @@ def why_a_holder_waits(fleet: Fleet, request: Request) -> Reason:
     """What a request waits for that is met nowhere yet, and who is in the way on which node."""
     if home := fleet.home(request):
         return _at_home(fleet, request, home)
-    wants, shared = _wants(request), fleet.shared_nodes()
+    if beyond := fleet.quotas.obstacle(request):
+        return beyond
+    return met_nowhere(fleet, request).reason
+
+
+class MetNowhere(NamedTuple):
+    """Why a request isn't met on any node yet."""
+
+    reason: Reason
+    shown: tuple[str, ...] = ()
+    """The nodes of which it says more than that they are among so many."""
+    fits: bool = False
+    """Whether it is met after all, by what the fleet knows."""
+
+
+def met_nowhere(fleet: Fleet, request: Request) -> MetNowhere:
+    """What a request waits for that has no home and that no quota forbids; the same for all that want the same."""
+    situations = fleet.situations
+    wants, shared = _wants(request), situations.number({})
     if not shared:
-        return _waiting(f"waiting for {wants}, but no node is shared", NOT_SHARED.cure)
-    selected = [node for node in shared if node.metadata.labels.items() >= request.node_selector.items()]
-    if not selected:
+        return MetNowhere(_waiting(f"waiting for {wants}, but no node is shared", NOT_SHARED.cure))
+    fits, refused = situations.overview(request)
+    if not fits and not refused:
         selector = ",".join(f"{key}={value}" for key, value in sorted(request.node_selector.items()))
-        text = f"waiting for {wants}, but none of {len(shared)} shared nodes matches spec.nodeSelector {selector}"
-        return _waiting(text, "change it, or label a node")
-    fits, refused = fleet.filter(request, (node.metadata.name for node in selected))
+        text = f"waiting for {wants}, but none of {shared} shared nodes matches spec.nodeSelector {selector}"
+        return MetNowhere(_waiting(text, "change it, or label a node"))
     if fits:
-        have = "1 shared node has" if len(fits) == 1 else f"{len(fits)} shared nodes have"
-        its = "it" if request.holder.kind == POD else "its pods"
-        waits = "waits" if request.holder.kind == POD else "wait"
-        return _waiting(f"{have} {wants} free", f"see what else {its} {waits} for (kubectl describe pod)")
+        return MetNowhere(_fits(request, wants, fits), fits=True)
+    shown = list(_in_the_way(fleet, request, refused))
+    rest = sum(map(len, refused.values())) - len(shown)
+    more = [f"and {rest} more node{'s' * (rest > 1)}"] if rest else []
+    details, names = (*(each.line for each in shown), *more), tuple(each.node for each in shown)
+    if found := too_large(fleet, request):
+        return MetNowhere(replace(found, text=f"waiting for {wants}, but {found.text}", details=details), names)
     where = "which no shared node that matches its nodeSelector" if request.node_selector else "which no shared node"
-    return _waiting(f"waiting for {wants}, {where} has free", details=_in_the_way(fleet, request, refused))
+    return MetNowhere(_waiting(f"waiting for {wants}, {where} has free", details=details), names)
+
+
+def _fits(request: Request, wants: str, fits: NodeLists) -> Reason:
+    number, shown = len(fits), fits.first(SHOWN_NODES)
+    have = "1 shared node has" if number == 1 else f"{number} shared nodes have"
+    its = "it" if request.holder.kind == POD else "its pods"
+    waits = "waits" if request.holder.kind == POD else "wait"
+    named = listed([*shown, *([f"{number - SHOWN_NODES} more"] if number > SHOWN_NODES else [])])
+    return _waiting(f"{have} {wants} free ({named})", f"see what else {its} {waits} for (kubectl describe pod)")
 
 
 def _at_home(fleet: Fleet, request: Request, home: str) -> Reason:
@@ -68,7 +101,7 @@ def _wants(request: Request) -> str:
 
 def why_a_pod_waits(fleet: Fleet, pod: Pod, group: Group | None, bound: Reason | None) -> Reason:
     """What a pending pod waits for; `bound` is what its group's condition Bound says, where it names one."""
-    obstacle, request = pod_obstacle(pod, group), request_of(pod, group)
+    obstacle, request = pod_obstacle(pod, group, fleet.namespaces), request_of(pod, group)
     if obstacle or request is None:
         return obstacle or missing(pod)
     if found := ruled_out(fleet, request, [pod]):
@@ -97,7 +130,7 @@ def why_unhindered_pods_wait(fleet: Fleet, request: Request, said: Reason | None
         obstacle = fleet.joining_obstacle(request, home) or unusable(fleet, home)
         return obstacle or said or Reason(ReasonKind.NOT_TRIED, not_tried)
     waits = bound if bound and not request.share else why_a_holder_waits(fleet, request)
-    return said or waits if fleet.filter(request, fleet.names()).fits else waits
+    return said or waits if any(True for _ in fleet.fitting(request)) else waits
 
 
 def unusable(fleet: Fleet, name: str) -> Reason | None:
@@ -121,13 +154,27 @@ def _waiting(text: str, cure: str = "", details: Iterable[str] = ()) -> Reason:
     return Reason(ReasonKind.WAITING, text, cure, tuple(details))
 
 
-def _in_the_way(fleet: Fleet, request: Request, refused: Mapping[Reason, list[str]]) -> Iterable[str]:
-    """Nodes that only lack devices first: on the others something else has to change before devices help."""
-    names = [(reason.kind is not ReasonKind.TOO_FULL, name, reason) for reason, of in refused.items() for name in of]
-    shown = heapq.nsmallest(SHOWN_NODES, names, key=lambda each: each[:2])
+class _Shown(NamedTuple):
+    node: str
+    line: str
+
+
+def _in_the_way(fleet: Fleet, request: Request, refused: Mapping[Reason, NodeLists]) -> Iterable[_Shown]:
+    """Nodes that only lack devices first, those with the most free before others: elsewhere something has to change.
+
+    Where one reason holds for several nodes, as many devices are free on each.
+    """
+    names = [
+        (reason.kind is not ReasonKind.TOO_FULL, -free, name, reason)
+        for reason, of in refused.items()
+        for free, first in [_first(fleet, request, of)]
+        for name in first
+    ]
     free = free_of if request.resources else room_of
-    for elsewhere, name, reason in shown:
-        yield f"{name}: {reason if elsewhere else free(fleet, request, name)}"
-    rest = len(names) - len(shown)
-    if rest:
-        yield f"and {rest} more node{'s' * (rest > 1)}"
+    for elsewhere, _, name, reason in heapq.nsmallest(SHOWN_NODES, names, key=lambda each: each[:3]):
+        yield _Shown(name, f"{name}: {reason if elsewhere else free(fleet, request, name)}")
+
+
+def _first(fleet: Fleet, request: Request, of: NodeLists) -> tuple[int, list[str]]:
+    first = of.first(SHOWN_NODES)
+    return free_number(fleet, request, first[0]), first

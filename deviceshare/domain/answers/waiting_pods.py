@@ -20,19 +20,15 @@ _Alike = tuple[str, ShareRequest, str]
 
 def waiting_pods(
     fleet: Fleet, groups: Mapping[str, Group], bound: Mapping[str, Reason], pods: Iterable[Pod]
-) -> list[WaitingPod]:
-    """The waiting ones of the pods, the oldest first; `bound` is the condition Bound of each group."""
+) -> Iterable[list[WaitingPod]]:
+    """The waiting ones of the pods, those that want the same together; `bound` is the condition Bound of each group."""
     alike: dict[_Alike, list[Pod]] = {}
     for pod in pods:
         if pod.pending:
             strategy = pod.metadata.annotations.get(contract.STRATEGY, "")
             alike.setdefault((pod.group, pod.share, strategy), []).append(pod)
-    found = [
-        each
-        for (name, share, _), mine in alike.items()
-        for each in _waiting(fleet, groups.get(name), bound.get(name), share, mine)
-    ]
-    return sorted(found, key=lambda each: (each.since, each.pod))
+    for (name, share, _), mine in alike.items():
+        yield list(_waiting(fleet, groups.get(name), bound.get(name), share, mine))
 
 
 def _waiting(
@@ -51,7 +47,7 @@ def _waiting(
     wanted = share.wanted
     for pod in pods:
         request = request_of(pod, group)
-        obstacle = pod_obstacle(pod, group) or vain.get(pod.metadata.key)
+        obstacle = pod_obstacle(pod, group, fleet.namespaces) or vain.get(pod.metadata.key)
         reason = obstacle or (behind_our_gate(pod, unhindered(pod, request)) if request else missing(pod))
         yield WaitingPod(
             pod=pod.metadata.key,

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.ledger import NodeDevices
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 94, 109})
 """Errors that a program causes or that end with it. All others make the device unhealthy, unknown ones too.
@@ -80,7 +81,7 @@ def examine(
 def _sign(old: Part, there: bool, resolved: bool, rebooted: bool) -> str:
     """Why an unhealthy device counts as healthy again, or ""."""
     if resolved:
-        return f"the annotation {contract.RECOVERED} says so"
+        return "deviceshare recover reported its repair"
     if rebooted:
         return "the node rebooted"
     return "the driver shows it again" if there and old.lost else ""
@@ -94,6 +95,11 @@ def finding(part: Part) -> str:
 def findings_of(annotation: str) -> frozenset[str]:
     """The findings that the annotation `contract.RECOVERED` names."""
     return frozenset(filter(None, (word.strip() for word in annotation.split(","))))
+
+
+def reported_repaired(ledger: NodeDevices) -> frozenset[str]:
+    """The findings that people reported as repaired: by the annotation or, with fewer rights, the status."""
+    return findings_of(ledger.metadata.annotations.get(contract.RECOVERED, "")) | frozenset(ledger.status.recovered)
 
 
 def _key(part: Part) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """The over-uses of shares that an agent reports: which began and ended, and how much, without every movement.
 
 What a program uses moves with each reading, and each write of the report makes a bind that is claiming on the node at
-the moment retry. So an over-use is over only when no reading of a while has shown it, and amounts are reported anew
+the moment retry. So an over-use is over only when no reading of a while has shown it, and amounts are reported again
 only when they differ by much, and not often. The metrics have each reading's.
 """
 

@@ -5,6 +5,9 @@ import re
 from msgspec import Struct, field
 
 from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects.allowed_namespaces import AllowedNamespaces
+from deviceshare.domain.objects.group_life import life_faults
+from deviceshare.domain.objects.label_selector import is_label_key, is_label_value
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
 from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.objects.requests import GROUP, Holder, Request
@@ -13,9 +16,11 @@ from deviceshare.domain.wording import listed
 MAX_COUNT = 1024
 """Devices of one resource in a group, as in the CRD's schema; more than any node has."""
 
-PENDING, BOUND, DEGRADED = "Pending", "Bound", "Degraded"
+STAY, MOVE = "Stay", "Move"
+"""What becomes of a group whose node is lost."""
 
-_LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+PENDING, BOUND, DEGRADED, TERMINATING = "Pending", "Bound", "Degraded", "Terminating"
+
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 
 
@@ -25,22 +30,38 @@ class GroupSpec(Struct, frozen=True, rename="camel"):
     resources: dict[str, int] = field(default_factory=dict)
     scheduling_strategy: str = "binpack"
     node_selector: dict[str, str] = field(default_factory=dict)
+    release_after: str = ""
+    deletion_policy: str = ""
+    node_loss_policy: str = STAY
+    allowed_namespaces: AllowedNamespaces | None = None
+
+    @property
+    def binding(self) -> tuple[dict[str, int], str, dict[str, str]]:
+        """What can't change while the group is bound."""
+        return self.resources, self.scheduling_strategy, self.node_selector
 
 
 class GroupStatus(Struct, frozen=True, rename="camel"):
     """Where the group is bound. `node_name` decides that; the other fields inform people.
 
     `fence` is raised by the collector, so that a bind that read the group before fails (claims.md, collect, step 2).
+    `claim_token` is that of the claim by which the group is bound (claims.md, bind, step 2).
     """
 
     phase: str = ""
+    reason: str = ""
+    """In one word why it isn't ready, or has no devices yet; "" where it has them. For people, as the next two."""
+    wants: str = ""
+    devices: str = ""
     node_name: str = ""
     selected_devices: dict[str, str] = field(default_factory=dict)
     allocated_pods: list[str] = field(default_factory=list)
     pod_count: int | None = None
     conditions: list[Condition] = field(default_factory=list)
+    idle_since: str = ""
     observed_generation: int = 0
     fence: int = 0
+    claim_token: str = ""
 
 
 class Group(Struct, frozen=True, rename="camel"):
@@ -72,7 +93,14 @@ class Group(Struct, frozen=True, rename="camel"):
     def request(self) -> Request:
         """What it wants, and where it lives."""
         spec = self.spec
-        return Request(self.holder, spec.resources, spec.scheduling_strategy, spec.node_selector, self.node)
+        return Request(
+            self.holder,
+            spec.resources,
+            spec.scheduling_strategy,
+            spec.node_selector,
+            self.node,
+            labels=self.metadata.labels,
+        )
 
     @property
     def deleting(self) -> bool:
@@ -108,7 +136,7 @@ def spec_faults(spec: GroupSpec) -> list[str]:
     for resource, count in sorted(spec.resources.items()):
         vendor = vendors.vendor_of(resource)
         if vendor is None:
-            what = "unknown resource" if _is_label_key(resource) else "no resource can be called"
+            what = "unknown resource" if is_label_key(resource) else "no resource can be called"
             faults.append(f"spec.resources: {what} {quoted(resource)}; known are {listed(vendors.known_resources())}")
         elif vendor.env in by_variable:
             other = by_variable[vendor.env]
@@ -120,20 +148,10 @@ def spec_faults(spec: GroupSpec) -> list[str]:
     if spec.scheduling_strategy not in ("binpack", "spread"):
         faults.append(f"spec.schedulingStrategy: {quoted(spec.scheduling_strategy)} is neither binpack nor spread")
     for key, value in sorted(spec.node_selector.items()):
-        if not _is_label_key(key):
+        if not is_label_key(key):
             fault = f"{quoted(key)} can't be a label's key; see kubectl get nodes --show-labels"
             faults.append(f"spec.nodeSelector: {fault}")
-        if value and not _LABEL_NAME.fullmatch(value):
+        if not is_label_value(value):
             faults.append(f"spec.nodeSelector[{printable(key)}]: {quoted(value)} can't be a label's value")
-    return faults
-
-
-def _is_label_key(key: str) -> bool:
-    """Whether it is a qualified name, as labels' keys and resource names are.
-
-    https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
-    """
-    prefix, slash, name = key.rpartition("/")
-    if slash and not (len(prefix) <= 253 and _DNS_SUBDOMAIN.fullmatch(prefix)):
-        return False
-    return _LABEL_NAME.fullmatch(name) is not None
+    faults += life_faults(spec.release_after, spec.deletion_policy)
+    return faults + (spec.allowed_namespaces.faults() if spec.allowed_namespaces else [])

@@ -44,6 +44,8 @@ class Claim(Struct, frozen=True, rename="camel"):
     shares: list[Share] = field(default_factory=list)
     within: str = ""
     """The UID of the group that has the devices; "" where nobody has them as a whole."""
+    token: str = ""
+    """Which of the claims that the group has had here it is; a bound group's status names it (claims.md, bind, 2)."""
 
     def __post_init__(self) -> None:
         if bool(self.group) == bool(self.pod) or bool(self.pod) != bool(self.shares):
@@ -73,7 +75,7 @@ class LedgerSpec(Struct, frozen=True, rename="camel"):
 
 
 class LedgerStatus(Struct, frozen=True, rename="camel"):
-    """Written by the leader, but for `hardware`, which the node's agent writes.
+    """Written by the leader, but for `hardware`, which the node's agent writes, and `recovered`.
 
     `devices` are for groups; a UUID in them identifies a device, whatever its number. `withheld` are not for groups.
     """
@@ -94,6 +96,8 @@ class LedgerStatus(Struct, frozen=True, rename="camel"):
     free: str = ""
     held: str = ""
     hardware: Hardware = NO_HARDWARE
+    recovered: list[str] = field(default_factory=list)
+    """What people reported as repaired, who may not write the annotation contract.RECOVERED; its words."""
 
 
 class NodeDevices(Struct, frozen=True, rename="camel"):
@@ -167,9 +171,9 @@ class NodeDevices(Struct, frozen=True, rename="camel"):
         return {self.present(device) for device in (*claim.devices, *claim.replaced)}
 
 
-def claim_of(holder: Holder, devices: Iterable[Device], former: Iterable[Device] = ()) -> Claim:
+def claim_of(holder: Holder, devices: Iterable[Device], former: Iterable[Device] = (), token: str = "") -> Claim:
     """A new claim of the holder."""
-    return Claim(holder.name, list(devices), former=list(former))
+    return Claim(holder.name, list(devices), former=list(former), token=token)
 
 
 def share_claim_of(holder: Holder, shares: Iterable[Share], within: str = "") -> Claim:
@@ -195,9 +199,12 @@ def former_patch(ledger: NodeDevices, uid: str, former: Iterable[Device]) -> Pat
     return _patch(ledger, uid, {"former": as_json(former) or None})
 
 
-def mark_patch(ledger: NodeDevices, uid: str, mark: str) -> Patch:
-    """Marks a claim as releasing. `mark`, an RFC 3339 time, differs each time: equal marks would be the same write."""
-    return _patch(ledger, uid, {"releasing": mark})
+def mark_patch(ledger: NodeDevices, uid: str, mark: str, token: str = "") -> Patch:
+    """Marks a claim as releasing. `mark`, an RFC 3339 time, differs each time: equal marks would be the same write.
+
+    With a `token` the claim bears that, too.
+    """
+    return _patch(ledger, uid, {"releasing": mark} | ({"token": token} if token else {}))
 
 
 def unmark_patch(ledger: NodeDevices, uid: str) -> Patch:
@@ -218,18 +225,20 @@ def _patch(ledger: NodeDevices, uid: str, claim: Mapping[str, Any] | None) -> Pa
 
 
 def new_ledger(node: Node, claims: Mapping[str, Claim]) -> dict[str, Any]:
-    """A NodeDevices to create, owned by its node, with claims by the UID of their holder."""
-    owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
+    """A NodeDevices to create, owned by its node unless that is gone, with claims by the UID of their holder."""
+    meta = node.metadata
+    owners = [{"apiVersion": "v1", "kind": "Node", "name": meta.name, "uid": meta.uid}] if meta.uid else []
     return {
         "apiVersion": f"{contract.API_GROUP}/{contract.API_VERSION}",
         "kind": contract.NODE_DEVICES_KIND,
-        "metadata": {"name": node.metadata.name, "ownerReferences": [owner]},
+        "metadata": {"name": meta.name, "ownerReferences": owners},
         "spec": {"claims": {uid: _claim_json(claim) for uid, claim in claims.items()}},
     }
 
 
 def _claim_json(claim: Claim) -> dict[str, Any]:
     optional = {"former": as_json(claim.former), "rebound": claim.rebound, "within": claim.within}
+    optional |= {"releasing": claim.releasing, "token": claim.token}
     what = {"group": claim.group, "devices": as_json(claim.whole)}
     if claim.pod:
         what = {"pod": claim.pod, "shares": as_stored(claim.shares)}

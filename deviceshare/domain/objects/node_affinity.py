@@ -78,10 +78,22 @@ class Affinity(Struct, frozen=True, rename="camel"):
         return None if required is None else required.node_selector_terms or ()
 
     @property
+    def only_node(self) -> str:
+        """The node that every term names, as in pods of DaemonSets; "" where another may do."""
+        fields = [term.match_fields or () for term in self.terms or ()]
+        names = {tuple(each.values or ()) for one in fields for each in one if _names_node(each)}
+        every = fields and all(any(map(_names_node, one)) for one in fields)
+        return next(iter(names))[0] if every and len(names) == 1 else ""
+
+    @property
     def frozen_in(self) -> bool:
         """Whether an earlier deviceshare wrote it: that required shared nodes in each term (decision 10)."""
         ours = NodeRequirement(contract.MODE_LABEL, "In", [contract.MODE_SHARED])
         return any(ours in (term.match_expressions or ()) for term in self.terms or ())
+
+
+def _names_node(field: NodeRequirement) -> bool:
+    return field.key == "metadata.name" and field.operator == "In" and len(field.values or ()) == 1
 
 
 def admits(selector: Mapping[str, str] | None, affinity: Affinity | None, node: Node) -> bool:

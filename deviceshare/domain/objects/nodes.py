@@ -6,7 +6,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
-from deviceshare.domain.objects.taints import Taint
+from deviceshare.domain.objects.taints import OUT_OF_SERVICE, Taint
 
 
 class NodeSpec(Struct, frozen=True, rename="camel"):
@@ -53,6 +53,11 @@ class Node(Struct, frozen=True, rename="camel"):
     def ready(self) -> bool:
         """Whether the kubelet reports the node Ready. A node without that condition is not ready."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+    @property
+    def out_of_service(self) -> bool:
+        """Whether somebody says that the node is down, so that none of its pods runs any more."""
+        return any(taint.key == OUT_OF_SERVICE for taint in self.spec.taints)
 
     @property
     def address(self) -> str:

@@ -15,6 +15,7 @@ class OwnerReference(Struct, frozen=True, rename="camel"):
     name: str = ""
     uid: str = ""
     controller: bool = False
+    api_version: str = ""
 
 
 class ObjectMeta(Struct, frozen=True, rename="camel"):
@@ -30,6 +31,7 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
     deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
+    finalizers: list[str] = field(default_factory=list)
     owner_references: list[OwnerReference] = field(default_factory=list)
     unreadable: dict[str, str] | None = field(default=None, name="deviceshare.io/unreadable")
     """The fields, by path, that don't match the object's kind, and why; set by ObjectDecoder, under a name that no API

@@ -11,6 +11,7 @@ from deviceshare.domain.objects.shares import (
     DIALECTS,
     INIT,
     MAIN,
+    NO_SHARE,
     SIDECAR,
     ContainerLimits,
     ShareRequest,
@@ -64,7 +65,7 @@ class Container(Struct, frozen=True, rename="camel"):
     def path_of(self, variable: str) -> str:
         """The field of the pod that the variable's value comes from, or ""."""
         # The last of several variables of one name takes effect in a container.
-        return {each.name: each.field_path for each in self.env}.get(variable, "")
+        return next((each.field_path for each in reversed(self.env) if each.name == variable), "")
 
 
 class SchedulingGate(Struct, frozen=True):
@@ -91,6 +92,9 @@ class PodSpec(Struct, frozen=True, rename="camel"):
     @property
     def share(self) -> ShareRequest:
         """The parts of devices that its containers ask for."""
+        # Asked several times for each pod, and most ask for none.
+        if all(DIALECTS.keys().isdisjoint(each.resources.limits) for each in (*self.containers, *self.init_containers)):
+            return NO_SHARE
         inits = (
             ContainerLimits(each.name, f"spec.initContainers[{i}]", _role(each), each.resources.limits)
             for i, each in enumerate(self.init_containers)

@@ -15,6 +15,7 @@ class ReasonKind(StrEnum):
     NODE_NOT_SHARED = "NodeNotShared"
     NODE_GONE = "NodeGone"
     NODE_NOT_READY = "NodeNotReady"
+    NODE_OUT_OF_SERVICE = "NodeOutOfService"
     NODE_CORDONED = "NodeCordoned"
     NODE_REBOOTED = "NodeRebooted"
     NODE_TAINTED = "NodeTainted"
@@ -27,6 +28,7 @@ class ReasonKind(StrEnum):
     DEVICES_OPAQUE = "DevicesOpaque"
     DEVICES_WITHHELD = "DevicesWithheld"
     TOO_FULL = "TooFewDevices"
+    QUOTA = "QuotaExceeded"
     MEMORY_UNKNOWN = "DeviceMemoryUnknown"
     GROUP_ELSEWHERE = "GroupElsewhere"
     CLAIM_RELEASING = "ClaimReleasing"
@@ -35,6 +37,8 @@ class ReasonKind(StrEnum):
 
     # Of a pod: it can't join its group anywhere, or nothing of ours is in its way.
     NAMESPACE_LEFT_OUT = "NamespaceLeftOut"
+    NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"
+    NAMESPACE_UNKNOWN = "NamespaceUnknown"
     NOT_INJECTED = "NotInjected"
     GROUP_MISSING = "GroupMissing"
     GROUP_DELETING = "GroupDeleting"
@@ -47,7 +51,9 @@ class ReasonKind(StrEnum):
     # Of a group's condition Bound.
     CLAIMED = "Claimed"
     NO_PODS = "NoPods"
+    RELEASED = "Released"
     WAITING = "Waiting"
+    NO_NODE_LARGE_ENOUGH = "NoNodeLargeEnough"
     INVALID_SPEC = "InvalidSpec"
     REPAIRING = "Repairing"
 

@@ -39,6 +39,9 @@ class Request(NamedTuple):
     sharer: Holder | None = None
     """Who has the parts, where that isn't the holder: a pod of the group."""
 
+    labels: Mapping[str, str] = {}
+    """The labels of a group, by which quotas count it."""
+
     @property
     def taker(self) -> Holder:
         """Who has the parts."""

@@ -44,6 +44,9 @@ class Toleration(Struct, frozen=True):
         return self.operator in ("", "Equal") and bool(self.key) and self.value == taint.value
 
 
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+"""The key of the taint, whatever its value and effect, that says that the node is down and runs nothing (KEP-2268)."""
+
 UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 """What a cordon adds; kube-scheduler lets pods that tolerate it on a cordoned node, such as those of DaemonSets."""
 

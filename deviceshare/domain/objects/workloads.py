@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import container_keys
+from deviceshare.domain.objects.node_affinity import Affinity, NodeAffinity, NodeRequirement, NodeTerm, NodeTerms
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import Container, EnvSource, EnvVar, FieldRef, PodSpec
 from deviceshare.domain.objects.pods import Pod
@@ -22,7 +23,7 @@ class Template(Struct, frozen=True, rename="camel"):
 
 
 class WorkloadSpec(Struct, frozen=True, rename="camel"):
-    """What Deployments, ReplicaSets and StatefulSets (`replicas`) and Jobs (the rest) have in common."""
+    """What Deployments and the like (`replicas`), Jobs (the rest) and DaemonSets have in common."""
 
     template: Template = field(default_factory=Template)
     replicas: int = 1
@@ -35,18 +36,53 @@ class Workload(Struct, frozen=True, rename="camel"):
     spec: WorkloadSpec = field(default_factory=WorkloadSpec)
 
 
-WORKLOADS: Final = ("Deployment", "ReplicaSet", "StatefulSet", "Job")
-"""By kind."""
+class CronJobSpec(Struct, frozen=True, rename="camel"):
+    job_template: Workload = field(default_factory=Workload)
 
 
-def pods_of(kind: str, workload: Workload) -> list[Pod]:
-    """The pods that run at once, numbered from 0 as a StatefulSet numbers its own; not admitted yet."""
-    spec, meta = workload.spec, workload.metadata
-    count = min(spec.parallelism, spec.completions or spec.parallelism) if kind == "Job" else spec.replicas
-    return [
-        Pod(replace(spec.template.metadata, name=f"{meta.name}-{number}", namespace=meta.namespace), spec.template.spec)
-        for number in range(count)
-    ]
+class CronJob(Struct, frozen=True, rename="camel"):
+    """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/cron-job-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: CronJobSpec = field(default_factory=CronJobSpec)
+
+    @property
+    def job(self) -> Workload:
+        """One run."""
+        return replace(self.spec.job_template, metadata=self.metadata)
+
+
+WORKLOADS: Final = ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "Job")
+"""By kind: those whose number of pods doesn't depend on nodes."""
+DAEMON_SET: Final = "DaemonSet"
+
+
+def count_of(kind: str, spec: WorkloadSpec) -> int:
+    """How many pods run at once."""
+    return min(spec.parallelism, spec.completions or spec.parallelism) if kind == "Job" else spec.replicas
+
+
+def pods_of(template: Template, name: str, namespace: str, count: int) -> list[Pod]:
+    """Pods of a template, numbered from 0 as a StatefulSet numbers its own; not admitted yet."""
+    return [pod_of(template, f"{name}-{number}", namespace) for number in range(count)]
+
+
+def pod_of(template: Template, name: str, namespace: str) -> Pod:
+    """One pod, likewise."""
+    return Pod(replace(template.metadata, name=name, namespace=namespace), template.spec)
+
+
+def pod_on(pod: Pod, node: str) -> Pod:
+    """A DaemonSet's pod as its controller makes it for the node, which its affinity names.
+
+    https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#how-daemon-pods-are-scheduled
+    """
+    only = NodeRequirement("metadata.name", "In", [node])
+    terms = pod.spec.affinity.terms if pod.spec.affinity else None
+    pinned = [replace(term, match_fields=[only]) for term in terms or [NodeTerm()]]
+    affinity = Affinity(NodeAffinity(NodeTerms(pinned)))
+    metadata = replace(pod.metadata, name=f"{pod.metadata.name}-{node}")
+    return replace(pod, metadata=metadata, spec=replace(pod.spec, affinity=affinity))
 
 
 def admitted(pod: Pod, other_schedulers: Collection[str] = ()) -> Pod:

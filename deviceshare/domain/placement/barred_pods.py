@@ -18,8 +18,8 @@ from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import POD, Request
 from deviceshare.domain.placement.fleet import Fleet
 
-MOST_COMPARED: Final = 2_000_000
-"""Bytes of pods' requirements, times nodes, in one call: a tenth of a second. A thousand pods may each require other
+MOST_COMPARED: Final = 400_000
+"""Bytes of pods' requirements, times nodes, in one call: a fiftieth of a second. A thousand pods may each require other
 things of three thousand nodes, and in a megabyte; those beyond are taken for pods that a node admits."""
 
 _WRITTEN = "an earlier deviceshare wrote a node affinity into the pod, which"
@@ -51,6 +51,12 @@ def ruled_out(fleet: Fleet, request: Request, pods: Iterable[Pod]) -> list[Barre
             requirement, cure = (_WRITTEN, _RECREATE) if frozen else (_OWN, _CHANGE)
             found.append(Barred(pod, Reason(ReasonKind.NODES_RULED_OUT, f"{requirement} rules out {what}", cure)))
     return found
+
+
+def outsiders(fleet: Fleet, group: Group, pods: Iterable[Pod]) -> list[Barred]:
+    """Those of the pods, which name the group, that wait because it takes none of their namespace; likewise."""
+    found = ((pod, fleet.namespaces.obstacle(group, pod.metadata.namespace)) for pod in pods if pod.pending)
+    return [Barred(pod, reason) for pod, reason in sorted(found, key=lambda each: each[0].metadata.key) if reason]
 
 
 class _Comparison:

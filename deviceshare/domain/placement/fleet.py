@@ -7,7 +7,7 @@ Each node's situation is kept as a `Shape`, up to date at each change, so that a
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -23,24 +23,15 @@ from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.dialect_leftovers import advertised, leftover_reason
 from deviceshare.domain.placement.homes import Homes
+from deviceshare.domain.placement.namespaces import Namespaces
 from deviceshare.domain.placement.node_selections import Selections
 from deviceshare.domain.placement.node_shape import Shape, counts, opaque
+from deviceshare.domain.placement.quotas import Quotas
 from deviceshare.domain.placement.rooms import Room
-from deviceshare.domain.placement.shapes import EFFORT, Shapes
+from deviceshare.domain.placement.shapes import EFFORT, Filtered
+from deviceshare.domain.placement.situations import Situations
 
 T = TypeVar("T")
-
-
-class Filtered(NamedTuple):
-    """The answer to a filter call: the nodes that fit, and those that don't, by the reason."""
-
-    fits: list[str]
-    refused: dict[Reason, list[str]]
-
-    @property
-    def reasons(self) -> dict[str, Reason]:
-        """By node."""
-        return {node: reason for reason, nodes in self.refused.items() for node in nodes}
 
 
 class Fleet:
@@ -57,16 +48,20 @@ class Fleet:
         self._assumed: dict[str, Assumption] = {}
         self._homes = Homes()
         self._blind_spots = BlindSpots()
-        self._shapes = Shapes()
+        self.situations = Situations()
+        """What groups that wait ask about all nodes."""
+        self._shapes = self.situations.shapes
         self._sizes = DeviceSizes()
-
-    # What is known.
+        self.namespaces = Namespaces()
+        """Whose pods may join which groups."""
+        self.quotas = Quotas()
+        """Which groups may be bound."""
 
     def set_node(self, name: str, node: Node | None) -> None:
         """Takes in a node's newest state; None when it is gone."""
         _put(self._nodes, name, node)
         self._selections.set_labels(name, node.metadata.labels if node else None)
-        self._sizes.put(name, self.states(name) if node and node.shared else ())
+        self._measure(name)
         self._reshape(name)
 
     def set_ledger(self, name: str, ledger: NodeDevices | None) -> None:
@@ -76,8 +71,7 @@ class Fleet:
         _put(self._ledgers, name, ledger)
         _put(self._states, name, device_states(ledger) if ledger else None)
         _put(self._rooms, name, allocation.rooms(self._states[name]) if ledger else None)
-        node = self._nodes.get(name)
-        self._sizes.put(name, self.states(name) if node and node.shared else ())
+        self._measure(name)
         self._reshape(name)
 
     def set_plugin_pods(self, name: str, pods: Mapping[str, frozenset[str]]) -> None:
@@ -119,6 +113,11 @@ class Fleet:
     def _assumed_on(self, name: str) -> list[Assumption]:
         return [each for each in self._assumed.values() if each.node == name]
 
+    @property
+    def assuming(self) -> bool:
+        """Whether any bind is under way."""
+        return bool(self._assumed)
+
     def assumed(self, uid: str) -> Assumption | None:
         """The bind under way for the holder with this UID, if any."""
         return self._assumed.get(uid)
@@ -137,7 +136,7 @@ class Fleet:
 
     def names(self) -> list[str]:
         """Every node that is or was shared, sorted."""
-        return sorted(self._nodes.keys() | self._ledgers.keys())
+        return self.situations.names
 
     def shared_nodes(self, names: Iterable[str] | None = None) -> list[Node]:
         """The nodes that are shared, in the order of `names`, or all, sorted."""
@@ -182,11 +181,11 @@ class Fleet:
         """The node that the holder can't leave, or ""; see `Homes.pinned`."""
         return self._homes.pinned(request, self._assumed.get(request.holder.uid))
 
-    # What follows.
-
     def filter(self, request: Request, names: Iterable[str]) -> Filtered:
         """Which of the named nodes the holder's next pod may go to."""
         if not (home := self.home(request)):
+            if reason := self.quotas.obstacle(request):
+                return Filtered([], {reason: list(names)})
             return self._filter_unbound(request, names)
         asked = list(names)
         others = [name for name in asked if name != home]
@@ -205,7 +204,17 @@ class Fleet:
     def _filter_unbound(self, request: Request, names: Iterable[str]) -> Filtered:
         selector = request.node_selector
         selected = self._selections.matching(selector) if selector else None
-        return Filtered(*self._shapes.filter(request, names, selected))
+        return self._shapes.filter(request, names, selected)
+
+    def fitting(self, request: Request) -> Iterable[str]:
+        """All nodes that the holder's next pod may go to: those for which `filter` would say so."""
+        if home := self.home(request):
+            fits = self.filter(request, [home]).fits
+            if fits or self.pinned(request):
+                return fits
+        elif self.quotas.obstacle(request):
+            return ()
+        return self.situations.overview(request).fits.names
 
     def joining_obstacle(self, request: Request, home: str) -> Reason | None:
         """Why no further pod of the holder may go to the node it lives on.
@@ -258,14 +267,21 @@ class Fleet:
         """The score of each named node for the request, 0 to 10 (allocation.scores)."""
         return allocation.scores(request.strategy, self._shapes.preferences(request, names))
 
+    def _measure(self, name: str) -> None:
+        node, ledger, states = self._nodes.get(name), self._ledgers.get(name), self.states(name)
+        self._sizes.put(name, states if node and node.shared else ())
+        self.situations.count(name, node, ledger, states)
+
     def _reshape(self, name: str) -> None:
+        self.situations.put(name, self._nodes.get(name), self._shape(name))
+
+    def _shape(self, name: str) -> Shape | None:
         node, ledger = self._nodes.get(name), self._ledgers.get(name)
         if node is None and ledger is None:
-            self._shapes.put(name, None)
-            return
+            return None
         withheld, opaque = ledger.status.withheld if ledger else (), self.opaque(name)
         free = self.free(name)
-        shape = Shape(
+        return Shape(
             join_obstacles.node_obstacle(name, node, ledger, self._blind_spots),
             counts(free),
             counts(state.device for state in self.states(name) if state.offered),
@@ -275,7 +291,6 @@ class Fleet:
             advertised(node) if node else frozenset(),
             tuple(sorted(each.whole for each in self.states(name) if each.free and each.device in free)),
         )
-        self._shapes.put(name, shape)
 
 
 def _put(table: dict[str, T], name: str, value: T | None) -> None:

@@ -10,10 +10,12 @@ from deviceshare.domain.objects.nodes import Node, rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import POD, Holder, Request
+from deviceshare.domain.objects.taints import OUT_OF_SERVICE
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import held_by, unhealthy_among
+from deviceshare.domain.placement.namespaces import Namespaces
 from deviceshare.domain.placement.replacement import handover_fault
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
@@ -28,6 +30,11 @@ NOT_SHARED: Final = Reason(
 )
 NO_LEDGER: Final = Reason(
     ReasonKind.DEVICES_UNKNOWN, "the node's devices are not known yet", "if this stays, deviceshare doctor"
+)
+NODE_DOWN: Final = Reason(
+    ReasonKind.NODE_OUT_OF_SERVICE,
+    f"the node is out of service (taint {OUT_OF_SERVICE})",
+    f"once it is up again, kubectl taint node NODE {OUT_OF_SERVICE}-",
 )
 REBOOTED: Final = Reason(
     ReasonKind.NODE_REBOOTED,
@@ -49,6 +56,8 @@ def node_obstacle(name: str, node: Node | None, ledger: NodeDevices | None, blin
         return unreadable
     if ledger is None:
         return NO_LEDGER
+    if node.out_of_service:
+        return NODE_DOWN
     return REBOOTED if rebooted(node, ledger.hardware) else None
 
 
@@ -124,8 +133,8 @@ def request_of(pod: Pod, group: Group | None) -> Request | None:
     return Request(pod.sharer, {}, pod.strategy, {}, "", pod.share) if pod.share else None
 
 
-def pod_obstacle(pod: Pod, group: Group | None) -> Reason | None:
-    """Why the pod can't be bound to any node, whatever is free there."""
+def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reason | None:
+    """Why the pod can't be bound to any node, whatever is free there; `namespaces` are those of the Fleet."""
     if pod.left_out:
         return left_out(pod)
     share = pod.share
@@ -143,7 +152,7 @@ def pod_obstacle(pod: Pod, group: Group | None) -> Reason | None:
     if group.deleting:
         text = f"group {pod.group} is being deleted and takes no pods"
         return Reason(ReasonKind.GROUP_DELETING, text, "recreate it when it is gone")
-    if fault := invalid(group):
+    if fault := invalid(group) or namespaces.obstacle(group, pod.metadata.namespace):
         return fault
     return Reason(ReasonKind.GATED, f"the pod {behind_gates([pod])}") if pod.gates else None
 

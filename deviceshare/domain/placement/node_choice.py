@@ -71,7 +71,9 @@ def alike(fleet: Fleet, pod: Pod, avoided: Collection[str]) -> bytes:
     own = pod.metadata.uid if (fleet.home(request) if request else pod.share) else ""
     spec = pod.spec
     asked = spec.node_selector, spec.affinity, spec.tolerations, requests_of(pod), sorted(pod.lacking(VENDORS))
-    return msgspec.json.encode((own, pod.line, sorted(avoided), *asked))
+    # A group may take the pods of some namespaces only.
+    whose = pod.metadata.namespace if pod.group else ""
+    return msgspec.json.encode((own, whose, pod.line, sorted(avoided), *asked))
 
 
 def in_turn(pods: Iterable[Pod]) -> list[Pod]:

@@ -20,6 +20,18 @@ EFFORT: Final = 10_000
 """Situations looked at in one call: a quarter of a second. What was found is kept, so that the next call gets on."""
 
 
+class Filtered(NamedTuple):
+    """The answer to a filter call: the nodes that fit, and those that don't, by the reason."""
+
+    fits: list[str]
+    refused: dict[Reason, list[str]]
+
+    @property
+    def reasons(self) -> dict[str, Reason]:
+        """By node."""
+        return {node: reason for reason, nodes in self.refused.items() for node in nodes}
+
+
 class _Found(NamedTuple):
     """By the `id` of a shape, or of None; a shape that no node has any more is in neither."""
 
@@ -64,6 +76,10 @@ class Shapes:
         """The node's shape; None for nodes that are unknown."""
         return self._whole.of.get(name)
 
+    def outline(self, name: str) -> Shape | None:
+        """Likewise, without what is left for shares; equal ones are one object."""
+        return self._outlines.of.get(name)
+
     def put(self, name: str, shape: Shape | None) -> None:
         """Takes in a node's new shape; None when the node is gone."""
         self._outlines.put(name, shape and shape.outline)
@@ -73,9 +89,7 @@ class Shapes:
                 found.obstacles.pop(gone, None)
                 found.preferences.pop(gone, None)
 
-    def filter(
-        self, request: Request, names: Iterable[str], selected: Collection[str] | None
-    ) -> tuple[list[str], dict[Reason, list[str]]]:
+    def filter(self, request: Request, names: Iterable[str], selected: Collection[str] | None) -> Filtered:
         """The nodes on which the request fits, of those `selected` if that is given; and the others by the reason."""
         fits: list[str] = []
         unselected: list[str] = []
@@ -99,7 +113,7 @@ class Shapes:
             place.append(name)
         if unselected:
             refused[OTHER_LABELS] = unselected
-        return fits, refused
+        return Filtered(fits, refused)
 
     def preferences(self, request: Request, names: Iterable[str]) -> dict[str, int]:
         """By node, `Shape.preference`; 0 for unknown ones."""

@@ -23,7 +23,7 @@ UNACKNOWLEDGED: Final = 1.0
 """Seconds after which a connection is lost whose peer acknowledges nothing (TCP_USER_TIMEOUT, RFC 5482). With the
 heartbeats, an agent notices within 1.5 s that the network to a client is cut."""
 SILENCE: Final = 3
-"""Seconds without a heartbeat after which a client connects anew: six heartbeats."""
+"""Seconds without a heartbeat after which a client connects again: six heartbeats."""
 RETRY: Final = 1
 """Seconds between two attempts of a client to connect; also how often it looks at its clock."""
 LEASE_UNSEEN: Final = 30.0

@@ -9,8 +9,7 @@ from typing import Final
 
 import structlog
 
-from deviceshare.domain import contract
-from deviceshare.domain.device_health.examination import APPLICATION_XIDS, LOST, Change, examine, findings_of
+from deviceshare.domain.device_health.examination import APPLICATION_XIDS, LOST, Change, examine, reported_repaired
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.loops.agent.own_node import OwnNode
 from deviceshare.loops.agent.ports import Sight, Xid
@@ -52,7 +51,7 @@ class Judge:
             sight.parts,
             boot_id=sight.boot_id,
             faults={**self._losses(self.known, sight), **self._faults},
-            dealt_with=findings_of(ledger.metadata.annotations.get(contract.RECOVERED, "") if ledger else ""),
+            dealt_with=reported_repaired(ledger) if ledger else frozenset(),
             now=self._node.now(),
         )
         self._faults = {}

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pod_identity import holder_uid_of, is_impostor
+from deviceshare.domain.placement.device_state import Use
+from deviceshare.domain.placement.device_states import device_states
 from deviceshare.loops.agent.ports import NodePod
 from deviceshare.loops.ports import Mirror, Recorder
 
@@ -28,6 +30,13 @@ class OwnNode:
     @property
     def ledger(self) -> NodeDevices | None:
         return self.ledgers.get(self.name)
+
+    def groups(self) -> dict[tuple[str, int], str]:
+        """The groups that hold its devices, by the devices' resource and number."""
+        # A lost device's number may be another's now.
+        states = () if self.ledger is None else (each for each in device_states(self.ledger) if not each.lost)
+        held = (each for each in states if each.use in (Use.HELD, Use.RELEASING) and each.group)
+        return {(each.device.resource, each.device.index): each.group for each in held}
 
     def holder_uid(self, pod: NodePod) -> str:
         """The UID of the holder whose devices the pod got, or ""; as far as it can be believed."""

@@ -11,9 +11,11 @@ import structlog
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
+from deviceshare.domain.objects.namespace import NamespaceObject
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_claims import ResourceClaim
@@ -21,14 +23,21 @@ from deviceshare.domain.objects.resource_slices import ResourceSlice
 from deviceshare.domain.placement import allocation, counted_devices, device_memory, dialect_leftovers
 from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.dra_view import DraView
+from deviceshare.loops.gradual_subscription import GradualSubscription
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.endings import Endings
 from deviceshare.loops.leader.gate_reconcilers import GateReconcilers
+from deviceshare.loops.leader.group_deletions import GroupDeletions
 from deviceshare.loops.leader.group_statuses import GroupStatuses
+from deviceshare.loops.leader.idle_groups import IdleGroups
 from deviceshare.loops.leader.ledgers import Ledgers
+from deviceshare.loops.leader.moving_groups import MovingGroups
+from deviceshare.loops.leader.quota_counts import QuotaCounts, allows_no_more
 from deviceshare.loops.leader.rebinder import Rebinder
 from deviceshare.loops.leader.releaser import Releaser
+from deviceshare.loops.leader.residents import Residents
 from deviceshare.loops.leader.term import Term
+from deviceshare.loops.leader.uninjected_pods import UninjectedPods
 from deviceshare.loops.leader.waker import Waker
 from deviceshare.loops.ports import Mirror, ObjectChange, Watcher
 from deviceshare.loops.queue import Queue
@@ -53,17 +62,31 @@ class Controller:
         self._rebinder = Rebinder(term)
         self._endings = Endings(term)
         self._waker = Waker(term)
+        self._quotas = QuotaCounts(term)
+        self._residents = Residents()
+        self._idle = IdleGroups(term)
+        self._deletions = GroupDeletions(term)
+        self._moving = MovingGroups(term)
+        self._uninjected = UninjectedPods(term)
         self._gates = GateReconcilers(term, term.placement) if term.placement else None
         reconcilers = (self._keeper, self._releaser, self._rebinder, self._endings, self._statuses, self._waker)
         self._queues: tuple[Queue[Any], ...] = tuple(reconciler.queue for reconciler in reconcilers)
+        self._queues += (self._quotas.queue, self._idle.queue, self._deletions.queue, self._moving.queue)
+        self._queues += (self._uninjected.queue,)
         self._queues += self._gates.queues if self._gates else ()
 
     async def run(self) -> None:
         """Works until cancelled. The mirrors must have been listed: nothing may be concluded from half a cluster."""
         # Pods and ledgers first: what the others conclude from groups and nodes depends on them.
         term = self._term
-        optional = ((term.slices, self._on_slice), (term.resource_claims, self._on_resource_claim))
-        subscriptions: tuple[tuple[Mirror[Any], Watcher], ...] = (
+        optional = (
+            (term.slices, self._on_slice),
+            (term.resource_claims, self._on_resource_claim),
+            (term.namespaces, self._on_namespace),
+            (term.quotas, self._on_quota),
+            (term.uninjected, self._uninjected.change),
+        )
+        watched: tuple[tuple[Mirror[Any], Watcher], ...] = (
             *((mirror, watcher) for mirror, watcher in optional if mirror is not None),
             (term.pods, self._on_pod),
             (term.ledgers, self._on_ledger),
@@ -71,20 +94,21 @@ class Controller:
             (term.nodes, self._on_node),
             *(((term.placement.others, self._gates.placer.change_other),) if term.placement and self._gates else ()),
         )
+        subscriptions = [GradualSubscription(mirror, watcher) for mirror, watcher in watched]
         try:
-            for mirror, watcher in subscriptions:
-                mirror.subscribe(watcher)
+            for subscription in subscriptions:
+                await subscription.begin()
             log.info("Started reconciling")
             async with asyncio.TaskGroup() as tasks:
                 for queue in self._queues:
                     tasks.create_task(queue.run(), name=queue.name)
         finally:
-            for mirror, watcher in subscriptions:
-                mirror.unsubscribe(watcher)
+            for subscription in subscriptions:
+                subscription.end()
+            term.on_uncovered(0)  # From now on the next leader counts, however what follows ends.
             await self._keeper.close()
             if self._gates:
                 await self._gates.close()
-            term.on_uncovered(0)  # From now on the next leader counts.
             log.info("Stopped reconciling")
 
     def stuck(self) -> str:
@@ -97,6 +121,7 @@ class Controller:
         # Hundreds of pods may change in a second. Only what makes a difference is enqueued at once.
         self._term.members.change(change)
         self._waker.change(change)
+        self._uninjected.change_injected(change)
         if self._gates:
             self._gates.change_pod(change)
         for pod in change.sides:
@@ -104,6 +129,9 @@ class Controller:
                 continue
             if pod.group:
                 self._statuses.enqueue_for_pods(pod.group)
+                self._idle.enqueue_for_pods(pod.group)
+                self._deletions.enqueue_for_pods(pod.group)
+                self._moving.enqueue(self._term.groups.get(pod.group))
             if pod.share:
                 self._releaser.enqueue_holder(change.key)
             if pod.holder_uid:
@@ -120,6 +148,7 @@ class Controller:
             return  # nothing is decided by it, and where programs take turns it changes every few seconds
         self._releaser.change(change)
         self._rebinder.change(change)
+        self._quotas.change_ledger(change)
         self._keeper.queue.add(change.key)
         for ledger in change.sides:
             for claim in ledger.claims.values():
@@ -131,9 +160,14 @@ class Controller:
             self._enqueue_waiting()
 
     def _on_group(self, change: ObjectChange[Group]) -> None:
+        self._residents.change(change)
         self._statuses.queue.add(change.key)
         self._releaser.enqueue_holder(change.key)
+        self._idle.queue.add(change.key)
+        self._deletions.queue.add(change.key)
+        self._moving.queue.add(change.key)
         self._waker.queue.add(change.key)
+        self._quotas.change_group(change)
         if self._gates:
             self._gates.placer.enqueue()
         if change.new:
@@ -147,6 +181,17 @@ class Controller:
         self._keeper.queue.add(change.key)
         self._enqueue_statuses_on(change.key)
         self._enqueue_waiting()
+
+    def _on_namespace(self, change: ObjectChange[NamespaceObject]) -> None:
+        if change.old is None or change.new is None or change.old.labels != change.new.labels:
+            self._enqueue_waiting()
+            self._statuses.enqueue_waiting()
+
+    def _on_quota(self, change: ObjectChange[DeviceQuota]) -> None:
+        self._quotas.queue.add(change.key)
+        self._statuses.enqueue_waiting()
+        if not (change.old and change.new and allows_no_more(change.new, change.old)):
+            self._enqueue_waiting()
 
     def _enqueue_waiting(self) -> None:
         """Has whoever may place waiting pods look at them: devices came free, or a node changed."""
@@ -163,11 +208,11 @@ class Controller:
             self._keeper.queue.add(node)
 
     def _enqueue_statuses_on(self, node: str) -> None:
-        """Enqueues the statuses of groups that are bound to the node, and of those that pods wait for."""
-        for group in self._term.groups.values():
-            if group.node == node:
-                self._statuses.queue.add(group.name)
-        self._statuses.enqueue_waiting()
+        """Enqueues the statuses of groups that are bound to the node, and of those that wait for what it has."""
+        for group in self._residents[node]:
+            self._statuses.queue.add(group.name)
+            self._moving.enqueue(group)
+        self._statuses.enqueue_concerned()
 
 
 def _facets(node: Node) -> tuple[object, ...]:
@@ -175,7 +220,7 @@ def _facets(node: Node) -> tuple[object, ...]:
     meta = node.metadata
     annotated = [meta.annotations.get(key) for key in contract.DEVICE_ANNOTATIONS]
     counted = counted_devices.count(node), device_memory.memory_mib(node), dialect_leftovers.advertised(node)
-    return meta.uid, meta.labels, meta.fault, node.ready, annotated, counted
+    return meta.uid, meta.labels, meta.fault, node.ready, node.out_of_service, annotated, counted
 
 
 def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:

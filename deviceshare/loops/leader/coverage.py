@@ -16,6 +16,7 @@ from deviceshare.domain.placement.replacement import covers
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
+from deviceshare.loops.leader.releaser import new_mark
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.protocol import repair
 from deviceshare.loops.subjects import subject_of
@@ -56,7 +57,10 @@ class Coverage:
         holders |= {pod.share_uid: pod for pod in uncovered if pod.shares}
         for uid in sorted(holders.keys() - ledger.claims.keys()):
             mine = [pod for pod in here if uid in (pod.holder_uid, pod.share_uid)]
-            if await repair.cover(self._term.cluster, ledger, mine, uid):
+            group = self._term.groups.get(holders[uid].group)
+            bound = group is not None and (group.uid, group.node) == (uid, node)
+            token = group.status.claim_token if group and bound else new_mark()
+            if await repair.cover(self._term.cluster, ledger, mine, uid, token=token):
                 log.warning("Claimed devices of pods without a claim", node=node, holder=str(holders[uid].holder))
                 return  # The change of the ledger enqueues this node again.
         self._remember(node, uncovered)

@@ -5,10 +5,14 @@ what is in the way) waits a little, so that 500 pods don't make 500 writes. A wr
 it that is under way retry: so a group whose pods have not been refused yet is left alone for a moment.
 """
 
+import asyncio
+from typing import Final
+
 import structlog
 
 from deviceshare import timestamps
 from deviceshare.domain.answers import group_status
+from deviceshare.domain.answers.readiness import FALSE, TRUE
 from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import Condition
@@ -16,8 +20,11 @@ from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES
+from deviceshare.loops.leader.dropped_fields import AGAIN_SECONDS, DroppedFields
 from deviceshare.loops.leader.members import WAITING_GROUPS
+from deviceshare.loops.leader.releaser import new_mark
 from deviceshare.loops.leader.term import Term
+from deviceshare.loops.leader.waiting_review import WaitingReview
 from deviceshare.loops.protocol import repair
 from deviceshare.loops.queue import Queue
 from deviceshare.loops.rate_limit import RateLimit
@@ -32,10 +39,18 @@ PODS_WRITES_A_SECOND = 20
 """Such writes over all groups: each costs the API server as much as a third of a pod."""
 WORDS_SECONDS = 5.0
 """Between two writes that only change the text of an unbound group's obstacle."""
+WORDS_WRITES_A_SECOND = 20
+"""Such writes over all groups: one change of a node may be told to a thousand."""
 GATHER_SECONDS = 0.05
 """Between a change of an unbound group's pods and the work on all of them: a thousand may change at once."""
 UNSETTLED_SECONDS = 2.0
 """How long an unbound group is left alone that a bind or a repair is probably taking just now."""
+
+
+_NODES_CHANGED: Final = "/nodes"
+"""The key that stands for the waiting groups that changes of nodes concern; no object has this name."""
+_AT_ONCE: Final = 100
+"""Groups reviewed between two turns of the event loop."""
 
 
 class GroupStatuses:
@@ -49,10 +64,17 @@ class GroupStatuses:
         self._barred: dict[str, set[str]] = {}
         """By group, the UIDs of the pods with an Event that says that they wait in vain."""
         self._turns: RateLimit[str] = RateLimit(PODS_WRITES_A_SECOND)
+        self._words: RateLimit[str] = RateLimit(WORDS_WRITES_A_SECOND)
+        self._dropped = DroppedFields(term.clock)
+        self._review = WaitingReview(term)
 
     def enqueue_waiting(self) -> None:
         """Enqueues the groups that pods wait for: what is in their way may have changed."""
         self.queue.add(WAITING_GROUPS, PODS_SECONDS)
+
+    def enqueue_concerned(self) -> None:
+        """Enqueues those of them that changes of nodes concern."""
+        self.queue.add(_NODES_CHANGED, PODS_SECONDS)
 
     def enqueue_for_pods(self, name: str) -> None:
         """Enqueues the group one of whose pods changed: if it is bound, for when that may be written."""
@@ -73,37 +95,64 @@ class GroupStatuses:
             for waiting in self._term.members.waiting():
                 self.queue.add(waiting)
             return
+        if name == _NODES_CHANGED:
+            await self._review_waiting()
+            return
         group = self._term.groups.get(name)
         if group is None:
-            self._written.pop(name, None)
-            self._unsettled_since.pop(name, None)
-            self._barred.pop(name, None)
-            self._turns.over(name)
+            self._forget(name)
             return
         if group.metadata.unreadable:
             return
         if not group.node and self._term.fleet.pods(group.uid) and await self._readopt(group):
             return
+        if group.node and await self._name_claim(group):
+            return
         self._note_unsettled(group)
+        self._review.note(group, self._term.members.pending(name))
         self._warn_barred(group)
         wanted = await self._desired(group)
-        patch = group_status.status_patch(group.status, wanted)
+        missing = group_status.status_patch(group.status, wanted)
+        patch = self._dropped.kept(missing)
+        if missing != patch:
+            self.queue.add(name, AGAIN_SECONDS)
         if not patch:
-            self._turns.over(name)
+            self._end_turn(name)
             return
         changes = group_status.transitions(group.status, wanted)
         prompt = bool(changes) or "phase" in patch or self._begins_or_ends(group)
         self._term.wait_until(self._due(group, prompt=prompt))
         body = {"metadata": {"resourceVersion": group.metadata.resource_version}, "status": patch}
-        self._term.groups.put(await self._term.cluster.patch(GROUPS, name, body, subresource="status"))
+        written = await self._term.cluster.patch(GROUPS, name, body, subresource="status")
+        self._term.groups.put(written)
+        if self._dropped.note(patch, written.status):
+            self.queue.add(name, AGAIN_SECONDS)
         self._written[name] = self._term.clock()
-        self._turns.over(name)
+        self._end_turn(name)
         for condition in changes:
             self._record(group, condition)
 
+    async def _review_waiting(self) -> None:
+        for number, name in enumerate(self._term.members.waiting(), 1):
+            if self._review.concerns(name):
+                self.queue.add(name)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _forget(self, name: str) -> None:
+        self._written.pop(name, None)
+        self._unsettled_since.pop(name, None)
+        self._barred.pop(name, None)
+        self._review.forget(name)
+        self._end_turn(name)
+
+    def _end_turn(self, name: str) -> None:
+        self._turns.over(name)
+        self._words.over(name)
+
     async def _readopt(self, group: Group) -> bool:
         """Restores the node of a group whose status was lost; returns whether that is done."""
-        written = await repair.readopt(self._term.cluster, group.name)
+        written = await repair.readopt(self._term.cluster, group.name, token=new_mark())
         if written is None:
             # Its pods contradict each other, its ledger has to be recreated first, or only our mirror is behind: when
             # that changes, a pod, a ledger or the group does.
@@ -114,6 +163,22 @@ class GroupStatuses:
         self._term.recorder.note(subject_of(group), "Repaired", text)
         return True
 
+    async def _name_claim(self, group: Group) -> bool:
+        """Writes which claim the group is bound by, where that is missing; returns whether it was."""
+        seen = self._term.fleet.ledger(group.node)
+        claim = seen.claims.get(group.uid) if seen else None
+        if claim is None or claim.token in ("", group.status.claim_token):
+            return False
+        named = {"claimToken": claim.token}
+        if not self._dropped.kept(named):
+            self.queue.add(group.name, AGAIN_SECONDS)
+            return False
+        written = await repair.name_claim(self._term.cluster, group.name)
+        if written is None:
+            return False
+        self._term.groups.put(written)
+        return not self._dropped.note(named, written.status)
+
     async def _desired(self, group: Group) -> GroupStatus:
         # The mirrors of groups and ledgers are not in step: a ledger is only missing when a read says so.
         claimed = not group.node or self._claimed(group)
@@ -121,7 +186,8 @@ class GroupStatuses:
             self._term.ledgers.put(seen)
         home = await self._home(group)
         pods = self._term.members.named(group.name)
-        return group_status.desired_status(group, self._term.fleet, home=home, pods=pods, now=timestamps.now())
+        now, waits = timestamps.now(), self._term.waits
+        return group_status.desired_status(group, self._term.fleet, home=home, pods=pods, now=now, waits=waits)
 
     def _claimed(self, group: Group) -> bool:
         ledger = self._term.fleet.ledger(group.node)
@@ -141,7 +207,8 @@ class GroupStatuses:
         if prompt or group.name not in self._written:
             return due
         if not group.node:
-            return max(due, self._written[group.name] + WORDS_SECONDS)
+            earliest = max(due, self._written[group.name] + WORDS_SECONDS)
+            return max(earliest, self._words.at(group.name, self._term.clock()))
         earliest = max(due, self._written[group.name] + PODS_SECONDS)
         return max(earliest, self._turns.at(group.name, self._term.clock()))
 
@@ -166,16 +233,18 @@ class GroupStatuses:
 
     def _record(self, group: Group, now: Condition) -> None:
         """Records the Event for a transition that people should know of."""
+        if now.type == group_status.IS_READY:
+            return  # it follows from the others
         if now.type == group_status.IS_BOUND:
-            if now.status == group_status.TRUE:
+            if now.status == TRUE:
                 self._term.recorder.note(subject_of(group), "Bound", now.message)
-            elif now.reason not in (ReasonKind.NO_PODS, ReasonKind.GATED):
+            elif now.reason not in (ReasonKind.NO_PODS, ReasonKind.GATED, ReasonKind.RELEASED):
                 self._term.recorder.warn(subject_of(group), now.reason, now.message)
             return
         before = {condition.type: condition.status for condition in group.status.conditions}.get(now.type)
-        if now.status == group_status.FALSE:
+        if now.status == FALSE:
             log.warning("Group is degraded", group=group.name, node=group.node, reason=now.reason)
             self._term.recorder.warn(subject_of(group), "Degraded", now.message)
-        elif now.status == group_status.TRUE and before == group_status.FALSE:
+        elif now.status == TRUE and before == FALSE:
             log.info("Group recovered", group=group.name, node=group.node)
             self._term.recorder.note(subject_of(group), "Recovered", now.message)

@@ -23,6 +23,7 @@ from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.leader.coverage import Coverage
+from deviceshare.loops.leader.releaser import new_mark
 from deviceshare.loops.leader.term import Term, UnchangedSince
 from deviceshare.loops.ports import NotFound
 from deviceshare.loops.protocol import repair
@@ -71,13 +72,14 @@ class Ledgers:
             await self._recreate(node)
             return
         published = steady(self._dra.publication(name), seen)
-        self._report_faults(node, self._offer(node, seen, published)[0])
+        offer, words = self._offer(node, seen, published)
+        self._report_faults(node, offer)
         self._report_twice(node, seen, published)
         self._missing_since.forget(name)
         if node.metadata.uid not in {owner.uid for owner in seen.metadata.owner_references}:
             await self._adopt(node, seen)
             return
-        await self._keep_devices(node, seen, published)
+        await self._keep_devices(node, seen, offer, _rest(node, offer, words, published))
         await self._coverage.check(name)
 
     async def _recreate(self, node: Node) -> None:
@@ -89,7 +91,11 @@ class Ledgers:
             self._term.wait_until(since + self._term.binds_over)
 
         made, disputed = await repair.recreate(
-            self._term.cluster, node, gather=lambda: self._fenced_evidence(""), wait_out_binds=wait_out_binds
+            self._term.cluster,
+            node,
+            gather=lambda: self._fenced_evidence(""),
+            mark=new_mark(),
+            wait_out_binds=wait_out_binds,
         )
         self._term.ledgers.put(made)
         log.info("Created ledger", node=name, claims=len(made.claims))
@@ -110,25 +116,25 @@ class Ledgers:
         self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, seen.node, body))
         log.info("Adopted ledger", node=seen.node)
 
-    async def _keep_devices(self, node: Node, seen: NodeDevices, published: Publication) -> None:
-        name, (offer, words) = node.metadata.name, self._offer(node, seen, published)
-        devices, rest = offer.devices, _rest(node, offer, words, published)
+    async def _keep_devices(self, node: Node, seen: NodeDevices, offer: Offer, rest: LedgerStatus) -> None:
+        name, devices = node.metadata.name, offer.devices
         decided = rest == _as_written(seen.status)
         if devices and decided and not seen.status.devices:
-            disputed = await repair.open_ledger(self._term.cluster, name, devices, gather=lambda: self._evidence(""))
+            disputed = await repair.open_ledger(
+                self._term.cluster, name, devices, gather=lambda: self._evidence(""), mark=new_mark()
+            )
             log.info("Opened ledger", node=name, devices=len(devices))
             self._coverage.report_disputed(name, disputed)
             return
-        # A closed ledger stays closed here: it is opened above, once it says what is withheld, and in which words.
-        patch = ledger_status.devices_patch(seen, devices if seen.status.devices else (), rest)
-        summary = {line: getattr(seen.status, line) for line in ledger_status.summary(seen)}
         same_devices = decided and tuple(sorted(seen.status.devices)) in (devices, ())
-        if same_devices and all(patch["status"][line] == text for line, text in summary.items()):
+        if same_devices and all(getattr(seen.status, k) == text for k, text in ledger_status.summary(seen).items()):
             return
         left = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._term.clock()
         if same_devices and left > 0:
             self.queue.add(name, left)
             return
+        # A closed ledger stays closed here: it is opened above, once it says what is withheld, and in which words.
+        patch = ledger_status.devices_patch(seen, devices if seen.status.devices else (), rest)
         self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, name, patch, subresource="status"))
         self._written[name] = self._term.clock()
         if not same_devices:
@@ -157,6 +163,8 @@ class Ledgers:
     def _report_twice(self, node: Node, seen: NodeDevices, published: Publication) -> None:
         """Reports devices of groups and shares that DRA allocated to ResourceClaims, too."""
         name = node.metadata.name
+        if not published.claims and name not in self._twice:
+            return
         states = device_states(replace(seen, status=replace(seen.status, published=published)))
         found = {f"{each.device}: {each.resource_claim}" for each in states if each.holders and each.resource_claim}
         new = found - self._twice.get(name, set())

@@ -132,11 +132,13 @@ class Placer:
 
     async def _choose(self, pod: Pod, avoided: Collection[str]) -> Choice:
         group = self._term.groups.get(pod.group) if pod.group else None
-        request, obstacle = request_of(pod, group), pod_obstacle(pod, group)
+        request, obstacle = request_of(pod, group), pod_obstacle(pod, group, self._term.fleet.namespaces)
         if obstacle or request is None:
             return Choice("", str(obstacle or missing(pod)))
         if group and (group.node, group.uid) in self._term.leaving:
             return Choice("", f"group {group.name} is being moved off node {group.node}, where its pods did not fit")
+        if group and (group.node, group.uid) in self._term.idle:
+            return Choice("", f"group {group.name} is being released from node {group.node}, where it had no pods")
         search = choose_node(self._term.fleet, self._occupancy, pod, request, avoided)
         while True:
             try:

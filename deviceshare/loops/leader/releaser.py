@@ -78,7 +78,7 @@ class Releaser:
             return
         if claim.releasing:
             self._marked_since(key, claim.releasing)
-        if key in self._term.leaving:
+        if key in self._term.leaving or key in self._term.idle:
             # Its mark is of a release under way, which may end without anything written.
             self._term.wait_until(self._term.clock() + AGAIN_SECONDS)
         if await self._suspect(key, claim):
@@ -135,7 +135,9 @@ class Releaser:
 
     async def _collect(self, key: ClaimKey, claim: Claim, ledger: NodeDevices) -> None:
         wait = partial(self._wait_out_binds, key)
-        outcome = await collect.collect(self._term.cluster, *key, new_mark=new_mark, wait_out_binds=wait)
+        outcome = await collect.collect(
+            self._term.cluster, *key, new_mark=new_mark, wait_out_binds=wait, marked=bool(claim.releasing)
+        )
         if outcome is Outcome.KEPT_IN_USE:
             self._report_use(key, claim)
             return

@@ -3,10 +3,15 @@
 import time
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from deviceshare.domain.answers.waiting_reasons import WaitingReasons
+from deviceshare.domain.objects.device_quota import DeviceQuota
+from deviceshare.domain.objects.group_life import DEFAULT_LIFE, GroupLife
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.namespace import NamespaceObject
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_claims import ResourceClaim
@@ -58,6 +63,10 @@ class Term:
     """As the claim protocol says of this API server."""
     handover: HandoverSetting = DEFAULT
     clock: Callable[[], float] = time.monotonic
+    namespaces: Mirror[NamespaceObject] | None = None
+    """None: not looked at, as in tests of other things."""
+    quotas: Mirror[DeviceQuota] | None = None
+    """Likewise."""
     slices: Mirror[ResourceSlice] | None = None
     """Of DRA drivers; empty where the API server serves none. None: not looked at, as in tests of other things."""
     resource_claims: Mirror[ResourceClaim] | None = None
@@ -66,8 +75,23 @@ class Term:
     """How the leader places pods itself; None where a kube-scheduler of ours asks the extender."""
     leaving: set[tuple[str, str]] = field(default_factory=set)
     """The claims, by node and UID, of groups that are being moved off their node."""
+    idle: set[tuple[str, str]] = field(default_factory=set)
+    """The claims, by node and UID, of groups that are being released since no pod uses them."""
+    life: GroupLife = DEFAULT_LIFE
+    uninjected: Mirror[Pod] | None = None
+    """Pods without a node that admission should have injected and didn't; None where they are left as they are."""
+    on_released: Callable[[], object] = lambda: None
+    """Called when a group was released since it had been idle for long enough."""
     on_uncovered: Callable[[int], object] = lambda _: None
     """Called with the number of pods that run with devices that another holds, each time it changes."""
+
+    on_recreated: Callable[[], object] = lambda: None
+    """Called when an uninjected pod was deleted, for its controller to recreate."""
+
+    @cached_property
+    def waits(self) -> WaitingReasons:
+        """What groups wait for, kept for all reconcilers."""
+        return WaitingReasons(self.fleet)
 
     def wait_until(self, due: float) -> None:
         """Raises `Later` while it is before `due`, by `clock`."""

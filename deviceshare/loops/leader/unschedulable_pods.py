@@ -31,7 +31,7 @@ DELETIONS_A_SECOND: Final = 1.0
 APART_SECONDS: Final = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Between deletions of one group's pods, or one controller's, the more the more often it happens; the last for ever."""
 FORGOTTEN_SECONDS: Final = 3600.0
-"""After so long without a deletion it begins anew."""
+"""After so long without a deletion it starts again."""
 
 
 class UnschedulablePods:

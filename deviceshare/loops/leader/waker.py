@@ -9,6 +9,7 @@ A touch may be missed, or something else than devices may be lacking. So while p
 are touched again, less and less often. Of each namespace only a few are under way at a time (touch_window.py).
 """
 
+import asyncio
 from collections.abc import Collection
 from typing import Final
 
@@ -37,6 +38,8 @@ AGAIN_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
 """After a touch that changed nothing; the last for ever."""
 GATHER_SECONDS = 0.05
 """Between a change and the work on waiting pods: changes come in bursts, and a thousand pods take a millisecond."""
+_AT_ONCE: Final = 100
+"""Lines looked at between two turns of the event loop."""
 
 
 class _Woken(Struct):
@@ -87,8 +90,7 @@ class Waker:
 
     async def _reconcile(self, name: str) -> None:
         if name == WAITING_GROUPS:
-            for line in self._term.members.lines():
-                self.queue.add(line)
+            await self._enqueue_lines()
             return
         group = self._term.groups.get(name)
         pods = [pod for pod in self._term.members.pending(name) if pod.refusal and not pod.metadata.deletion_timestamp]
@@ -97,6 +99,9 @@ class Waker:
             # A pod that waits in vain would stand in front of those that don't, which may be other people's.
             vain = {each.pod.metadata.uid for each in ruled_out(self._term.fleet, wanted, pods)}
             pods = [pod for pod in pods if pod.metadata.uid not in vain]
+        if group is not None:
+            namespaces = self._term.fleet.namespaces
+            pods = [pod for pod in pods if not namespaces.obstacle(group, pod.metadata.namespace)]
         usable = group is None or not (group.deleting or group.metadata.unreadable)
         nodes = self._nodes_for(pods, group) if usable else {}
         if not nodes or not any(each is not None for each in nodes.values()):
@@ -107,7 +112,7 @@ class Waker:
         if not fits:
             # A bind that fails forgets what it had assumed, of which there is no event: retry after a while.
             self._rest(name)
-            self.queue.add(name, AGAIN_SECONDS[0])
+            self.queue.add(name, AGAIN_SECONDS[0 if self._term.fleet.assuming else -1])
             return
         pods.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key))
         woken = self._woken.get(name)
@@ -127,14 +132,24 @@ class Waker:
             return
         self.queue.add(name, woken.again_at - self._term.clock())
 
+    async def _enqueue_lines(self) -> None:
+        """Enqueues the lines but for groups that fit nowhere, as they did when they were looked at."""
+        for number, line in enumerate(self._term.members.lines(), 1):
+            group = self._term.groups.get(line)
+            if group is None or group.node or line in self._woken or self._term.waits.may_fit(group):
+                self.queue.add(line)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        if self._term.fleet.assuming:  # as for one that is looked at
+            self.queue.add(WAITING_GROUPS, AGAIN_SECONDS[0])
+
     def _nodes_for(self, pods: list[Pod], group: Group | None) -> dict[str, frozenset[str] | None]:
         """Where each of the pods fits now, by UID; None where it wants what isn't there. Equal requests count once."""
         found: dict[ShareRequest, frozenset[str] | None] = {}
         for pod in pods:
             if pod.share not in found:
                 request = _request(pod, group)
-                fits = self._term.fleet.filter(request, self._term.fleet.names()).fits if request else None
-                found[pod.share] = None if fits is None else frozenset(fits)
+                found[pod.share] = frozenset(self._term.fleet.fitting(request)) if request else None
         return {pod.metadata.uid: found[pod.share] for pod in pods}
 
     def _chosen(self, pods: list[Pod], group: Group | None, fits: Collection[str], times: int) -> frozenset[str]:

@@ -1,1 +1,1 @@
-"""The claim protocol, a file for each page of docs/claims.md: bind, collect, repair, rebind."""
+"""The claim protocol, a file for each page of docs/claims.md: bind, reserve, collect, repair, rebind."""

@@ -11,14 +11,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Devices
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.requests import Holder, Request
-from deviceshare.domain.placement import allocation
+from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.placement.device_states import device_states
-from deviceshare.domain.placement.handover import as_claimed
 from deviceshare.domain.placement.join_obstacles import joining_obstacle
 from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
@@ -55,42 +52,28 @@ def binds_over(server: tuple[int, int] | None) -> float:
     return BINDS_OVER_SECONDS + (0.0 if server and server >= (1, 21) else QUEUE_SECONDS)
 
 
-def joinable(seen: NodeDevices, holder: Holder) -> Devices:
+def joinable(seen: NodeDevices, holder: Holder, token: str) -> Devices:
     """Step 2: the devices of a holder that lives on the ledger's node.
 
-    `seen` is of a GET that began after the bind arrived and its pod was read; several binds may share that GET.
+    `seen` is of a GET that began after the bind arrived and its pod was read; several binds may share that GET. `token`
+    is that of the claim by which the holder said to be bound, where it was read: a holder that left the node since may
+    have another claim there, left by a bind that lost to one elsewhere. Claims of older versions have none.
 
     Raises:
         Refused: the claim is not there, or there is a `joining_obstacle`.
+        Conflict: the holder was bound again since it was read; retry.
     """
     claim = seen.claims.get(holder.uid)
     if claim is None:
         raise Refused(f"the claim of {holder} on node {seen.node} is missing; it is being repaired")
+    if claim.token and not token:
+        doubt = f"{holder} doesn't say which claim on node {seen.node} is its own; that is being repaired"
+        raise Conflict(f"{doubt}. If this stays, the CRDs are of an older release: deviceshare doctor")
+    if claim.token not in ("", token):
+        raise Conflict(f"{holder} was bound again meanwhile")
     if reason := joining_obstacle(seen, device_states(seen), holder):
         raise Refused(reason)
     return tuple(sorted(claim.devices))
-
-
-async def claim(cluster: Cluster, request: Request, node: str) -> NodeDevices:
-    """Step 3: the ledger with a claim of a holder that lives nowhere yet; writes the claim unless it is there.
-
-    Raises:
-        Refused: too few devices are free, or the claim is for what the holder requested before it was changed.
-        Conflict: somebody else wrote the ledger; retry.
-        ApiError: the ledger could not be read or written.
-    """
-    seen = await read_ledger(cluster, node)
-    holder = request.holder
-    if holder.uid in seen.claims:
-        # An unbound group may change its mind after a bind died half-way; its claim is then collected.
-        if not allocation.meets(request, seen.claims[holder.uid].devices):
-            raise Refused(f"{holder} has changed, and what it claimed on node {node} is being released")
-        return seen
-    chosen = allocation.choose(request, allocation.available(seen))
-    if chosen is None:
-        raise Refused(f"{holder} no longer fits on node {node}: others took its devices meanwhile")
-    named = as_claimed(chosen, seen.status.handover)
-    return await cluster.patch(NODE_DEVICES, node, ledger.claim_patch(seen, holder.uid, ledger.claim_of(holder, named)))
 
 
 async def attach(

@@ -30,6 +30,7 @@ async def collect(
     *,
     new_mark: Callable[[], str],
     wait_out_binds: Callable[[str], Awaitable[None]],
+    marked: bool = False,
 ) -> Outcome:
     """Releases the claim of the holder `uid` on the node, unless it turns out to be needed.
 
@@ -37,6 +38,8 @@ async def collect(
         new_mark: returns a mark that was never written before.
         wait_out_binds: called with the mark; returns once that mark has stood for as long as a bind may take, so that
             every bind that began before it has ended or given up.
+        marked: whether the claim was seen with a mark; if it bears none any more, somebody took it away, and nothing
+            is done.
 
     Raises:
         Conflict: somebody else wrote L or the holder; retry later.
@@ -45,13 +48,15 @@ async def collect(
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None:
         return Outcome.ABSENT
+    if marked and not claim.releasing:
+        return Outcome.KEPT_BOUND
     # 1. From here on nobody joins by this claim.
     mark = claim.releasing or new_mark()
     if not claim.releasing:
         seen = await cluster.patch(NODE_DEVICES, node, ledger.mark_patch(seen, uid, mark))
-    # 2. From here on nobody who read the holder before commits to this node.
+    # 2. From here on nobody who read the holder before commits to this node, nor releases it from there.
     holder = claim.holder(uid)
-    if await holders.home(cluster, holder) == node:
+    if await holders.home(cluster, holder, node) == node:
         await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, uid))
         return Outcome.KEPT_BOUND
     # 3. A pod that got the devices keeps them; one that may be getting them just now is waited for.

@@ -3,6 +3,7 @@
 The rest of the protocol knows claims and their `Holder`s only; which object a holder is, is known here.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from deviceshare.domain import contract
@@ -28,10 +29,11 @@ async def read_pod(cluster: Cluster, holder: Holder) -> Pod | None:
     return pod if pod and holder.uid in (pod.metadata.uid, pod.share_uid) else None
 
 
-async def home(cluster: Cluster, holder: Holder) -> str:
+async def home(cluster: Cluster, holder: Holder, node: str) -> str:
     """The node that the holder lives on, or "" once every bind fails that read before that it may choose.
 
-    For a pod such binds end in time, or by its fence (bind.fence_pod), since there is nothing else to commit.
+    Where a group lives on `node`, every release fails that read it before: without the mark that is then taken away,
+    pods may join. For a pod binds end in time, or by its fence (bind.fence_pod), since there is nothing else to commit.
 
     Raises:
         Conflict: somebody else wrote the holder; retry.
@@ -41,13 +43,15 @@ async def home(cluster: Cluster, holder: Holder) -> str:
         pod = await read_pod(cluster, holder)
         return pod.node if pod and pod.lives else ""
     group = await read_group(cluster, holder)
-    if group is not None and not group.node:
+    if group is not None and group.node in ("", node):
         await fence(cluster, group)
     return group.node if group is not None else ""
 
 
-async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) -> Group:
+async def settle(cluster: Cluster, group: Group, node: str, devices: Devices, token: str) -> Group:
     """Bind's step 4: makes the node the holder's home, if nobody wrote the holder since it was read (before L was).
+
+    `token` is that of the claim.
 
     The loser leaves its claim where it is: the winner may be using it, and a collector finds what nobody uses.
 
@@ -55,26 +59,26 @@ async def settle(cluster: Cluster, group: Group, node: str, devices: Devices) ->
         Conflict: the holder was written meanwhile; retry.
         ApiError: the holder could not be written.
     """
-    return await _write(cluster, group, {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices)})
+    bound = {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices), "claimToken": token or None}
+    return await _write(cluster, group, bound)
 
 
-async def unsettle(cluster: Cluster, group: Group) -> Group:
+async def unsettle(cluster: Cluster, group: Group, said: Mapping[str, Any]) -> Group:
     """Release's step 4: takes the group from its node, and makes every bind fail that read it before.
+
+    `said` are further fields of the status, for people.
 
     Raises:
         Conflict: the group was written meanwhile.
         ApiError: the group could not be written.
     """
     gone = dict.fromkeys(group.status.selected_devices)
-    return await _write(
-        cluster,
-        group,
-        {"phase": PENDING, "nodeName": "", "selectedDevices": gone or None, "fence": group.status.fence + 1},
-    )
+    unbound = {"phase": PENDING, "nodeName": "", "selectedDevices": gone or None, "idleSince": None, "claimToken": None}
+    return await _write(cluster, group, {**said, **unbound, "fence": group.status.fence + 1})
 
 
 async def fence(cluster: Cluster, group: Group) -> Group:
-    """Makes every bind fail that read the unbound group before; raises Conflict when somebody else wrote it."""
+    """Makes every bind and release fail that read the group before; raises Conflict when somebody else wrote it."""
     return await _write(cluster, group, {"fence": group.status.fence + 1})
 
 

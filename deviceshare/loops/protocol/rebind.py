@@ -56,7 +56,7 @@ async def rebind_share(
     """The same for a pod with a share on the node; None also while its annotations differ from its claim.
 
     So it was told each device that its claim ever named. A pod without a node is never answered: its bind may have read
-    the claim, and chooses anew when it has failed.
+    the claim, and chooses again when it has failed.
 
     Raises:
         Conflict: somebody else wrote the ledger; retry.

@@ -1,17 +1,20 @@
 """The claim protocol's release: a bound group without a live pod leaves its node (claims.md, release an idle group).
 
-Here it is needed where a pod was placed on the group's node and the cluster's scheduler found no place for it there:
-the group must be free to go elsewhere. Pending pods don't keep it, since they can't be bound but by a gate's lifting:
-a write of ours makes those fail that read an older version of the pod (`bind.fence_pod`).
+It is needed where a group has had no pods for as long as it says, where a deleted one has no pods any more, and where
+the cluster's scheduler found no place for its pods on its node. Only in the last of these do pending pods not keep it.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from enum import Enum
+from typing import Any
 
 from deviceshare.domain.objects import ledger
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.ports import Cluster
+from deviceshare.loops.ports import Cluster, Conflict
 from deviceshare.loops.protocol import bind, holders
 
 
@@ -19,8 +22,13 @@ class Release(Enum):
     """How a release ended."""
 
     LEFT = "the group has no node any more"
-    STAYS = "a pod of it lives on the node"
+    STAYS = "a pod of it lives on the node, or it is kept for another reason"
+    NAMELESS = "it stays, since the API server drops the tokens of claims: its CRD is of an older release"
     ABSENT = "the group isn't bound there, or its claim is missing"
+
+
+Keeps = Callable[[Group, Collection[Pod]], bool]
+"""Whether the group is to stay, though none of these pods, which name it, lives on its node."""
 
 
 async def release(
@@ -30,11 +38,14 @@ async def release(
     *,
     new_mark: Callable[[], str],
     wait_out_binds: Callable[[str], Awaitable[None]],
+    keeps: Keeps = lambda _group, _pods: False,
+    status: Callable[[Group], Mapping[str, Any]] = lambda _: {},
 ) -> Release:
     """Unbinds the group from the node and drops its claim, unless one of its pods lives there.
 
-    Arguments and errors are those of `collect`. Who stops half-way, or finds that the group has left, leaves a marked
-    claim, which collect ends: it takes the mark away from a group that still lives there.
+    Arguments and errors are those of `collect`; besides, `keeps` is asked with a fresh group and list of pods, and
+    `status` gives fields of the status that say why the group was released. Who stops half-way, or finds that the group
+    has left, leaves a marked claim, which collect ends: it takes the mark away from a group that still lives there.
     """
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None:
@@ -43,22 +54,36 @@ async def release(
     mark = claim.releasing or new_mark()
     if not claim.releasing:
         seen = await cluster.patch(NODE_DEVICES, node, ledger.mark_patch(seen, uid, mark))
-    holder = claim.holder(uid)
-    # 2. Whoever read the ledger before and is about to write a pod fails by its version, or has ended.
-    for pod in await holders.pods(cluster, holder):
-        if pod.pending:
+    holder, waited = claim.holder(uid), False
+    while True:
+        # 3. The group is read first: a write of it after the list makes step 4 fail.
+        group = await holders.read_group(cluster, holder)
+        pods = await holders.pods(cluster, holder)
+        if group is None or group.node != node:
+            return Release.ABSENT  # An earlier try came as far as step 4, or the group went by itself: collect ends it.
+        if any(pod.holds(uid, node) for pod in pods) or keeps(group, pods):
+            await holders.fence(cluster, group)  # Another release of it fails, before anybody joins.
+            await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, uid))
+            return Release.STAYS
+        pending = [pod for pod in pods if pod.pending]
+        if waited or not pending:
+            break
+        # 2. Whoever read the ledger before and is about to write a pod fails by its version, or has ended.
+        for pod in pending:
             await bind.fence_pod(cluster, pod, mark)
-    await wait_out_binds(mark)
-    # 3. The group is read first: a write of it after the list makes step 4 fail.
-    group = await holders.read_group(cluster, holder)
-    pods = await holders.pods(cluster, holder)
-    if group is None or group.node != node:
-        return Release.ABSENT  # An earlier try came as far as step 4, or the group went by itself: collect ends it.
-    if any(pod.holds(uid, node) for pod in pods):
+        await wait_out_binds(mark)
+        waited = True
+    # The claim still bears the mark, in the same ledger, and who takes it away from now on writes the group first.
+    again = new_mark()
+    seen = await cluster.patch(NODE_DEVICES, node, ledger.mark_patch(seen, uid, again, token=claim.token or again))
+    if not (seen.claims[uid].token or group.deleting):
+        # Without tokens nobody could tell what a bind leaves there that loses the group to another node.
+        await holders.fence(cluster, group)
         await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, uid))
-        return Release.STAYS
+        return Release.NAMELESS
     # 4. The group has no node, and binds that read it before fail.
-    await holders.unsettle(cluster, group)
-    # 5. With the version of step 1.
-    await cluster.patch(NODE_DEVICES, node, ledger.drop_patch(seen, uid))
+    await holders.unsettle(cluster, group, status(group))
+    # 5. With the version of the last mark. Whoever wrote L meanwhile, such as its summary, leaves the claim to collect.
+    with suppress(Conflict):
+        await cluster.patch(NODE_DEVICES, node, ledger.drop_patch(seen, uid))
     return Release.LEFT

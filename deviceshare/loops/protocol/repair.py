@@ -14,7 +14,7 @@ from deviceshare.domain.answers.ledger_status import devices_patch
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Devices, identities
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.device_states import device_states
@@ -79,9 +79,13 @@ async def _fenced(cluster: Cluster, group: Group) -> Group | None:
 
 
 async def recreate(
-    cluster: Cluster, node: Node, *, gather: Gather, wait_out_binds: Callable[[], Awaitable[None]]
+    cluster: Cluster, node: Node, *, gather: Gather, mark: str, wait_out_binds: Callable[[], Awaitable[None]]
 ) -> Recreated:
     """Creates the node's ledger, with the claims of groups bound there and of live pods in the same write.
+
+    A release may be under way of a group that was bound there, by an earlier mark that was lost with the ledger. So
+    groups' claims bear the new `mark` from the start: collect takes it away, once that release can't commit any more.
+    A node without a UID is gone, and its ledger has no owner.
 
     A bind may be under way that claimed in the ledger that was lost. Those of unbound groups are fenced off: `gather`
     is `fenced_evidence`, or a share in one that begins after this call. What nothing fences is waited out: binds of
@@ -102,16 +106,23 @@ async def recreate(
         pods = await cluster.list(PODS, label_selector=contract.GROUP)
     _refuse_hidden(groups, pods, name)
     kept, disputed = reconcile_holdings(all_holdings([], groups, pods, name))
-    body = ledger.new_ledger(node, {h.holder.uid: h.claim for h in kept})
+    tokens = {group.uid: group.status.claim_token for group in groups if group.node == name}
+    claims = {h.holder.uid: _marked(h.claim, mark, tokens.get(h.holder.uid, mark)) for h in kept}
+    body = ledger.new_ledger(node, claims)
     return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
 
 
-async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: Gather) -> list[Holding]:
+def _marked(claim: Claim, mark: str, token: str) -> Claim:
+    return claim if claim.pod else replace(claim, releasing=mark, token=token)
+
+
+async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: Gather, mark: str) -> list[Holding]:
     """Writes which devices the node has into a ledger that names none yet; from then on binders can claim them.
 
     Until then the ledger is closed: nothing is free, so nothing that the evidence of a moment ago left out can have
     gone to somebody else. It is looked at once more, and only then, if nobody wrote the ledger meanwhile, opened.
-    `gather` is `evidence`, or a share in one that begins after this call.
+    `gather` is `evidence`, or a share in one that begins after this call. Claims of groups that are added bear the
+    `mark`, as in a recreated ledger, and for the same reason.
 
     Returns:
         The holdings that contradict the claims.
@@ -126,11 +137,12 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
     _refuse_hidden(groups, pods, node)
     claims = [of_claim(uid, claim) for uid, claim in seen.claims.items()]
     kept, disputed = reconcile_holdings(all_holdings(claims, groups, pods, node), present=seen.present)
+    tokens = {group.uid: group.status.claim_token for group in groups if group.node == node}
     for holding in kept:
         uid = holding.holder.uid
         claim = seen.claims.get(uid)
         if claim is None:
-            patch = ledger.claim_patch(seen, uid, holding.claim)
+            patch = ledger.claim_patch(seen, uid, _marked(holding.claim, mark, tokens.get(uid, mark)))
         elif holding.shares and len(holding.shares) > len(claim.shares):
             patch = ledger.claim_patch(seen, uid, replace(claim, shares=list(holding.shares)))
         elif len(holding.former) > len(claim.former) and not holding.shares:
@@ -142,8 +154,10 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
     return disputed
 
 
-async def readopt(cluster: Cluster, name: str) -> Group | None:
+async def readopt(cluster: Cluster, name: str, *, token: str) -> Group | None:
     """Restores the node of a group whose status was wiped, from its live pods and their claim.
+
+    A claim that has to be written gets the `token`, which was never written before.
 
     Returns:
         The group as written, or None when there is nothing to repair or the pods contradict each other.
@@ -169,13 +183,38 @@ async def readopt(cluster: Cluster, name: str) -> Group | None:
             # A collector is at it and may have looked for pods already. Without the mark its last write fails; were it
             # to mark the claim again, its fence would fail our settling.
             await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, group.uid))
-        return await holders.settle(cluster, group, node, tuple(sorted(claim.devices)))
-    covered = await cover(cluster, seen, mine, group.uid)
-    return await holders.settle(cluster, group, node, covered) if covered else None
+        return await holders.settle(cluster, group, node, tuple(sorted(claim.devices)), claim.token)
+    covered = await cover(cluster, seen, mine, group.uid, token=token)
+    return await holders.settle(cluster, group, node, covered, token) if covered else None
 
 
-async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod], uid: str) -> Devices:
+async def name_claim(cluster: Cluster, name: str) -> Group | None:
+    """Writes the token of a bound group's claim into its status, where another is there, or none.
+
+    So it is where a version of deviceshare bound the group that knows no tokens, or where somebody changed the status.
+    The claim is the only one that the group has on its node, and who takes the group from there writes it first.
+
+    Returns:
+        The group as written, or None when there is nothing to write.
+
+    Raises:
+        Conflict: somebody else wrote G; retry.
+        ApiError: a request failed; retry.
+    """
+    group = await find(cluster, GROUPS, name)
+    if group is None or not group.node:
+        return None
+    seen = await find(cluster, NODE_DEVICES, group.node)
+    claim = seen.claims.get(group.uid) if seen else None
+    if claim is None or claim.releasing or claim.token in ("", group.status.claim_token):
+        return None
+    return await holders.settle(cluster, group, group.node, tuple(sorted(claim.devices)), claim.token)
+
+
+async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod], uid: str, *, token: str) -> Devices:
     """Claims what live pods of the holder have on the node without a claim; empty when others hold some of it.
+
+    `token`: of the claim that the group's status names, or one that was never written before.
 
     Raises:
         Conflict: somebody else wrote the ledger; retry.
@@ -199,7 +238,8 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod], uid: s
     wanted, before = identities(map(seen.present, devices)), identities(map(seen.present, former))
     if not wanted <= there - taken or not taken.isdisjoint(before) or not _has_room(holding, seen):
         return ()
-    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, holding.claim))
+    claim = holding.claim if holding.shares else replace(holding.claim, token=token)
+    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, claim))
     return devices
 
 

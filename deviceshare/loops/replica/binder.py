@@ -7,13 +7,16 @@ group that arrive together follow one another instead of conflicting; reads are 
 
 import asyncio
 import random
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import structlog
 
+from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
@@ -26,15 +29,16 @@ from deviceshare.domain.placement.replacement import annotations_of
 from deviceshare.domain.placement.share_handover import share_annotations
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.ports import Cluster, Conflict, Mirror
-from deviceshare.loops.protocol import bind, holders
+from deviceshare.loops.ports import Cluster, Conflict, Mirror, ObjectChange
+from deviceshare.loops.protocol import bind, holders, reserve, share, whole_devices
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDING_SECONDS, Moved, Refused
-from deviceshare.loops.replica.share_claims import ShareClaims
+from deviceshare.loops.replica.shared_claims import SharedClaims
 from deviceshare.loops.shared_read import SharedRead
 
 log = structlog.get_logger(__name__)
 
-REMEMBERED_PODS = 20_000
+REMEMBERED_PODS = 2_000
+"""Pods that filter was asked about lately, of some 4 KiB each; another replica may have bound them."""
 ATTEMPTS = 5
 
 
@@ -61,6 +65,7 @@ class Binder:
         *,
         groups: Mirror[Group],
         ledgers: Mirror[NodeDevices],
+        quotas: Mirror[DeviceQuota] | None = None,
         on_conflict: Callable[[], None],
         attach: Attach = bind.attach,
         clock: Callable[[], float] = boottime,
@@ -70,13 +75,14 @@ class Binder:
         self._fleet = fleet
         self._groups = groups
         self._ledgers = ledgers
+        self._quotas = quotas
         self._on_conflict = on_conflict
         self._attach = attach
         self._clock = clock
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._settling: dict[str, asyncio.Future[Group | None]] = {}
         self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(lambda node: bind.read_ledger(cluster, node))
-        self._claim_share = ShareClaims(cluster, fleet.opaque)
+        self._claim = SharedClaims(cluster)
 
     def remember(self, pod: Pod) -> None:
         """Keeps a pod that filter was asked about, so that its bind needs no read."""
@@ -84,6 +90,11 @@ class Binder:
         self._seen.move_to_end(pod.metadata.uid)
         if len(self._seen) > REMEMBERED_PODS:
             self._seen.popitem(last=False)
+
+    def change(self, change: ObjectChange[Pod]) -> None:
+        """Forgets a mirrored pod that another replica bound, or that is gone: nobody will ask to bind it here."""
+        if change.old and (change.new is None or change.new.spec.node_name):
+            self._seen.pop(change.old.metadata.uid, None)
 
     def deviceless(self, uid: str) -> bool:
         """Whether this is known to be a pod without a group or share, whose bind needs nothing of what is mirrored."""
@@ -108,13 +119,14 @@ class Binder:
                     await bind.post_binding(self._cluster, pod, node, {}, timeout=BINDING_SECONDS)
                 else:
                     await self._bind_with_retries(pod, node)
+                self._seen.pop(pod.metadata.uid, None)
         except TimeoutError:
             raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; kube-scheduler retries it") from None
 
     async def close(self) -> None:
         """Ends the reads under way."""
         await self._fresh_ledger.close()
-        await self._claim_share.close()
+        await self._claim.close()
 
     async def _bind_with_retries(self, pod: Pod, node: str) -> None:
         deadline = self._clock() + BIND_SECONDS
@@ -138,15 +150,16 @@ class Binder:
     async def _bind_once(self, pod: Pod, node: str, deadline: float) -> None:
         """One try, by a pod as it was read before this: whoever fenced it off did so after we read the ledger."""
         group = self._groups.get(pod.group) if pod.group else None
-        request, obstacle = request_of(pod, group), pod_obstacle(pod, group)
+        request, obstacle = request_of(pod, group), pod_obstacle(pod, group, self._fleet.namespaces)
         if obstacle or request is None:
             raise Refused(obstacle or missing(pod))
         if group is not None:
-            request = request_of(pod, await self._at_home(group, node)) or request
+            group = await self._at_home(group, node)
+            request = request_of(pod, group) or request
         elif (home := self._fleet.pinned(request)) and home != node:
             raise Refused(elsewhere(request.holder, home))
         ledger = await (self._with_share(request, node) if request.share else self._fresh_ledger(node))
-        devices = _annotations(pod, request, ledger)
+        devices = _annotations(pod, request, ledger, group.status.claim_token if group else "")
         if self._clock() >= deadline:
             # This process was held up: where versions aren't compared, the claim may have been collected meanwhile.
             raise Refused(f"binding took longer than {BIND_SECONDS:.0f} s; kube-scheduler retries it")
@@ -174,7 +187,7 @@ class Binder:
         if shares := sharing.choose_shares(request.share, request.strategy, rooms):
             self._fleet.assume(uid, Assumption(node, shares=shares, within=within))
         try:
-            ledger = await self._claim_share(request, node)
+            ledger = await self._claim(share.wanted(request, partial(self._fleet.opaque, node)), node)
             self._ledgers.put(ledger)
             return ledger
         finally:
@@ -190,9 +203,12 @@ class Binder:
         outcome = self._settling[group.uid] = asyncio.get_running_loop().create_future()
         settled: Group | None = None
         try:
-            ledger = await bind.claim(self._cluster, group.request, node)
+            await self._reserve(group)
+            ledger = await self._claim(whole_devices.wanted(group.request, token=secrets.token_hex(8)), node)
             self._ledgers.put(ledger)
-            settled = await holders.settle(self._cluster, group, node, bind.joinable(ledger, group.holder))
+            token = ledger.claims[group.uid].token
+            devices = bind.joinable(ledger, group.holder, token)
+            settled = await holders.settle(self._cluster, group, node, devices, token)
             self._groups.put(settled)
             log.info("Bound group", group=group.name, node=node, devices=settled.status.selected_devices)
             return settled
@@ -201,6 +217,13 @@ class Binder:
             del self._settling[group.uid]
             outcome.set_result(settled)
             self._fleet.forget(group.uid)
+
+    async def _reserve(self, group: Group) -> None:
+        """Before step 3, for groups that a quota counts; others cost nothing (claims.md, Quotas)."""
+        if names := self._fleet.quotas.matching(group.metadata.labels):
+            for quota in await reserve.reserve(self._cluster, group, names):
+                if self._quotas is not None:
+                    self._quotas.put(quota)
 
     async def _read_pod(self, namespace: str, name: str, uid: str) -> Pod:
         """A pod that this process was never asked about: it restarted between filter and bind."""
@@ -212,11 +235,11 @@ class Binder:
         return pod
 
 
-def _annotations(pod: Pod, request: Request, ledger: NodeDevices) -> dict[str, str]:
-    """The annotations that name the pod's devices; raises Refused where it can't join its group."""
+def _annotations(pod: Pod, request: Request, ledger: NodeDevices, token: str) -> dict[str, str]:
+    """The annotations that name the pod's devices; raises Refused where it can't join its group, and Conflict."""
     devices = {}
     if request.resources:
-        devices = annotations_of(bind.joinable(ledger, request.holder), ledger.status.handover)
+        devices = annotations_of(bind.joinable(ledger, request.holder, token), ledger.status.handover)
     if request.share:
         devices |= share_annotations(pod, ledger, ledger.claims[request.taker.uid].shares)
     return devices

@@ -2,7 +2,9 @@
 
 import functools
 
+from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.namespace import NamespaceObject
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
@@ -13,7 +15,15 @@ class Feed:
     """Subscribes to the mirrors for as long as they live."""
 
     def __init__(
-        self, fleet: Fleet, *, nodes: Mirror[Node], ledgers: Mirror[NodeDevices], pods: Mirror[Pod], others: Mirror[Pod]
+        self,
+        fleet: Fleet,
+        *,
+        nodes: Mirror[Node],
+        ledgers: Mirror[NodeDevices],
+        pods: Mirror[Pod],
+        others: Mirror[Pod],
+        namespaces: Mirror[NamespaceObject] | None = None,
+        quotas: Mirror[DeviceQuota] | None = None,
     ) -> None:
         """`pods` are those of groups; `others` those that hold devices through a vendor's device plugin.
 
@@ -22,10 +32,20 @@ class Feed:
         self._fleet = fleet
         self._plugin_pods: dict[str, dict[tuple[str, str], frozenset[str]]] = {}
         """By node: what mirror shows which UID with which resources."""
+        if namespaces is not None:
+            namespaces.subscribe(self._on_namespace)
+        if quotas is not None:
+            quotas.subscribe(self._on_quota)
         nodes.subscribe(self._on_node)
         ledgers.subscribe(self._on_ledger)
         pods.subscribe(self._on_pod)
         others.subscribe(functools.partial(self._on_plugin, "others"))
+
+    def _on_namespace(self, change: ObjectChange[NamespaceObject]) -> None:
+        self._fleet.namespaces.set_labels(change.key, change.new.labels if change.new else None)
+
+    def _on_quota(self, change: ObjectChange[DeviceQuota]) -> None:
+        self._fleet.quotas.put(change.key, change.new)
 
     def _on_node(self, change: ObjectChange[Node]) -> None:
         self._fleet.set_node(change.key, change.new)

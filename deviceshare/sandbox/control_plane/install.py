@@ -127,8 +127,9 @@ _OURS: Final = {
         "expression": " || ".join((*_names_a_group(), *_asks_for_a_share())),
     },
     "validate-node-devices.deviceshare.io": {
-        "name": "is-an-agent",
-        "expression": f"request.userInfo.username == '{AGENT_IDENTITY}'",
+        "name": "may-not-write-all",
+        "expression": f"request.userInfo.username == '{AGENT_IDENTITY}'"
+        " || !authorizer.group('deviceshare.io').resource('nodedevices').check('patch').allowed()",
     },
 }
 

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from deviceshare import telemetry, timestamps
+from deviceshare import logs, timestamps
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, connect, within
@@ -175,7 +175,7 @@ async def serve(kubeconfig: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    telemetry.configure("console")
+    logs.configure("console")
     try:
         asyncio.run(serve(sys.argv[1], int(sys.argv[2])))
     except asyncio.CancelledError:

@@ -5,17 +5,25 @@ import { plural, text } from "./dom.js";
 import { drawGroups, groupText, markGroups, onKey } from "./groups.js";
 import { follow } from "./live.js";
 import { announceChanges } from "./news.js";
+import { drawNamespaces, within } from "./namespaces.js";
 import { drawNodes, nodeText } from "./nodes.js";
+import { readRoute, writeRoute } from "./route.js";
 import { drawTotals } from "./totals.js";
+import { followUse, markUse } from "./use.js";
 import { drawWaiting, waitingText } from "./waiting.js";
 import { setLabels } from "./words.js";
 
 const find = (id) => document.getElementById(id);
-const [totals, nodes, groups, waiting, filter, order] = ["totals", "nodes", "groups", "waiting", "filter", "order"].map(find);
+const [totals, nodes, groups, waiting] = ["totals", "nodes", "groups", "waiting"].map(find);
+const [filter, namespace, order] = ["filter", "namespace", "order"].map(find);
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
+// How long after its load the page may still move to where its address leads.
+const SETTLING_MS = 6000;
+
 let state = null;
-let chosen = "";
+let route = readRoute();
+let toReveal = Boolean(route.kind);
 let asOf = "";
 
 function draw() {
@@ -23,10 +31,13 @@ function draw() {
   const { cluster } = state;
   const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
   const passes = (toText) => (item) => !words.length || words.every((word) => toText(item).includes(word));
+  const inside = within(namespace.value, cluster);
+  const idle = idleGroups();
+  const isIdle = (node) => (node.devices ?? []).some((device) => idle.has(device.group));
   const shown = {
-    nodes: cluster.nodes.filter(passes(nodeText)),
-    groups: cluster.groups.filter(passes(groupText)),
-    waiting: cluster.waiting.filter(passes(waitingText)),
+    nodes: cluster.nodes.filter(inside.node).filter(passes((node) => `${nodeText(node)}${isIdle(node) ? " idle" : ""}`)),
+    groups: cluster.groups.filter(inside.group).filter(passes(groupText)),
+    waiting: cluster.waiting.filter(inside.waiting).filter(passes(waitingText)),
   };
   drawNodes(nodes, shown.nodes, order.value);
   drawGroups(groups, shown.groups);
@@ -35,29 +46,64 @@ function draw() {
     const all = cluster[kind].length;
     text(`${kind}-count`, shown[kind].length === all ? String(all) : `${shown[kind].length} of ${all}`);
   }
-  text("shown", words.length ? `${plural(shown.nodes.length, "node")}, ${plural(shown.groups.length, "group")}` : "");
+  const narrowed = words.length || namespace.value;
+  text("shown", narrowed ? `${plural(shown.nodes.length, "node")}, ${plural(shown.groups.length, "group")}` : "");
   find("waiting-section").hidden = !cluster.waiting.length;
   find("groups-hint").hidden = !shown.groups.length;
   mark();
 }
 
+function idleGroups() {
+  return new Set(state.cluster.groups.filter((group) => group.idleSince).map((group) => group.name));
+}
+
 function mark() {
-  if (chosen && !state.cluster.groups.some((group) => group.name === chosen)) chosen = "";
+  const there = { group: state.cluster.groups, node: state.cluster.nodes }[route.kind] ?? [];
+  const found = there.some((each) => each.name === route.name);
+  const chosen = found && route.kind === "group" ? route.name : "";
+  const idle = idleGroups();
   nodes.toggleAttribute("data-choosing", Boolean(chosen));
   for (const each of nodes.querySelectorAll("[data-group]")) {
     each.classList.toggle("chosen", Boolean(chosen) && each.dataset.group === chosen);
+    each.classList.toggle("idle", each.dataset.use !== "former" && idle.has(each.dataset.group));
   }
-  for (const each of nodes.children) each.classList.toggle("has-chosen", each.querySelector(".chosen") !== null);
+  for (const each of nodes.children) {
+    each.classList.toggle("has-chosen", each.querySelector(".chosen") !== null);
+    each.classList.toggle("target", found && route.kind === "node" && each.dataset.key === route.name);
+  }
   markGroups(groups, chosen);
+  markUse(nodes);
+  text("missing", route.kind && !found ? `There is no ${route.kind} ${route.name}.` : "");
+  find("missing").hidden = !route.kind || found;
+  if (found && toReveal) revealRoute();
 }
 
-function choose(group) {
-  chosen = chosen === group ? "" : group;
+function revealRoute() {
+  toReveal = false;
+  const shown = { node: [".target"], group: [".has-chosen", "[aria-pressed=true]"] }[route.kind];
+  for (const each of shown) reveal(nodes.querySelector(each) ?? groups.querySelector(each), "center");
+}
+
+// Goes to a group or node; chosen twice, back to all.
+function choose(kind, name) {
+  const same = route.kind === kind && route.name === name;
+  writeRoute(same ? "" : kind, name);
+  route = readRoute();
   mark();
 }
 
-function reveal(target) {
-  target?.scrollIntoView({ block: "nearest", behavior: calm.matches ? "auto" : "smooth" });
+function onAddress() {
+  const now = readRoute();
+  // "Skip to the nodes" is an address, too, and leaves the choice.
+  if (!now.kind && location.hash) return;
+  route = now;
+  toReveal = Boolean(now.kind);
+  if (state) mark();
+}
+
+function reveal(target, block = "nearest") {
+  // To the middle without a motion: it is where an address leads, and another motion would end the first one.
+  target?.scrollIntoView({ block, behavior: calm.matches || block === "center" ? "auto" : "smooth" });
 }
 
 function showReplica({ instance, version, leading, faults }) {
@@ -76,9 +122,18 @@ function onState(newest) {
   setLabels(state.labels);
   asOf = new Date().toLocaleTimeString();
   drawTotals(totals, state.cluster);
+  drawNamespaces(namespace, state.cluster);
   showReplica(state.replica);
   draw();
   announceChanges(find("news"), state.cluster);
+}
+
+function onUse(agents, answered) {
+  text("agents", agents > answered ? `${answered} of ${plural(agents, "agent")} answered` : "");
+  if (!state) return;
+  markUse(nodes);
+  // The tiles have grown under what the address leads to.
+  if (route.kind && performance.now() < SETTLING_MS) revealRoute();
 }
 
 function onLink(link) {
@@ -88,24 +143,26 @@ function onLink(link) {
 }
 
 filter.addEventListener("input", draw);
-order.addEventListener("change", draw);
+for (const each of [namespace, order]) each.addEventListener("change", draw);
 find("tools").addEventListener("submit", (event) => event.preventDefault());
 groups.addEventListener("keydown", (event) => onKey(groups, event));
 groups.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button) return;
-  choose(button.dataset.group);
-  if (chosen) reveal(nodes.querySelector(".has-chosen"));
+  choose("group", button.dataset.group);
+  if (route.kind) reveal(nodes.querySelector(".has-chosen"));
 });
 nodes.addEventListener("click", (event) => {
   const group = event.target.closest("[data-group]")?.dataset.group;
   if (!group) return;
-  choose(group);
-  if (chosen) reveal(groups.querySelector("[aria-pressed=true]"));
+  choose("group", group);
+  if (route.kind) reveal(groups.querySelector("[aria-pressed=true]"));
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && chosen) choose(chosen);
+  if (event.key === "Escape" && route.kind) choose(route.kind, route.name);
 });
+addEventListener("popstate", onAddress);
 setInterval(() => updateAges(document), 20000);
 
 follow(onState, onLink);
+followUse(onUse);

@@ -1,7 +1,9 @@
 // The list of groups, where the keyboard chooses one: a single stop for the tab key, arrow keys inside.
 
+import { sinceText } from "./ages.js";
 import { paint } from "./colour.js";
 import { element, plural, reconcile } from "./dom.js";
+import { linkTo } from "./route.js";
 import { turnLine, turnText, waitingList } from "./turns.js";
 import { byName, lines, selectedText, wantsText } from "./words.js";
 
@@ -13,7 +15,7 @@ export function drawGroups(list, groups) {
 }
 
 export function groupText(group) {
-  const parts = [group.name, group.phase, group.node, group.message, group.ailment, turnText(group.turn), ...(group.pods ?? [])];
+  const parts = [group.name, group.phase, group.node, group.message, group.ailment, group.idleSince && "idle", turnText(group.turn), ...(group.pods ?? [])];
   return parts.filter(Boolean).join(" ").toLowerCase();
 }
 
@@ -31,6 +33,7 @@ function drawGroup(group, old) {
       element("span", { class: "phase", data: { phase: group.phase } }, group.phase),
     ),
     element("p", { class: "facts", id: `${id}-facts` }, facts(group)),
+    group.idleSince ? element("p", { class: "idle-since" }, sinceText("idle", group.idleSince)) : "",
     group.turn ? turnLine(group.turn) : "",
     group.ailment ? element("p", { class: "ailment" }, group.ailment) : "",
     element(
@@ -45,11 +48,12 @@ function drawGroup(group, old) {
 
 function facts(group) {
   const pods = group.pods?.length ?? 0;
-  const where = group.node ? [group.node, selectedText(group.devices) || "no devices"] : [`wants ${wantsText(group.wants)}`];
+  const where = group.node ? [selectedText(group.devices) || "no devices"] : [`wants ${wantsText(group.wants)}`];
   if (pods || group.node) where.push(plural(pods, "pod"));
   if (group.waiting) where.push(`${group.waiting} waiting`);
   if (group.gated) where.push(`${group.gated} gated`);
-  return where.join(" · ");
+  const node = group.node ? [element("a", { href: linkTo("node", group.node) }, group.node), " · "] : [];
+  return [...node, where.join(" · ")];
 }
 
 export function onKey(list, event) {

@@ -2,6 +2,7 @@
 
 import { paint } from "./colour.js";
 import { element, reconcile } from "./dom.js";
+import { linkTo } from "./route.js";
 import { nodeTurns, turnText } from "./turns.js";
 import { byName, isUnhealthy, label, lines, partText, sentence, shortName } from "./words.js";
 
@@ -54,7 +55,7 @@ function drawNode(node, old) {
     element(
       "div",
       { class: "node-head" },
-      element("h3", {}, node.name),
+      element("h3", {}, element("a", { href: linkTo("node", node.name) }, node.name)),
       element("p", { class: "node-count" }, summary(node)),
     ),
     (node.reasons ?? []).flatMap(lines).map((line) => element("p", { class: "obstacle" }, line)),
@@ -66,6 +67,7 @@ function drawNode(node, old) {
         devices.filter((device) => device.resource === kind).map((device) => drawDevice(device, before)),
       ),
     ]),
+    element("p", { class: "node-use" }),
     element("ul", { class: "holders", "aria-hidden": "true" }, holders(devices)),
     nodeTurns(node, shortName, old),
   );
@@ -88,7 +90,7 @@ function drawDevice(device, before) {
   const words = sentence(device);
   const tile = element(
     "li",
-    { class: "device", title: words, data: { key, look, use, fault, group } },
+    { class: "device", title: words, data: { key, look, use, fault, group, uuid, number: `${resource} ${index}` } },
     element("span", { class: "index", "aria-hidden": "true" }, String(index)),
     element("span", { class: "holder", "aria-hidden": "true" }, label(device)),
     use === "shared" ? drawParts(device) : "",

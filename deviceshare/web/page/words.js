@@ -90,8 +90,8 @@ export function amount(device) {
   return `${gib(device.allocatedMib ?? 0)}/${gib(device.memoryMib)} GiB`;
 }
 
-export function gib(mib) {
-  return (mib / 1024).toFixed(1).replace(/\.0$/, "");
+export function gib(mib, digits = 1) {
+  return (mib / 1024).toFixed(digits).replace(/\.0$/, "");
 }
 
 export function isUnhealthy(device) {

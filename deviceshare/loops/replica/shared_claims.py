@@ -1,4 +1,4 @@
-"""Claims of shares, written together: binds that arrive for a node while its ledger is written share the next write.
+"""Claims written together: binds that arrive for a node while its ledger is written share the next write.
 
 kube-scheduler binds pods side by side and fills one node after the other, so that without this nearly every write of
 a ledger would conflict with another of our own.
@@ -6,41 +6,37 @@ a ledger would conflict with another of our own.
 
 import asyncio
 import copy
-from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.requests import Request
 from deviceshare.loops.ports import Cluster
 from deviceshare.loops.protocol.bind import Refused
-from deviceshare.loops.protocol.share import claim_shares
+from deviceshare.loops.protocol.claiming import WantedClaim, claim_all
 from deviceshare.loops.shared_read import SharedRead
 
 
 class _Asked(NamedTuple):
-    request: Request
+    wanted: WantedClaim
     answer: asyncio.Future[NodeDevices]
 
 
-class ShareClaims:
+class SharedClaims:
     """Claims by node. Its tasks are its own: `close` ends them."""
 
-    def __init__(self, cluster: Cluster, opaque: Callable[[str], Collection[str]]) -> None:
-        """`opaque` names the resources of a node of which a device plugin allocated devices, unknown which."""
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._opaque = opaque
         self._asked: dict[str, list[_Asked]] = {}
         self._write: SharedRead[None] = SharedRead(self._claim)
 
-    async def __call__(self, request: Request, node: str) -> NodeDevices:
-        """The node's ledger with the claim of this request's share, read after this call.
+    async def __call__(self, wanted: WantedClaim, node: str) -> NodeDevices:
+        """The node's ledger with the claim that is wanted, read after this call.
 
         Raises:
             Refused: there is no room, or the claim is being released.
             Conflict: somebody else wrote the ledger; retry.
             ApiError: the ledger could not be read or written.
         """
-        asked = _Asked(request, asyncio.get_running_loop().create_future())
+        asked = _Asked(wanted, asyncio.get_running_loop().create_future())
         asked.answer.add_done_callback(_retrieve)
         self._asked.setdefault(node, []).append(asked)
         try:
@@ -60,15 +56,14 @@ class ShareClaims:
         if not waiting:
             return
         try:
-            requests = [each.request for each in waiting]
-            ledger, refused = await claim_shares(self._cluster, requests, node, self._opaque(node))
+            ledger, refused = await claim_all(self._cluster, [each.wanted for each in waiting], node)
         except Exception as error:  # noqa: BLE001 - everybody who asked raises it
             # Each gets its own: a traceback grows with everybody who raises it.
             for each in waiting:
                 _fail(each.answer, _copy(error))
             return
-        for request, answer in waiting:
-            if reason := refused.get(request.taker.uid):
+        for wanted, answer in waiting:
+            if reason := refused.get(wanted.uid):
                 _fail(answer, Refused(reason))
             elif not answer.done():
                 answer.set_result(ledger)

@@ -1,99 +1,27 @@
-"""Structured logs on stderr and Prometheus metrics at /metrics, configured once for the process.
+"""Prometheus metrics at /metrics: one `Metrics` of the process, passed on by the composition root.
 
-The rest of the program uses `structlog.get_logger(__name__)` for logs and one `Metrics` passed on by the
-composition root. The metrics live on a registry of their own, not on the library's global one, so that several can
-exist side by side, as in tests.
+They live on a registry of their own, not on the library's global one, so that several can exist side by side, as in
+tests.
 """
 
 import asyncio
-import logging
 import platform
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from io import StringIO
 from operator import attrgetter
 from time import perf_counter
-from typing import Final, Literal, Self, TextIO
+from typing import Final, Self
 
-import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-from structlog.typing import EventDict, ExcInfo, Processor
 
 from deviceshare import __version__
 from deviceshare.domain.answers.census import DeviceCount, DeviceMemory
-from deviceshare.domain.objects.printable import printable_lines
-
-LogFormat = Literal["json", "console", "auto"]
-LogLevel = Literal["debug", "info", "warning", "error"]
 
 # Our scheduler gives the extender 15 s and the API server gives a webhook 2; a filter of 5,000 nodes takes 1 to 2 ms.
 REQUEST_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
-
-
-def configure(format: LogFormat = "auto", level: LogLevel = "info", stream: TextIO | None = None) -> None:
-    """Sends every log of the process to `stream` (stderr unless given), an event a line.
-
-    `auto` means coloured columns on a terminal and JSON elsewhere. Timestamps are RFC 3339 in UTC. What aiohttp,
-    asyncio and the Kubernetes client log through the standard library gets the same format.
-    """
-    stream = stream or sys.stderr
-    console = format == "console" or (format == "auto" and stream.isatty())
-    stamp: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    threshold = logging.getLevelNamesMapping()[level.upper()]
-    structlog.configure(
-        processors=[*stamp, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.stdlib.LoggerFactory(),
-    )
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*stamp, structlog.stdlib.ExtraAdder()],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *(_console(colors=stream.isatty()) if console else _JSON),
-            ],
-        )
-    )
-    root = logging.getLogger()
-    root.handlers = [handler]
-    # At debug the Kubernetes client logs whole responses, Secrets included: libraries never log below info.
-    root.setLevel(max(threshold, logging.INFO))
-    logging.getLogger("deviceshare").setLevel(threshold)
-    # A line for every request would drown the rest; the request metrics count them.
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
-
-
-_JSON: list[Processor] = [
-    structlog.processors.format_exc_info,
-    structlog.processors.EventRenamer("message"),
-    structlog.processors.JSONRenderer(),
-]
-
-
-def _console(*, colors: bool) -> list[Processor]:
-    # Rich's boxes around tracebacks take a screen each; Python's own are shorter.
-    return [_printable, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_plain_traceback)]
-
-
-def _printable(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Escapes control characters: logs quote names and errors from outside. JSON has escapes of its own."""
-    return {key: printable_lines(value) if isinstance(value, str) else value for key, value in event.items()}
-
-
-def _plain_traceback(stream: TextIO, exc_info: ExcInfo) -> None:
-    text = StringIO()
-    structlog.dev.plain_traceback(text, exc_info)
-    stream.write(printable_lines(text.getvalue()))
 
 
 class ServerMetrics:
@@ -117,6 +45,7 @@ class ServerMetrics:
             registry=registry,
         )
         self._inflight = gauge("deviceshare_requests_inflight", "Requests being answered now.", ["verb"])
+        self._verbs: dict[str, _Verb] = {}
         text = "Requests that weren't HTTP, by the server that was sent them."
         self.malformed = counter("deviceshare_malformed_requests_total", text, ["server"])
         self.dropped = counter(
@@ -127,11 +56,19 @@ class ServerMetrics:
         )
         build = gauge("deviceshare_build_info", "Always 1; the labels say.", ["version", "python"])
         build.labels(version=__version__, python=platform.python_version()).set(1)
+        tasks = gauge("deviceshare_tasks", "Asyncio tasks that haven't ended; at rest their number doesn't grow.")
+        tasks.set_function(_tasks)
         ProcessCollector(registry=registry)
 
     def request(self, verb: str) -> "MeasuredRequest":
         """Measures the `with` block that answers a request; see `MeasuredRequest`."""
-        return MeasuredRequest(verb, self._requests, self._duration.labels(verb), self._inflight.labels(verb))
+        # The library looks a label up under a lock, which takes longer than to count.
+        child = self._verbs.get(verb)
+        if child is None:
+            child = self._verbs[verb] = _Verb(
+                verb, self._requests, self._duration.labels(verb), self._inflight.labels(verb)
+            )
+        return MeasuredRequest(child)
 
 
 class Metrics(ServerMetrics):
@@ -147,6 +84,16 @@ class Metrics(ServerMetrics):
         self.uncovered_pods = Gauge(
             "deviceshare_uncovered_pods",
             "Pods that run with devices that their group does not hold; their events say what to do.",
+            registry=self.registry,
+        )
+        self.released_groups = Counter(
+            "deviceshare_idle_groups_released_total",
+            "Groups that were released since no pod had used them for as long as they say (spec.releaseAfter).",
+            registry=self.registry,
+        )
+        self.recreated_pods = Counter(
+            "deviceshare_uninjected_pods_deleted_total",
+            "Pods that were created while admission was away, and were deleted for their controllers to recreate.",
             registry=self.registry,
         )
         self.leader = Gauge("deviceshare_leader", "1 while this process is the leader.", registry=self.registry)
@@ -193,6 +140,10 @@ class Metrics(ServerMetrics):
         text = "Objects that can't be decoded as their kind; their devices count as in use (see deviceshare doctor)."
         self._watch("deviceshare_unreadable_objects", text, "kind", counts)
 
+    def watch_mirrors(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Adds `deviceshare_mirrored_objects`; at each scrape `counts` gives the number of objects by mirror."""
+        self._watch("deviceshare_mirrored_objects", "Objects held in memory, by mirror.", "mirror", counts)
+
     def watch_certificates(self, expiries: Callable[[], Mapping[str, float]]) -> None:
         """Adds `deviceshare_certificate_expiry_timestamp_seconds` by certificate, computed at each scrape."""
         text = "When the serving certificate that deviceshare issued to itself, and its authority, expire."
@@ -202,6 +153,14 @@ class Metrics(ServerMetrics):
         self.registry.register(
             _Gauges(name, documentation, [label], lambda: (((each,), value) for each, value in values().items()))
         )
+
+
+def _tasks() -> float:
+    """0 where no event loop runs, as when the documentation is generated."""
+    try:
+        return float(len(asyncio.all_tasks()))
+    except RuntimeError:
+        return 0.0
 
 
 def _memory(
@@ -223,24 +182,37 @@ class MeasuredRequest:
     `cancelled`.
     """
 
-    verb: str
-    requests: Counter
-    duration: Histogram
-    inflight: Gauge
+    verb: "_Verb"
     result: str = "ok"
     started: float = 0.0
 
     def __enter__(self) -> Self:
-        self.inflight.inc()
+        self.verb.inflight.inc()
         self.started = perf_counter()
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self.duration.observe(perf_counter() - self.started)
-        self.inflight.dec()
+        self.verb.duration.observe(perf_counter() - self.started)
+        self.verb.inflight.dec()
         if error is not None:
             self.result = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
-        self.requests.labels(self.verb, self.result).inc()
+        self.verb.count(self.result)
+
+
+class _Verb:
+    """The series of one verb."""
+
+    def __init__(self, name: str, requests: Counter, duration: Histogram, inflight: Gauge) -> None:
+        self.duration = duration
+        self.inflight = inflight
+        self._name = name
+        self._requests = requests
+        self._results: dict[str, Counter] = {}
+
+    def count(self, result: str) -> None:
+        if result not in self._results:
+            self._results[result] = self._requests.labels(self._name, result)
+        self._results[result].inc()
 
 
 @dataclass(eq=False)

@@ -1,0 +1,110 @@
+"""Nodes alike: the shared nodes by a value of theirs, such as their shape, for each selector asked about lately.
+
+What thousands of nodes mean for hundreds of waiting groups is reasoned once for each different value. A change of a
+node moves one name, and nothing is counted again.
+"""
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import count
+from typing import Final, Generic, TypeVar
+
+KEPT: Final = 1024
+"""Selectors. A change of a node compares its labels with each: a third of a millisecond."""
+KEPT_NAMES: Final = 200_000
+"""Names of nodes in all of them together, eight bytes each."""
+
+Labels = Mapping[str, str]
+V = TypeVar("V", bound=Hashable)
+
+
+class _Selected(Generic[V]):
+    """The nodes that one selector matches."""
+
+    __slots__ = ("names", "number", "version", "wanted")
+
+    def __init__(self, wanted: frozenset[tuple[str, str]], version: int) -> None:
+        self.wanted = wanted
+        self.version = version
+        self.number = 0
+        self.names: dict[V, list[str]] = {}
+
+    def matches(self, labels: Labels) -> bool:
+        # A comparison of item views asks in C whether each wanted label is there.
+        return labels.items() >= self.wanted
+
+    def add(self, name: str, value: V) -> None:
+        insort(self.names.setdefault(value, []), name)
+        self.number += 1
+
+    def remove(self, name: str, value: V) -> None:
+        names = self.names[value]
+        del names[bisect_left(names, name)]
+        self.number -= 1
+        if not names:
+            del self.names[value]
+
+
+class NodesAlike(Generic[V]):
+    """Mutable, but pure."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, tuple[Labels, V]] = {}
+        self._versions = count(1)
+        self._all: _Selected[V] = _Selected(frozenset(), 0)
+        self._kept: OrderedDict[frozenset[tuple[str, str]], _Selected[V]] = OrderedDict()
+        """The least recently used first."""
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def put(self, name: str, labels: Labels, value: V | None) -> None:
+        """Takes in a node's labels and value; None where it is not shared, or gone."""
+        before, now = self._nodes.pop(name, None), None if value is None else (labels, value)
+        if now is not None:
+            self._nodes[name] = now
+        if before == now:
+            return
+        for each in (self._all, *self._kept.values()):
+            old = before[1] if before and each.matches(before[0]) else None
+            new = now[1] if now and each.matches(now[0]) else None
+            if old == new:
+                continue
+            if old is not None:
+                each.remove(name, old)
+            if new is not None:
+                each.add(name, new)
+            each.version = next(self._versions)
+
+    def names(self, selector: Labels) -> Mapping[V, Sequence[str]]:
+        """By value, the nodes that have all of these labels, sorted. Not to be kept: it changes with the nodes."""
+        return self._selected(selector).names
+
+    def number(self, selector: Labels) -> int:
+        """How many nodes have all of these labels."""
+        return self._selected(selector).number
+
+    def version(self, selector: Labels) -> int:
+        """Another one whenever `names` may be another."""
+        return self._selected(selector).version
+
+    def _selected(self, selector: Labels) -> _Selected[V]:
+        if not selector:
+            return self._all
+        wanted = frozenset(selector.items())
+        if found := self._kept.get(wanted):
+            self._kept.move_to_end(wanted)
+            return found
+        found = self._kept[wanted] = _Selected(wanted, next(self._versions))
+        for value, names in self._all.names.items():
+            if mine := [name for name in names if found.matches(self._nodes[name][0])]:
+                found.names[value] = mine
+                found.number += len(mine)
+        self._forget()
+        return found
+
+    def _forget(self) -> None:
+        number = sum(each.number for each in self._kept.values()) if len(self._kept) > 1 else 0
+        while len(self._kept) > 1 and (len(self._kept) > KEPT or number > KEPT_NAMES):
+            number -= self._kept.popitem(last=False)[1].number

@@ -1,0 +1,151 @@
+"""The reconciler of pods that were created past admission: it deletes them, so that their controllers recreate them.
+
+API servers before 1.28 can't be told to refuse just the pods of groups while admission is away, so they create them
+uninjected, and no environment can be added to a pod later. Such a pod is never bound, so nothing of it has run. One
+without a controller is for a person to recreate; kube-scheduler's Event of it says so.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from deviceshare.domain.admission.concern import concerns
+from deviceshare.domain.objects.object_meta import OwnerReference
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.loops.api_objects import find
+from deviceshare.loops.kinds import GROUPS, JOBS, PODS
+from deviceshare.loops.leader.recreations import FORGOTTEN_SECONDS, MOST_ROUNDS, Recreations
+from deviceshare.loops.leader.term import Term, UnchangedSince
+from deviceshare.loops.leader.waiting_events import WaitingEvents
+from deviceshare.loops.ports import Conflict, Forbidden, Kind, NotFound, ObjectChange, Subject
+from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.rate_limit import RateLimit
+from deviceshare.loops.subjects import subject_of
+
+log = structlog.get_logger(__name__)
+
+REASON: Final = "NotInjected"
+DELETIONS_A_SECOND: Final = 1.0
+RUNS: Final = frozenset({"Workflow", "TaskRun"})
+"""Controllers of others (argoproj.io, tekton.dev) for which a deleted pod is a failed one, retried only where they are
+told to."""
+_WHY: Final = "deviceshare's admission was not called when the pod was created, so its containers could get no devices"
+
+
+def uninjected(dialects: frozenset[str]) -> Callable[[Pod], bool]:
+    """Which pods without deviceshare's label should have got it at their creation.
+
+    `dialects`: the other systems whose resources are served here.
+    """
+
+    def judge(pod: Pod) -> bool:
+        meta = pod.metadata
+        # In namespaces that admission leaves out the next pod would be no other.
+        return not pod.left_out and concerns(meta.labels, meta.annotations, pod.share, dialects)
+
+    return judge
+
+
+class UninjectedPods:
+    """Keyed by `namespace/name`."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self.queue: Queue[str] = Queue("uninjected", self._reconcile, workers=1, clock=term.clock)
+        self._since: UnchangedSince[str] = UnchangedSince(term)
+        self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
+        self._recreations = Recreations()
+        self._events = WaitingEvents(term, REASON)
+
+    def change(self, change: ObjectChange[Pod]) -> None:
+        """Takes in a change of an uninjected pod without a node."""
+        if change.new:
+            self._since(change.key, change.new.metadata.uid)
+        if change.old and not (change.new and change.new.metadata.uid == change.old.metadata.uid):
+            self._events.forget(change.old)
+        self.queue.add(change.key)
+
+    def change_injected(self, change: ObjectChange[Pod]) -> None:
+        """Takes in a change of a pod that has deviceshare's label: where a new one is injected, admission is there."""
+        if change.old is None and change.new and self._recreations.unproven and change.new.injected:
+            owner = change.new.metadata.controller
+            self._recreations.prove(owner.uid if owner else "")
+            for pod in self._term.uninjected.values() if self._term.uninjected else ():
+                self.queue.add(pod.metadata.key)
+
+    async def _reconcile(self, key: str) -> None:
+        pod = self._term.uninjected.get(key) if self._term.uninjected else None
+        if pod is None:
+            self._since.forget(key)
+            self._turns.over(key)
+            return
+        owner = pod.metadata.controller
+        if owner is None or pod.metadata.deletion_timestamp:
+            return
+        seen, now = self._since(key, pod.metadata.uid), self._term.clock()
+        due = self._recreations.due(owner.uid, seen, now)
+        if math.isinf(due):
+            self._leave(pod, owner, _given_up(pod, owner))
+            raise Later(FORGOTTEN_SECONDS)
+        self._term.wait_until(due)
+        self._term.wait_until(self._turns.at(key, now))
+        self._turns.over(key)
+        if why := await self._fails_with_it(pod, owner):
+            self._leave(pod, owner, why)
+            return
+        await self._delete(pod, owner, seen)
+
+    def _leave(self, pod: Pod, owner: OwnerReference, why: str) -> None:
+        log.warning("Left uninjected pod", pod=pod.metadata.key, controller=f"{owner.kind} {owner.name}", reason=why)
+        self._events.record(pod, why)
+
+    async def _fails_with_it(self, pod: Pod, owner: OwnerReference) -> str:
+        """Why the controller would fail with the pod, or "".
+
+        Of a Job a deleted pod counts as a failed one from Kubernetes 1.22 on.
+
+        https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-backoff-failure-policy
+        """
+        if owner.kind in RUNS:
+            return f"{_WHY}; {owner.kind} {owner.name} may fail if the pod is deleted: run it again"
+        if owner.kind != JOBS.kind:
+            return ""
+        try:
+            job = await find(self._term.cluster, JOBS, owner.name, pod.metadata.namespace)
+        except Forbidden:
+            return f"{_WHY}; deviceshare may not read Job {owner.name}, which might fail with the pod: delete the pod"
+        if job is None or not job.spec.fails_with_one_pod:
+            return ""
+        return f"{_WHY}; Job {owner.name} would fail if the pod were deleted (backoffLimit 0): recreate the Job"
+
+    async def _delete(self, pod: Pod, owner: OwnerReference, seen: float) -> None:
+        meta, who = pod.metadata, f"{owner.kind} {owner.name}"
+        try:
+            await self._term.cluster.delete(
+                PODS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
+            )
+        except (NotFound, Conflict):
+            return  # it changed: what it is now is looked at when the mirror shows it
+        self._recreations.delete(owner.uid, seen, self._term.clock())
+        self._term.on_recreated()
+        log.warning("Deleted uninjected pod", pod=meta.key, uid=meta.uid, controller=who, group=pod.group)
+        said = f"deleted pod {meta.name}, so that {who} recreates it: {_WHY}"
+        for subject in self._subjects(pod, owner):
+            self._term.recorder.warn(subject, REASON, said)
+
+    def _subjects(self, pod: Pod, owner: OwnerReference) -> list[Subject]:
+        """The pod, which is gone, and what remains: its controller and its group."""
+        kind: Kind[object] = Kind(owner.api_version, owner.kind, "", object, namespaced=True)
+        found = [subject_of(pod), Subject(kind, owner.name, pod.metadata.namespace, owner.uid)]
+        group = self._term.groups.get(pod.group) if pod.group else None
+        return [*found, Subject(GROUPS, group.name, "", group.uid)] if group else found
+
+
+def _given_up(pod: Pod, owner: OwnerReference) -> str:
+    return (
+        f"{_WHY}; {MOST_ROUNDS} times deviceshare deleted such pods for {owner.kind} {owner.name} to recreate, and it"
+        f" leaves this one: see why admission isn't called for pods of namespace {pod.metadata.namespace} (deviceshare"
+        " doctor), then delete the pod"
+    )

@@ -1,0 +1,79 @@
+"""The claim protocol's reserve and recount: what a group holds of a DeviceQuota (claims.md, Quotas).
+
+Q is a DeviceQuota that matches the group G. Its status is written by compare-and-swap alone.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, quota_patch, reservation_of
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.requests import GROUP, Holder
+from deviceshare.loops.api_objects import find
+from deviceshare.loops.kinds import DEVICE_QUOTAS
+from deviceshare.loops.ports import Cluster
+from deviceshare.loops.protocol import holders
+from deviceshare.loops.protocol.bind import Refused
+
+
+async def reserve(cluster: Cluster, group: Group, names: Iterable[str]) -> list[DeviceQuota]:
+    """Reserves what the group wants in each of these quotas that matches it; returns them as they are then.
+
+    `group` is as step 1 of the bind read it, which must have been before this: a reservation is dropped only after a
+    write that makes the bind fail which read the group before (`recount`). So what is reserved stays, whatever becomes
+    of this bind; it may be of use to another one.
+
+    Raises:
+        Refused: the group and those that hold devices already would exceed a quota.
+        Conflict: somebody else wrote a quota; retry.
+        ApiError: a quota could not be read or written.
+    """
+    read = [quota for name in names if (quota := await find(cluster, DEVICE_QUOTAS, name))]
+    quotas = [quota for quota in read if quota.matches(group.metadata.labels)]
+    # All of them are asked before the first is written, so that one doesn't count what another refuses.
+    for quota in quotas:
+        if reason := quota.obstacle(group.uid, group.name, group.spec.resources):
+            raise Refused(reason)
+    mine = {group.uid: reservation_of(group)}
+    return [await _write(cluster, quota, add=mine) for quota in quotas]
+
+
+async def recount(
+    cluster: Cluster, name: str, *, suspects: Collection[str], bound: Iterable[Group]
+) -> DeviceQuota | None:
+    """Drops the reservations of groups that no longer need them, and adds those of bound groups that have none.
+
+    Args:
+        suspects: the UIDs of groups with a reservation that may be gone, unbound, or no longer match.
+        bound: groups that are bound.
+
+    Raises:
+        Conflict: somebody else wrote the quota or a group; retry.
+        ApiError: a request failed; retry.
+    """
+    seen = await find(cluster, DEVICE_QUOTAS, name)
+    if seen is None:
+        return None
+    drop = []
+    for uid, reservation in seen.status.reservations.items():
+        if uid not in suspects:
+            continue
+        group = await holders.read_group(cluster, Holder(uid, GROUP, reservation.name))
+        if group is not None and seen.matches(group.metadata.labels):
+            if group.node:
+                continue
+            # Binds that read the group before fail by this write; those that read it after write Q, so we fail.
+            await holders.fence(cluster, group)
+        drop.append(uid)
+    add = {
+        group.uid: reservation_of(group)
+        for group in bound
+        if group.node and seen.matches(group.metadata.labels) and not seen.holds(group)
+    }
+    return await _write(cluster, seen, add=add, drop=drop)
+
+
+async def _write(
+    cluster: Cluster, quota: DeviceQuota, *, add: Mapping[str, Reservation], drop: Collection[str] = ()
+) -> DeviceQuota:
+    patch = quota_patch(quota, add=add, drop=drop)
+    return await cluster.patch(DEVICE_QUOTAS, quota.name, patch, subresource="status") if patch else quota

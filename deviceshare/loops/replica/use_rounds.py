@@ -1,0 +1,162 @@
+"""Rounds of questions to the nodes' agents about the use of their devices, for the page, only while someone looks.
+
+The agents keep the last hour themselves, so nothing has to be asked before someone looks, and nothing is written into
+the API server: at 3,000 nodes, one write a minute each would be most of its writes.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+from msgspec import Raw, Struct, field, json
+
+from deviceshare.domain import contract
+from deviceshare.domain.answers.use_view import DETAILED, UseView, view_of_use
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.recent_use import NodeUse
+from deviceshare.loops.ports import ApiError, Kind
+
+log = structlog.get_logger(__name__)
+
+SECONDS: Final = 15.0
+"""From the beginning of a round to the next, at least."""
+AT_ONCE: Final = 25
+"""Agents asked at a time, and in a second: 3,000 take two minutes."""
+PATIENCE: Final = 3.0
+"""How long the first look waits for answers."""
+MOST_AGENTS: Final = 10_000
+
+
+class AgentSpec(Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+
+
+class AgentStatus(Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    pod_ip: str = field(default="", name="podIP")
+
+
+class AgentPod(Struct, frozen=True):
+    """An agent's pod, as far as it takes to ask it."""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+    spec: AgentSpec = field(default_factory=AgentSpec)
+    status: AgentStatus = field(default_factory=AgentStatus)
+
+    @property
+    def answers(self) -> bool:
+        return self.status.phase == "Running" and bool(self.status.pod_ip and self.spec.node_name)
+
+
+AGENT_PODS: Final = Kind("v1", "Pod", "pods", AgentPod, namespaced=True)
+AskAgent = Callable[[AgentPod], Awaitable[NodeUse | None]]
+"""Bounded in time; None where the agent gives no sensible answer."""
+
+
+class _Known(NamedTuple):
+    """What an agent answered, and when."""
+
+    at: float
+    devices: int
+    detailed: Raw
+    brief: Raw
+
+
+class Lister(Protocol):
+    """The API server, as far as the agents' pods are listed. Raises an `ApiError`."""
+
+    async def list(self, kind: Kind[AgentPod], *, namespace: str, label_selector: str) -> list[AgentPod]: ...
+
+
+class UseRounds:
+    """The owner runs `run()` as a task."""
+
+    def __init__(
+        self,
+        api: Lister,
+        namespace: str,
+        client: Callable[[], AbstractAsyncContextManager[AskAgent]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._client = client
+        self._clock = clock
+        self._pause = pause
+        self._wanted = asyncio.Event()
+        self._done = asyncio.Event()
+        self._agents = 0
+        self._known: dict[str, _Known] = {}
+        """By node."""
+
+    async def current(self) -> UseView:
+        """What is known; it has the next round begin. The first look waits a moment for the first answers."""
+        self._wanted.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await self._done.wait()
+        since = self._clock() - 3 * self._seconds
+        fresh = [known for _, known in sorted(self._known.items()) if known.at > since]
+        detailed = sum(known.devices for known in fresh) <= DETAILED
+        return UseView(self._seconds, self._agents, [each.detailed if detailed else each.brief for each in fresh])
+
+    @property
+    def _seconds(self) -> float:
+        return max(SECONDS, self._agents / AT_ONCE)
+
+    async def run(self) -> None:
+        """Asks round by round while someone looks, until cancelled."""
+        async with self._client() as ask:
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                began = self._clock()
+                await self._try(ask)
+                self._done.set()
+                await self._pause(max(began + self._seconds - self._clock(), 1.0))
+
+    async def _try(self, ask: AskAgent) -> None:
+        try:
+            await self._round(ask)
+        except Exception:
+            # A failure here must not stop the process, which binds pods.
+            log.exception("Failed to ask the agents for the page")
+
+    async def _round(self, ask: AskAgent) -> None:
+        try:
+            label = f"app.kubernetes.io/name={contract.AGENT}"
+            pods = await self._api.list(AGENT_PODS, namespace=self._namespace, label_selector=label)
+        except ApiError as error:
+            log.warning("Failed to list the agents for the page", error=str(error))
+            return
+        # A terminating agent may be listed beside its successor, which then counts.
+        agents = {pod.spec.node_name: pod for pod in sorted(pods, key=_leaving) if pod.answers}
+        nodes = sorted(agents)[:MOST_AGENTS]
+        self._agents = len(nodes)
+        self._known = {node: known for node, known in self._known.items() if node in agents}
+        for at in range(0, len(nodes), AT_ONCE):
+            if at:
+                await self._pause(1.0)
+            batch = [agents[node] for node in nodes[at : at + AT_ONCE]]
+            async with asyncio.TaskGroup() as group:
+                for agent in batch:
+                    group.create_task(self._ask(ask, agent), name=f"ask agent of {agent.spec.node_name}")
+
+    async def _ask(self, ask: AskAgent, agent: AgentPod) -> None:
+        node, report = agent.spec.node_name, await ask(agent)
+        if report is not None and report.node == node:
+            detailed, brief = (_encoded(report, detailed=each) for each in (True, False))
+            self._known[node] = _Known(self._clock(), len(report.devices), detailed, brief)
+
+
+def _encoded(report: NodeUse, *, detailed: bool) -> Raw:
+    return Raw(json.encode(view_of_use(report, detailed=detailed)))
+
+
+def _leaving(pod: AgentPod) -> bool:
+    return not pod.metadata.deletion_timestamp
