@@ -4,7 +4,7 @@ It is helm-python-sdk with Helm 4 inside, so there is no binary to install.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,22 +21,30 @@ WITH_POLICIES: Final = "1.36.0"
 Json = dict[str, Any]
 
 
-def render_files(values: Mapping[str, Any], kube_version: str = CURRENT) -> dict[str, str]:
+def render_files(
+    values: Mapping[str, Any], kube_version: str = CURRENT, api_versions: Iterable[str] = ()
+) -> dict[str, str]:
     """Each rendered template, as text by its path in the chart; raises helm_python.HelmError.
 
-    NOTES.txt is among them; templates that come out empty are not.
+    NOTES.txt is among them; templates that come out empty are not. `api_versions` are those of `--api-versions`,
+    besides Kubernetes's own.
     """
     # Helm's own render call knows the cluster's version; helm_python 0.2.2's method for it has no parameter for that.
-    options = {"name": "deviceshare", "namespace": NAMESPACE, "kube_version": f"v{kube_version}"}
+    options = {
+        "name": "deviceshare",
+        "namespace": NAMESPACE,
+        "kube_version": f"v{kube_version}",
+        "api_versions": list(api_versions),
+    }
     with Chart.load(CHART) as chart:
         answer = _native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
     files: dict[str, str] = json.loads(answer)
     return {path.removeprefix("deviceshare/"): text for path, text in files.items() if text.strip()}
 
 
-def render(values: Mapping[str, Any], kube_version: str = CURRENT) -> list[Json]:
+def render(values: Mapping[str, Any], kube_version: str = CURRENT, api_versions: Iterable[str] = ()) -> list[Json]:
     """The objects that `helm install` would create, in the order of their templates."""
-    return list(_objects(render_files(values, kube_version)))
+    return list(_objects(render_files(values, kube_version, api_versions)))
 
 
 def _objects(files: Mapping[str, str]) -> Iterator[Json]:

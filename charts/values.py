@@ -69,13 +69,14 @@ def _annotation(comment: list[str]) -> Json:
 def schema(values: Sequence[Value]) -> str:
     """values.schema.json: unknown keys are refused, so that a misspelt one doesn't go unnoticed."""
     properties = {value.path[-1]: _schema(value) for value in values}
-    # Helm passes it to every subchart.
-    properties["global"] = {"type": "object"}
+    # Helm passes it to every subchart: other charts' values are in it, too.
+    properties["global"] = {**properties.get("global", {"type": "object"}), "additionalProperties": True}
     document = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the chart deviceshare",
         "type": "object",
         "properties": properties,
+        **_sections(values),
         "additionalProperties": False,
     }
     return json.dumps(document, indent=2) + "\n"
@@ -86,7 +87,17 @@ def _schema(value: Value) -> Json:
     if not value.children:
         return {**described, **value.schema}
     properties = {child.path[-1]: _schema(child) for child in value.children}
-    return {**described, **value.schema, "properties": properties, "additionalProperties": False}
+    closed = {"properties": properties, **_sections(value.children), "additionalProperties": False}
+    return {**described, **value.schema, **closed}
+
+
+def _sections(values: Sequence[Value]) -> Json:
+    """Groups of values must be there: Helm takes away a key whose value is null, and templates read below it.
+
+    But for `global`, which umbrella charts often leave empty.
+    """
+    groups = [value.path[-1] for value in values if value.children and value.path != ("global",)]
+    return {"required": groups} if groups else {}
 
 
 def table(values: Sequence[Value]) -> str:

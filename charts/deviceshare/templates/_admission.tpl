@@ -1,3 +1,8 @@
+{{/* Who writes the status of NodeDevices without the right to write all of it: agents, and people with deviceshare-recover. */}}
+{{- define "deviceshare.writesStatusAlone" -}}
+request.userInfo.username == '{{ include "deviceshare.agent.identity" . }}' || !authorizer.group('deviceshare.io').resource('nodedevices').check('patch').allowed()
+{{- end }}
+
 {{/*
 Not empty where the API server serves MutatingAdmissionPolicy v1, as it does from 1.36 on unless that is turned off. Who renders
 for a version only, as `helm template` does, knows no kinds: then the version decides.

@@ -6,8 +6,9 @@ capabilities:
 {{- end }}
 
 {{- define "deviceshare.container" -}}
+{{- $ports := include "deviceshare.ports" . | fromJson -}}
 - name: deviceshare
-  image: {{ include "deviceshare.image" (list .Values.image .Chart.AppVersion) }}
+  image: {{ include "deviceshare.image" (list . .Values.image .Chart.AppVersion) }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args:
     - run
@@ -31,19 +32,30 @@ capabilities:
     {{- with .Values.shares.nodeLabels }}
     - --shared-node-labels={{ join "," . }}
     {{- end }}
-    - --probe-bind=:8080
-    {{- if include "deviceshare.scheduler" . }}
-    - --extender-bind=127.0.0.1:8888
+    - --release-after={{ .Values.groups.releaseAfter }}
+    - --deletion-policy={{ .Values.groups.deletionPolicy }}
+    - --uninjected-pods={{ .Values.uninjectedPods }}
+    - --probe-bind=:{{ $ports.probe }}
+    {{- if ne (int .Values.metrics.groups) 500 }}
+    - --group-metrics={{ int .Values.metrics.groups }}
     {{- end }}
-    {{- if include "deviceshare.networkedExtender" . }}
-    - --extender-bind=:8888
+    {{- if .Values.hostNetwork }}
+    # The whole node shares its loopback.
+    - --ui-bind=off
+    {{- end }}
+    {{- if include "deviceshare.scheduler" . }}
+    - --extender-bind=127.0.0.1:{{ $ports.extender }}
+    {{- else if include "deviceshare.networkedExtender" . }}
+    - --extender-bind=:{{ $ports.extender }}
+    {{- end }}
+    {{- if include "deviceshare.extenderTLS" . }}
     - --extender-tls-cert=/etc/deviceshare/extender/tls.crt
     - --extender-tls-key=/etc/deviceshare/extender/tls.key
     - --extender-client-ca=/etc/deviceshare/extender/ca.crt
     {{- end }}
     - --admission={{ if include "deviceshare.changesAdmission" . }}webhooks{{ else }}{{ include "deviceshare.admission" . }}{{ end }}
     {{- if include "deviceshare.webhooks" . }}
-    - --webhook-bind=:9443
+    - --webhook-bind=:{{ $ports.webhook }}
     {{- if .Values.agent.enabled }}
     - --agent-identity={{ include "deviceshare.agent.identity" . }}
     {{- end }}
@@ -63,28 +75,39 @@ capabilities:
     - --tls-key=/etc/deviceshare/webhook/tls.key
     {{- else }}
     - --ca-secret=deviceshare-ca
-    - --webhook-service=deviceshare
+    - --webhook-service={{ include "deviceshare.fullname" . }}
     - --webhook-config=deviceshare
     {{- end }}
     {{- end }}
     - --log-format={{ .Values.log.format }}
     - --log-level={{ .Values.log.level }}
+    {{- with .Values.extraArgs }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .Values.extraEnv }}
+  env: {{- toYaml . | nindent 4 }}
+  {{- end }}
   # A server-side apply to Kubernetes 1.20 needs the protocols spelt out.
   ports:
     - name: probe
-      containerPort: 8080
+      containerPort: {{ $ports.probe }}
       protocol: TCP
     {{- if include "deviceshare.webhooks" . }}
     - name: webhook
-      containerPort: 9443
+      containerPort: {{ $ports.webhook }}
       protocol: TCP
     {{- end }}
     {{- if include "deviceshare.networkedExtender" . }}
     - name: extender
-      containerPort: 8888
+      containerPort: {{ $ports.extender }}
       protocol: TCP
     {{- end }}
-  # No startup probe is needed: the probes are served first.
+  # The probes are served first, but on a busy node Python alone may need longer than the liveness probe waits.
+  startupProbe:
+    httpGet: {path: /livez, port: probe}
+    periodSeconds: 1
+    timeoutSeconds: 3
+    failureThreshold: 120
   livenessProbe:
     httpGet: {path: /livez, port: probe}
     periodSeconds: 5
@@ -97,7 +120,7 @@ capabilities:
     failureThreshold: 2
   resources: {{- toYaml .Values.resources | nindent 4 }}
   securityContext: {{- include "deviceshare.securityContext" . | nindent 4 }}
-  {{- if or (include "deviceshare.networkedExtender" .) (include "deviceshare.webhookSecret" .) (include "deviceshare.webhookClients" .) }}
+  {{- if or (include "deviceshare.extenderTLS" .) (include "deviceshare.webhookSecret" .) (include "deviceshare.webhookClients" .) .Values.extraVolumeMounts }}
   volumeMounts:
     {{- if include "deviceshare.webhookClients" . }}
     - {name: webhook-clients, mountPath: /etc/deviceshare/webhook-clients, readOnly: true}
@@ -105,30 +128,43 @@ capabilities:
     {{- if include "deviceshare.webhookSecret" . }}
     - {name: webhook-tls, mountPath: /etc/deviceshare/webhook, readOnly: true}
     {{- end }}
-    {{- if include "deviceshare.networkedExtender" . }}
+    {{- if include "deviceshare.extenderTLS" . }}
     - {name: extender-tls, mountPath: /etc/deviceshare/extender, readOnly: true}
+    {{- end }}
+    {{- with .Values.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
   {{- end }}
 {{- end }}
 
 {{- define "deviceshare.schedulerContainer" -}}
+{{- $ports := include "deviceshare.ports" . | fromJson -}}
 - name: kube-scheduler
-  image: {{ include "deviceshare.image" (list .Values.scheduler.image (include "deviceshare.schedulerTag" .)) }}
+  image: {{ include "deviceshare.image" (list . .Values.scheduler.image (include "deviceshare.schedulerTag" .)) }}
   imagePullPolicy: {{ .Values.scheduler.image.pullPolicy }}
   command: [kube-scheduler]
   args:
     - --config=/etc/deviceshare-scheduler/config.yaml
-    - --secure-port=10259
+    - --secure-port={{ $ports.scheduler }}
     # Metrics are served to bearer tokens only. Looking up further authentication would need a right in kube-system.
     - --authentication-skip-lookup=true
+    {{- with .Values.scheduler.extraArgs }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   ports:
     - name: scheduler
-      containerPort: 10259
+      containerPort: {{ $ports.scheduler }}
       protocol: TCP
   # deviceshare's probe, on purpose: a leading kube-scheduler can't work without the deviceshare in its pod, and has to
-  # leave the lease to another pod's. When kube-scheduler itself hangs, it loses the lease anyway.
+  # leave the lease to another pod's. When kube-scheduler itself hangs, it loses the lease anyway. The port has to be a
+  # number: a kubelet looks for names in the container's own ports only, and ignores a probe whose port it can't find.
+  startupProbe:
+    httpGet: {path: /livez, port: {{ $ports.probe }}}
+    periodSeconds: 1
+    timeoutSeconds: 3
+    failureThreshold: 120
   livenessProbe:
-    httpGet: {path: /livez, port: probe}
+    httpGet: {path: /livez, port: {{ $ports.probe }}}
     periodSeconds: 5
     timeoutSeconds: 3
     failureThreshold: 5
@@ -141,10 +177,13 @@ capabilities:
   securityContext: {{- include "deviceshare.securityContext" . | nindent 4 }}
   volumeMounts:
     - {name: scheduler-config, mountPath: /etc/deviceshare-scheduler, readOnly: true}
+    {{- if include "deviceshare.extenderClientSecret" . }}
+    - {name: extender-client-tls, mountPath: /etc/deviceshare/extender-client, readOnly: true}
+    {{- end }}
 {{- end }}
 
 {{- define "deviceshare.volumes" -}}
-{{- if or (include "deviceshare.scheduler" .) (include "deviceshare.networkedExtender" .) (include "deviceshare.webhookSecret" .) (include "deviceshare.webhookClients" .) -}}
+{{- if or (include "deviceshare.scheduler" .) (include "deviceshare.extenderTLS" .) (include "deviceshare.webhookSecret" .) (include "deviceshare.webhookClients" .) .Values.extraVolumes -}}
 volumes:
   {{- with include "deviceshare.webhookClients" . }}
   - name: webhook-clients
@@ -154,17 +193,25 @@ volumes:
   {{- if include "deviceshare.scheduler" . }}
   - name: scheduler-config
     configMap:
-      name: deviceshare-scheduler
+      name: {{ include "deviceshare.fullname" . }}-scheduler
   {{- end }}
   {{- with include "deviceshare.webhookSecret" . }}
   - name: webhook-tls
     secret:
       secretName: {{ . }}
   {{- end }}
-  {{- if include "deviceshare.networkedExtender" . }}
+  {{- if include "deviceshare.extenderTLS" . }}
   - name: extender-tls
     secret:
       secretName: {{ include "deviceshare.extenderSecret" . }}
+  {{- end }}
+  {{- with include "deviceshare.extenderClientSecret" . }}
+  - name: extender-client-tls
+    secret:
+      secretName: {{ . }}
+  {{- end }}
+  {{- with .Values.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 {{- end }}

@@ -1,5 +1,4 @@
-{{/* All objects have fixed names: a cluster has one deviceshare, and Helm refuses a second release of the same names. */}}
-
+{{/* Selectors never change: those of a Deployment can't, and commands find pods by them. No value enters here. */}}
 {{- define "deviceshare.selector" -}}
 app.kubernetes.io/name: deviceshare
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -11,22 +10,19 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
-{{/* Not empty where the cluster is at least of a version: include "deviceshare.since" (list $ "1.28"). The -0 lets vendors' suffixes pass. */}}
+{{/* The release of Kubernetes, 1.30.4 of v1.30.4-gke.100, and 1.34.0 of 1.34 or 1.34+. Refuses what names none. */}}
+{{- define "deviceshare.kubernetes" -}}
+{{- $version := .Capabilities.KubeVersion.Version -}}
+{{- $found := regexFind "^v?[0-9]+[.][0-9]+([.][0-9]+)?" $version | trimPrefix "v" -}}
+{{- if not $found -}}
+{{- fail (printf "the cluster's version %q names no release of Kubernetes, on which much of this chart depends: render with --kube-version, as in 1.34.0 (Argo CD: source.helm.kubeVersion)" $version) -}}
+{{- end -}}
+{{ $found }}{{ if lt (len (splitList "." $found)) 3 }}.0{{ end }}
+{{- end }}
+
+{{/* Not empty where the cluster is at least of a version: include "deviceshare.since" (list $ "1.28"). */}}
 {{- define "deviceshare.since" -}}
-{{- if semverCompare (printf ">=%s.0-0" (index . 1)) (index . 0).Capabilities.KubeVersion.Version }}yes{{ end }}
-{{- end }}
-
-{{/* An image and the tag it has where its values name none: include "deviceshare.image" (list .Values.image "1.0"). */}}
-{{- define "deviceshare.image" -}}
-{{- $image := index . 0 -}}
-{{- with $image.registry }}{{ . }}/{{ end -}}
-{{- $image.repository -}}
-{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default (index . 1) }}{{ end -}}
-{{- end }}
-
-{{/* The cluster's version without a vendor's suffix: v1.30.4 of v1.30.4-gke.100. */}}
-{{- define "deviceshare.schedulerTag" -}}
-{{ regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version }}
+{{- if semverCompare (printf ">=%s.0" (index . 1)) (include "deviceshare.kubernetes" (index . 0)) }}yes{{ end }}
 {{- end }}
 
 {{/* Not empty where the leader places pods itself, behind a scheduling gate. */}}
@@ -104,18 +100,10 @@ cdi
 
 {{/* The Secret with the webhooks' certificate, where cert-manager issues it. */}}
 {{- define "deviceshare.webhookSecret" -}}
-{{- if and (include "deviceshare.webhooks" .) .Values.certManager.enabled }}deviceshare-webhook-tls{{ end }}
+{{- if and (include "deviceshare.webhooks" .) .Values.certManager.enabled }}{{ include "deviceshare.fullname" . }}-webhook-tls{{ end }}
 {{- end }}
 
 {{/* The ConfigMap with the CAs whose clients alone may call the webhooks. */}}
 {{- define "deviceshare.webhookClients" -}}
 {{- if include "deviceshare.webhooks" . }}{{ .Values.webhooks.clientCAConfigMap }}{{ end }}
-{{- end }}
-
-{{- define "deviceshare.extenderSecret" -}}
-{{- if .Values.certManager.enabled -}}
-{{ .Values.extender.tlsSecret | default "deviceshare-extender-tls" }}
-{{- else -}}
-{{ required "extender.tlsSecret is needed, since with scheduler.enabled=false the extender is called over mutual TLS: name a Secret with tls.crt, tls.key and ca.crt, or set certManager.enabled=true" .Values.extender.tlsSecret }}
-{{- end }}
 {{- end }}

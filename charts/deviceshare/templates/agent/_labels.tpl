@@ -50,7 +50,7 @@ app.kubernetes.io/managed-by: {{ $.Release.Service }}
 {{- if $.Values.agent.pods.url -}}
 {{ $.Values.agent.pods.url }}
 {{- else if eq . "service" -}}
-http://deviceshare-agent.{{ $.Release.Namespace }}.svc:{{ $.Values.agent.pods.port }}
+http://{{ include "deviceshare.fullname" $ }}-agent.{{ $.Release.Namespace }}.svc:{{ $.Values.agent.pods.port }}
 {{- else -}}
 http://{host}:{{ $.Values.agent.pods.port }}
 {{- end -}}

@@ -6,7 +6,7 @@ kind: Certificate
 metadata:
   name: {{ index . 1 }}
   namespace: {{ $.Release.Namespace }}
-  labels: {{- include "deviceshare.labels" $ | nindent 4 }}
+  {{- include "deviceshare.marks" (list $ (include "deviceshare.labels" $)) | nindent 2 }}
 spec:
   secretName: {{ index . 1 }}-tls
   duration: {{ $.Values.certManager.duration }}
@@ -20,6 +20,6 @@ spec:
     {{- toYaml . | nindent 4 }}
     {{- else }}
     kind: Issuer
-    name: deviceshare-ca
+    name: {{ include "deviceshare.fullname" $ }}-ca
     {{- end }}
 {{- end }}

@@ -19,12 +19,7 @@
 {{- define "deviceshare.policy.metadata" -}}
 metadata:
   name: {{ index . 1 }}
-  labels: {{- include "deviceshare.labels" (index . 0) | nindent 4 }}
-  {{- with (index . 0).Values.shares.nodeLabels }}
-  annotations:
-    # deviceshare's commands read here which nodes are shared.
-    deviceshare.io/shared-node-labels: {{ join "," . | quote }}
-  {{- end }}
+  {{- include "deviceshare.marks" (list (index . 0) (include "deviceshare.labels" (index . 0)) dict (include "deviceshare.sharedNodeLabels" (index . 0) | fromYaml)) | nindent 2 }}
 {{- end }}
 
 {{/* Pods at their creation, and new ephemeral containers. */}}

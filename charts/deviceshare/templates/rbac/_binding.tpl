@@ -10,7 +10,7 @@ metadata:
   {{- if eq $kind "Role" }}
   namespace: {{ $.Release.Namespace }}
   {{- end }}
-  labels: {{- include "deviceshare.labels" $ | nindent 4 }}
+  {{- include "deviceshare.marks" (list $ (include "deviceshare.labels" $)) | nindent 2 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: {{ $kind }}

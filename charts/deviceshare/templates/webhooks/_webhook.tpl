@@ -4,8 +4,11 @@
 clientConfig:
   service:
     namespace: {{ $.Release.Namespace }}
-    name: deviceshare
+    name: {{ include "deviceshare.fullname" $ }}
     path: {{ index . 1 }}
+    {{- if ne (int $.Values.webhooks.servicePort) 443 }}
+    port: {{ $.Values.webhooks.servicePort }}
+    {{- end }}
 sideEffects: None
 timeoutSeconds: {{ $.Values.webhooks.timeoutSeconds }}
 admissionReviewVersions: [v1]
@@ -32,15 +35,18 @@ namespaceSelector:
 {{- define "deviceshare.webhookMetadata" -}}
 metadata:
   name: deviceshare
-  labels: {{- include "deviceshare.labels" . | nindent 4 }}
-  {{- if or .Values.certManager.enabled .Values.shares.nodeLabels }}
-  annotations:
-    {{- if .Values.certManager.enabled }}
-    cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/deviceshare-webhook
-    {{- end }}
-    {{- with .Values.shares.nodeLabels }}
-    # deviceshare's commands read here which nodes are shared.
-    deviceshare.io/shared-node-labels: {{ join "," . | quote }}
-    {{- end }}
+  {{- $annotations := include "deviceshare.sharedNodeLabels" . | fromYaml }}
+  {{- /* AKS would else write selectors of its own into the webhooks, which then conflict with every upgrade. */}}
+  {{- $_ := set $annotations "admissions.enforcer/disabled" "true" }}
+  {{- if .Values.certManager.enabled }}
+  {{- $_ := set $annotations "cert-manager.io/inject-ca-from" (printf "%s/%s-webhook" .Release.Namespace (include "deviceshare.fullname" .)) }}
   {{- end }}
+  {{- include "deviceshare.marks" (list . (include "deviceshare.labels" .) dict $annotations) | nindent 2 }}
+{{- end }}
+
+{{/* The annotation, as YAML, by which deviceshare's commands know which nodes are shared. */}}
+{{- define "deviceshare.sharedNodeLabels" -}}
+{{- with .Values.shares.nodeLabels }}
+deviceshare.io/shared-node-labels: {{ join "," . | quote }}
+{{- end }}
 {{- end }}
