@@ -52,11 +52,11 @@ class NodeAgent:
         sysfs.mkdir()
         self.boot(_BOOT_ID.read_text().strip())  # as the simulated nodes have it
         self.process(1, "init", "/init.scope")
-        [self._port] = free_ports(1)
+        [self.port] = free_ports(1)
         self._log = directory / "agent.log"
         self._command = [sys.executable, "-m", "deviceshare", "agent", "--node-name", node]
         self._command += ["--kubeconfig", str(sandbox.kubeconfig_of("deviceshare-agent"))]
-        self._command += ["--bind", f"127.0.0.1:{self._port}", "--log-format", "json"]
+        self._command += ["--bind", f"127.0.0.1:{self.port}", "--log-format", "json"]
         self._command += ["--proc-root", str(self._proc), "--sys-root", str(sysfs), *flags]
         # It finds modules as this process does: the wheel's before the checkout's.
         modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -106,7 +106,7 @@ class NodeAgent:
 
     def read(self, path: str) -> str:
         """What it answers at a path."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=5) as answer:
             text: str = answer.read().decode()
             return text
 

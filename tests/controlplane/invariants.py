@@ -44,8 +44,15 @@ def _claims(ledgers: Iterable[NodeDevices]) -> Iterable[str]:
         owners: dict[Device, str] = {}
         for uid, claim in ledger.claims.items():
             for device in ledger.reserved(claim):
-                if owners.setdefault(device, uid) != uid:
-                    yield f"{ledger.node}: {device} is in the claims of {owners[device]} and {uid}"
+                other = owners.setdefault(device, uid)
+                if other != uid and not _shared(ledger, uid, other):
+                    yield f"{ledger.node}: {device} is in the claims of {other} and {uid}"
+
+
+def _shared(ledger: NodeDevices, *uids: str) -> bool:
+    """Whether two claims are parts of one device, or one of them of the other's devices."""
+    one, other = (ledger.claims[uid] for uid in uids)
+    return bool(one.shares and other.shares) or one.within == uids[1] or other.within == uids[0]
 
 
 def _bound_groups(seen: Snapshot) -> Iterable[str]:

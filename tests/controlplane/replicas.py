@@ -23,7 +23,7 @@ from deviceshare.sandbox.host.ports import free_ports
 
 LOOK_SECONDS = 0.2
 """Between two looks whether a replica is ready; a kubelet takes seconds, but then it also learns of deaths."""
-READY_SECONDS = 60.0
+READY_SECONDS = 180.0
 GRACE_SECONDS = 30.0
 """After a SIGTERM, until a kubelet kills."""
 _BUFFER = 65536
@@ -48,13 +48,14 @@ class Times(NamedTuple):
 class Replica:
     """One `deviceshare run`, over all its lives, as a pod's container is."""
 
-    def __init__(self, sandbox: Sandbox, name: str, times: Times) -> None:
+    def __init__(self, sandbox: Sandbox, name: str, times: Times, command: Sequence[str] = ()) -> None:
+        """`command` is how deviceshare is run, if not as the sandbox would."""
         self.name = name
         self.extender, self.webhook, self.probe, self.ui = free_ports(4)
         self.ready = False
         """As the Services saw it last."""
         self._log = sandbox.layout.logs / f"{name}.log"
-        self._command = [*sandbox.deviceshare_command, "--instance", name]
+        self._command = [*(command or sandbox.deviceshare_command), "--instance", name]
         for flag in ("extender", "webhook", "probe", "ui"):
             self._command += [f"--{flag}-bind", f"127.0.0.1:{getattr(self, flag)}"]
         self._command += ["--lease-duration", str(times.duration), "--renew-deadline", str(times.deadline)]
@@ -101,9 +102,9 @@ class Replica:
 class Fleet:
     """The replicas of one Deployment, and their Services."""
 
-    def __init__(self, sandbox: Sandbox, api: Api, times: Times, count: int) -> None:
+    def __init__(self, sandbox: Sandbox, api: Api, times: Times, count: int, command: Sequence[str] = ()) -> None:
         self._api = api
-        self.replicas = [Replica(sandbox, f"replica-{number + 1}", times) for number in range(count)]
+        self.replicas = [Replica(sandbox, f"replica-{number + 1}", times, command) for number in range(count)]
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2))
 
     async def close(self) -> None:
@@ -171,10 +172,19 @@ class Fleet:
 
 
 @asynccontextmanager
-async def replicated(sandbox: Sandbox, api: Api, times: Times = Times(), count: int = 3) -> AsyncIterator[Fleet]:  # noqa: B008 it is a tuple
-    """So many replicas, all ready when the block begins, behind the ports that scheduler and webhooks were told."""
+async def replicated(
+    sandbox: Sandbox,
+    api: Api,
+    times: Times = Times(),  # noqa: B008 it is a tuple
+    count: int = 3,
+    command: Sequence[str] = (),
+) -> AsyncIterator[Fleet]:
+    """So many replicas, all ready when the block begins, behind the ports that scheduler and webhooks were told.
+
+    `command` runs one in place of the sandbox's own command.
+    """
     async with AsyncExitStack() as stack:
-        fleet = Fleet(sandbox, api, times, count)
+        fleet = Fleet(sandbox, api, times, count, command)
         stack.push_async_callback(fleet.close)
         looking = asyncio.create_task(fleet.keep_looking())
         stack.callback(looking.cancel)
@@ -210,9 +220,14 @@ async def _service(port: int, replicas: Sequence[Replica], target: str) -> Async
     connections: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not server.is_serving():
+            writer.close()  # it was accepted just before the end
+            return
         task = asyncio.create_task(_pass_on(reader, writer, endpoint()))
         connections.add(task)
         task.add_done_callback(connections.discard)
+        # A task that is cancelled before its first step closes nothing by itself.
+        task.add_done_callback(lambda _: writer.close())
 
     server = await asyncio.start_server(accept, "127.0.0.1", port)
     try:

@@ -117,7 +117,7 @@ def test_a_broken_device_goes_to_nobody_until_it_is_said_to_be_well(pool: Pool, 
         assert unhealthy(pool, node)
         pool.kubectl("annotate", "ndev", node, "--overwrite", f"deviceshare.io/recovered={finding}")
     pool.eventually(lambda: unhealthy(pool, node), lambda marks: not marks)
-    pool.eventually(lambda: events(pool, "DeviceRecovered", node), refers("deviceshare.io/recovered"))
+    pool.eventually(lambda: events(pool, "DeviceRecovered", node), refers("deviceshare recover"))
     pool.running("waits")
 
 
@@ -168,6 +168,9 @@ def test_who_uses_a_groups_device_without_being_of_it_is_told_and_evicted(pool: 
     shown = {process["name"]: process for process in agent.usage()["devices"][0]["processes"]}
     assert shown["member"] == {"pid": 100, "name": "member", "memoryMib": 1024, "pod": f"{pool.name}/member"}
     assert shown["stranger"]["trespass"] is shown["miner"]["trespass"] is True
+    used = json.loads(agent.read("use"))["devices"][0]
+    assert (used["uuid"], "processes" in used) == (first, False)
+    assert f'deviceshare_device_memory_used_bytes{{group="{group}",index="0",' in agent.read("metrics")
 
     pool.eventually(lambda: events(pool, "Trespass", "stranger", pool.name), refers(group))
     pool.eventually(lambda: events(pool, "Trespass", node), refers("process 'miner'"))

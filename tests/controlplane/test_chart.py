@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import re
+import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from helm_python import Config
 
 from charts import helm
@@ -20,17 +24,29 @@ from deviceshare.loops.ports import ApiError
 from deviceshare.sandbox import Options, Sandbox, running
 from tests.controlplane.pool import pod
 from tests.kubernetes_versions import since
-from tests.unit.chart.objects import VARIANTS, able, variant
+from tests.unit.chart.objects import VARIANTS, able, containers, variant
 
 Json = dict[str, Any]
 
+MANIFESTS = helm.CHART.parents[1] / "manifests"
 BY_WEBHOOKS: Json = {"admission": "webhooks"}
 
-OTHERS = {"cert-manager.io": ("Issuer", "Certificate"), "monitoring.coreos.com": ("ServiceMonitor",)}
+OTHERS = {
+    "cert-manager.io": ("issuers", "certificates"),
+    "monitoring.coreos.com": ("servicemonitors", "prometheusrules"),
+    "security.openshift.io": ("securitycontextconstraints",),
+}
 """Kinds of other projects that variants use."""
+KINDS = {
+    "issuers": "Issuer",
+    "certificates": "Certificate",
+    "servicemonitors": "ServiceMonitor",
+    "prometheusrules": "PrometheusRule",
+    "securitycontextconstraints": "SecurityContextConstraints",
+}
 CRDS = {
     f"customresourcedefinition.apiextensions.k8s.io/{name}.deviceshare.io"
-    for name in ("nodedevices", "shareddevicegroups")
+    for name in ("devicequotas", "nodedevices", "shareddevicegroups")
 }
 OF_THEIR_OWN = {"events", "events.events.k8s.io", "componentstatuses", "apiservices.apiregistration.k8s.io"}
 """What API servers and controllers make by themselves."""
@@ -57,7 +73,7 @@ def release(bare: Sandbox) -> Iterator[Config]:
         config.install(helm.CHART, "deviceshare", BY_WEBHOOKS)
         yield config
         config.uninstall("deviceshare", ignore_not_found=True)
-    kubectl(bare, "delete", "crd", "shareddevicegroups.deviceshare.io", "nodedevices.deviceshare.io")
+    kubectl(bare, "delete", "crd", *(name.partition("/")[2] for name in sorted(CRDS)))
 
 
 def kubectl(sandbox: Sandbox, *arguments: str, stdin: Any = None) -> str:
@@ -75,16 +91,16 @@ def everything(sandbox: Sandbox) -> set[str]:
 
 @pytest.fixture(scope="module")
 def others_crds(bare: Sandbox) -> Iterator[None]:
-    """Cert-manager's kinds and Prometheus', as far as an API server needs to take them for real."""
+    """Cert-manager's kinds, Prometheus' and OpenShift's, as far as an API server needs to take them for real."""
     items = [
         {
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{kind.lower()}s.{group}"},
+            "metadata": {"name": f"{plural}.{group}"},
             "spec": {
                 "group": group,
-                "scope": "Namespaced",
-                "names": {"kind": kind, "plural": f"{kind.lower()}s"},
+                "scope": "Cluster" if group == "security.openshift.io" else "Namespaced",
+                "names": {"kind": KINDS[plural], "plural": plural},
                 "versions": [
                     {
                         "name": "v1",
@@ -95,8 +111,8 @@ def others_crds(bare: Sandbox) -> Iterator[None]:
                 ],
             },
         }
-        for group, kinds in OTHERS.items()
-        for kind in kinds
+        for group, plurals in OTHERS.items()
+        for plural in plurals
     ]
     manifest = {"apiVersion": "v1", "kind": "List", "items": items}
     kubectl(bare, "apply", "-f", "-", stdin=manifest)
@@ -119,7 +135,7 @@ def test_the_api_server_accepts_every_variant(bare: Sandbox, version: str, name:
 
 
 def test_an_uninstalled_release_leaves_nothing_but_its_crds(bare: Sandbox) -> None:
-    """Not even what deviceshare would have made by itself, had the release not: its leases and its CA."""
+    """Not even the CA, which deviceshare would have made by itself. Who leads makes leases; nobody runs here."""
     before = everything(bare)
     with Config(kubeconfig_path=bare.kubeconfig, namespace=NAMESPACE) as config:
         config.install(helm.CHART, "deviceshare", {})
@@ -133,14 +149,13 @@ def test_an_uninstalled_release_leaves_nothing_but_its_crds(bare: Sandbox) -> No
 
 
 def test_an_upgrade_keeps_what_deviceshare_wrote(bare: Sandbox, release: Config) -> None:
-    """The CA, the bundle that makes the API server believe it, and who leads."""
+    """The CA, and the bundle that makes the API server believe it."""
     bundle, key = "Zm9v", "YmFy"
     change = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}]
     configuration = ("mutatingwebhookconfiguration", "deviceshare")
     for what, patch, type_ in (
         (configuration, change, "json"),
         (("secret", "deviceshare-ca"), {"data": {"ca.key": key}}, "merge"),
-        (("lease", "deviceshare"), {"spec": {"holderIdentity": "one"}}, "merge"),
     ):
         flags = ["-n", NAMESPACE, "--field-manager=deviceshare", f"--type={type_}", "-p", json.dumps(patch)]
         kubectl(bare, "patch", *what, *flags)
@@ -152,8 +167,48 @@ def test_an_upgrade_keeps_what_deviceshare_wrote(bare: Sandbox, release: Config)
     assert (webhook["timeoutSeconds"], webhook["clientConfig"]["caBundle"]) == (3, bundle)
     secret = json.loads(kubectl(bare, "get", "secret", "deviceshare-ca", "-n", NAMESPACE, "-o", "json"))
     assert secret["data"] == {"ca.key": key}
-    lease = json.loads(kubectl(bare, "get", "lease", "deviceshare", "-n", NAMESPACE, "-o", "json"))
-    assert lease["spec"] == {"holderIdentity": "one"}
+
+
+def test_helm_installs_what_it_renders_without_the_cluster(bare: Sandbox, version: str) -> None:
+    """What Argo CD and Flux compare is what `helm install` sends, where what depends on the cluster's APIs is fixed."""
+    values = {**variant("strict"), **BY_WEBHOOKS, "openshift": False}
+    with Config(kubeconfig_path=bare.kubeconfig, namespace=NAMESPACE) as config:
+        sent = config.install(helm.CHART, "deviceshare", values, dry_run="server")["manifest"]
+    installed = {_key(each): each for each in yaml.safe_load_all(sent) if each}
+
+    assert installed == {_key(each): each for each in helm.render(values, version)}
+
+
+def _key(each: Json) -> tuple[str, str]:
+    return each["kind"], each["metadata"]["name"]
+
+
+def test_kustomize_renders_the_manifests(bare: Sandbox) -> None:
+    """manifests/kustomization.yaml, with kubectl of every version."""
+    rendered = list(yaml.safe_load_all(kubectl(bare, "kustomize", str(MANIFESTS))))
+
+    whole = list(yaml.safe_load_all((MANIFESTS / "install.yaml").read_text()))
+    assert {_key(each): each for each in rendered} == {_key(each): each for each in whole}
+
+
+@since(36)  # kubectl's kustomize takes directories among `resources` from 1.21 on
+def test_the_documented_overlay_is_one(bare: Sandbox, tmp_path: Path) -> None:
+    """What docs/installation.md shows, beside a checkout."""
+    text = (MANIFESTS.parent / "docs/installation.md").read_text()
+    [overlay] = re.findall(r"```yaml\n(# overlay/kustomization.yaml\n.*?)```", text, re.DOTALL)
+    shutil.copytree(MANIFESTS, tmp_path / "manifests")
+    (tmp_path / "overlay").mkdir()
+    (tmp_path / "overlay/kustomization.yaml").write_text(overlay)
+    rendered = list(yaml.safe_load_all(kubectl(bare, "kustomize", str(tmp_path / "overlay"))))
+
+    images = {name: each["image"] for name, each in containers(rendered).items()}
+    assert images == {
+        "deviceshare": "registry.example.com/deviceshare:0.1.0",
+        "kube-scheduler": "registry.example.com/kube-scheduler:v1.34.2",
+    }
+    [deployment] = [each for each in rendered if each["kind"] == "Deployment"]
+    assert deployment["spec"]["replicas"] == 3
+    assert "--log-level=debug" in containers(rendered)["deviceshare"]["args"]
 
 
 class Attacker:

@@ -138,14 +138,14 @@ def test_a_status_can_not_be_given_with_the_spec(sandbox: Sandbox) -> None:
 
 
 def test_groups_are_listed_by_phase_and_node(sandbox: Sandbox) -> None:
-    """The columns people see every day; -o wide adds devices and the number of pods."""
+    """The columns people see every day; -o wide adds devices, the number of pods and why."""
     create(sandbox, a_group())
 
     short = sandbox.kubectl("get", "sdg").stdout.splitlines()[0].split()
     wide = sandbox.kubectl("get", "sdg", "-o", "wide").stdout.splitlines()[0].split()
 
     assert short == ["NAME", "PHASE", "NODE", "AGE"]
-    assert wide == ["NAME", "PHASE", "NODE", "DEVICES", "PODS", "AGE"]
+    assert wide == ["NAME", "PHASE", "NODE", "WANTS", "DEVICES", "PODS", "IDLE", "WHY", "AGE"]
 
 
 @pytest.mark.parametrize(

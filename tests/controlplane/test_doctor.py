@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from msgspec import Struct
 
 from deviceshare.cli.main import main
-from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare.sandbox import Options, Sandbox
+from tests.controlplane.bare_cluster import bare_cluster
 from tests.controlplane.pool import GPU, pod
 
 Json = dict[str, Any]
@@ -60,9 +60,8 @@ class Told(Struct):
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Two nodes with a device each; the tests start deviceshare themselves."""
-    options = Options(nodes=2, devices=1, deviceshare=False, admission=WEBHOOKS)
-    with running(options, tmp_path_factory.mktemp("doctor")) as started:
-        assert started.kubectl("apply", f"--filename={started.admission_manifest}").returncode == 0
+    options = Options(nodes=2, devices=1)
+    with bare_cluster(tmp_path_factory.mktemp("doctor"), options) as started:
         yield started
 
 
@@ -266,12 +265,12 @@ def test_agents_that_nothing_keeps_to_their_nodes_are_found(sandbox: Sandbox) ->
     saved = kubectl(sandbox, "get", "validatingwebhookconfiguration", "deviceshare", "-o", "json")
     names = [webhook["name"] for webhook in json.loads(saved)["webhooks"]]
     patch = [{"op": "remove", "path": f"/webhooks/{names.index('validate-node-devices.deviceshare.io')}"}]
-    labels = {"app": "agent"}
+    labels = {"app.kubernetes.io/name": "deviceshare-agent"}
     spec = {"containers": [{"name": "agent", "image": "agent"}], "nodeSelector": {"no": "node"}}
     agents = {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
-        "metadata": {"name": "deviceshare-agent", "namespace": "deviceshare-system"},
+        "metadata": {"name": "deviceshare-agent", "namespace": "deviceshare-system", "labels": labels},
         "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}},
     }
     with deviceshare(sandbox):

@@ -8,7 +8,16 @@ import pytest
 from deviceshare import assets
 from tests.controlplane.pool import GPU, VISIBLE, Json, Pool
 
-PODS = {"multi-gpu": 5, "notebook-gpu": 1, "nvidia-smi": 1, "single-gpu": 2, "turns": 2}
+PODS = {
+    "multi-gpu": 5,
+    "notebook-gpu": 1,
+    "nvidia-smi": 1,
+    "pytorch": 2,
+    "single-gpu": 2,
+    "turns": 2,
+    "two-notebooks": 2,
+    "vllm": 2,
+}
 """Group, which is the example's name too, and how many pods join it."""
 
 

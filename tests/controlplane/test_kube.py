@@ -80,7 +80,7 @@ async def test_nodes_are_mirrored_by_other_systems_labels_where_a_setting_names_
     mirrors = Mirrors(api, PodGuard(), SharingLabels([f"{namespace}=true"]))
     await api.create(NODES, {"metadata": {"name": namespace, "labels": {f"{namespace}": "true"}}})
     try:
-        async with owned(mirrors.nodes.run()):
+        async with owned(mirrors.by_name["nodes"].run()):
             await until(lambda: mirrors.nodes.get(namespace) is not None)
             assert all(node.shared for node in mirrors.nodes.values())
             assert len(mirrors.nodes) == 3  # the sandbox's two have our own

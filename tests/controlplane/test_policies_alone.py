@@ -11,7 +11,8 @@ import pytest
 from deviceshare.domain.admission.modes import POLICIES
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
-from deviceshare.sandbox import ENV, Options, Sandbox, running
+from deviceshare.sandbox import ENV, Options, Sandbox
+from tests.controlplane.bare_cluster import bare_cluster
 from tests.controlplane.pool import GPU, VISIBLE, Json, Pool, deployment, pod
 from tests.controlplane.replicas import Fleet, Times, replicated
 from tests.kubernetes_versions import since
@@ -22,9 +23,8 @@ pytestmark = since(36)
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """Two nodes, both schedulers and the policies; the tests start and stop deviceshare."""
-    options = Options(nodes=2, devices=4, deviceshare=False, admission=POLICIES)
-    with running(options, tmp_path_factory.mktemp("alone")) as started:
-        assert started.kubectl("apply", f"--filename={started.admission_manifest}").returncode == 0
+    options = Options(nodes=2, devices=4)
+    with bare_cluster(tmp_path_factory.mktemp("alone"), options, POLICIES) as started:
         yield started
 
 

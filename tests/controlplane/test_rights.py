@@ -17,7 +17,7 @@ from charts import helm
 from deviceshare.sandbox import Options, Sandbox, running
 from deviceshare.sandbox.simulated.nodes import node
 from tests.controlplane.installed import CLUSTER_ROLE, NAMESPACE, ROLE, Installed
-from tests.controlplane.pool import pod
+from tests.controlplane.pool import job, pod
 from tests.controlplane.rights import Right, granted, missing, request, spare
 
 Json = dict[str, Any]
@@ -96,8 +96,12 @@ def events(there: Installed, name: str, reason: str) -> int:
     return sum(each["count"] for each in there.get("events", "-A", "--field-selector", chosen)["items"])
 
 
+QUOTA = {"metadata": {"name": "every"}, "spec": {"groupSelector": {}, "hard": {"nvidia.com/gpu": 99}}}
+
+
 def share_and_wait(there: Installed) -> None:
-    """Two pods share, a third waits until their group is gone, and is woken then."""
+    """Two pods share, a third waits until their group is gone, and is woken then. A quota counts both groups."""
+    apply(there, {"apiVersion": "deviceshare.io/v1alpha1", "kind": "DeviceQuota", **QUOTA})
     apply(there, group("first", 4), pod("one", "first"), pod("two", "first"))
     there.until(lambda: placed(there, "one", "two"), "extender")
     apply(there, group("second", 1), pod("three", "second"))
@@ -107,6 +111,8 @@ def share_and_wait(there: Installed) -> None:
     time.sleep(3)
     there.kubectl("delete", "sdg", "first")
     there.until(lambda: placed(there, "three"), "keeper")
+    there.kubectl("patch", "sdg", "second", "--type=merge", "-p", '{"spec": {"deletionPolicy": "AfterLastPod"}}')
+    there.until(lambda: there.get("sdg", "second")["metadata"].get("finalizers"), "keeper")
 
 
 def end_a_share(there: Installed) -> None:
@@ -137,11 +143,27 @@ def bind_a_stranger(there: Installed) -> None:
         assert "is gone" in json.load(answer)["Error"]
 
 
+def slip_past(there: Installed) -> None:
+    """A Job's pod is created while the webhook is away; later API servers would refuse it."""
+    webhook = {"name": "mutate-pods.deviceshare.io", "failurePolicy": "Ignore"}
+    there.kubectl("patch", "mutatingwebhookconfiguration", "deviceshare", "-p", json.dumps({"webhooks": [webhook]}))
+    apply(there, job("slips", "second"))
+    there.until(lambda: there.get("pods", "-l", "job-name=slips")["items"])
+
+
+def recreated(there: Installed) -> bool:
+    """Whether the Job has an injected pod by now."""
+    return exists(there, "pods", "-l", "job-name=slips,deviceshare.io/group=second")
+
+
 def lose_and_mend(there: Installed) -> None:
-    """Somebody deletes what deviceshare keeps for itself."""
-    there.kubectl("delete", "-n", NAMESPACE, "secret/deviceshare-ca", "lease/deviceshare")
-    for what in ("secret/deviceshare-ca", "lease/deviceshare"):
+    """Somebody deletes what deviceshare keeps for itself, as an upgrade from a chart that had the leases does."""
+    leases = ("lease/deviceshare", "lease/deviceshare-scheduler")
+    there.kubectl("delete", "-n", NAMESPACE, "secret/deviceshare-ca", *leases)
+    for what in ("secret/deviceshare-ca", *leases):
         there.until(lambda what=what: exists(there, what, "-n", NAMESPACE), "keeper")
+    assert there.get(leases[0], "-n", NAMESPACE)["spec"]["holderIdentity"].startswith("keeper")
+    assert "Lost the lease" not in there.log("keeper")
 
 
 def come_and_go(there: Installed) -> None:
@@ -165,9 +187,11 @@ def test_every_right_of_the_chart_is_enough_and_needed(installed: Installed) -> 
             bind_a_stranger(installed)
             meet_an_impostor(installed)
             installed.until(lambda: events(installed, "node-2", "DevicesUnknown") == 1, "keeper")
+        slip_past(installed)
         with installed.deviceshare("keeper", "controller", "webhook"):
             # A successor says the same again, in the same event.
             installed.until(lambda: events(installed, "node-2", "DevicesUnknown") == 2, "keeper")
+            installed.until(lambda: recreated(installed), "keeper")
             come_and_go(installed)
             lose_and_mend(installed)
         lease = installed.get("lease", "deviceshare-scheduler", "-n", NAMESPACE)

@@ -46,9 +46,9 @@ def test_a_groups_status_says_where_it_is_and_who_uses_it(pool: Pool) -> None:
     assert header.split() == ["NAME", "PHASE", "NODE", "AGE"]
     assert row.split()[:3] == [group, "Bound", node]
     header, row = pool.kubectl("get", "sdg", group, "-o", "wide").splitlines()
-    assert header.split() == ["NAME", "PHASE", "NODE", "DEVICES", "PODS", "AGE"]
-    assert '"nvidia.com/gpu":"0,1"' in row
-    assert row.split()[-2] == "2"
+    assert header.split() == ["NAME", "PHASE", "NODE", "WANTS", "DEVICES", "PODS", "IDLE", "WHY", "AGE"]
+    assert row.split()[3:7] == [f"{GPU}:", "2", "0,1", "2"]
+    assert pool.kubectl("wait", "--for=condition=Ready", f"sdg/{group}", "--timeout=5s")
     assert f"{group}: {GPU}=0,1" in pool.eventually(lambda: pool.kubectl("get", "ndev", node), refers(group))
 
 

@@ -28,20 +28,22 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, sandbox: Sandbox) -> Iterator[Open]:
-    """`open_page(state=…, **how)`: the page, with the cluster's state or a given one.
+    """`open_page(state=…, use=…, address="#…", **how)`: the page, with the cluster's state and use or given ones.
 
     No page may have loaded anything from elsewhere, nor have failed, nor have met its own Content-Security-Policy.
     """
     contexts, watched = [], []
 
-    def open_it(state: Json | None = None, **how: Any) -> Page:
+    def open_it(state: Json | None = None, use: Json | None = None, address: str = "", **how: Any) -> Page:
         contexts.append(context := browser.new_context(**how))
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         watched.append(WatchedPage(page))
         if state is not None:
             page.route("**/ui/state", lambda route: route.fulfill(json=state))
-        page.goto(sandbox.ui_url)
+        if use is not None:
+            page.route("**/ui/use", lambda route: route.fulfill(json=use))
+        page.goto(sandbox.ui_url + address)
         expect(page.get_by_text("Live", exact=True)).to_be_visible()
         return page
 
@@ -151,8 +153,8 @@ def test_a_group_is_chosen_by_keyboard_and_its_devices_stand_out(open_page: Open
     node = a_node("n1", held("a"), held("b"), FREE)
     page = open_page(a_state(node, groups=(a_group("a"), a_group("b"), a_group("c"))))
     page.get_by_role("searchbox", name="Filter").focus()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
+    for _ in ("namespace", "order", "groups"):
+        page.keyboard.press("Tab")
     expect(group_button(page, "a")).to_be_focused()
 
     page.keyboard.press("ArrowDown")
@@ -172,11 +174,11 @@ def test_the_focus_can_be_seen(open_page: Open) -> None:
     """On every stop of the tab key."""
     page = open_page(a_state(a_node("n1", held("a")), groups=(a_group("a"),)))
     stops = []
-    for _ in range(4):
+    for _ in range(5):
         page.keyboard.press("Tab")
         stops.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid", stops
-    assert stops[1:3] == ["filter", "order"]
+    assert stops[1:4] == ["filter", "namespace", "order"]
 
 
 def test_a_screen_reader_finds_its_way(open_page: Open) -> None:
@@ -223,7 +225,10 @@ def test_no_name_can_turn_into_markup(open_page: Open) -> None:
     group["turn"] = {**turn, "group": evil}
     state = a_state(node, groups=(group,), waiting=(waiting,))
     state["replica"] |= {"instance": evil, "faults": {evil: evil}}
-    page = open_page(state)
+    group["idleSince"] = evil
+    used = {"resource": GPU, "index": 0, "uuid": evil, "utilization": evil, "memoryTotalMib": 1, "hour": [evil, 1, 2]}
+    use = {"seconds": 60, "agents": evil, "nodes": [{"node": evil, "hour": [1, 2, evil], "devices": [used]}]}
+    page = open_page(state, use)
 
     expect(page.get_by_role("heading", level=3)).to_have_text(evil)
     expect(page.locator("#replica")).to_contain_text(evil)
@@ -385,6 +390,89 @@ def test_a_phone_is_wide_enough(open_page: Open) -> None:
     state = a_state(a_node(f"{long}.example", *[held(long)] * 8), groups=(a_group(long, pods=[f"ns/{long}"]),))
     page = open_page(state, viewport={"width": 360, "height": 700})
     assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+# Use, idle groups, namespaces and addresses.
+
+
+def a_use(*nodes: Json, agents: int = 1) -> Json:
+    """What `/ui/use` could say."""
+    return {"seconds": 60.0, "agents": agents, "nodes": nodes}
+
+
+def test_the_use_of_devices_is_drawn_and_told(open_page: Open) -> None:
+    """On each tile and for the node, with the last hour; a device is found by its UUID, whatever its number."""
+    tiles = (held("a", uuid="GPU-a"), {**FREE, "uuid": "GPU-b"}, {"use": "unusable", "health": "lost", "uuid": "GPU-c"})
+    memory = {"memoryUsedMib": 31 << 10, "memoryTotalMib": 80 << 10}
+    used = {"resource": GPU, "index": 1, "uuid": "GPU-a", "utilization": 73, "hour": [0, -1, 50, 100], **memory}
+    other = {"resource": GPU, "index": 2, "uuid": "GPU-b", "memoryUsedMib": 1 << 10, "memoryTotalMib": 80 << 10}
+    use = a_use({"node": "n1", "hour": [10, 20], "devices": [used, other]}, agents=3)
+    page = open_page(a_state(a_node("n1", *tiles), a_node("n2", FREE)), use)
+    first, second, lost = devices(page, "n1").all()
+
+    expect(first).to_contain_text("busy 73%, 31 of 80 GiB of memory in use")
+    assert first.locator(".spark path").get_attribute("d") == "M56 19.0M58 10.0L59 1.0"
+    expect(second).to_contain_text("1 of 80 GiB of memory in use")
+    expect(second.locator(".spark")).to_have_count(0)
+    expect(lost).not_to_contain_text("GiB")
+    expect(page.locator(".node-use").first).to_have_text("73% busy · 32/160 GiB")
+    expect(page.locator(".node-use").nth(1)).to_be_hidden()
+    expect(page.get_by_text("1 of 3 agents answered")).to_be_visible()
+
+
+def test_an_idle_group_is_marked(open_page: Open) -> None:
+    """On its devices and in the list, and found by that word."""
+    groups = (a_group("a", node="n1", idleSince="2026-01-01T00:00:00Z"), a_group("b", node="n2", pods=["ns/p"]))
+    page = open_page(a_state(a_node("n1", held("a")), a_node("n2", held("b")), groups=groups))
+    mark = "tile => getComputedStyle(tile.querySelector('.index'), '::after').content"
+    assert devices(page, "n1").first.evaluate(mark) == '" · idle"'
+    assert devices(page, "n2").first.evaluate(mark) == "none"
+    expect(page.locator(".group .idle-since")).to_contain_text("idle for")
+    page.get_by_role("searchbox").fill("idle")
+    expect(page.locator("#nodes > li h3")).to_have_text(["n1"])
+    expect(page.locator("#groups .name")).to_have_text(["a"])
+
+
+def test_one_namespace_can_be_looked_at(open_page: Open) -> None:
+    """What its pods have or wait for, and nothing else."""
+    why = {"kind": "Waiting", "text": "none free"}
+    waiting = {"pod": "team/w", "group": "c", "since": "", "reason": "none free", "why": why}
+    groups = (a_group("a", pods=["team/p"]), a_group("b", pods=["other/p"]), a_group("c"))
+    shared = {"use": "shared", "parts": [{"pod": "team/s", "percent": 50.0}]}
+    nodes = (a_node("n1", held("a")), a_node("n2", held("b")), a_node("n3", shared), a_node("n4", FREE))
+    page = open_page(a_state(*nodes, groups=groups, waiting=(waiting,)))
+    choice = page.get_by_role("combobox", name="Namespace")
+    expect(choice.locator("option")).to_have_text(["all", "other", "team"])
+    choice.select_option("team")
+    expect(page.locator("#nodes > li h3")).to_have_text(["n1", "n3"])
+    expect(page.locator("#groups .name")).to_have_text(["a", "c"])
+    choice.select_option("other")
+    expect(page.locator("#nodes > li h3")).to_have_text(["n2"])
+    expect(page.locator("#waiting > li")).to_have_count(0)
+
+
+def test_an_address_leads_to_a_group_or_a_node(open_page: Open) -> None:
+    """For a colleague, after a reload, and back again; one that leads nowhere says so."""
+    nodes = [a_node(f"n{number}", held(f"g{number}")) for number in range(40)]
+    state = a_state(*nodes, groups=tuple(a_group(f"g{number}", node=f"n{number}") for number in range(40)))
+    page = open_page(state, address="#node/n35")
+    expect(page.locator(".node.target h3")).to_have_text("n35")
+    expect(page.locator(".node.target")).to_be_in_viewport()
+
+    group_button(page, "g2").click()
+    assert page.url.endswith("/ui#group/g2")
+    page.reload()
+    expect(group_button(page, "g2")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(".device.chosen")).to_have_count(1)
+    page.go_back()
+    expect(page.locator(".node.target h3")).to_have_text("n35")
+    page.get_by_role("link", name="n3", exact=True).first.click()
+    expect(page.locator(".node.target h3")).to_have_text("n3")
+    page.keyboard.press("Escape")
+    expect(page.locator(".node.target")).to_have_count(0)
+    assert "#" not in page.url
+    lost = open_page(state, address="#group/%3Cb%3Egone")
+    expect(lost.get_by_text("There is no group <b>gone.")).to_be_visible()
 
 
 # A large cluster.

@@ -101,4 +101,6 @@ class Cluster:
         """
         self.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "--timeout=60s")
         if "shareddevicegroups" in self.kubectl("api-resources", "--api-group=deviceshare.io", "-o", "name"):
-            self.kubectl("delete", "shareddevicegroups", "--all", "--timeout=60s")
+            # Admission policies go by the status, which the leader writes when a group's last pod has ended.
+            delete = ("delete", "shareddevicegroups", "--all", "--timeout=60s")
+            self.eventually(lambda: self.sandbox.kubectl(*delete, timeout=180).returncode == 0)

@@ -16,6 +16,8 @@ IMAGE: Final = "localhost/deviceshare:test"
 SELECTOR: Final = "app.kubernetes.io/name=deviceshare"
 _SCHEDULER: Final = "localhost/kube-scheduler"
 _TIMEOUT: Final = 180
+LEASES: Final = {f"lease.coordination.k8s.io/{name}" for name in ("deviceshare", "deviceshare-scheduler")}
+"""What who leads makes: it stays when the release is uninstalled."""
 _LABEL: Final = "kubernetes.io/metadata.name"
 
 
@@ -66,8 +68,8 @@ class Release:
 
     def leader(self) -> str:
         """The pod that holds the controller's lease, empty while nobody does."""
-        lease = self.cluster.get("lease", "-n", NAMESPACE, "deviceshare")
-        return str(lease["spec"].get("holderIdentity") or "")
+        leases = {each["metadata"]["name"]: each["spec"] for each in self.cluster.get("leases", "-n", NAMESPACE)}
+        return str(leases.get("deviceshare", {}).get("holderIdentity") or "")
 
     def _values(self, values: Json) -> Json:
         registry, _, repository = _SCHEDULER.partition("/")

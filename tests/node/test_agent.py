@@ -16,7 +16,7 @@ from deviceshare.cli.main import main
 from tests.node.agents import IMAGE, Agent, release_with_agents
 from tests.node.cluster import GPU, TELL, Cluster, Json, group, pod
 from tests.node.processes import process_of, running
-from tests.node.release import Release
+from tests.node.release import LEASES, Release
 from tests.nvml import Script
 
 STAY = f"{TELL}; sleep 3600 & wait"
@@ -147,10 +147,10 @@ def test_an_agent_at_rest_needs_next_to_nothing(agent: Agent) -> None:
 def test_an_uninstall_takes_the_agents_along(cluster: Cluster, release: Release) -> None:
     """Roles, accounts and pods; what they reported stays with the NodeDevices."""
     release.uninstall()
-    kinds = ("nodedevices", "shareddevicegroups")
+    kinds = ("devicequotas", "nodedevices", "shareddevicegroups")
     kept = {f"customresourcedefinition.apiextensions.k8s.io/{kind}.deviceshare.io" for kind in kinds}
     # The API server's own, for as long as there are CRDs of the group.
-    kept |= {"nodedevices.deviceshare.io/node-1", "apiservice.apiregistration.k8s.io/v1alpha1.deviceshare.io"}
+    kept |= LEASES | {"nodedevices.deviceshare.io/node-1", "apiservice.apiregistration.k8s.io/v1alpha1.deviceshare.io"}
 
     cluster.eventually(lambda: cluster.inventory() - release.before, lambda left: left == kept)
 

@@ -17,7 +17,7 @@ from charts.helm import NAMESPACE
 from deviceshare.domain.vendors import NVIDIA
 from deviceshare.sandbox.real import images
 from tests.node.cluster import TELL, VISIBLE, Cluster, Json, group, pod
-from tests.node.release import SELECTOR, Release
+from tests.node.release import LEASES, SELECTOR, Release
 
 BAKED = "localhost/baked:1"
 SDG = "shareddevicegroups"
@@ -146,16 +146,17 @@ def test_an_upgrade_disturbs_no_running_pod(cluster: Cluster, release: Release) 
     assert cluster.get("networkpolicies", "-A") == []
 
 
-def test_after_an_uninstall_only_the_kept_crds_are_left(cluster: Cluster, release: Release) -> None:
+def test_after_an_uninstall_only_the_kept_crds_and_leases_are_left(cluster: Cluster, release: Release) -> None:
     """And what is in their keeping: groups, claims. Running pods run on."""
     cluster.apply(group("survivor", 1))
     cluster.apply(pod("running", STAY, "survivor"))
     seen = cluster.tells("running")
     release.uninstall()
-    crds = {f"customresourcedefinition.apiextensions.k8s.io/{name}.deviceshare.io" for name in ("nodedevices", SDG)}
+    names = ("devicequotas", "nodedevices", SDG)
+    crds = {f"customresourcedefinition.apiextensions.k8s.io/{name}.deviceshare.io" for name in names}
     kept = {"shareddevicegroup.deviceshare.io/survivor", "nodedevices.deviceshare.io/node-1", "pod/running"}
     # The API server's own, for as long as there are CRDs of the group.
-    kept |= crds | {"apiservice.apiregistration.k8s.io/v1alpha1.deviceshare.io"}
+    kept |= crds | LEASES | {"apiservice.apiregistration.k8s.io/v1alpha1.deviceshare.io"}
     cluster.eventually(lambda: cluster.inventory() - release.before, lambda left: left == kept)
     assert cluster.tells("running") == seen
     # Without the webhooks pods and groups are anybody's again.

@@ -60,6 +60,8 @@ class Rig:
         self._records.mkdir()
         self._witness = directory / "witness"
         self._witness.touch()
+        self.temporary = directory / "tmp"
+        self.temporary.mkdir()
         self._script = directory / "turn.sh"
         self._agent: subprocess.Popen[bytes] | None = None
         self._programs: list[subprocess.Popen[bytes]] = []
@@ -67,6 +69,7 @@ class Rig:
             "PATH": str(self._tools()),
             "DEVICESHARE_AGENT": self.url,
             "WITNESS": str(self._witness),
+            "TMPDIR": str(self.temporary),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), *sys.path))),
         }
 

@@ -1,10 +1,13 @@
-"""The benchmark of filter works; what it measures is nobody's test."""
+"""The benchmark of filter works, and all are found by one command; what they measure is nobody's test."""
 
 import json
+import re
+from pathlib import Path
 
 from click.testing import CliRunner
 
-from tests.benchmarks import filtering, large_fleet
+from tests import benchmarks
+from tests.benchmarks import __main__, filtering, large_fleet
 
 
 def test_filtering_measures_every_kind_of_pod() -> None:
@@ -20,3 +23,12 @@ def test_filtering_prints_a_table_for_people() -> None:
     done = CliRunner().invoke(filtering.main, ["--nodes", "20", "--requests", "3"], catch_exceptions=False)
     assert "filter of 20 node names" in done.stdout
     assert all(kind in done.stdout for kind in filtering.KINDS)
+
+
+def test_every_benchmark_is_listed_by_one_command() -> None:
+    """Each module with a command of its own; those that only help are left out."""
+    sources = [path for folder in benchmarks.__path__ for path in Path(folder).glob("[!_]*.py")]
+    own = {path.stem for path in sources if re.search(r"^@click\.(command|group)", path.read_text(), re.MULTILINE)}
+    listed = CliRunner().invoke(__main__.main, ["--help"], catch_exceptions=False).output
+    assert "scheduling" in own
+    assert set(re.findall(r"^  (\w+)  ", listed.partition("Commands:")[2], re.MULTILINE)) == own

@@ -15,6 +15,7 @@ CURES = {
     "kubectl label node": "test_cures.py::test_a_node_that_is_not_shared_any_more_is_labelled_again",
     "kubectl patch node": "test_cures.py::test_what_another_plugin_left_on_a_node_is_removed",
     "kubectl annotate node": "test_cures.py::test_a_node_without_devices_is_annotated",
+    "kubectl patch sdg": "test_node_loss.py::test_a_group_that_stays_on_a_node_out_of_service_is_let_go_by_its_policy",
     "kubectl delete sdg": "test_cures.py::test_a_degraded_group_is_well_elsewhere_when_it_is_created_again",
     "recreate it": "test_cures.py::test_a_bound_group_gets_another_selector_by_being_created_again",
     "create it": "test_waiting.py::test_a_pod_may_come_before_its_group",

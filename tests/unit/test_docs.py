@@ -15,9 +15,13 @@ def test_generated_tables_are_up_to_date() -> None:
 
 def test_every_metric_is_in_the_reference() -> None:
     """The table holds what the registry was used for; a kind that the generator doesn't know would be missing."""
-    sources = [generate.ROOT / "deviceshare" / name for name in ("telemetry.py", "agent/metrics.py")]
+    sources = [generate.ROOT / "deviceshare" / name for name in ("metrics.py", "agent/metrics.py")]
     named = {name for file in sources for name in re.findall(r'"(deviceshare_\w+)"', file.read_text())}
     named |= {f"deviceshare_device_{name}" for name in re.findall(r'_family\(\s*"(\w+)"', sources[1].read_text())}
+    sources.append(generate.ROOT / "deviceshare/run/quota_metrics.py")
+    named |= set(re.findall(r'"(deviceshare_\w+)"', sources[-1].read_text()))
+    of_groups = (generate.ROOT / "deviceshare/run/group_metrics.py").read_text()
+    named |= {f"deviceshare_{name}" for name in re.findall(r'_family\(\s*"(\w+)"', of_groups)}
     listed = set(re.findall(r"^\| `(deviceshare_\w+)`", generate.metrics(), re.MULTILINE))
     assert named
     assert listed == named

@@ -26,7 +26,7 @@ REGISTRY = re.compile(
 )
 
 GONE = re.compile(
-    r"made again|makes? it again|started anew|\bmend(?:s|ed|ing)?\b|gave (?:it |them )?away|hand(?:s|ed|ing)? out\b"
+    r"made again|makes? it again|started again|\bmend(?:s|ed|ing)?\b|gave (?:it |them )?away|hand(?:s|ed|ing)? out\b"
     r"|(?:tries|tried) (?:again )?by itself|tried again|who waits|pods that wait\b",
     re.IGNORECASE,
 )

@@ -155,3 +155,17 @@ def test_an_agents_url_is_checked() -> None:
     assert parse(*WITHOUT_WEBHOOK, "--agent-url", "http://{host}:9412").agent_url == "http://{host}:9412"
     with pytest.raises(click.UsageError, match="--agent-url 9412: it is not a URL such as"):
         parse(*WITHOUT_WEBHOOK, "--agent-url", "9412")
+
+
+def test_what_becomes_of_idle_and_deleted_groups_is_checked() -> None:
+    """Unless told otherwise they keep their devices, and aren't deleted under their pods."""
+    assert parse(*WITHOUT_WEBHOOK).life == ("never", "Refuse")
+    given = ("--release-after", "1h30m", "--deletion-policy", "AfterLastPod")
+    assert parse(*WITHOUT_WEBHOOK, *given).life == ("1h30m", "AfterLastPod")
+    for wrong in ("0s", "soon", ""):
+        with pytest.raises(
+            click.UsageError, match=r"--release-after: '.*' is neither a duration of at least 1s.*nor never"
+        ):
+            parse(*WITHOUT_WEBHOOK, "--release-after", wrong)
+    with pytest.raises(click.UsageError, match="AfterLastPod"):
+        parse(*WITHOUT_WEBHOOK, "--deletion-policy", "Orphan")

@@ -20,6 +20,7 @@ from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import annotated_devices, inventory
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
+from deviceshare.domain.placement.namespaces import Namespaces
 from deviceshare.domain.vendors import Vendor, vendor_of
 from deviceshare.web import ui
 from docs import generate as docs
@@ -119,9 +120,9 @@ def test_the_page_is_told_what_people_call_it() -> None:
 def test_a_pod_that_is_older_than_the_row_still_joins_groups_of_other_vendors() -> None:
     """It is bound, and may be created again; only a group of the new vendor's devices can't have it."""
     group, newer = a_group(), a_group(resources={EVEN.resource: 1})
-    assert pod_obstacle(OLDER, group) is None
+    assert pod_obstacle(OLDER, group, Namespaces()) is None
     assert review_new_pod(OLDER, group) == ""
-    assert f"did not inject the env {EVEN.env}" in str(pod_obstacle(OLDER, newer))
+    assert f"did not inject the env {EVEN.env}" in str(pod_obstacle(OLDER, newer, Namespaces()))
     assert f"did not inject the env {EVEN.env}" in review_new_pod(OLDER, newer)
     assert f"did not inject the env {EVEN.env}" in review_new_pod(OLDER, None)
 

@@ -48,7 +48,7 @@ def sample(metrics: AgentMetrics, name: str, **labels: str) -> float | None:
 def test_what_the_last_look_saw_is_told_at_each_scrape() -> None:
     """Processes together by container, those of no pod in one line."""
     metrics = AgentMetrics()
-    metrics.watch_devices(lambda: HARDWARE, lambda: USAGE, lambda: 3)
+    metrics.watch_devices(lambda: HARDWARE, lambda: USAGE, lambda: 3, lambda: {(GPU, 0): "team", (GPU, 7): "other"})
     first = {"resource": GPU, "index": "0", "uuid": "GPU-a"}
     second = {"resource": GPU, "index": "1", "uuid": "GPU-b"}
     main = {**first, "namespace": "ns", "pod": "p", "container": "main"}
@@ -57,10 +57,12 @@ def test_what_the_last_look_saw_is_told_at_each_scrape() -> None:
     assert sample(metrics, "device_healthy", **first) == 1
     assert sample(metrics, "device_healthy", **second) == 0
     assert sample(metrics, "device_trespasses", **first) == 2
-    assert sample(metrics, "device_memory_used_bytes", **first) == 3 * MIB
-    assert sample(metrics, "device_memory_total_bytes", **first) == 10 * MIB
-    assert sample(metrics, "device_utilization_ratio", **first) == 0.37
-    assert sample(metrics, "device_utilization_ratio", resource=GPU, index="2", uuid="GPU-c") is None
+    assert sample(metrics, "device_memory_used_bytes", **first, group="team") == 3 * MIB
+    assert sample(metrics, "device_memory_total_bytes", **first, group="team") == 10 * MIB
+    assert sample(metrics, "device_utilization_ratio", **first, group="team") == 0.37
+    third = {"resource": GPU, "index": "2", "uuid": "GPU-c", "group": ""}
+    assert sample(metrics, "device_memory_used_bytes", **third) == 0
+    assert sample(metrics, "device_utilization_ratio", **third) is None
     assert sample(metrics, "device_container_memory_bytes", **main) == 2 * MIB
     assert sample(metrics, "device_container_processes", **main) == 2
     assert sample(metrics, "device_container_processes", **outside) == 2

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from deviceshare import telemetry
+from deviceshare import logs
 from deviceshare.agent import process
 from deviceshare.agent.settings import AgentSettings
 from deviceshare.cli.agent import agent
@@ -21,7 +21,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[AgentSettings]:
         return 0
 
     monkeypatch.setattr(process, "main", run)
-    monkeypatch.setattr(telemetry, "configure", lambda *_: None)
+    monkeypatch.setattr(logs, "configure", lambda *_: None)
     return settings
 
 

@@ -28,7 +28,7 @@ VERSIONS: Final = (
 """Kubernetes at each border between two ways to say something."""
 
 
-NOT_KUBERNETES: Final = {"cert-manager.io/v1", "monitoring.coreos.com/v1"}
+NOT_KUBERNETES: Final = {"cert-manager.io/v1", "monitoring.coreos.com/v1", "security.openshift.io/v1"}
 """APIs that other projects bring."""
 
 
@@ -62,9 +62,16 @@ def named(objects: Iterable[Json], kind: str, name: str = "deviceshare") -> Json
     return found
 
 
+def deployed(objects: Iterable[Json]) -> Json:
+    """The pod's spec of the only Deployment, whatever it is called."""
+    [found] = [each for each in objects if each["kind"] == "Deployment"]
+    spec: Json = found["spec"]["template"]["spec"]
+    return spec
+
+
 def containers(objects: Iterable[Json]) -> dict[str, Json]:
     """The Deployment's containers by name."""
-    return {each["name"]: each for each in named(objects, "Deployment")["spec"]["template"]["spec"]["containers"]}
+    return {each["name"]: each for each in deployed(objects)["containers"]}
 
 
 def default_file(name: str) -> str:

@@ -25,7 +25,8 @@ ENABLED = {"agent": {"enabled": True}}
 
 def daemon_set(values: Json) -> Json:
     """The agents'."""
-    return named(helm.render(with_values(ENABLED, values)), "DaemonSet", contract.AGENT)
+    names = {"fullnameOverride": "", "nameOverride": ""}
+    return named(helm.render(with_values(ENABLED, values, names)), "DaemonSet", contract.AGENT)
 
 
 def pod(values: Json | None = None) -> Json:
@@ -55,10 +56,6 @@ def test_without_agents_nothing_of_theirs_is_installed(name: str) -> None:
     objects = rendered(name, {"agent": {"enabled": False}})
 
     assert not [each for each in objects if "agent" in str(each["metadata"])]
-    assert not [each for each in objects if "node-devices" in each["metadata"]["name"]]
-    assert not [
-        webhook for each in objects for webhook in each.get("webhooks", ()) if "node-devices" in webhook["name"]
-    ]
 
 
 def test_shared_nodes_have_an_agent_whatever_they_are_tainted_with() -> None:
@@ -283,7 +280,7 @@ def test_a_service_leads_to_the_agent_of_the_same_node() -> None:
     assert service["internalTrafficPolicy"] == "Local"
     assert service["selector"].items() <= daemon_set({})["spec"]["template"]["metadata"]["labels"].items()
     assert agent_url(BY_SERVICE) == f"http://{contract.AGENT}.{helm.NAMESPACE}.svc:{service['ports'][0]['port']}"
-    assert rest["from"] == [{"podSelector": {}}]
+    assert rest["from"][0] == {"podSelector": {}}
     assert pods == {"ports": [{"port": "pods"}]}
 
 
@@ -304,6 +301,20 @@ def test_what_can_not_protect_agents_is_refused(values: Json, version: str, way_
 def test_deviceshare_understands_the_url_that_it_is_told(values: Json) -> None:
     """As it stands in its arguments."""
     assert not template_fault(agent_url(values) or "none")
+
+
+def test_deviceshare_reaches_its_agents() -> None:
+    """Whatever else the NetworkPolicies restrict: the page asks for the use of devices."""
+    limited = {"agent": {"allowFrom": [{"podSelector": {}}]}, "networkPolicy": {"apiServerPorts": [6443]}}
+    objects = helm.render(with_values(BY_SERVICE, limited))
+    [asked, *_] = named(objects, "NetworkPolicy", contract.AGENT)["spec"]["ingress"]
+    labels = named(objects, "Deployment")["spec"]["template"]["metadata"]["labels"].items()
+    assert any(peer["podSelector"].get("matchLabels", {}).items() <= labels for peer in asked["from"][1:])
+    ports = [port["port"] for rule in named(objects, "NetworkPolicy")["spec"]["egress"] for port in rule["ports"]]
+    assert ports == [6443, contract.AGENT_PORT]
+    without = helm.render({"networkPolicy": {"apiServerPorts": [6443]}})
+    [egress] = named(without, "NetworkPolicy")["spec"]["egress"]
+    assert [port["port"] for port in egress["ports"]] == [6443]
 
 
 def test_the_agents_numbers_come_with_their_nodes_name() -> None:
@@ -360,7 +371,7 @@ def test_an_agent_writes_nothing_but_its_report_and_events() -> None:
 
 @pytest.mark.parametrize("version", ["1.28.15", "1.34.0"])
 def test_the_webhook_is_asked_about_what_agents_write(version: str) -> None:
-    """By the name of their ServiceAccount, whatever it is."""
+    """By the name of their ServiceAccount, whatever it is; and about others who may not write the whole object."""
     values = with_values(ENABLED, {"agent": {"serviceAccount": {"name": "gpu-agent"}}})
     objects = helm.render(values, version)
     [webhook] = [
@@ -371,7 +382,8 @@ def test_the_webhook_is_asked_about_what_agents_write(version: str) -> None:
     [condition] = webhook["matchConditions"]
 
     identity = f"system:serviceaccount:{helm.NAMESPACE}:gpu-agent"
-    assert condition["expression"] == f"request.userInfo.username == '{identity}'"
+    may = "authorizer.group('deviceshare.io').resource('nodedevices').check('patch').allowed()"
+    assert condition["expression"] == f"request.userInfo.username == '{identity}' || !{may}"
     assert f"--agent-identity={identity}" in containers(objects)["deviceshare"]["args"]
     assert pod({"agent": {"serviceAccount": {"name": "gpu-agent"}}})["serviceAccountName"] == "gpu-agent"
     assert named(objects, "ServiceAccount", "gpu-agent")

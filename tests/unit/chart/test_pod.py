@@ -1,24 +1,19 @@
 """The Deployment's pod: what it runs, what it may do, and how it is reached."""
 
-import re
 from typing import Any
 
 import pytest
 from helm_python import HelmError
 
 from charts import helm
-from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain import contract
 from deviceshare.domain.admission.injection_settings import UNCHANGED, InjectionSettings
 from deviceshare.domain.admission.pod_guard import left_out
-from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.sharing_labels import SharingLabels
-from deviceshare.domain.objects.usage import Usage
 from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.run.settings import Settings
-from deviceshare.telemetry import Metrics
-from tests.unit.chart.objects import VARIANTS, containers, default_file, named, rendered, variant, with_values
+from tests.unit.chart.objects import VARIANTS, containers, deployed, named, rendered, variant, with_values
 
 Json = dict[str, Any]
 
@@ -110,18 +105,16 @@ def test_cert_managers_certificate_is_the_one_that_is_mounted() -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_port_that_is_named_exists(name: str) -> None:
-    """By probes, Services and the NetworkPolicy."""
+    """By Services and the NetworkPolicy in the pod, and by a probe in its own container, where alone kubelets look."""
     objects = [each for each in rendered(name) if "agent" not in each["metadata"]["name"]]
     ports = {port["name"] for each in containers(objects).values() for port in each["ports"]}
-    probes = {
-        each[probe]["httpGet"]["port"]
-        for each in containers(objects).values()
-        for probe in ("livenessProbe", "readinessProbe")
-    }
+    for each in containers(objects).values():
+        probes = {each[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+        assert {port for port in probes if isinstance(port, str)} <= {port["name"] for port in each["ports"]}
     services = {port["targetPort"] for each in objects if each["kind"] == "Service" for port in each["spec"]["ports"]}
     policies = [rule for each in objects if each["kind"] == "NetworkPolicy" for rule in each["spec"]["ingress"]]
 
-    assert probes | services <= ports
+    assert services <= ports
     if policies:
         assert {port["port"] for rule in policies for port in rule["ports"]} == ports
 
@@ -129,12 +122,14 @@ def test_every_port_that_is_named_exists(name: str) -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_pod_satisfies_the_restricted_standard(name: str) -> None:
     """https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted, and a read-only root besides."""
-    spec = named(rendered(name), "Deployment")["spec"]["template"]["spec"]
+    spec = deployed(rendered(name))
 
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+    assert not {"hostPID", "hostIPC"} & spec.keys()
+    assert spec.get("hostNetwork", False) == variant(name).get("hostNetwork", False)
     assert all(volume.keys() & {"configMap", "secret"} for volume in spec.get("volumes", ()))
     assert spec["securityContext"]["runAsNonRoot"]
-    assert spec["securityContext"]["runAsUser"] > 0
+    if not variant(name).get("openshift"):  # which chooses one, and none that is root's
+        assert spec["securityContext"]["runAsUser"] > 0
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in spec["containers"]:
         assert container["securityContext"] == {
@@ -147,9 +142,12 @@ def test_the_pod_satisfies_the_restricted_standard(name: str) -> None:
 
 def test_a_kube_scheduler_whose_deviceshare_is_gone_lets_another_lead() -> None:
     """It asks nobody else, so its liveness is deviceshare's."""
-    probes = {name: each["livenessProbe"]["httpGet"] for name, each in containers(helm.render({})).items()}
+    both = containers(helm.render({}))
+    [number] = [port["containerPort"] for port in both["deviceshare"]["ports"] if port["name"] == "probe"]
 
-    assert probes["kube-scheduler"] == probes["deviceshare"] == {"path": "/livez", "port": "probe"}
+    assert both["deviceshare"]["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "probe"}
+    for probe in ("startupProbe", "livenessProbe"):
+        assert both["kube-scheduler"][probe]["httpGet"] == {"path": "/livez", "port": number}
 
 
 def test_a_new_scheduler_configuration_restarts_the_pods() -> None:
@@ -160,18 +158,6 @@ def test_a_new_scheduler_configuration_restarts_the_pods() -> None:
     ]
 
     assert before["checksum/scheduler-config"] != after["checksum/scheduler-config"]
-
-
-def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
-    """By the names that Prometheus stores them under."""
-    metrics, of_agents = Metrics(), AgentMetrics()
-    metrics.watch_cluster(list, dict)
-    of_agents.watch_devices(Hardware, lambda: Usage("node"), int)
-    known = {family.name for each in (metrics, of_agents) for family in each.registry.collect()}
-    asked = set(re.findall(r"deviceshare_\w+", default_file("files/dashboard.json")))
-
-    assert len(asked) > 5
-    assert {re.sub(r"_(total|bucket)$", "", name) for name in asked} <= known
 
 
 def test_only_clients_of_the_named_cas_reach_the_webhooks() -> None:
@@ -215,10 +201,11 @@ def test_which_other_labels_share_nodes_is_told_to_deviceshare_and_its_commands(
     assert settings(shares).sharing_labels.pairs == {("a", "b"), ("example.com/c", "")}
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         annotations = named(helm.render(shares | {"certManager": {"enabled": True}}), kind)["metadata"]["annotations"]
-        assert annotations.keys() == {contract.SHARED_NODE_LABELS, "cert-manager.io/inject-ca-from"}
+        others = {"cert-manager.io/inject-ca-from", "admissions.enforcer/disabled"}
+        assert annotations.keys() == {contract.SHARED_NODE_LABELS} | others
         written = SharingLabels.written(annotations[contract.SHARED_NODE_LABELS])
         assert written.pairs == settings(shares).sharing_labels.pairs
-        assert "annotations" not in named(helm.render({}), kind)["metadata"]
+        assert contract.SHARED_NODE_LABELS not in named(helm.render({}), kind)["metadata"]["annotations"]
 
 
 def test_how_devices_are_handed_over_is_told_to_deviceshare() -> None:

@@ -2,13 +2,14 @@
 
 import functools
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import kubernetes_validate
 import pytest
 from helm_python import HelmError
 
-from charts import helm
+from charts import helm, values
 from deviceshare import __version__
 from tests.unit.chart.objects import (
     NOT_KUBERNETES,
@@ -139,18 +140,17 @@ def test_crds_outlive_the_release_unless_told_otherwise(keep: bool) -> None:
     """crds.keep: with a CRD go all its objects."""
     crds = [each for each in helm.render({"crds": {"keep": keep}}) if each["kind"] == "CustomResourceDefinition"]
 
-    assert len(crds) == 2
+    assert len(crds) == 3
     for crd in crds:
         assert crd["metadata"].get("annotations", {}) == ({"helm.sh/resource-policy": "keep"} if keep else {})
 
 
 def test_an_upgrade_leaves_alone_what_deviceshare_writes() -> None:
-    """Helm owns the CA's Secret and the leases, to take them away in the end, but nothing that is in them."""
+    """Helm owns the CA's Secret, to take it away in the end, but nothing that is in it; who leads makes the leases."""
     objects = helm.render({})
 
     assert named(objects, "Secret", "deviceshare-ca").keys() == {"apiVersion", "kind", "metadata", "type"}
-    for name in ("deviceshare", "deviceshare-scheduler"):
-        assert named(objects, "Lease", name).keys() == {"apiVersion", "kind", "metadata"}
+    assert not [each for each in objects if each["kind"] == "Lease"]
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         assert "caBundle" not in json.dumps(named(objects, kind))
 
@@ -160,3 +160,21 @@ def test_no_service_is_disrupted_by_protecting_a_single_pod() -> None:
     kinds = {each["kind"] for each in helm.render({"replicas": 1})}
 
     assert "PodDisruptionBudget" not in kinds
+
+
+def sections(found: Sequence[values.Value]) -> Iterator[tuple[str, ...]]:
+    """The paths of all groups of values but `global`, which may be empty."""
+    for each in found:
+        if each.children and each.path != ("global",):
+            yield each.path
+            yield from sections(each.children)
+
+
+@pytest.mark.parametrize("path", list(sections(values.read(helm.CHART / "values.yaml"))), ids=".".join)
+def test_a_section_that_is_null_is_named(path: tuple[str, ...]) -> None:
+    """Helm takes the key away then, and a template would fail with a nil pointer that names none."""
+    given: Any = None
+    for key in reversed(path):
+        given = {key: given}
+    with pytest.raises(HelmError, match=f"missing property '{path[-1]}'"):
+        helm.render(given)

@@ -1,9 +1,11 @@
 """What follows the version of the cluster."""
 
+import json
 import re
 
 import pytest
 import yaml
+from helm_python import Chart, HelmError, _native
 
 from charts import helm
 from deviceshare import assets
@@ -14,7 +16,10 @@ from deviceshare.sandbox.control_plane.install import narrow
 from tests.unit.chart.objects import VERSIONS, Json, containers, named
 
 WITH_AGENTS = {"agent": {"enabled": True}, "admission": "webhooks"}
-BY_AN_AGENT = f"request.userInfo.username == '{contract.AGENT_IDENTITY}'"
+BY_AN_AGENT = (
+    f"request.userInfo.username == '{contract.AGENT_IDENTITY}'"
+    " || !authorizer.group('deviceshare.io').resource('nodedevices').check('patch').allowed()"
+)
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
@@ -28,11 +33,38 @@ def scheduler_config(version: str, **values: Json) -> Json:
 
 @pytest.mark.parametrize(
     ("version", "tag"),
-    [("1.20.2", "v1.20.2"), ("1.27.16-gke.1296000", "v1.27.16"), ("1.34.1+k3s1", "v1.34.1")],
+    [
+        ("1.20.2", "v1.20.2"),
+        ("1.27.16-gke.1296000", "v1.27.16"),
+        ("1.34.1+k3s1", "v1.34.1"),
+        ("1.31.4+rke2r1", "v1.31.4"),
+        ("1.29.0-eks-a5ec690", "v1.29.0"),
+        ("1.34.0-rc.1.5+abcdef", "v1.34.0"),
+        ("1.34", "v1.34.0"),
+        ("1.28", "v1.28.0"),
+        ("1.34+", "v1.34.0"),
+        ("1.34.2.1-vendor", "v1.34.2"),
+    ],
 )
 def test_kube_scheduler_is_of_the_clusters_version(version: str, tag: str) -> None:
-    """Vendors' suffixes name no image of upstream's."""
+    """Vendors' suffixes name no image of upstream's; of a minor version alone there is a first release."""
     assert containers(helm.render({}, version))["kube-scheduler"]["image"] == f"registry.k8s.io/kube-scheduler:{tag}"
+
+
+def test_who_names_kube_schedulers_image_gets_that() -> None:
+    """Whatever the cluster's version."""
+    digest = "sha256:" + "0" * 64
+    for image, end in (({"tag": "v1.33.1"}, ":v1.33.1"), ({"digest": digest}, f"@{digest}")):
+        objects = helm.render({"scheduler": {"image": image}}, "1.34.2-gke.100")
+        assert containers(objects)["kube-scheduler"]["image"] == f"registry.k8s.io/kube-scheduler{end}"
+
+
+def test_a_version_that_names_no_release_is_refused() -> None:
+    """With the reason and the way out: an image without a tag would be pulled, and features be guessed."""
+    # Helm parses what it is told as a version, but not what a cluster says of itself; a space gets past its parser.
+    options = {"name": "deviceshare", "namespace": helm.NAMESPACE, "kube_version": " 1.34.1"}
+    with Chart.load(helm.CHART) as chart, pytest.raises(HelmError, match=r"names no release.*--kube-version"):
+        _native.call_string("helm_render", chart._raw(), "{}", json.dumps(options))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -104,7 +104,7 @@ def test_an_empty_cluster_has_an_empty_table() -> None:
 def test_the_command_prints_it_for_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table alone is on standard output, with one node as with all."""
 
-    async def one(_: object) -> ClusterSnapshot:
+    async def one(*_: object) -> ClusterSnapshot:
         return ClusterSnapshot(a_fleet_of_three(), {}, {})
 
     monkeypatch.setattr(inspect, "look", one)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from deviceshare.cli.snapshot import guard_of, mirrored
+from deviceshare.doctor.kinds import AccessReview
 from deviceshare.domain.admission.pod_guard import USUAL
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
@@ -67,7 +68,10 @@ async def test_an_old_server_has_neither() -> None:
 
 
 class Listing(OneAnswer):
-    """Besides, two nodes, of which one has another system's label, and nothing else."""
+    """Besides, two nodes, of which one has another system's label, and nothing else; all of it may be read."""
+
+    async def create(self, *_: Any) -> AccessReview:
+        return AccessReview({"allowed": True})
 
     async def snapshot(self, kind: Kind[Any], *_: Any) -> tuple[list[Any], str]:
         labels = {"a": {"gpushare": "true"}, "b": {"gpushare": "false"}} if kind is NODES else {}
@@ -79,7 +83,7 @@ async def test_commands_see_the_nodes_that_deviceshare_sees(setting: str, shared
     """By other systems' labels, too."""
     meta = ObjectMeta(annotations={"deviceshare.io/shared-node-labels": setting})
     api: Any = Listing(WebhookConfiguration(meta))
-    assert [node.metadata.name for node in (await mirrored(api)).nodes.values()] == shared
+    assert [node.metadata.name for node in (await mirrored(api, "default")).nodes.values()] == shared
 
 
 @pytest.mark.parametrize("error", [Forbidden("no"), NotFound("no")])

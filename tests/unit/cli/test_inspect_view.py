@@ -186,3 +186,17 @@ def test_on_a_terminal_no_line_is_wider_than_it(width: int) -> None:
     with console.capture() as captured:
         console.print(*view(a_large_picture(), now=NOW, details=False, wide=True), sep="\n")
     assert max(map(len, captured.get().splitlines())) <= width
+
+
+def test_a_group_that_is_idle_says_for_how_long() -> None:
+    """So nobody has to look for devices that forgotten groups hold; a pod that is there already counts more."""
+    group, used = a_group("a", 2, node="n1"), a_group("b", 1, node="n1")
+    since = "2026-11-20T23:00:00Z"
+    groups = [replace(each, status=replace(each.status, idle_since=since)) for each in (group, used)]
+    ledger = a_ledger("n1", {GPU: 4}, a=gpus(0, 1), b=gpus(2))
+    pod = a_pod("p", "b", node="n1", devices=gpus(2))
+    picture = draw(a_fleet(a_node("n1"), ledgers=(ledger,), pods=(pod,)), groups, [pod])
+
+    assert [view.idle_since for view in picture.groups] == [since, ""]
+    assert "nvidia.com/gpu 0,1  0, idle 3h\n" in text(picture)
+    assert text(picture).count("idle") == 1

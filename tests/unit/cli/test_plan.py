@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from deviceshare import assets
 from deviceshare.cli.main import main
+from deviceshare.cli.plan import WAITS
 
 NODES = """\
 - {name: gpu-1, devices: {nvidia.com/gpu: 4}, labels: {zone: west}}
@@ -62,7 +63,7 @@ def test_what_waits_is_said_and_told_by_the_exit_status(tmp_path: Path) -> None:
     """3, which no failure has."""
     result = plan(tmp_path, GROUP.replace("gpu: 2", "gpu: 9"), POD)
     assert result.exit_code == 3
-    assert "waiting for 9 nvidia.com/gpu, which no shared node has free" in result.output
+    assert "waiting for 9 nvidia.com/gpu, but no shared node has more than 8" in result.output
     assert "default/p" in result.output
 
 
@@ -109,10 +110,20 @@ def test_nodes_may_be_what_kubectl_writes(tmp_path: Path) -> None:
         ),
         (GROUP + "---\nkind: Pod\nmetadata: {}\n", "0.yaml, document 2 (Pod ), metadata.name: it is missing"),
         ("a: [\n", "0.yaml is neither YAML nor JSON: "),
+        ("[" * 100_000, "it is nested more than 100 levels deep"),
+        ("kind: A\nspec: &s\n  template: *s\n", "the alias *s stands for what contains it"),
+        (
+            "l0: &l0 [1]\n" + "".join(f"l{at}: &l{at} [{f'*l{at - 1}, ' * 9}]\n" for at in range(1, 12)),
+            "its aliases stand for more than 100000 values",
+        ),
+        (
+            "l0: &l0 [1]\n" + "".join(f"l{at}: &l{at} [*l{at - 1}]\n" for at in range(1, 200)),
+            "it is nested more than 100 levels deep",
+        ),
         ("hello\n", "0.yaml, document 1: an object with apiVersion, kind and metadata was expected, not 'hello'"),
         (
             "kind: Service\nmetadata: {name: s}\n",
-            "The files hold no SharedDeviceGroup, and no pod that",
+            "The files hold no SharedDeviceGroup, and no pod or pod template",
         ),
     ],
 )
@@ -123,6 +134,60 @@ def test_a_wrong_manifest_is_named_with_document_and_field(tmp_path: Path, manif
     assert said in result.output
 
 
+def test_a_file_of_nodes_knows_no_namespace_so_none_is_shut_out_by_its_labels(tmp_path: Path) -> None:
+    """Which is said."""
+    group = GROUP.replace("2}", "2}, allowedNamespaces: {from: Selector, selector: {matchLabels: {team: vision}}}")
+    result = plan(tmp_path, group, POD)
+    assert result.exit_code == 0, result.output
+    assert "Note: group team: its allowedNamespaces.selector team=vision was not considered" in result.output
+
+
+QUOTA = """
+kind: DeviceQuota
+metadata: {name: all}
+spec: {groupSelector: {}, hard: {nvidia.com/gpu: %d}}
+---
+"""
+NAMESPACE = "kind: Namespace\nmetadata: {name: default, labels: {team: %s}}\n---\n"
+
+
+@pytest.mark.parametrize("with_nodes", [True, False], ids=["--nodes", "-f"])
+def test_namespaces_and_quotas_of_the_files_count(tmp_path: Path, *, with_nodes: bool) -> None:
+    """Wherever they stand, as if they had been applied; bound groups count in a quota without a status."""
+    group = GROUP.replace("2}", "2}, allowedNamespaces: {from: Selector, selector: {matchLabels: {team: vision}}}")
+
+    def planned(more: str, wanted: str = group) -> Result:
+        nodes, manifests = (NODES, (more + wanted, POD))
+        if with_nodes:
+            nodes, manifests = f"{more}kind: List\nitems:\n{NODES}", (wanted, POD)
+        return plan(tmp_path, *manifests, nodes=nodes)
+
+    fits = planned(NAMESPACE % "vision" + QUOTA % 2)
+    assert (fits.exit_code, "Note:" in fits.output) == (0, False), fits.output
+    outsider = planned(NAMESPACE % "sound")
+    assert outsider.exit_code == WAITS
+    assert "takes no pods of namespace default" in outsider.output
+    beyond = planned(QUOTA % 1, GROUP)
+    assert beyond.exit_code == WAITS
+    assert "quota all allows 1 nvidia.com/gpu in all; group team wants 2" in beyond.output
+    other = "kind: SharedDeviceGroup\nmetadata: {name: old, uid: '7'}\nspec: {resources: {nvidia.com/gpu: 1}}\n"
+    bound = other + "status: {nodeName: gpu-9, phase: Bound}\n---\n"
+    if with_nodes:
+        held = planned(bound + QUOTA % 2, GROUP)
+        assert "quota all: 1 of 2 nvidia.com/gpu are held by group old; group team wants 2" in held.output
+
+
+def test_a_manifest_may_repeat_itself_by_aliases(tmp_path: Path) -> None:
+    """As people write them, also with merge keys; an anchor may be defined again."""
+    named = "annotations: &a {deviceshare.io/group: team}"
+    pod = "kind: Pod\nmetadata: {{name: {}, {}}}\nspec: {{containers: [{{name: main}}]}}\n---\n"
+    again = "kind: List\nitems:\n- &p {kind: Pod, metadata: {name: p, %s}, spec: {containers: [{name: c}]}}\n"
+    more = "- {<<: *p, metadata: {name: q, annotations: *a}}\n"
+    result = plan(tmp_path, GROUP + "---\n" + pod.format("x", named) + again % named + more, flags=("-o", "json"))
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["groups"][0]["pods"] == ["default/x", "default/p", "default/q"]
+
+
 @pytest.mark.parametrize(
     ("nodes", "said"),
     [
@@ -131,7 +196,7 @@ def test_a_wrong_manifest_is_named_with_document_and_field(tmp_path: Path, manif
             "nodes.yaml, document 1, item 1, as a whole: object contains unknown field",
         ),
         ("- {name: n1, devices: {nvidia.com/gpu: four}}", "item 1, devices[nvidia.com/gpu]: expected `int`, got `str`"),
-        ("", "nodes.yaml: it holds no node; fill it with kubectl get nodes,nodedevices -o yaml"),
+        ("", "nodes.yaml: it holds no node; fill it with kubectl get nodes,nodedevices,sdg,dq,ns -o yaml"),
     ],
 )
 def test_a_wrong_node_list_is_named_likewise(tmp_path: Path, nodes: str, said: str) -> None:

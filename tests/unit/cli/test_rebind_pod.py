@@ -83,11 +83,20 @@ async def test_pods_without_a_share_and_pods_that_are_not_there_are_told_apart()
         await ask_for_pod(world.cluster, "ns", "nobody")
 
 
-@pytest.mark.parametrize("words", [["pod", "a", "b"], ["group", "a"], ["pod", "/a"], ["pod", "a/"]])
-def test_other_words_are_refused_with_the_right_ones(words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pod", "a", "b"], "Name a group, or a pod as pod NAMESPACE/NAME."),
+        (["group", "a"], "Name a group, or a pod as pod NAMESPACE/NAME."),
+        (["pod", "/a"], "Name the pod as NAME or NAMESPACE/NAME."),
+        (["pod", "a/"], "Name the pod as NAME or NAMESPACE/NAME."),
+        (["pod", "a/b", "-n", "c"], "a/b is not in the namespace c that --namespace names"),
+    ],
+)
+def test_other_words_are_refused_with_the_right_ones(words: list[str], said: str) -> None:
     """Before anything is asked of a cluster."""
     done = CliRunner().invoke(rebind, words)
-    assert (done.exit_code, "Name a group, or a pod as pod NAMESPACE/NAME." in done.output) == (2, True)
+    assert (done.exit_code, said in done.output) == (2, True)
 
 
 def test_what_the_commands_write_is_a_token() -> None:

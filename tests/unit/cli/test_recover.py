@@ -9,10 +9,10 @@ import pytest
 
 from deviceshare.cli.recover import lift
 from deviceshare.domain import contract
-from deviceshare.domain.device_health.examination import findings_of
+from deviceshare.domain.device_health.examination import findings_of, reported_repaired
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.ports import Conflict
+from deviceshare.loops.ports import Conflict, Forbidden
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import LiveCluster, soon
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -132,3 +132,16 @@ async def test_nodes_without_ledger_or_agent_are_told_apart() -> None:
         await lift(a_cluster(), "n2", ["0"])
     with pytest.raises(click.ClickException, match="No agent reports on node n1"):
         await lift(with_parts(), "n1", ["0"])
+
+
+@in_virtual_time
+async def test_who_may_not_write_claims_reports_in_the_status() -> None:
+    """Agents read both; the finding is the same."""
+    cluster, refusals = a_cluster(0), [Forbidden("no")]
+    cluster.fail = lambda verb, plural, name: refusals.pop() if verb == "patch" and refusals else None
+    with pytest.raises(click.ClickException, match="has not lifted the mark"):  # no agent runs
+        await lift(cluster, "n1", ["0"])
+    ledger = cluster.read(NODE_DEVICES, "n1")
+    assert ledger is not None
+    assert (said(cluster), ledger.status.recovered) == ("", [f"GPU-0@{SINCE}"])
+    assert reported_repaired(ledger) == {f"GPU-0@{SINCE}"}

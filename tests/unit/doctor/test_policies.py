@@ -62,6 +62,13 @@ class Holding:
         except KeyError:
             raise self._otherwise from None
 
+    async def list(self, kind: Kind[Any], *, label_selector: str, **_more: str) -> list[Any]:
+        if not isinstance(self._otherwise, NotFound):
+            raise self._otherwise
+        _, name = label_selector.split("=")
+        found = [self._objects[key] for key in self._objects if key == (kind.plural, name)]
+        return [msgspec.convert(each, kind.type) for each in found]
+
 
 async def told(objects: Mapping[tuple[str, str], Json], *args: str, otherwise: ApiError | None = None) -> Check:
     """What the doctor says where deviceshare has these flags."""

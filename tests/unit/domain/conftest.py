@@ -24,8 +24,16 @@ _CHECKS: Final[dict[str, dict[str, Check]]] = {
     "test_group_review": {
         "review_new_group": lambda group: sameness.grouped_the_same(None, group),
         "review_changed_group": sameness.grouped_the_same,
+        "review_deleted_group": sameness.deleted_the_same,
     },
-    "test_node_devices_review": {"review_report": sameness.reported_the_same},
+    "test_allowed_namespaces": {
+        "review_new_group": lambda group: sameness.grouped_the_same(None, group),
+        "review_changed_group": sameness.grouped_the_same,
+    },
+    "test_node_devices_review": {
+        "review_report": sameness.reported_the_same,
+        "review_repair": sameness.repaired_the_same,
+    },
 }
 """By module, the functions that its tests give objects to, and what is then asserted of the policies."""
 

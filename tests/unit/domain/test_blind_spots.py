@@ -16,6 +16,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.blind_spots import UnreadableObject, unreadable
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
+from deviceshare.domain.placement.namespaces import Namespaces
 from deviceshare.domain.placement.replacement import annotation_changes
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
 
@@ -74,7 +75,7 @@ def test_a_pod_whose_containers_are_hidden_is_not_said_to_be_past_the_webhook() 
     body = {**POD, "spec": {"containers": 3}}
     body["metadata"] = {**POD["metadata"], "annotations": {contract.GROUP: "team"}}
     pod = decoder_of(Pod).salvage(msgspec.json.encode(body))
-    obstacle = pod_obstacle(pod, a_group())
+    obstacle = pod_obstacle(pod, a_group(), Namespaces())
     assert obstacle is not None and obstacle.kind is ReasonKind.UNREADABLE
     assert obstacle.text == "the pod can't be read (spec.containers: Expected `array`, got `int`)"
     assert "kubectl edit pod -n ns odd" in obstacle.cure

@@ -259,7 +259,7 @@ def test_the_lines_of_the_ledger_say_who_holds_it_and_its_health(case: Case) -> 
 def test_a_groups_condition_its_next_pod_and_a_rebind_agree(case: Case) -> None:
     """It still holds the device; whether it is healthy is another condition."""
     fleet, group, home = a_fleet_of(case), a_group("team", 1, node="n1"), a_home(case)
-    bound, healthy = desired_status(group, fleet, home=home, pods=[], now="").conditions
+    bound, healthy, _ = desired_status(group, fleet, home=home, pods=[], now="").conditions
     assert (bound.status, bound.message) == ("True", f"holds {GPU} 0 on node n1")
     assert (healthy.status == "False") == (case.sick or case.plugin in (PLAIN, LOOSE))
     assert not (case.sick and case.watched) or f"{GPU} 0 is {case.health} ({XID})" in healthy.message
@@ -306,7 +306,7 @@ def test_a_device_in_two_claims_is_judged_for_either_holder() -> None:
     for name in ("a", "b"):
         assert [state.device.index for state in held_by(device_states(ledger), f"uid-of-{name}")] == [0]
         with pytest.raises(Refused, match="unhealthy"):
-            joinable(ledger, a_group(name).holder)
+            joinable(ledger, a_group(name).holder, "")
     assert summary(ledger)["held"] == "a: nvidia.com/gpu=0 (unhealthy 0); b: nvidia.com/gpu=0 (unhealthy 0)"
 
 
@@ -321,7 +321,7 @@ def test_a_lost_device_is_not_found_by_the_number_that_another_has_now() -> None
     [state] = held_by(device_states(ledger), "uid-of-a")
     assert (state.device.uuid, state.unhealthy, state.pod) == ("GPU-new", XID, POD)
     with pytest.raises(Refused, match="Xid 79"):
-        joinable(ledger, a_group("a").holder)
+        joinable(ledger, a_group("a").holder, "")
 
 
 def test_a_claim_of_former_devices_alone_names_no_number_as_held() -> None:

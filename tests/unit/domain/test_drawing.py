@@ -210,7 +210,7 @@ def test_scripts_find_what_a_device_is_and_what_is_done_with_it() -> None:
     numbers = {"total": 4, "allocated": 2, "free": 2, "unhealthy": 0}
     numbers |= dict.fromkeys(("shared", "forShares", "memoryMib", "allocatedMib"), 0)
     assert first["counts"] == [{"resource": GPU, **numbers}]
-    assert set(msgspec.to_builtins(a_scene())) == {"nodes", "groups", "waiting", "total", "unreadable"}
+    assert set(msgspec.to_builtins(a_scene())) == {"nodes", "groups", "waiting", "total", "unreadable", "unseen"}
 
 
 def a_report() -> ReportedTurns:

@@ -31,12 +31,12 @@ def a_full_fleet() -> Fleet:
 def test_the_first_text_is_the_condition() -> None:
     """Word for word: what people see in `kubectl get`, in events and here is one text."""
     fleet, group, pods = a_full_fleet(), a_group(), [a_pod()]
-    (bound, healthy) = desired_status(group, fleet, home=None, pods=pods, now="").conditions
+    (bound, healthy, _) = desired_status(group, fleet, home=None, pods=pods, now="").conditions
     told = explain_group(fleet, group, pods, None)
     assert told.message == bound.message
     assert told.message.startswith(f"waiting for 2 {GPU}, which no shared node has free")
     held = a_group("a", 3, node="n1")
-    (bound, healthy) = desired_status(held, fleet, home=a_node("n1"), pods=[], now="").conditions
+    (bound, healthy, _) = desired_status(held, fleet, home=a_node("n1"), pods=[], now="").conditions
     told = explain_group(fleet, held, [], a_node("n1"))
     assert (told.message, told.facts["health"]) == (bound.message, healthy.message)
 
@@ -108,6 +108,11 @@ def test_who_asks_for_more_than_any_node_has_is_told() -> None:
     told = explain_group(a_full_fleet(), a_group(count=5), [], None)
     assert told.facts["in vain"] == f"no shared node has more than 4 {GPU}: ask for fewer, or add a larger node"
     assert "in vain" not in explain_group(a_full_fleet(), a_group(count=4), [], None).facts
+    waits = explain_group(a_full_fleet(), a_group(count=5), [a_pod()], None)
+    assert "in vain" not in waits.facts
+    assert waits.message.startswith(
+        f"waiting for 5 {GPU}, but no shared node has more than 4 {GPU}: ask for fewer, or add a larger node; n1: "
+    )
 
 
 def test_a_selector_keeps_a_node_out() -> None:

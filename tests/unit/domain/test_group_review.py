@@ -1,8 +1,10 @@
 """Verdicts on groups."""
 
 import pytest
+from msgspec.structs import replace
 
 from deviceshare.domain.admission.group_review import review_changed_group, review_deleted_group, review_new_group
+from deviceshare.domain.objects.group_life import DEFAULT_LIFE, GroupLife
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus
@@ -12,6 +14,10 @@ from deviceshare.domain.objects.pods import Pod
 def a_group(name: str = "team", node: str = "", **resources: int) -> Group:
     counts = {key.replace("_", ".") + "/gpu": count for key, count in (resources or {"nvidia_com": 1}).items()}
     return Group(ObjectMeta(name=name, uid=f"uid-of-{name}"), GroupSpec(counts), GroupStatus(node_name=node))
+
+
+def with_life(group: Group, **spec: str) -> Group:
+    return replace(group, spec=replace(group.spec, **spec))
 
 
 def a_pod(name: str, *, node: str = "node-1", phase: str = "Running", group: str = "team", group_uid: str = "") -> Pod:
@@ -93,3 +99,70 @@ def test_many_pods_are_counted_rather_than_listed() -> None:
 def test_pods_that_use_nothing_of_the_group_do_not_hold_it(pod: Pod) -> None:
     """Only what lives on a node with this very group's devices does."""
     assert review_deleted_group(a_group(node="node-1"), [pod]) == ""
+
+
+LATER = GroupLife(deletion_policy="AfterLastPod")
+
+
+@pytest.mark.parametrize(("policy", "life"), [("AfterLastPod", DEFAULT_LIFE), ("", LATER)], ids=["its own", "default"])
+def test_a_group_that_ends_after_its_last_pod_may_be_deleted_once_its_finalizer_is_there(
+    policy: str, life: GroupLife
+) -> None:
+    """Before that a deletion would end it at once; the refusal says that a moment helps."""
+    group = with_life(a_group(node="node-1"), deletion_policy=policy)
+    kept = replace(group, metadata=replace(group.metadata, finalizers=["example.com/x", "deviceshare.io/pods"]))
+
+    assert "retry in a moment" in review_deleted_group(group, [a_pod("a")], life)
+    assert review_deleted_group(kept, [a_pod("a")], life) == ""
+
+
+def test_a_group_that_says_refuse_is_not_deleted_whatever_the_default_and_its_finalizer() -> None:
+    """The policy may have changed a moment ago. The refusal names the other one."""
+    group = with_life(a_group(node="node-1"), deletion_policy="Refuse")
+    kept = replace(group, metadata=replace(group.metadata, finalizers=["deviceshare.io/pods"]))
+
+    assert "set spec.deletionPolicy to AfterLastPod" in review_deleted_group(kept, [a_pod("a")], LATER)
+
+
+def test_a_group_that_is_being_deleted_may_be_deleted_again() -> None:
+    """It changes nothing: kubectl and Argo CD repeat themselves."""
+    group = a_group(node="node-1")
+    deleted = replace(group, metadata=replace(group.metadata, deletion_timestamp="2026-11-22T12:00:00Z"))
+
+    assert review_deleted_group(deleted, [a_pod("a")]) == ""
+
+
+@pytest.mark.parametrize("after", ["0s", "00h0m", "0h0m0s", "1d", "-1s", "1.5h", "Never", "12", " 1h", "1h ", "٣h"])
+def test_what_is_no_duration_is_refused(after: str) -> None:
+    """No time at all, too: elsewhere it often means never."""
+    refused = review_new_group(with_life(a_group(), release_after=after))
+
+    assert (
+        refused == f"spec.releaseAfter: '{after}' is neither a duration of at least 1s, such as 30m or 1h30m, nor never"
+    )
+
+
+@pytest.mark.parametrize("after", ["", "never", "1s", "30m", "12h", "1h30m", "0h1s", "99999h99999m999999s"])
+def test_durations_are_admitted(after: str) -> None:
+    """As Go writes them, in hours, minutes and seconds."""
+    assert review_new_group(with_life(a_group(), release_after=after)) == ""
+
+
+def test_the_life_of_a_bound_group_may_change_to_a_sound_one() -> None:
+    """Its devices stay where they are."""
+    bound = a_group(node="node-1")
+    changed = with_life(bound, release_after="10s", deletion_policy="AfterLastPod")
+
+    assert review_changed_group(bound, changed) == ""
+    assert review_changed_group(changed, bound) == ""
+    assert "spec.releaseAfter: '0s'" in review_changed_group(bound, with_life(bound, release_after="0s"))
+    assert "spec.deletionPolicy: 'Orphan'" in review_changed_group(bound, with_life(bound, deletion_policy="Orphan"))
+
+
+def test_only_a_change_of_the_spec_has_an_old_fault_looked_at() -> None:
+    """A group stored before a rule came keeps its labels editable; its next change of the spec has to correct it."""
+    old = with_life(a_group(node="node-1"), release_after="0s")
+    labelled = replace(old, metadata=replace(old.metadata, labels={"team": "a"}))
+
+    assert review_changed_group(old, labelled) == ""
+    assert "'0s'" in review_changed_group(old, with_life(old, deletion_policy="Refuse"))

@@ -116,10 +116,10 @@ def test_a_transition_has_a_time_and_other_words_have_not() -> None:
     assert again == first
     gone = status_of(with_status(GROUP, first), fleet, home=None, now=LATER)
     times = {each.type: each.last_transition_time for each in gone.conditions}
-    assert times == {"Bound": NOW, "Healthy": LATER}
+    assert times == {"Bound": NOW, "Healthy": LATER, "Ready": LATER}
     sick = status_of(with_status(GROUP, gone), fleet, home=a_node(ready=False), now="2026-01-02T00:00:00Z")
     assert next(each for each in sick.conditions if each.type == "Healthy").last_transition_time == LATER
-    assert [each.reason for each in transitions(gone, sick)] == ["NodeNotReady"]
+    assert [each.reason for each in transitions(gone, sick)] == ["NodeNotReady"] * 2
     assert transitions(first, again) == []
 
 

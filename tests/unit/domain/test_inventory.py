@@ -122,7 +122,7 @@ def test_a_group_that_holds_what_is_kept_out_goes_on_and_may_move_off_it() -> No
     seen = booked(take(node, NO_HARDWARE), team=gpus(0))
     group, fleet = a_group(count=1, node="n1"), a_fleet(node, ledgers=(seen,))
     assert fleet.filter(group.request, ["n1"]).fits == ["n1"]
-    assert joinable(seen, group.holder) == gpus(0)
+    assert joinable(seen, group.holder, "") == gpus(0)
     assert desired_status(group, fleet, home=node, pods=(), now="").phase == "Bound"
     assert judge(seen, seen.claims["uid-of-team"]).devices == gpus(1)
 

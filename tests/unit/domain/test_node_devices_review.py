@@ -1,11 +1,11 @@
-"""What a node's agent may write."""
+"""What a node's agent may write, and people who may write the status alone."""
 
 import copy
 from typing import Any
 
 import pytest
 
-from deviceshare.domain.admission.node_devices_review import review_report
+from deviceshare.domain.admission.node_devices_review import review_repair, review_report
 
 LEDGER: dict[str, Any] = {
     "apiVersion": "deviceshare.io/v1alpha1",
@@ -75,3 +75,33 @@ def test_another_nodes_object_is_refused_whatever_is_written() -> None:
     """Told by the token, from Kubernetes 1.30 on."""
     assert review_report(LEDGER, LEDGER, "n2") == "the agent on node n2 may report on its own node only, not on 'n1'"
     assert review_report(LEDGER, LEDGER, "") == ""
+
+
+REPAIRED = ["GPU-0@then"]
+
+
+@pytest.mark.parametrize(("before", "after"), [({}, {"recovered": REPAIRED}), ({"recovered": REPAIRED}, {}), ({}, {})])
+def test_people_may_report_repairs(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """And take a report back; what the API server writes beside it passes."""
+    old, new = (changed("status", to={"total": "nvidia.com/gpu=1", **status}) for status in (before, after))
+    new["metadata"]["resourceVersion"] = "8"
+    assert review_repair(old, new) == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "to"),
+    [
+        (("status", "hardware"), {"driver": "560"}),
+        (("status", "hardware"), None),
+        (("status", "devices"), []),
+        (("status", "withheld"), []),
+        (("status", "more"), 1),
+        (("metadata", "annotations"), {"deviceshare.io/recovered": "GPU-a@then"}),
+        (("spec", "claims"), {}),
+    ],
+)
+def test_people_who_may_write_the_status_alone_misreport_no_device(path: tuple[str, ...], to: Any) -> None:
+    """RBAC knows no single fields; the refusal names this one, and what may be written."""
+    refusal = review_repair(LEDGER, changed(*path, to=to))
+    assert refusal.startswith(f"only deviceshare and its agents write {'.'.join(path)}: who may not patch nodedevices")
+    assert "status.recovered alone, as deviceshare recover does" in refusal

@@ -48,7 +48,7 @@ def test_the_tolerance_is_a_percentage_but_never_less_than_a_context(
 
 
 def test_one_reading_within_the_bounds_ends_a_streak() -> None:
-    """And the grace period begins anew."""
+    """And the grace period starts again."""
     mine = exceeder(use(20000))
     first = streaks({}, [mine], 0.0)
     second = streaks(first, [mine], 5.0)

@@ -8,7 +8,7 @@ from deviceshare.domain.answers.plan import Plan, Planner
 from deviceshare.domain.answers.waiting import why_a_group_waits
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.workloads import Workload, admitted, pods_of
+from deviceshare.domain.objects.workloads import Workload, admitted, count_of, pods_of
 from deviceshare.domain.placement.fleet import Fleet
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, gpus
 
@@ -114,6 +114,6 @@ def test_workloads_have_as_many_pods_as_run_at_once() -> None:
     ]
     for kind, numbers, count in counts:
         workload = msgspec.convert({"metadata": {"name": "w", "namespace": "ns"}, "spec": spec | numbers}, Workload)
-        pods = pods_of(kind, workload)
+        pods = pods_of(workload.spec.template, "w", "ns", count_of(kind, workload.spec))
         assert [pod.metadata.key for pod in pods] == [f"ns/w-{number}" for number in range(count)]
         assert all(pod.group == "a" for pod in pods)

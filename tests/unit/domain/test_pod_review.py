@@ -201,3 +201,11 @@ def test_an_ephemeral_container_must_be_injected_unless_it_was_there_before() ->
 
     assert "spec.ephemeralContainers: " in review_ephemeral_containers(draft, (), None)
     assert review_ephemeral_containers(draft, {"debug"}, None) == ""
+
+
+def test_of_two_variables_of_one_name_the_last_decides() -> None:
+    """So it is in a container: what stands behind ours would name other devices."""
+    pod = a_pod()
+    assert review_new_pod(read(pod), None) == ""
+    pod["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"})
+    assert "NVIDIA_VISIBLE_DEVICES" in review_new_pod(read(pod), None)

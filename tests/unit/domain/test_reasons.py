@@ -9,19 +9,22 @@ from msgspec.structs import replace
 from deviceshare.domain import vendors
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.drawing import draw
+from deviceshare.domain.answers.node_loss import moved
 from deviceshare.domain.answers.plan import Planner
 from deviceshare.domain.answers.verdicts import verdicts
 from deviceshare.domain.answers.waiting import unusable, why_a_pod_waits
+from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import decoder_of
+from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.reasons import ReasonKind as Kind
 from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.taints import Taint
+from deviceshare.domain.objects.taints import OUT_OF_SERVICE, Taint
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.dialect_leftovers import leftover_reason
 from deviceshare.domain.placement.fleet import Fleet
@@ -84,6 +87,12 @@ def with_plugin_pods() -> Fleet:
     return fleet
 
 
+def with_a_quota() -> Fleet:
+    fleet = a_fleet(NODE, ledgers=(a_ledger(),))
+    fleet.quotas.put("none", DeviceQuota(ObjectMeta(name="none"), DeviceQuotaSpec(hard={GPU: 0})))
+    return fleet
+
+
 def waits(pod: Pod, group: Group | None, fleet: Fleet = FREE) -> Reason:
     """What a pod waits for."""
     bound = group_status.bound(group, fleet, [pod]) if group else None
@@ -116,8 +125,11 @@ def bound(group: Group, fleet: Fleet = FREE, *pods: Pod) -> Reason:
 RECREATE = "delete and recreate the group (kubectl delete sdg team)"
 TAKEN = seen(HELD, allocations=[Allocation("ns/x", "u", GPU, [0])])
 TORN = a_fleet(pods=(a_pod(node="n1"), a_pod("q", node="n2")))
+CLOSED = a_group(allowedNamespaces={"from": "Selector", "names": ["other"]})
+LABELLED = a_group(allowedNamespaces={"from": "Selector", "selector": {"matchLabels": {"team": "a"}}})
 DELETING = replace(a_group(), metadata=replace(a_group().metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
 PICKY = replace(POD, spec=replace(POD.spec, node_selector={"zone": "x"}))
+DOWN = replace(NODE, spec=replace(NODE.spec, taints=[Taint(OUT_OF_SERVICE, "", "NoExecute")]))
 SEALED = a_pod(node="n1", devices=gpus(2, 3))
 SEALED.metadata.annotations[vendors.NVIDIA.cdi_annotation] = "nvidia.com/gpu=2,nvidia.com/gpu=3"
 OCCURRING: list[tuple[Kind, Reason | None, str]] = [
@@ -125,6 +137,9 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     (Kind.NODE_NOT_SHARED, healthy(HELD, a_node(shared=False)), "kubectl label node n1 deviceshare.io/mode=shared"),
     (Kind.NODE_GONE, on_n1(a_fleet(), LIVES), RECREATE),
     (Kind.NODE_GONE, healthy(HELD, None), RECREATE),
+    (Kind.NODE_OUT_OF_SERVICE, on(DOWN, HELD), "kubectl taint node NODE"),
+    (Kind.NODE_OUT_OF_SERVICE, healthy(HELD, DOWN), f"kubectl taint node n1 {OUT_OF_SERVICE}-"),
+    (Kind.NODE_OUT_OF_SERVICE, healthy(HELD, DOWN), "kubectl patch sdg team"),
     (Kind.NODE_NOT_READY, unusable(a_fleet(a_node(ready=False), ledgers=(HELD,)), "n1"), "kubectl describe node n1"),
     (Kind.NODE_NOT_READY, healthy(HELD, a_node(ready=False)), "repair the node"),
     (Kind.NODE_CORDONED, unusable(a_fleet(CORDONED, ledgers=(HELD,)), "n1"), "kubectl uncordon n1"),
@@ -135,11 +150,14 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     (Kind.DEVICES_OPAQUE, on_n1(with_plugin_pods()), "agent.enabled=true"),
     (Kind.DEVICES_WITHHELD, on(NODE, withholding(KEPT)), "choose one"),
     (Kind.TOO_FULL, on_n1(FULL), ""),
+    (Kind.QUOTA, on_n1(with_a_quota()), "kubectl edit dq none"),
     (Kind.TOO_FULL, on_n1(FREE, a_share(percent=401)), ""),
     (Kind.MEMORY_UNKNOWN, on_n1(FREE, a_share(gib=1)), "agent.enabled=true"),
     (Kind.GROUP_ELSEWHERE, on_n1(FREE, a_group(node="n2")), ""),
     (Kind.CLAIM_RELEASING, on(NODE, a_ledger(team=gpus(0), releasing=("team",)), LIVES), ""),
     (Kind.NAMESPACE_LEFT_OUT, waits(replace(POD, left_out="team"), None), "create it in another one"),
+    (Kind.NAMESPACE_NOT_ALLOWED, waits(POD, CLOSED), "ask whoever may change"),
+    (Kind.NAMESPACE_UNKNOWN, waits(POD, LABELLED), "deviceshare doctor"),
     (Kind.NOT_INJECTED, waits(a_pod(injected=False), a_group()), "delete and recreate the pod"),
     (Kind.GROUP_MISSING, waits(POD, None), "create it"),
     (
@@ -157,11 +175,13 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     (Kind.NOT_TRIED, waits(POD, LIVES, a_fleet(NODE, ledgers=(HELD,))), ""),
     (Kind.REFUSED, refused_by_the_webhook(), ""),
     (Kind.CLAIMED, bound(LIVES, a_fleet(NODE, ledgers=(HELD,))), ""),
+    (Kind.RELEASED, moved("n1", None), ""),
     (Kind.NO_PODS, bound(a_group()), "name it in a pod's annotation"),
     (Kind.WAITING, bound(a_group(), FULL, POD), ""),
     (Kind.WAITING, bound(a_group(), a_fleet(), POD), "kubectl label node"),
     (Kind.WAITING, bound(a_group(), FREE, POD), "kubectl describe pod"),
     (Kind.WAITING, bound(a_group(nodeSelector={"zone": "b"}), FREE, POD), "label a node"),
+    (Kind.NO_NODE_LARGE_ENOUGH, bound(a_group(count=5), FULL, POD), "ask for fewer"),
     (Kind.INVALID_SPEC, bound(a_group(count=0)), "kubectl edit sdg team"),
     (
         Kind.REPAIRING,

@@ -18,7 +18,7 @@ from deviceshare.domain.objects.hardware import Overuse
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import INIT, Share
-from deviceshare.domain.objects.workloads import Workload, admitted, pods_of
+from deviceshare.domain.objects.workloads import Workload, admitted, count_of, pods_of
 from deviceshare.domain.placement.fleet import Fleet
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, gpus
 
@@ -147,7 +147,7 @@ def test_a_device_that_can_never_serve_a_share_says_why(size: int, asked: int, t
         a_shared_fleet(a_shared_ledger(size=size)), sharing(limits={"aliyun.com/gpu-mem": asked}), None, [], None
     )
     assert {each.reason for each in told.nodes[0].devices} == {text}
-    assert ("in vain" in told.facts) == bool(size)
+    assert ("no device of a shared node has more than 8 GiB" in told.message) == bool(size)
 
 
 def test_a_pod_that_runs_says_what_each_container_has() -> None:
@@ -214,7 +214,9 @@ def test_each_planned_share_takes_its_room_and_the_rest_waits() -> None:
             },
         },
     }
-    replicas = [admitted(each) for each in pods_of("StatefulSet", msgspec.convert(body, Workload))]
+    workload = msgspec.convert(body, Workload)
+    count = count_of("StatefulSet", workload.spec)
+    replicas = [admitted(each) for each in pods_of(workload.spec.template, "binpack-1", "default", count)]
     plan = planned(a_shared_fleet(a_shared_ledger()), *replicas)
     assert [(each.pod, each.node, [(share.index, str(share)) for share in each.shares]) for each in plan.pods] == [
         (f"default/binpack-1-{number}", "n1", [(number // 2, "7 GiB")]) for number in range(4)

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import structlog
 
+from deviceshare.domain.contract import API_GROUP
+from deviceshare.domain.objects.namespace import without_annotations
 from deviceshare.domain.objects.resource_claims import ResourceClaim, worth_holding
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import MirrorPace
 from deviceshare.kube.optional_mirror import OptionalMirror
-from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS, resource_claims
+from deviceshare.loops.kinds import DEVICE_QUOTAS, DRA_GROUP, DRA_VERSIONS, NAMESPACES, resource_claims
 from tests.unit.domain.dra_objects import claim_json
 from tests.unit.kube.scripted import Scripted, Step, answer, event, page, refuse, serving, stream, until
 
@@ -35,12 +37,19 @@ def start(tmp_path: Path) -> Start:
     """Starts a scripted server and a running mirror of its ResourceClaims."""
 
     @asynccontextmanager
-    async def go(*steps: Step, rarely: float = 0.02) -> AsyncIterator[tuple[Claims, Scripted]]:
+    async def go(*steps: Step, rarely: float = 0.02, refused: float = 0.0) -> AsyncIterator[tuple[Claims, Scripted]]:
         server = Scripted(*steps)
         async with serving(server.handle, tmp_path) as connection:
             api = Api(connection, timeout=0.3)
             mirror = OptionalMirror(
-                api, resource_claims, DRA_GROUP, DRA_VERSIONS, keep=worth_holding, pace=HASTY, rarely=rarely
+                api,
+                resource_claims,
+                DRA_GROUP,
+                DRA_VERSIONS,
+                keep=worth_holding,
+                pace=HASTY,
+                rarely=rarely,
+                refused=refused,
             )
             running = asyncio.create_task(mirror.run())
             try:
@@ -100,6 +109,59 @@ async def test_a_kind_that_may_not_be_read_is_named_and_holds_nobody_up(start: S
     ]
 
 
+async def test_an_api_server_that_starts_refuses_what_it_will_allow(start: Start) -> None:
+    """It hasn't read the roles: the inventory must not be without what DRA holds for ten minutes."""
+    forbidden = refuse(403, "Forbidden")
+    steps = (discovery("v1"), forbidden, forbidden, page(5, claim("a", 1, "gpu-0")), stream())
+    async with start(*steps, rarely=3600.0, refused=3600.0) as (mirror, _):
+        await mirror.wait_listed()
+        assert len(mirror) == 1
+
+
+async def test_an_api_server_that_starts_serves_no_custom_resources_yet(start: Start) -> None:
+    """Its discovery may name the version before. An empty mirror would be believed, and quotas not be kept."""
+    steps = (
+        discovery("v1"),
+        UNSERVED,
+        discovery("v1"),
+        UNSERVED,
+        discovery("v1"),
+        page(5, claim("a", 1, "gpu-0")),
+        stream(),
+    )
+    async with start(*steps, rarely=3600.0, refused=3600.0) as (mirror, _):
+        await mirror.wait_listed()
+        assert len(mirror) == 1
+
+
+async def test_what_was_read_once_is_asked_for_until_it_can_be_read_again(start: Start) -> None:
+    """After a restart of the API server, whose roles and custom resources come a moment after it."""
+    forbidden = refuse(403, "Forbidden")
+    steps = (
+        discovery("v1"),
+        page(5, claim("a", 1, "gpu-0")),
+        forbidden,
+        UNSERVED,
+        discovery("v1"),
+        UNSERVED,
+        discovery("v1"),
+        page(9, claim("b", 7, "gpu-0")),
+        stream(),
+    )
+    async with start(*steps, rarely=3600.0, refused=3600.0) as (mirror, _):
+        await until(lambda: [each.metadata.name for each in mirror.values()] == ["b"])
+
+
+async def test_a_kind_whose_definition_is_deleted_is_empty_and_holds_nobody_up(start: Start) -> None:
+    """Its version is served for other kinds: without this, every replica would be unready until the kind is back."""
+    lasting = [UNSERVED, discovery("v1")] * 3
+    steps = (discovery("v1"), page(5, claim("a", 1, "gpu-0")), *lasting)
+    async with start(*steps, rarely=3600.0, refused=0.001) as (mirror, _):
+        await until(lambda: len(mirror) == 1)
+        await until(lambda: len(mirror) == 0)
+        assert mirror.synced
+
+
 async def test_what_was_mirrored_stays_when_the_kind_disappears(start: Start) -> None:
     """One of several API servers may be older: what claims held there is still held."""
     steps = (
@@ -110,7 +172,7 @@ async def test_what_was_mirrored_stays_when_the_kind_disappears(start: Start) ->
         discovery("v1beta1"),
         page(9, claim("b", 7, "gpu-0")),
     )
-    async with start(*steps) as (mirror, server):
+    async with start(*steps, refused=3600.0) as (mirror, server):
         await until(lambda: len(server.seen) >= 4)
         assert [each.metadata.name for each in mirror.values()] == ["a"]
         assert mirror.synced
@@ -128,7 +190,7 @@ async def test_a_version_that_an_upgrade_takes_away_is_replaced_at_once(start: S
         page(9, claim("b", 7, "gpu-0")),
         stream(),
     )
-    async with start(*steps, rarely=3600.0) as (mirror, server):
+    async with start(*steps, rarely=3600.0, refused=3600.0) as (mirror, server):
         await until(lambda: [each.metadata.name for each in mirror.values()] == ["b"])
         assert server.seen[4].path == "/apis/resource.k8s.io/v1/resourceclaims"
 
@@ -138,3 +200,39 @@ async def test_discovery_is_repeated_until_it_is_answered(start: Start) -> None:
     async with start(refuse(500), refuse(401, "Unauthorized"), discovery()) as (mirror, server):
         await mirror.wait_listed()
         assert len(server.seen) >= 3
+
+
+async def test_the_core_group_needs_no_discovery(tmp_path: Path) -> None:
+    """Namespaces are served everywhere; of each only what is read is held, and a forbidden list is an empty one."""
+    vision = {"name": "a", "resourceVersion": "1", "labels": {"team": "vision"}, "annotations": {"big": "x" * 5000}}
+    server = Scripted(page(5, {"metadata": vision}), refuse(403, "Forbidden"))
+    async with serving(server.handle, tmp_path) as connection:
+        mirrors = [
+            OptionalMirror(Api(connection), lambda _: NAMESPACES, "", ("v1",), see=without_annotations)
+            for _ in range(2)
+        ]
+        for mirror in mirrors:
+            await mirror.list_if_served()
+    assert [(each.labels, each.metadata.annotations) for each in mirrors[0].values()] == [({"team": "vision"}, {})]
+    assert list(mirrors[1].values()) == []
+    assert {seen.path for seen in server.seen} == {"/api/v1/namespaces"}
+
+
+async def test_a_kind_that_its_version_lacks_is_empty_and_asked_for_again(tmp_path: Path) -> None:
+    """An upgrade without the CRDs: the version is served for its other kinds, and the CRD may come later."""
+    ours = {"name": API_GROUP, "versions": [{"groupVersion": f"{API_GROUP}/v1alpha1", "version": "v1alpha1"}]}
+    served = answer({"kind": "APIGroupList", "groups": [ours]})
+    quota = {"metadata": {"name": "q", "resourceVersion": "1"}, "spec": {"groupSelector": {}, "hard": {"x/y": 1}}}
+    lasting = [served, UNSERVED] * 3
+    server = Scripted(*lasting, served, page(5, quota), stream())
+    async with serving(server.handle, tmp_path) as connection:
+        api = Api(connection, timeout=0.3)
+        mirror = OptionalMirror(
+            api, lambda _: DEVICE_QUOTAS, API_GROUP, ("v1alpha1",), pace=HASTY, rarely=0.2, refused=0.001
+        )
+        running = asyncio.create_task(mirror.run())
+        await mirror.wait_listed()
+        assert (mirror.synced, list(mirror.values())) == (True, [])
+        await until(lambda: [each.name for each in mirror.values()] == ["q"])
+        running.cancel()
+        await asyncio.wait({running})

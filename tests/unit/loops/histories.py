@@ -207,7 +207,7 @@ class HistoryWorld:
 
     def status_is_repaired(self) -> None:
         name = self.pick(GROUP_NAMES)
-        self._begin(f"readopt {name}", lambda wait: repair.readopt(self.cluster, name))
+        self._begin(f"readopt {name}", lambda wait: repair.readopt(self.cluster, name, token=self._new_mark()))
 
     def ledger_is_recreated(self) -> None:
         """As the controller does it: created without devices, then opened."""
@@ -222,6 +222,7 @@ class HistoryWorld:
                     self.cluster,
                     node,
                     gather=lambda: repair.fenced_evidence(self.cluster),
+                    mark=self._new_mark(),
                     wait_out_binds=lambda: wait(self.clock.now + binds_over(None)),
                 )
             await repair.open_ledger(
@@ -229,6 +230,7 @@ class HistoryWorld:
                 node.metadata.name,
                 self.have,
                 gather=lambda: repair.evidence(self.cluster),
+                mark=self._new_mark(),
             )
 
         self._begin("recreate", work)

@@ -10,12 +10,13 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects.group_life import DEFAULT_LIFE, GroupLife
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_PERCENT
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NAMESPACES, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.leader.term import GatePlacement, Term
 from deviceshare.loops.ports import ApiError, Conflict, Kind, ObjectChange, Subject, Unavailable, Watcher
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 REQUEST_SECONDS = 0.005
 LAG_SECONDS = 0.01
+MIRRORED: tuple[Kind[Any], ...] = (GROUPS, NODE_DEVICES, NODES, PODS, NAMESPACES, DEVICE_QUOTAS)
 
 
 class MemoryMirror:
@@ -108,7 +110,7 @@ class LiveCluster(ModelCluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self.mirrors = {kind.plural: MemoryMirror() for kind in (GROUPS, NODE_DEVICES, NODES, PODS)}
+        self.mirrors = {kind.plural: MemoryMirror() for kind in MIRRORED}
         self.requests: list[tuple[str, str, str]] = []
         """Verb, resource and name of each, as they were sent."""
         self.bodies: list[Mapping[str, Any]] = []
@@ -201,17 +203,38 @@ class LiveCluster(ModelCluster):
 class World:
     """A cluster with a leading controller, and what people and schedulers do in it."""
 
-    def __init__(self, cluster: LiveCluster | None = None, *, gates: bool = False) -> None:
-        """With `gates` the leader places pods itself."""
+    def __init__(
+        self,
+        cluster: LiveCluster | None = None,
+        *,
+        gates: bool = False,
+        life: GroupLife = DEFAULT_LIFE,
+        uninjected: bool = False,
+    ) -> None:
+        """With `gates` the leader places pods itself; `uninjected`: it deletes those that slipped past admission."""
         self.cluster = cluster or LiveCluster()
         self.jumped = 0.0
         self.recorder = MemoryRecorder()
         self.fleet = Fleet()
         self.uncovered: list[int] = []
+        self.released = 0
+        self.recreated = 0
         mirrors = self.cluster.mirrors
         groups, ledgers, nodes, pods = (mirrors[kind.plural] for kind in (GROUPS, NODE_DEVICES, NODES, PODS))
         self.others = MemoryMirror()
-        Feed(self.fleet, nodes=nodes, ledgers=ledgers, pods=pods, others=self.others)
+        namespaces, quotas = mirrors[NAMESPACES.plural], mirrors[DEVICE_QUOTAS.plural]
+        Feed(
+            self.fleet,
+            nodes=nodes,
+            ledgers=ledgers,
+            pods=pods,
+            others=self.others,
+            namespaces=namespaces,
+            quotas=quotas,
+        )
+        self.unlabelled = MemoryMirror()
+        if uninjected:
+            pods.subscribe(self._see_unlabelled)
         lifting = self.binder(attach=gate.lift) if gates else None
         self.term = Term(
             cluster=self.cluster,
@@ -222,23 +245,40 @@ class World:
             pods=pods,
             slices=mirrors.get("resourceslices"),
             resource_claims=mirrors.get("resourceclaims"),
+            namespaces=namespaces,
+            quotas=quotas,
             recorder=self.recorder,
             clock=lambda: now() + self.jumped,
             placement=GatePlacement(lifting, self.others, frozenset({GPU_PERCENT})) if lifting else None,
+            life=life,
+            uninjected=self.unlabelled if uninjected else None,
+            on_recreated=self._count_recreation,
+            on_released=self._count_release,
             on_uncovered=self.uncovered.append,
         )
         self.controller = Controller(self.term)
 
-    def successor(self) -> "World":
-        """The same cluster, seen by a process that has just started."""
-        cluster = LiveCluster()
+    def successor(self, cluster: LiveCluster | None = None) -> "World":
+        """The same cluster, seen by a process that has just started, through `cluster` where that is special."""
+        cluster = cluster or LiveCluster()
         cluster.objects, cluster.versions, cluster.uids = self.cluster.objects, self.cluster.versions, self.cluster.uids
-        world = World(cluster, gates=self.term.placement is not None)
+        world = World(cluster, gates=self.term.placement is not None, life=self.term.life)
         kinds: tuple[Kind[Any], ...] = (PODS, NODE_DEVICES, GROUPS, NODES)
         for kind in kinds:
             for obj in cluster.all(kind):
                 cluster.mirrors[kind.plural].set(obj.metadata.key, obj)
         return world
+
+    def _see_unlabelled(self, change: ObjectChange[Pod]) -> None:
+        """As the API server selects them."""
+        shown = change.new and contract.GROUP not in change.new.metadata.labels and not change.new.spec.node_name
+        self.unlabelled.set(change.key, change.new if shown else None)
+
+    def _count_recreation(self) -> None:
+        self.recreated += 1
+
+    def _count_release(self) -> None:
+        self.released += 1
 
     def clock_jumps(self, seconds: float) -> None:
         """The process was not scheduled for so long."""
@@ -288,6 +328,7 @@ class World:
             self.fleet,
             groups=mirrors[GROUPS.plural],
             ledgers=mirrors[NODE_DEVICES.plural],
+            quotas=mirrors[DEVICE_QUOTAS.plural],
             on_conflict=on_conflict,
             attach=attach,
             clock=now,

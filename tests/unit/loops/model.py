@@ -167,9 +167,7 @@ class ModelCluster:
         if wanted != raw["metadata"]["resourceVersion"]:
             raise Conflict(f"{kind.plural} {name}")
         self.edit(kind, name, body, namespace)
-        written = self.read(kind, name, namespace)
-        assert written is not None
-        return written
+        return self._object(kind, raw)
 
     async def delete(
         self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""

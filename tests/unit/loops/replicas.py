@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import ApiError, Kind, Unavailable
 from deviceshare.loops.protocol.bind import BINDING_SECONDS, QUEUE_SECONDS, Refused, attach
 from deviceshare.loops.replica.binder import Attach, Binder
@@ -129,12 +129,14 @@ class SteppedReplica:
             ledgers=ledgers,
             pods=mirrors[PODS.plural],
             others=MemoryMirror(),
+            quotas=mirrors[DEVICE_QUOTAS.plural],
         )
         self.binder = Binder(
             self.cluster,
             self.fleet,
             groups=groups,
             ledgers=ledgers,
+            quotas=mirrors[DEVICE_QUOTAS.plural],
             on_conflict=_nothing,
             attach=attach,
             clock=lambda: clock.now,

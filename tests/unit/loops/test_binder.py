@@ -6,15 +6,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import devices_of
 from deviceshare.domain.objects.ledger import as_json, new_ledger
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pod_spec import PodSpec
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.join_obstacles import not_injected
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.ports import ApiError, Conflict, Unavailable
-from deviceshare.loops.protocol import bind
+from deviceshare.loops.ports import ApiError, Conflict, ObjectChange, Unavailable
+from deviceshare.loops.protocol import bind, whole_devices
 from deviceshare.loops.protocol.bind import Refused
+from deviceshare.loops.protocol.claiming import claim_all
 from tests.unit.domain.objects import GPU, INJECTED
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
@@ -126,8 +131,8 @@ async def test_a_bind_that_fails_gives_back_what_it_assumed() -> None:
 
 
 @in_virtual_time
-async def test_two_groups_that_race_for_a_node_both_get_devices_of_their_own() -> None:
-    """The loser of the compare-and-swap chooses again by itself."""
+async def test_two_groups_that_come_to_a_node_at_once_both_get_devices_of_their_own() -> None:
+    """One compare-and-swap has both claims; of two that raced, the loser would have to choose again."""
     async with scheduling() as scheduler:
         world = scheduler.world
         for name in ("a", "b"):
@@ -137,7 +142,7 @@ async def test_two_groups_that_race_for_a_node_both_get_devices_of_their_own() -
         outcomes = await asyncio.gather(*(scheduler.bind(pod, "n1") for pod in ("pa", "pb")))
         assert outcomes == ["", ""]
         assert sorted(world.holders("n1").values()) == ["0,1", "2,3"]
-        assert scheduler.conflicts > 0
+        assert scheduler.conflicts == 0
 
 
 @in_virtual_time
@@ -259,7 +264,7 @@ async def test_a_group_that_changed_its_mind_does_not_get_its_old_claim() -> Non
         world = scheduler.world
         group = world.group("a", 2)
         world.pod("p", "a")
-        await bind.claim(scheduler.cluster, group.request, "n1")
+        await claim_all(scheduler.cluster, [whole_devices.wanted(group.request, token="t1")], "n1")
         scheduler.cluster.edit(GROUPS, "a", {"spec": {"resources": {GPU: 1}}})
         await asyncio.sleep(1)
         assert "is being released" in await scheduler.bind("p", "n1")
@@ -303,3 +308,31 @@ async def test_name_namespace_and_uid_of_a_bind_belong_together(
         with pytest.raises(Refused):
             await scheduler.binder.bind(namespace, name, pod.metadata.uid if uid is None else uid, "n1")
         assert [scheduler.world.read_pod(each).spec.node_name for each in "pq"] == ["", ""]
+
+
+@in_virtual_time
+async def test_a_pod_is_remembered_until_it_is_bound() -> None:
+    """Else a replica would grow with the pods that it has ever bound."""
+    async with scheduling() as scheduler:
+        scheduler.world.pod("plain", "")
+        await asyncio.sleep(1)
+        pod = scheduler.world.read_pod("plain")
+        scheduler.binder.remember(pod)
+        assert scheduler.binder.deviceless(pod.metadata.uid)
+        assert await scheduler.bind("plain", "n1") == ""
+        assert not scheduler.binder.deviceless(pod.metadata.uid)
+
+
+@in_virtual_time
+async def test_what_another_replica_bound_is_forgotten_and_so_is_what_is_gone() -> None:
+    """By the mirror of pods; a waiting pod is remembered."""
+    async with scheduling() as scheduler:
+        waiting = Pod(ObjectMeta(name="p", namespace="ns", uid="u"))
+        for old, new, remembered in (
+            (waiting, waiting, True),
+            (waiting, replace(waiting, spec=PodSpec(node_name="n1")), False),
+            (waiting, None, False),
+        ):
+            scheduler.binder.remember(waiting)
+            scheduler.binder.change(ObjectChange("ns/p", old, new))
+            assert scheduler.binder.deviceless("u") is remembered

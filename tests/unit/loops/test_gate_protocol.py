@@ -114,7 +114,7 @@ def test_a_device_keeps_one_owner_behind_gates_while_people_delete_what_they_sho
     CarelessGatedWorld(schedule, [*GATES, *CARELESS]).run()
 
 
-class Bounds(GatedWorld):
+class GateBounds(GatedWorld):
     """Pod p1 of group a is placed on n1; p2 of a and p3 of b, which wants both devices, too, wait."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class Bounds(GatedWorld):
 
 def test_one_patch_places_a_pod() -> None:
     """Devices, the node, its affinity and the gate; from then on it lives there, though nobody bound it."""
-    world = Bounds()
+    world = GateBounds()
     pod = world.pod("p1")
     assert (pod.spec.node_name, pod.placed_on, pod.node, pod.lives, pod.pending) == ("", "n1", "n1", True, False)
     assert not pod.spec.scheduling_gates
@@ -162,7 +162,7 @@ def test_one_patch_places_a_pod() -> None:
 
 def test_a_pod_whose_gate_somebody_removed_gets_nothing() -> None:
     """It may be on any node by then."""
-    world = Bounds()
+    world = GateBounds()
     world.cluster.edit(PODS, "p2", {"spec": {"schedulingGates": None}}, "ns")
     assert contract.PLACEMENT_GATE in world.bind("p2")
     assert not world.pod("p2").lives
@@ -172,7 +172,7 @@ def test_a_pod_whose_gate_somebody_removed_gets_nothing() -> None:
 
 def test_a_gate_that_somebody_removes_meanwhile_is_noticed() -> None:
     """The patch compares the version; what is read again has no gate."""
-    world = Bounds()
+    world = GateBounds()
     task = world.replica.begin("p2", world.pod("p2").metadata.uid, "n1")
     world.cluster.edit(PODS, "p2", {"spec": {"schedulingGates": None}}, "ns")
     assert contract.PLACEMENT_GATE in world.replica.finish(task)
@@ -182,7 +182,7 @@ def test_a_gate_that_somebody_removes_meanwhile_is_noticed() -> None:
 
 def test_a_replica_that_died_between_claim_and_patch_leaves_a_pod_that_the_next_one_places() -> None:
     """The claim is the group's; the pod is as gated as before."""
-    world = Bounds()
+    world = GateBounds()
     task = world.replica.begin("p2", world.pod("p2").metadata.uid, "n1")
     while not world.replica.requests[0].what.startswith("patch p2"):
         world.replica.serve(world.replica.requests[0])
@@ -198,7 +198,7 @@ def test_a_replica_that_died_between_claim_and_patch_leaves_a_pod_that_the_next_
 
 def test_a_group_leaves_its_node_once_no_pod_lives_there() -> None:
     """A placed one does; a waiting one is no reason to stay."""
-    world = Bounds()
+    world = GateBounds()
     assert world.releasing().finish() is Release.STAYS
     assert world.holders() == ["a"]
     world.cluster.remove(PODS, "p1", "ns")
@@ -211,7 +211,7 @@ def test_a_group_leaves_its_node_once_no_pod_lives_there() -> None:
 
 def test_a_patch_under_way_fails_when_the_group_leaves() -> None:
     """It read the ledger before the mark; its pod was written since."""
-    world = Bounds()
+    world = GateBounds()
     world.cluster.remove(PODS, "p1", "ns")
     task = world.replica.begin("p2", world.pod("p2").metadata.uid, "n1")
     while not world.replica.requests[0].what.startswith("patch p2"):

@@ -1,8 +1,13 @@
 """A group's status follows what is so, with few writes; and people are told of what changed."""
 
 import asyncio
+from typing import Any
 
-from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING
+import pytest
+
+from deviceshare.domain import contract
+from deviceshare.domain.answers import group_status
+from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, a_bound_group, led_world, soon
@@ -274,7 +279,7 @@ async def test_no_status_write_ever_names_a_node() -> None:
         await asyncio.sleep(5)
     bodies = world.cluster.bodies
     named = [body for body in bodies if "nodeName" in body.get("status", {})]
-    settling = {"phase", "nodeName", "selectedDevices"}  # the bind's own, tried again after a conflict
+    settling = {"phase", "nodeName", "selectedDevices", "claimToken"}  # the bind's own, tried again after a conflict
     assert named and all(body["status"].keys() == settling for body in named)
     assert all(body["metadata"]["resourceVersion"] for body in bodies)
 
@@ -297,3 +302,30 @@ async def test_a_pod_that_waits_in_vain_has_one_event_and_the_groups_condition_n
     assert world.recorder.reasons("stuck") == ["NodesRuledOut"]
     assert world.condition("team", "Bound") == ("True", "Claimed")
     assert world.recorder.reasons("b") == []
+
+
+@in_virtual_time
+async def test_a_change_of_nodes_has_only_those_groups_looked_at_that_are_told_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of twenty groups that wait one waits for a node of its own rack; looks at all take the loop from webhooks."""
+    async with led_world() as world:
+        world.node("n2", 1, labels={contract.MODE_LABEL: contract.MODE_SHARED, "zone": "west"})
+        world.group("concerned", 3, nodeSelector={"zone": "west"})
+        for number in range(20):
+            world.group(f"other-{number}", 3, nodeSelector={"zone": "east"})
+        for name in ("concerned", *(f"other-{number}" for number in range(20))):
+            world.pod(f"of-{name}", name, refused=True)
+        await asyncio.sleep(60)
+        assert "n2: 1 of 1 free" in world.message("concerned")
+        looks: list[str] = []
+        desired = group_status.desired_status
+
+        def noting(group: Group, *args: Any, **more: Any) -> GroupStatus:
+            looks.append(group.name)
+            return desired(group, *args, **more)
+
+        monkeypatch.setattr(group_status, "desired_status", noting)
+        world.cluster.edit(NODES, "n2", {"status": {"allocatable": {GPU: "2"}}})
+        await soon(lambda: "n2: 2 of 2 free" in world.message("concerned"), 30)
+        assert set(looks) == {"concerned"}

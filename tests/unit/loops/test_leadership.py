@@ -185,7 +185,7 @@ async def test_a_leader_that_cannot_renew_stops_before_anyone_else_may_begin(bef
 
 @in_virtual_time
 async def test_a_leader_whose_server_was_away_leads_again_when_it_is_back() -> None:
-    """In the same process: nothing is gained by a restart. The work begins anew."""
+    """In the same process: nothing is gained by a restart. The work starts again."""
     server, work = LeaseServer(), LeadersWork()
     async with running(elector(server, "a"), work) as task:
         await asyncio.sleep(5)
@@ -236,6 +236,24 @@ async def test_a_leader_whose_lease_was_deleted_makes_it_again() -> None:
         await asyncio.sleep(6)
         assert server.holder == "a"
         assert work.ended == []
+
+
+@in_virtual_time
+async def test_of_two_one_leads_after_the_lease_was_deleted() -> None:
+    """As an upgrade does to leases that an older chart contained: whoever makes it first leads, the other waits."""
+    for moment in (3.0, 3.7, 4.4, 5.1):
+        server, works = LeaseServer(), (LeadersWork(), LeadersWork())
+        first, second = elector(server, "a"), elector(server, "b")
+        async with running(first, works[0]):
+            await asyncio.sleep(1)
+            async with running(second, works[1]):
+                await asyncio.sleep(moment)
+                server.remove(LEASES, LEASE_NAME, WHERE)
+                await asyncio.sleep(5)
+                leading = [each.leading for each in (first, second)]
+                assert sorted(leading) == [False, True]
+                assert server.holder == ("a" if leading[0] else "b")
+                assert len(works[0].ended) == leading[1]
 
 
 @in_virtual_time

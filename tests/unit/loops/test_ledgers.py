@@ -2,8 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.leader.ledgers import Ledgers
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU, free_on
@@ -300,3 +303,26 @@ async def test_a_pod_with_devices_that_somebody_else_holds_is_reported_once() ->
         world.cluster.remove(PODS, "a", "ns")
         world.cluster.remove(PODS, "b", "ns")
         await soon(lambda: world.uncovered[-1] == 0)
+
+
+@in_virtual_time
+async def test_a_leader_that_stops_reports_no_uncovered_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody corrects its number after that; also where its end fails."""
+
+    async def fail(_: Ledgers) -> None:
+        raise RuntimeError("no end")
+
+    monkeypatch.setattr(Ledgers, "close", fail)
+    world = World()
+    world.node("n1")
+    task = asyncio.create_task(world.controller.run(), name="controller")
+    await a_bound_group(world)
+    uid, thief = world.read_group("team").uid, world.group("thief", 1)
+    world.cluster.edit(GROUPS, "thief", {"status": {"nodeName": "n1"}})
+    theirs = {"group": "thief", "devices": [{"resource": GPU, "index": 0}]}
+    world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: None, thief.uid: theirs}}})
+    await soon(lambda: world.uncovered == [1])
+    task.cancel()
+    await asyncio.wait({task})
+    assert isinstance(task.exception(), RuntimeError)
+    assert world.uncovered == [1, 0]

@@ -224,7 +224,7 @@ async def test_a_ledger_is_opened_with_what_pods_had_before() -> None:
     forgetful = {"spec": {"claims": {uid: {"former": None}}}, "status": {"devices": []}}
     world.cluster.edit(NODE_DEVICES, "n1", forgetful)
     gathered = partial(repair.evidence, world.cluster)
-    await repair.open_ledger(world.cluster, "n1", devices_of({GPU: 4}), gather=gathered)
+    await repair.open_ledger(world.cluster, "n1", devices_of({GPU: 4}), gather=gathered, mark="m")
     assert (numbers(claim(world).devices), numbers(claim(world).former)) == ([0, 2], [1])
 
 

@@ -5,8 +5,9 @@ import asyncio
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.releaser import new_mark
 from deviceshare.loops.ports import Unavailable
-from deviceshare.loops.protocol import bind
+from deviceshare.loops.protocol import whole_devices
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDS_OVER_SECONDS
+from deviceshare.loops.protocol.claiming import claim_all
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, a_bound_group, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
@@ -100,7 +101,7 @@ async def test_a_claim_whose_bind_died_is_released_within_30_seconds() -> None:
         await soon(lambda: world.open("n1"))
         group = world.group("team")
         world.pod("a", "team", refused=True)
-        await bind.claim(world.cluster, group.request, "n1")
+        await claim_all(world.cluster, [whole_devices.wanted(group.request, token="t1")], "n1")
         claimed = now()
         await asyncio.sleep(BIND_SECONDS - 1)
         assert world.holders("n1") == {"team": "0,1"}
@@ -118,7 +119,7 @@ async def test_a_claim_that_lost_the_race_is_released() -> None:
         await soon(lambda: world.open("n1") and world.open("n2"))
         group = world.group("team")
         world.pod("a", "team")
-        await bind.claim(world.cluster, group.request, "n2")
+        await claim_all(world.cluster, [whole_devices.wanted(group.request, token="t2")], "n2")
         await world.bind("a", "n1")
         await soon(lambda: world.holders("n2") == {}, 0.5)
         assert world.holders("n1") == {"team": "0,1"}
@@ -208,6 +209,6 @@ async def test_a_fresh_claim_of_an_unbound_group_is_left_alone() -> None:
     async with led_world() as world:
         await soon(lambda: world.open("n1"))
         group = world.group("team")
-        await bind.claim(world.cluster, group.request, "n1")
+        await claim_all(world.cluster, [whole_devices.wanted(group.request, token="t1")], "n1")
         await asyncio.sleep(BIND_SECONDS - 1)
         assert world.holders("n1") == {"team": "0,1"}

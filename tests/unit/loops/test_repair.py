@@ -99,7 +99,7 @@ def test_a_ledger_is_opened_only_after_a_second_look() -> None:
     }
     meta = {"name": "p", "labels": {contract.GROUP: "g1"}, "annotations": annotations}
     cluster.put(PODS, {"metadata": meta, "spec": {"nodeName": "n1"}}, "ns")
-    work = repair.open_ledger(cluster, "n1", devices_of({GPU: 4}), gather=lambda: repair.evidence(cluster))
+    work = repair.open_ledger(cluster, "n1", devices_of({GPU: 4}), gather=lambda: repair.evidence(cluster), mark="m")
     assert Actor("leader", work).finish() == []
     ledger = cluster.read(NODE_DEVICES, "n1")
     assert ledger is not None
@@ -114,7 +114,7 @@ def test_a_wiped_group_that_is_being_deleted_is_not_bound_again() -> None:
     """Its pods' claim keeps the devices until they have ended."""
     cluster = a_cluster(1)
     cluster.edit(GROUPS, "g0", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
-    assert Actor("leader", repair.readopt(cluster, "g0")).finish() is None
+    assert Actor("leader", repair.readopt(cluster, "g0", token="t1")).finish() is None
 
 
 def test_a_ledger_is_recreated_with_what_a_bound_group_holds_before_it_has_pods() -> None:
@@ -127,7 +127,7 @@ def test_a_ledger_is_recreated_with_what_a_bound_group_holds_before_it_has_pods(
     async def over() -> None:
         """Every bind is over."""
 
-    work = repair.recreate(cluster, node, gather=lambda: repair.fenced_evidence(cluster), wait_out_binds=over)
+    work = repair.recreate(cluster, node, gather=lambda: repair.fenced_evidence(cluster), mark="m", wait_out_binds=over)
     assert Actor("leader", work).finish().disputed == []
     ledger = cluster.read(NODE_DEVICES, "n1")
     assert ledger is not None
@@ -146,7 +146,7 @@ def test_a_collectors_mark_is_taken_away_before_the_group_is_bound_again() -> No
     annotations = {contract.GROUP: "g0", contract.GROUP_UID: group.uid, contract.SELECTED_DEVICES: f'{{"{GPU}": "0"}}'}
     meta = {"name": "p", "labels": {contract.GROUP: "g0"}, "annotations": annotations}
     cluster.put(PODS, {"metadata": meta, "spec": {"nodeName": "n1"}}, "ns")
-    written = Actor("leader", repair.readopt(cluster, "g0")).finish()
+    written = Actor("leader", repair.readopt(cluster, "g0", token="t1")).finish()
     assert written.node == "n1"
     ledger = cluster.read(NODE_DEVICES, "n1")
     assert ledger is not None

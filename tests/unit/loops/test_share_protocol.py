@@ -15,8 +15,8 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.protocol import collect, repair
-from deviceshare.loops.protocol.share import claim_shares
+from deviceshare.loops.protocol import collect, repair, share
+from deviceshare.loops.protocol.claiming import claim_all
 from tests.unit.domain.objects import GPU, a_sharing_container
 from tests.unit.loops.histories import CARELESS, GROUP_NAMES, NODE_NAMES, USUAL, HistoryWorld, many, schedules
 from tests.unit.loops.model import Actor, Pause
@@ -64,7 +64,7 @@ class SharingWorld(HistoryWorld):
             return
         request = request_of(pod, self.cluster.read(GROUPS, pod.group) if pod.group else None)
         if request is not None:
-            Actor("binder", claim_shares(self.cluster, [request], node)).finish()
+            Actor("binder", claim_all(self.cluster, [share.wanted(request)], node)).finish()
             self.check()
 
     def share_is_collected(self) -> None:
@@ -138,7 +138,7 @@ class SharingWorld(HistoryWorld):
         for name in sorted(self.lost):
             self._end(self._recreate(name))
         for name in GROUP_NAMES:
-            self._end(repair.readopt(self.cluster, name))
+            self._end(repair.readopt(self.cluster, name, token=self._new_mark()))
         self.lost.clear()
         self.check()
         for _ in range(3):  # a group's claim after those within it, and once more after a mark was taken away
@@ -163,8 +163,12 @@ class SharingWorld(HistoryWorld):
             async def gather() -> repair.Evidence:
                 return await repair.fenced_evidence(self.cluster)
 
-            await repair.recreate(self.cluster, self._node(name), gather=gather, wait_out_binds=lambda: _over(""))
-        await repair.open_ledger(self.cluster, name, self.have, gather=lambda: repair.evidence(self.cluster))
+            await repair.recreate(
+                self.cluster, self._node(name), gather=gather, mark="m", wait_out_binds=lambda: _over("")
+            )
+        await repair.open_ledger(
+            self.cluster, name, self.have, gather=lambda: repair.evidence(self.cluster), mark=self._new_mark()
+        )
 
     def _end(self, work: Any) -> None:
         actor = Actor("the end", work)
@@ -196,9 +200,9 @@ def told_parts(pod: Pod) -> dict[int, Fraction]:
 
 def parts_of(shares: Iterable[dict[str, Any]]) -> dict[int, Fraction]:
     parts: dict[int, Fraction] = {}
-    for share in shares:
-        part = Fraction(share.get("percent", 0), 100) + Fraction(share.get("memoryMib", 0), GIB * 1024)
-        parts[share["index"]] = parts.get(share["index"], Fraction(0)) + part
+    for each in shares:
+        part = Fraction(each.get("percent", 0), 100) + Fraction(each.get("memoryMib", 0), GIB * 1024)
+        parts[each["index"]] = parts.get(each["index"], Fraction(0)) + part
     return parts
 
 

@@ -15,9 +15,9 @@ from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.shares import GPU_MEM, GPU_PERCENT
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.protocol import collect, repair
+from deviceshare.loops.protocol import collect, repair, share
+from deviceshare.loops.protocol.claiming import Claimed, claim_all
 from deviceshare.loops.protocol.collect import Outcome
-from deviceshare.loops.protocol.share import Claimed, claim_shares
 from tests.unit.domain.objects import GPU, a_sharing_container
 from tests.unit.loops.model import Actor, Pause
 from tests.unit.loops.test_share_protocol import SharingWorld
@@ -79,7 +79,7 @@ class ShareRaces(SharingWorld):
             waited.append(self.replica.finish(late))
 
         gather = partial(repair.fenced_evidence, self.cluster)
-        return repair.recreate(self.cluster, self._node("n1"), gather=gather, wait_out_binds=wait)
+        return repair.recreate(self.cluster, self._node("n1"), gather=gather, mark="m", wait_out_binds=wait)
 
     def request(self, name: str) -> Request:
         pod = self.read(name)
@@ -89,7 +89,8 @@ class ShareRaces(SharingWorld):
         return request
 
     def claim(self, *names: str, opaque: tuple[str, ...] = ()) -> Any:
-        return Actor("claim", claim_shares(self.cluster, [self.request(name) for name in names], "n1", opaque)).finish()
+        wanted = [share.wanted(self.request(name), lambda: opaque) for name in names]
+        return Actor("claim", claim_all(self.cluster, wanted, "n1")).finish()
 
 
 Make = Callable[..., ShareRaces]
@@ -193,7 +194,9 @@ def test_what_was_chosen_by_an_older_ledger_is_not_written(make: Make) -> None:
     races = make()
     races.pod("p")
     races.pod("q")
-    first, second = (Actor(name, claim_shares(races.cluster, [races.request(name)], "n1")) for name in ("p", "q"))
+    first, second = (
+        Actor(name, claim_all(races.cluster, [share.wanted(races.request(name))], "n1")) for name in ("p", "q")
+    )
     for _ in range(2):
         first.step()
         second.step()  # both have read the ledger
@@ -272,7 +275,7 @@ def test_a_share_without_a_claim_is_claimed_again_only_where_there_is_room(make:
     races.cluster.edit(NODE_DEVICES, "n1", cleared)
 
     def cover() -> Any:
-        covering = repair.cover(races.cluster, races.ledger(), [races.read("p")], first.metadata.uid)
+        covering = repair.cover(races.cluster, races.ledger(), [races.read("p")], first.metadata.uid, token="t")
         return Actor("leader", covering).finish()
 
     assert cover()

@@ -141,7 +141,7 @@ class ShareRebindWorld(RebindWorld, SharingWorld):
         for name in sorted(self.lost):
             self._end(self._recreate(name))
         for name in GROUP_NAMES:
-            self._end(repair.readopt(self.cluster, name))
+            self._end(repair.readopt(self.cluster, name, token=self._new_mark()))
         self.lost.clear()
         self.check()
         for ledger in self.cluster.all(NODE_DEVICES):

@@ -9,7 +9,6 @@ import pytest
 from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.placement.fleet import Filtered
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.touch_window import PLACES, TRIED_SECONDS
 from deviceshare.loops.ports import ApiError, Invalid, ObjectChange
@@ -151,13 +150,13 @@ async def test_a_thousand_refusals_are_looked_at_together(monkeypatch: pytest.Mo
     async with world_of("a") as world:
         world.group("large", 16)
         looks: list[str] = []
-        filtered = world.fleet.filter
+        fitting = world.fleet.fitting
 
-        def noting(request: Request, names: Iterable[str]) -> Filtered:
+        def noting(request: Request) -> Iterable[str]:
             looks.append(request.holder.name)
-            return filtered(request, names)
+            return fitting(request)
 
-        monkeypatch.setattr(world.fleet, "filter", noting)
+        monkeypatch.setattr(world.fleet, "fitting", noting)
         for each in range(1000):
             refused(world, f"large-{each}", "large", "crowd")
             await asyncio.sleep(0.001)

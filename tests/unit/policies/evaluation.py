@@ -15,6 +15,7 @@ from tests.unit.policies.kubernetes_cel import evaluate
 
 Json = dict[str, Any]
 
+_MAY_PATCH: Final = "authorizer.group('deviceshare.io').resource('nodedevices').check('patch').allowed()"
 _VARIABLE: Final = re.compile(r"\bvariables\.(\w+)")
 
 
@@ -67,7 +68,9 @@ class Policy:
             for rule in rules
         ):
             return False
-        return all(self._value(each["expression"], request) for each in self.spec.get("matchConditions", ()))
+        conditions = (each["expression"] for each in self.spec.get("matchConditions", ()))
+        may = str(request["mayPatchLedgers"]).lower()
+        return all(self._value(each.replace(_MAY_PATCH, may), request) for each in conditions)
 
     def _data(self, request: Json) -> Json:
         """With the variables, which are evaluated when they are asked for, as by the API server."""
@@ -112,4 +115,5 @@ def a_request(operation: str = "CREATE", sub_resource: str = "", **of: Any) -> J
         what["subResource"] = sub_resource
     if extra:
         what["userInfo"]["extra"] = extra
-    return {"object": of.get("new"), "oldObject": of.get("old"), "request": what}
+    may = of.pop("may_patch_ledgers", False)
+    return {"object": of.get("new"), "oldObject": of.get("old"), "request": what, "mayPatchLedgers": may}

@@ -3,21 +3,27 @@
 Warnings aren't compared: a policy that mutates has none.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import REFUSE, bypasses, new_bypasses, refusal_or_warnings
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.group_review import review_changed_group, review_new_group
+from deviceshare.domain.admission.group_review import review_changed_group, review_deleted_group, review_new_group
 from deviceshare.domain.admission.injection import DEFAULTS, inject, inject_ephemeral
 from deviceshare.domain.admission.injection_settings import InjectionSettings
-from deviceshare.domain.admission.node_devices_review import review_report
+from deviceshare.domain.admission.node_devices_review import review_repair, review_report
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
+from deviceshare.domain.objects.allowed_namespaces import ALL, SELECTOR, AllowedNamespaces
+from deviceshare.domain.objects.group_life import DEFAULT_LIFE, DELETION_POLICIES, GroupLife
+from deviceshare.domain.objects.group_users import users
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.label_selector import OPERATORS
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.jsonpatch import applied
@@ -29,6 +35,8 @@ SHORTER = "choose a shorter name"
 """What only policies refuse: names that end in a digest in annotations."""
 
 _pods = decoder_of(Pod)
+_RELEASE_AFTER = re.compile(r"(never|([0-9]{1,5}h)?([0-9]{1,5}m)?([0-9]{1,6}s)?)")
+"""As the CRD's schema has it."""
 
 
 def chart_values(settings: InjectionSettings) -> Json:
@@ -139,6 +147,11 @@ def grouped_the_same(old: Group | None, new: Group) -> None:
     """Asserts that a group that is created or changed is judged alike, as far as the CRD's schema admits it."""
     if len(new.name) > 63 or not all(1 <= count <= 1024 for count in new.spec.resources.values()):
         return
+    life = new.spec.release_after, new.spec.deletion_policy
+    if not _RELEASE_AFTER.fullmatch(life[0]) or life[1] not in ("", *DELETION_POLICIES):
+        return
+    if (allowed := new.spec.allowed_namespaces) and not _in_schema(allowed):
+        return
     policy, form = _of("deviceshare-groups"), _json(new)
     if old is None:
         assert policy.refusal(a_request(new=form)) == review_new_group(new)
@@ -147,11 +160,35 @@ def grouped_the_same(old: Group | None, new: Group) -> None:
         assert said == review_changed_group(old, new)
 
 
+def deleted_the_same(group: Group, pods: Iterable[Pod], life: GroupLife = DEFAULT_LIFE) -> str:
+    """Asserts that a deletion of a group that these pods use is judged alike; returns the refusal."""
+    pods = list(pods)
+    shown = replace(group, status=replace(group.status, allocated_pods=users(group, pods)))
+    values = chart_values(DEFAULTS)
+    values["groups"] |= {"deletionPolicy": life.deletion_policy}
+    said = policies(**values)["deviceshare-groups"].refusal(a_request("DELETE", old=_json(shown)))
+    assert said == review_deleted_group(group, pods, life)
+    return said
+
+
+def _in_schema(allowed: AllowedNamespaces) -> bool:
+    requirements = allowed.selector.match_expressions if allowed.selector else ()
+    return allowed.from_ in (ALL, SELECTOR) and all(each.operator in OPERATORS for each in requirements)
+
+
 def reported_the_same(old: Mapping[str, Any], new: Mapping[str, Any], node: str) -> None:
     """Asserts that a write of an agent is judged alike."""
     extra = {"authentication.kubernetes.io/node-name": [node]} if node else {}
     request = a_request("UPDATE", "status", old=_plain(old), new=_plain(new), user=contract.AGENT_IDENTITY, extra=extra)
     assert _of("deviceshare-node-devices").refusal(request) == review_report(_plain(old), _plain(new), node)
+
+
+def repaired_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Asserts that a write of somebody who may write the status alone is judged alike."""
+    request = a_request("UPDATE", "status", old=_plain(old), new=_plain(new), user="alice")
+    policy = _of("deviceshare-node-devices")
+    assert policy.refusal(request) == review_repair(_plain(old), _plain(new))
+    assert policy.refusal({**request, "mayPatchLedgers": True}) == ""
 
 
 def _of(name: str) -> Policy:
@@ -167,8 +204,14 @@ def _pod(pod: Json) -> Pod:
 
 
 def _json(group: Group) -> Json:
-    form: Json = msgspec.to_builtins(group)
-    return form
+    return _pruned(msgspec.to_builtins(group))
+
+
+def _pruned(form: Json) -> Json:
+    """Without nulls, which the API server drops."""
+    return {
+        key: _pruned(value) if isinstance(value, dict) else value for key, value in form.items() if value is not None
+    }
 
 
 def _plain(whole: Mapping[str, Any]) -> Json:

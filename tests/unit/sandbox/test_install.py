@@ -49,13 +49,15 @@ def test_new_servers_ask_about_pods_of_groups_only_and_wait_for_the_answer() -> 
     assert [condition["expression"].split()] == [each["expression"].split() for each in charts["matchConditions"]]
 
 
-def test_only_agents_wait_for_the_review_of_their_reports() -> None:
+def test_only_agents_and_people_wait_for_the_review_of_what_they_write() -> None:
     """Old servers can't be told who writes, and the leader must not wait for itself."""
     old, new = (installed(minor)["validate-node-devices.deviceshare.io"] for minor in (27, 28))
     assert (old["failurePolicy"], new["failurePolicy"]) == ("Ignore", "Fail")
     assert "matchConditions" not in old
     (condition,) = new["matchConditions"]
-    assert condition["expression"] == f"request.userInfo.username == '{AGENT_IDENTITY}'"
+    agents, people = condition["expression"].split(" || ")
+    assert agents == f"request.userInfo.username == '{AGENT_IDENTITY}'"
+    assert people == "!authorizer.group('deviceshare.io').resource('nodedevices').check('patch').allowed()"
 
 
 def test_validation_is_strict_on_every_server() -> None:

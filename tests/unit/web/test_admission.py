@@ -4,6 +4,7 @@ import base64
 import io
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,11 +16,16 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import inject
 from deviceshare.domain.admission.injection_settings import InjectionSettings
+from deviceshare.domain.objects.allowed_namespaces import AllowedNamespaces
+from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.objects.label_selector import LabelSelector
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.telemetry import Metrics
+from deviceshare.domain.placement.namespaces import Namespaces
+from deviceshare.domain.placement.quotas import Quotas
+from deviceshare.metrics import Metrics
 from deviceshare.web.admission import MAX_BODY, Admission
 from deviceshare.web.server import Server
 from tests.unit.domain.jsonpatch import applied
@@ -34,8 +40,8 @@ USER = Pod(ObjectMeta(name="user", namespace="a", annotations={"deviceshare.io/g
 class Webhooks:
     """The three webhooks, served, with the mirrors they look at."""
 
-    def __init__(self, *pods: Pod, **settings: Any) -> None:
-        self.groups = FixedMirror(GROUP)
+    def __init__(self, *pods: Pod, group: Group = GROUP, **settings: Any) -> None:
+        self.groups = FixedMirror(group)
         self.pods = FixedMirror(*(pods or (USER,)))
         self.metrics = Metrics()
         routes = Admission(self.groups, self.pods, IDENTITY, **settings).routes()
@@ -107,6 +113,60 @@ def ready(pod: Json) -> Json:
     draft = msgspec.convert(pod, Draft)
     result: Json = applied(pod, inject(draft, GROUP).patch)
     return result
+
+
+# Namespaces.
+
+
+async def test_a_pod_of_a_namespace_that_its_group_does_not_allow_is_refused() -> None:
+    """By the request's namespace; one whose labels aren't known yet is admitted, and bind decides."""
+    allowed = AllowedNamespaces("Selector", LabelSelector({"team": "vision"}), ["a"], "ask ada")
+    closed = Group(ObjectMeta(name="team", uid="1"), GroupSpec({"nvidia.com/gpu": 1}, allowed_namespaces=allowed))
+    namespaces = Namespaces()
+    namespaces.set_labels("b", {"team": "speech"})
+    webhooks = Webhooks(namespaces=namespaces, group=closed)
+    await webhooks.server.start()
+    async with ClientSession() as webhooks.session:
+        pod = ready(a_pod())
+        answers = {name: await webhooks.ask("/validate-pods", object=pod, namespace=name) for name in ("a", "b", "new")}
+    await webhooks.server.stop()
+    assert [answers[name]["allowed"] for name in ("a", "b", "new")] == [True, False, True]
+    said = answers["b"]["status"]["message"]
+    assert said.startswith("metadata.annotations[deviceshare.io/group]: group team takes no pods of namespace b, only")
+    assert said.endswith("namespace a and those of namespaces with the labels team=vision; its owner says: ask ada")
+
+
+# Quotas.
+
+
+async def test_a_group_that_alone_exceeds_a_quota_is_refused() -> None:
+    """When it is created, and when what it wants or how it is labelled changes; a bound one stays as it is."""
+    quotas = Quotas()
+    spec = DeviceQuotaSpec(LabelSelector({"team": "vision"}), {"nvidia.com/gpu": 2})
+    quotas.put("team", DeviceQuota(ObjectMeta(name="team"), spec))
+    webhooks = Webhooks(quotas=quotas)
+
+    def group(count: int, label: str = "vision", node: str = "") -> Json:
+        meta = {"name": "g", "labels": {"team": label}}
+        return {"metadata": meta, "spec": {"resources": {"nvidia.com/gpu": count}}, "status": {"nodeName": node}}
+
+    await webhooks.server.start()
+    async with ClientSession() as webhooks.session:
+        asked = [
+            (group(3), None),
+            (group(3), group(2)),
+            (group(3), group(3, "speech")),
+            (group(2), None),
+            (group(3, "speech"), None),
+            (group(3), group(3)),
+            (group(3, node="n1"), group(3, "speech", node="n1")),
+        ]
+        ask = partial(webhooks.ask, "/validate-groups", "SharedDeviceGroup")
+        answers = [await ask(object=new, oldObject=old, operation="UPDATE" if old else "CREATE") for new, old in asked]
+    await webhooks.server.stop()
+    assert [each["allowed"] for each in answers] == [False, False, False, True, True, True, True]
+    text = "quota team allows 2 nvidia.com/gpu in all; group g wants 3: request fewer, or change the quota"
+    assert answers[0]["status"]["message"].startswith(text)
 
 
 # Ways around.
@@ -339,6 +399,16 @@ async def test_a_group_in_use_is_not_deleted(webhooks: Webhooks) -> None:
     assert "used by 1 pod: a/user;" in response["status"]["message"]
 
 
+async def test_a_group_that_ends_after_its_last_pod_is_deleted(webhooks: Webhooks) -> None:
+    """Its finalizer keeps it until then."""
+    group = a_group(deletionPolicy="AfterLastPod")
+    early = await ask_group(webhooks, "DELETE", oldObject=group)
+    group["metadata"]["finalizers"] = ["deviceshare.io/pods"]
+
+    assert "retry in a moment" in early["status"]["message"]
+    assert (await ask_group(webhooks, "DELETE", oldObject=group))["allowed"]
+
+
 async def test_no_group_is_deleted_before_the_pods_are_known(webhooks: Webhooks) -> None:
     """Not to know is no proof that nobody uses it; the user is asked to retry."""
     webhooks.pods.synced = False
@@ -402,14 +472,25 @@ async def test_an_agent_reports_on_its_own_node(webhooks: Webhooks) -> None:
 
 
 async def test_an_agent_writes_nothing_but_its_report(webhooks: Webhooks) -> None:
-    """Everybody else does: the leader, and a person who mends something."""
+    """The leader does, and an administrator who repairs something."""
     grab = {**REPORT, "spec": {"claims": {"uid": {"group": "mine", "devices": []}}}}
 
     refused = await review_report(webhooks, object=grab)
     assert "status.hardware only, not spec.claims" in refused["status"]["message"]
-    assert (await review_report(webhooks, object=grab, user="alice"))["allowed"]
+    assert (await review_report(webhooks, object=grab, user=contract.IDENTITY))["allowed"]
     for operation in ("CREATE", "DELETE"):
         assert not (await review_report(webhooks, operation))["allowed"]
+
+
+async def test_people_who_may_write_the_status_report_repairs_alone(webhooks: Webhooks) -> None:
+    """Before 1.28 the webhook is called for everybody; who is in system:masters may do anything."""
+    repaired = {**LEDGER, "status": {"total": "1", "recovered": ["GPU-0@then"]}}
+    assert (await review_report(webhooks, object=repaired, user="alice"))["allowed"]
+    refused = await review_report(webhooks, user="alice")
+    assert refused["status"]["message"].startswith("only deviceshare and its agents write status.hardware: ")
+    review = {"operation": "UPDATE", "subResource": "status", "object": REPORT, "oldObject": LEDGER, "user": "root"}
+    who = {"groups": ["system:masters", "system:authenticated"]}
+    assert (await webhooks.ask("/validate-node-devices", "NodeDevices", who=who, **review))["allowed"]
 
 
 # What is no review.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from deviceshare.telemetry import Metrics
+from deviceshare.metrics import Metrics
 from deviceshare.web.server import CannotListen, Server
 
 ELSEWHERE = "192.0.2.1"

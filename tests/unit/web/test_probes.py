@@ -8,7 +8,7 @@ from aiohttp import ClientSession
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from deviceshare.telemetry import Metrics
+from deviceshare.metrics import Metrics
 from deviceshare.web.probes import probe_routes
 from deviceshare.web.scrapes import Scrapes
 from deviceshare.web.server import Server

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from deviceshare.certificates.serving import Certificate, UnusableCertificate
-from deviceshare.telemetry import Metrics
+from deviceshare.metrics import Metrics
 from deviceshare.web.server import RESULT, CannotListen, Server
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]

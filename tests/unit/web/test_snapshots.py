@@ -2,13 +2,14 @@
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from deviceshare.web.snapshots import Snapshots
+from deviceshare.web import snapshots as snapshots_module
+from deviceshare.web.snapshots import Snapshots, Steps
 
 
 class Counter:
@@ -32,7 +33,7 @@ def counter() -> Counter:
 
 
 @asynccontextmanager
-async def running(make: Callable[[], bytes], **times: Any) -> AsyncIterator[Snapshots]:
+async def running(make: Callable[[], bytes | Steps], **times: Any) -> AsyncIterator[Snapshots]:
     """`pause` and `tick` are next to nothing and for ever, unless told otherwise."""
     snapshots = Snapshots(make, **{"pause": 0.0, "tick": 3600.0} | times)
     task = asyncio.create_task(snapshots.run())
@@ -54,6 +55,25 @@ async def test_the_current_snapshot_shows_every_change_before_it_was_asked_for(c
 
     assert (first.number, first.body, gzip.decompress(first.packed)) == (1, b"first", b"first")
     assert (second.number, second.body, gzip.decompress(second.packed)) == (2, b"second", b"second")
+
+
+async def test_others_have_the_event_loop_between_the_steps_of_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture of thousands of nodes takes a while, and webhooks are answered on the same loop."""
+    monkeypatch.setattr(snapshots_module, "TURN", 0.0)
+    turns = 0
+
+    def steps() -> Generator[None, None, bytes]:
+        begun = turns
+        for _ in range(50):
+            yield
+        return b"%d" % (turns - begun)
+
+    async with running(steps) as snapshots:
+        looking = asyncio.create_task(snapshots.current())
+        while not looking.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert int(looking.result().body) >= 49
 
 
 async def test_nothing_is_made_while_nobody_looks(counter: Counter) -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from deviceshare.domain.answers.drawing import draw
-from deviceshare.telemetry import Metrics
+from deviceshare.domain.answers.use_view import UseView, view_of_use
+from deviceshare.domain.objects.recent_use import DeviceHour, NodeUse
+from deviceshare.metrics import Metrics
 from deviceshare.web import ui
 from deviceshare.web.server import Server
 from deviceshare.web.snapshots import Snapshots
@@ -25,7 +28,8 @@ class Page:
         self.groups = [a_group("team", node="n1")]
         self.metrics = Metrics()
         self.snapshots = Snapshots(self._draw, pause=0.0)
-        routes = ui.Ui(self.snapshots, "page.example").routes()
+        self.use = UseView(15.0, 1, [])
+        routes = ui.Ui(self.snapshots, "page.example", self._now).routes()
         self.server = Server("ui", "127.0.0.1", 0, routes, self.metrics, max_body=ui.MAX_BODY, timeout=5)
         self.session: aiohttp.ClientSession
 
@@ -34,6 +38,9 @@ class Page:
         fleet = a_fleet(a_node(), ledgers=(a_ledger(team=gpus(0, 1)),), pods=pods)
         replica = ui.Replica("replica-1", "1.0", leading=True, faults=self.faults)
         return ui.encode(replica, draw(fleet, self.groups, pods))
+
+    async def _now(self) -> UseView:
+        return self.use
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.server.port}{path}"
@@ -91,7 +98,7 @@ async def test_the_root_leads_to_the_page(page: Page) -> None:
     assert (response.status, response.headers["Location"]) == (302, "ui")
 
 
-@pytest.mark.parametrize("path", ["/ui", "/ui/app.js", "/ui/style.css", "/ui/state"])
+@pytest.mark.parametrize("path", ["/ui", "/ui/app.js", "/ui/style.css", "/ui/state", "/ui/use"])
 async def test_browsers_are_told_to_load_nothing_from_elsewhere(page: Page, path: str) -> None:
     """Nor to run what is written in the page itself, to guess types, to be framed, or to keep anything."""
     headers = (await page.get(path))[0].headers
@@ -258,3 +265,28 @@ async def test_the_page_itself_may_name_its_origin(page: Page) -> None:
     """Browsers do so where they needn't."""
     response, _ = await page.get("/ui/state", Origin=page.url(""))
     assert response.status == 200
+
+
+async def test_the_use_is_what_agents_say(page: Page) -> None:
+    """Compressed where it is large; by itself, since it changes all the time."""
+    devices = [DeviceHour("nvidia.com/gpu", at, f"GPU-{at}", 1, 2, 37, [36, 37] * 30) for at in range(40)]
+    node = view_of_use(NodeUse("n1", "now", devices), detailed=True)
+    page.use = UseView(15.0, 3, [msgspec.Raw(msgspec.json.encode(node))])
+    response, text = await page.get("/ui/use")
+    use: dict[str, Any] = json.loads(text)
+
+    assert (response.content_type, response.headers["Content-Encoding"]) == ("application/json", "gzip")
+    assert (use["seconds"], use["agents"], [each["node"] for each in use["nodes"]]) == (15.0, 3, ["n1"])
+    assert use["nodes"][0]["devices"][7]["utilization"] == 37
+    assert "Content-Encoding" not in (await page.get("/ui/use", **{"Accept-Encoding": "identity"}))[0].headers
+
+
+async def test_without_agents_there_is_no_use() -> None:
+    """An answer all the same: a browser would log an error for each other one."""
+    routes = ui.Ui(Snapshots(lambda: b""), "page.example").routes()
+    server = Server("ui", "127.0.0.1", 0, routes, Metrics(), max_body=ui.MAX_BODY, timeout=5)
+    await server.start()
+    url = f"http://127.0.0.1:{server.port}/ui/use"
+    async with asyncio.timeout(20), aiohttp.ClientSession() as session, session.get(url) as response:
+        assert await response.json() == {"seconds": 60.0, "agents": 0, "nodes": []}
+    await server.stop()

@@ -13,7 +13,7 @@ from aiohttp import ClientConnectionResetError, web
 from structlog.testing import capture_logs
 
 from deviceshare.certificates.serving import Certificate
-from deviceshare.telemetry import Metrics
+from deviceshare.metrics import Metrics
 from deviceshare.web.server import Server
 from tests.unit.web.test_server import a_certificate, echo, write_certificate
 

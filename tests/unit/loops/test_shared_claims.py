@@ -1,4 +1,4 @@
-"""Claims of shares that are written together: nobody's giving up, failing or being refused is another's."""
+"""Claims that are written together: nobody's giving up, failing or being refused is another's."""
 
 import asyncio
 import gc
@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.ledger import NodeDevices, claim_of, claims_patch, share_claim_of
+from deviceshare.domain.objects.requests import GROUP, Holder, Request
+from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Conflict, Unavailable
+from deviceshare.loops.protocol import share, whole_devices
 from deviceshare.loops.protocol.bind import Refused
-from deviceshare.loops.replica.share_claims import ShareClaims
+from deviceshare.loops.replica.shared_claims import SharedClaims
 from tests.unit.domain.objects import GPU, a_share_pod
 from tests.unit.loops.live import LiveCluster
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -26,10 +29,10 @@ class Claiming:
         self.cluster = LiveCluster()
         status = {"devices": [{"resource": GPU, "index": index} for index in range(devices)]}
         self.cluster.put(NODE_DEVICES, {"metadata": {"name": "n1"}, "spec": {"claims": {}}, "status": status})
-        self.claims = ShareClaims(self.cluster, lambda node: ())
+        self.claims = SharedClaims(self.cluster)
 
     def begin(self, name: str, percent: int = 10) -> asyncio.Task[NodeDevices]:
-        return asyncio.create_task(self.claims(a_request(name, percent), "n1"), name=name)
+        return asyncio.create_task(self.claims(share.wanted(a_request(name, percent)), "n1"), name=name)
 
     @property
     def pods(self) -> list[str]:
@@ -151,3 +154,36 @@ async def test_closing_ends_everybody() -> None:
     await asyncio.sleep(0.001)
     await claiming.claims.close()
     assert await outcomes(tasks) == ["CancelledError"] * 2
+
+
+@pytest.mark.parametrize(("number", "outcome"), [(0, "Refused"), (1, "NodeDevices")])
+@in_virtual_time
+async def test_a_claim_of_a_device_that_the_group_no_longer_has_is_not_used(number: int, outcome: str) -> None:
+    """The bind that wrote it died, the group was released, and then bound here anew with another device."""
+    claiming = Claiming(devices=2)
+    pod = a_share_pod("p", percent=10)
+    mine = share_claim_of(pod.sharer, [Share("main", GPU, number, percent=10)], "group-uid")
+    claims = {"group-uid": claim_of(Holder("group-uid", GROUP, "team"), [Device(GPU, 1)]), pod.metadata.uid: mine}
+    claiming.cluster.edit(NODE_DEVICES, "n1", {"spec": claims_patch(NodeDevices(), claims)["spec"]})
+    request = Request(Holder("group-uid", GROUP, "team"), {GPU: 1}, "binpack", {}, "n1", pod.share, pod.sharer)
+    task = asyncio.create_task(claiming.claims(share.wanted(request), "n1"), name="p")
+    assert await outcomes([task]) == [outcome]
+
+
+@in_virtual_time
+async def test_groups_and_pods_with_shares_are_claimed_for_together() -> None:
+    """First pods of many groups that come at once to one node conflict with nobody; who comes too late is refused."""
+    claiming = Claiming(devices=4)
+    first = claiming.begin("p0")
+    await asyncio.sleep(0.001)
+    names = ("a", "b", "c", "d")
+    requests = [Request(Holder(f"uid-{name}", GROUP, name), {GPU: 1}, "binpack", {}, "") for name in names]
+    wishes = [whole_devices.wanted(request, token=f"token-{request.holder.name}") for request in requests]
+    others = [asyncio.create_task(claiming.claims(wish, "n1"), name=wish.uid) for wish in wishes]
+    assert await outcomes([first, *others]) == [*4 * ["NodeDevices"], "Refused"]
+    assert claiming.verbs == ["get", "patch", "get", "patch"]
+    seen = await others[0]
+    held = {
+        claim.group: (claim.token, [d.index for d in claim.devices]) for claim in seen.claims.values() if claim.group
+    }
+    assert held == {name: (f"token-{name}", [index]) for index, name in enumerate("abc", 1)}

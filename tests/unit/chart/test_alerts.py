@@ -1,0 +1,173 @@
+"""The alerts and the dashboard: valid PromQL on metrics and labels that there are, which fires when it should."""
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+from msgspec.structs import replace
+
+from charts import helm
+from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.domain.answers.census import DeviceCount
+from deviceshare.domain.answers.group_census import count_each_group
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.usage import Usage
+from deviceshare.domain.placement.device_state import Health, Use
+from deviceshare.metrics import Metrics
+from deviceshare.run.group_metrics import GroupMetrics
+from deviceshare.timestamps import seconds_since
+from tests.unit.chart.metric_names import Scrape, Vector, exported, selectors
+from tests.unit.chart.objects import Json, default_file, named, with_values
+from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
+
+RULES: Json = {"metrics": {"prometheusRule": {"enabled": True}}, "agent": {"enabled": True}}
+RUNBOOK = Path("docs/runbook.md")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def alerts(*changes: Json) -> dict[str, Any]:
+    """By name."""
+    spec = named(helm.render(with_values(RULES, *changes)), "PrometheusRule")["spec"]
+    return {each["alert"]: each for group in spec["groups"] for each in group["rules"]}
+
+
+def expressions() -> list[str]:
+    """Of every alert and every panel, the latter's variables as Grafana fills them in."""
+    panels = json.loads(default_file("files/dashboard.json"))["panels"]
+    asked = [re.sub(r"\$\w+", ".*", target["expr"]) for panel in panels for target in panel.get("targets", ())]
+    without = alerts({"metrics": {"groups": 0}})
+    return asked + [each["expr"] for each in (*alerts().values(), *without.values())]
+
+
+def fires(alert: str, scrape: Scrape) -> Vector:
+    return scrape.ask(promql_parser.parse(alerts()[alert]["expr"]))
+
+
+def created(pod: Pod, since: str) -> Pod:
+    """The pod, created then."""
+    return replace(pod, metadata=replace(pod.metadata, creation_timestamp=since))
+
+
+def of_groups(pods: tuple[str, ...] = (), *, leading: bool = True, phase: str = "Bound", idle: str = "") -> Metrics:
+    """The metrics at noon of a group that has held two GPUs, with these waiting pods, created by then."""
+    group = a_group("team", node="n1", status={"phase": phase, "idleSince": idle})
+    waiting = [created(a_pod(f"p{at}", "team"), since) for at, since in enumerate(pods)]
+    fleet = a_fleet(a_node(), ledgers=(a_ledger(team=gpus(0, 1)),))
+    metrics = Metrics()
+    each = GroupMetrics(
+        lambda: count_each_group(fleet, [group], waiting, 10), lambda then: seconds_since(then, NOON), lambda: leading
+    )
+    metrics.registry.register(each)
+    return metrics
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_every_expression_asks_for_metrics_and_labels_that_there_are(expression: str) -> None:
+    """By the names that Prometheus stores them under; a label that no metric has would match nothing for ever."""
+    known = exported()
+    asked = selectors(promql_parser.parse(expression))
+    assert asked
+    for each in asked:
+        assert each.name in known
+        assert {matcher.name for matcher in each.matchers.matchers} <= known[each.name]
+    aggregated = {label for words in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression) for label in words.split(", ")}
+    assert aggregated <= {label for each in asked for label in known[each.name or ""]}
+
+
+def test_every_alert_says_what_it_means_and_where_to_read_on() -> None:
+    """The runbook has a section on each, and on none that there isn't."""
+    sections = set(re.findall(r"^## (Deviceshare\w+)$", RUNBOOK.read_text(), re.MULTILINE))
+    assert sections == set(alerts())
+    served = alerts({"metrics": {"prometheusRule": {"runbookURL": "https://docs.example/runbook"}}})
+    for name, alert in alerts().items():
+        assert alert["labels"]["severity"] in ("critical", "warning", "info")
+        assert alert["annotations"]["summary"] and alert["annotations"]["description"]
+        assert alert["annotations"]["runbook"] == f"docs/runbook.md#{name.lower()}"
+        assert served[name]["annotations"]["runbook_url"] == f"https://docs.example/runbook#{name.lower()}"
+
+
+def test_alerts_name_only_labels_that_their_expression_leaves() -> None:
+    """Else the text has a gap where the group's name should be."""
+    for alert in alerts().values():
+        named_labels = set(re.findall(r"\$labels\.(\w+)", json.dumps(alert["annotations"])))
+        first = re.search(r"\bby \(([^)]*)\)", alert["expr"])
+        assert named_labels <= set(first.group(1).split(", ") if first else ())
+
+
+def test_without_metrics_of_groups_no_alert_asks_for_them() -> None:
+    """That a group is degraded is still told, though not which."""
+    rules = alerts({"metrics": {"groups": 0}})
+    assert "deviceshare_group_" not in json.dumps([each["expr"] for each in rules.values()])
+    assert "DeviceshareGroupDegraded" in rules and "DeviceshareGroupIdle" not in rules
+    containers = named(helm.render({"metrics": {"groups": 0}}), "Deployment")["spec"]["template"]["spec"]["containers"]
+    [container] = [each for each in containers if each["name"] == "deviceshare"]
+    assert "--group-metrics=0" in container["args"]
+
+
+def test_a_degraded_group_is_told() -> None:
+    """By its name, while it is."""
+    team = {frozenset({("group", "team")}): 1.0}
+    assert fires("DeviceshareGroupDegraded", Scrape(of_groups(phase="Degraded").registry)) == team
+    assert fires("DeviceshareGroupDegraded", Scrape(of_groups().registry)) == {}
+
+
+def test_a_group_that_waits_for_long_is_told() -> None:
+    """By its oldest pod."""
+    late = Scrape(of_groups(("2026-01-01T10:30:00Z", "2026-01-01T11:59:00Z")).registry)
+    assert fires("DeviceshareGroupWaiting", late) == {frozenset({("group", "team")}): 5400.0}
+    assert fires("DeviceshareGroupWaiting", Scrape(of_groups(("2026-01-01T11:30:00Z",)).registry)) == {}
+    assert fires("DeviceshareGroupWaiting", Scrape(of_groups(("2026-01-01T10:30:00Z",), leading=False).registry)) == {}
+
+
+def test_an_idle_group_is_told() -> None:
+    """After a day, unless another time is chosen."""
+    idle = Scrape(of_groups(idle="2025-12-30T12:00:00Z").registry)
+    assert fires("DeviceshareGroupIdle", idle) == {frozenset({("group", "team")}): 2 * 86400.0}
+    assert fires("DeviceshareGroupIdle", Scrape(of_groups(idle="2026-01-01T11:00:00Z").registry)) == {}
+
+
+def test_nobody_who_leads_is_told() -> None:
+    """Also where nothing is scraped at all."""
+    metrics = Metrics()
+    assert fires("DeviceshareNoLeader", Scrape(metrics.registry)) == {frozenset(): 0.0}
+    metrics.leader.set(1)
+    assert fires("DeviceshareNoLeader", Scrape(metrics.registry)) == {}
+
+
+def test_uncovered_pods_count_where_the_leader_saw_them() -> None:
+    """What a former leader last saw is out of date."""
+    metrics = Metrics()
+    metrics.uncovered_pods.set(2)
+    assert fires("DeviceshareUncoveredPods", Scrape(metrics.registry)) == {}
+    metrics.leader.set(1)
+    assert fires("DeviceshareUncoveredPods", Scrape(metrics.registry)) == {frozenset(): 2.0}
+
+
+def test_an_agent_that_is_not_scraped_any_more_is_told() -> None:
+    """Where one has reported; a node that never had an agent is left alone."""
+    metrics, agent = Metrics(), AgentMetrics()
+    agent.watch_devices(lambda: Hardware(devices=[Part(GPU, 0, unhealthy="Xid 79")]), lambda: Usage("n1"), lambda: 1)
+    nodes = (("n1", Health.HEALTHY), ("n2", Health.UNKNOWN), ("n2", Health.LOST))
+    seen = [DeviceCount(node, GPU, Use.FREE, health, 4) for node, health in nodes]
+    metrics.watch_cluster(lambda: seen, dict)
+    ours, of_agent = Scrape(metrics.registry), Scrape(agent.registry, node="n1")
+    assert fires("DeviceshareAgentSilent", ours).keys() == {frozenset({("node", "n1")})}
+    assert fires("DeviceshareAgentSilent", ours + of_agent) == {}
+    assert fires("DeviceshareDeviceUnhealthy", of_agent) == {
+        frozenset({("node", "n1"), ("resource", GPU), ("index", "0")}): 0.0
+    }
+
+
+def test_a_certificate_that_was_not_renewed_is_told() -> None:
+    """Four hours before its end."""
+    metrics = Metrics()
+    metrics.watch_certificates(lambda: {"serving": 20_000.0, "authority": 1e9})
+    assert fires("DeviceshareCertificateExpiring", Scrape(metrics.registry, now=0)) == {}
+    assert fires("DeviceshareCertificateExpiring", Scrape(metrics.registry, now=10_000)) == {
+        frozenset({("certificate", "serving")}): 10_000.0
+    }

@@ -1,0 +1,85 @@
+"""Pod templates are found by their shape, in whatever kind of object, with the number of pods that they make."""
+
+from typing import Any
+
+import pytest
+
+from deviceshare.domain.objects.pod_templates import templates_in
+
+POD: dict[str, Any] = {"metadata": {"annotations": {"a": "b"}}, "spec": {"containers": [{"name": "main"}]}}
+
+RAY = {
+    "headGroupSpec": {"template": POD},
+    "workerGroupSpecs": [{"groupName": "GPU_large", "replicas": 3, "template": POD}],
+}
+JOB_SET = {
+    "replicatedJobs": [
+        {"name": "w", "replicas": 2, "template": {"spec": {"parallelism": 4, "completions": 3, "template": POD}}}
+    ]
+}
+LEADERS = {"replicas": 2, "leaderWorkerTemplate": {"size": 4, "leaderTemplate": POD, "workerTemplate": POD}}
+WITHOUT_LEADER = {"replicas": 2, "leaderWorkerTemplate": {"size": 4, "workerTemplate": POD}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        (
+            RAY,
+            [
+                (".spec.headGroupSpec.template", 1, "headgroupspec"),
+                (".spec.workerGroupSpecs[0].template", 3, "gpu-large"),
+            ],
+        ),
+        (
+            {
+                "pytorchReplicaSpecs": {
+                    "Master": {"replicas": 1, "template": POD},
+                    "Worker": {"replicas": 2, "template": POD},
+                }
+            },
+            [
+                (".spec.pytorchReplicaSpecs.Master.template", 1, "master"),
+                (".spec.pytorchReplicaSpecs.Worker.template", 2, "worker"),
+            ],
+        ),
+        ({"replicas": 5, "template": POD}, [(".spec.template", 5, "")]),
+        ({"podTemplate": POD}, [(".spec.podTemplate", 1, "")]),
+        (JOB_SET, [(".spec.replicatedJobs[0].template.spec.template", 6, "replicatedjobs-0")]),
+        (
+            LEADERS,
+            [
+                (".spec.leaderWorkerTemplate.leaderTemplate", 2, "leadertemplate"),
+                (".spec.leaderWorkerTemplate.workerTemplate", 6, "workertemplate"),
+            ],
+        ),
+        (WITHOUT_LEADER, [(".spec.leaderWorkerTemplate.workerTemplate", 8, "workertemplate")]),
+        (
+            {"templates": [{"name": "train", "container": {"image": "x"}}, {"name": "dag", "dag": {}}]},
+            [(".spec.templates[0]", 1, "train")],
+        ),
+        ({"replicas": "{{ n }}", "template": POD}, [(".spec.template", 1, "")]),
+        ({"containers": [{"name": "of the object itself"}], "selector": {}}, []),
+        ({"schema": {"spec": {"containers": {"type": "array"}}}}, []),
+    ],
+)
+def test_templates_are_found_with_their_number_of_pods(spec: dict[str, Any], found: list[tuple[str, int, str]]) -> None:
+    """RayCluster, PyTorchJob, Rollout, a Notebook of some kind, JobSet, LeaderWorkerSet, Workflow; and none."""
+    document = {"kind": "Any", "metadata": {"name": "x"}, "spec": spec, "status": {"template": POD}}
+    assert [(each.path, each.pods, each.name) for each in templates_in(document)] == found
+
+
+def test_an_argo_step_has_its_metadata_and_container() -> None:
+    """It isn't written as a pod's spec."""
+    step = {"name": "s", "metadata": {"annotations": {"a": "b"}}, "container": {"image": "x"}}
+    (found,) = templates_in({"spec": {"templates": [step]}})
+    assert found.body["metadata"] == step["metadata"]
+    assert found.body["spec"]["containers"] == [{"name": "main", "image": "x"}]
+
+
+def test_nesting_without_end_ends() -> None:
+    """What a stranger wrote."""
+    document: dict[str, Any] = POD
+    for _ in range(500):
+        document = {"spec": document}
+    assert list(templates_in(document)) == []

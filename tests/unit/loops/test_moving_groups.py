@@ -1,0 +1,137 @@
+"""Groups on lost nodes: who moves, who stays, and what people are told meanwhile."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from deviceshare.domain.objects.taints import OUT_OF_SERVICE
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
+from tests.unit.loops.live import World, a_bound_group, led_world, soon
+from tests.unit.loops.virtual_time import in_virtual_time
+
+MOVE = {"spec": {"nodeLossPolicy": "Move"}}
+
+
+async def a_settled_group(world: World) -> None:
+    """As `a_bound_group`, and no news of it is under way."""
+    await a_bound_group(world)
+    await asyncio.sleep(1)
+
+
+def lose(world: World, *, gone: bool) -> None:
+    """The node is deleted, and its ledger with it; or somebody says that it is down."""
+    if gone:
+        world.cluster.remove(NODES, "n1")
+        world.cluster.remove(NODE_DEVICES, "n1")
+    else:
+        taint = {"key": OUT_OF_SERVICE, "effect": "NoSchedule"}
+        world.cluster.edit(NODES, "n1", {"spec": {"taints": [taint]}})
+
+
+@pytest.mark.parametrize("gone", [True, False])
+@in_virtual_time
+async def test_a_group_leaves_its_lost_node_once_its_pods_are_gone(gone: bool) -> None:
+    """Without waiting for binds where no pod waits; then its next pod binds it elsewhere."""
+    async with led_world() as world:
+        await a_settled_group(world)
+        world.cluster.edit(GROUPS, "team", MOVE)
+        lose(world, gone=gone)
+        await soon(lambda: "leaves it once these pods are deleted: ns/a" in world.message("team", "Healthy"))
+        await asyncio.sleep(60)
+        assert world.read_group("team").node == "n1"
+        world.cluster.remove(PODS, "a", "ns")
+        await soon(lambda: not world.read_group("team").node)
+        await soon(lambda: world.condition("team", "Bound") == ("False", "Released"))
+        await soon(lambda: world.condition("team", "Ready") == ("True", "Released"))
+        what = "is gone" if gone else "is out of service"
+        assert ("LeftNode", f"left node n1, which {what}; its next pod binds it again") in [
+            (reason, text) for _, name, reason, text in world.recorder.events if name == "team"
+        ]
+        world.node("n2")
+        await soon(lambda: world.open("n2"))
+        world.pod("b", "team")
+        await world.bind("b", "n2")
+        await soon(lambda: world.condition("team", "Ready") == ("True", "Claimed"))
+        # Nothing is left of the node that is gone.
+        await soon(lambda: world.cluster.read(NODE_DEVICES, "n1") is None or not gone)
+
+
+@in_virtual_time
+async def test_a_pending_pod_does_not_keep_a_group_on_a_lost_node() -> None:
+    """It waits for that node; its bind may be under way, so that is waited out."""
+    async with led_world() as world:
+        await a_settled_group(world)
+        world.pod("b", "team", refused=True)
+        world.cluster.edit(GROUPS, "team", MOVE)
+        world.cluster.remove(PODS, "a", "ns")
+        lose(world, gone=True)
+        await asyncio.sleep(BINDS_OVER_SECONDS / 2)
+        assert world.read_group("team").node == "n1"
+        await soon(lambda: not world.read_group("team").node, BINDS_OVER_SECONDS)
+
+
+@in_virtual_time
+async def test_a_group_that_stays_says_how_it_gets_away() -> None:
+    """And leaves as soon as its policy says so."""
+    async with led_world() as world:
+        await a_settled_group(world)
+        world.cluster.remove(PODS, "a", "ns")
+        lose(world, gone=True)
+        await soon(lambda: world.condition("team", "Ready") == ("False", "NodeGone"))
+        patch = 'kubectl patch sdg team --type=merge -p \'{"spec":{"nodeLossPolicy":"Move"}}\''
+        assert world.message("team", "Healthy") == (
+            "node n1 is gone: delete and recreate the group (kubectl delete sdg team)"
+            f"; or let it move ({patch}); or bring the node back"
+        )
+        await asyncio.sleep(60)
+        assert world.read_group("team").node == "n1"
+        world.cluster.edit(GROUPS, "team", MOVE)
+        await soon(lambda: not world.read_group("team").node)
+
+
+@in_virtual_time
+async def test_a_node_that_is_only_not_ready_keeps_its_groups() -> None:
+    """The text says what to do if the machine is down for good."""
+    async with led_world() as world:
+        await a_settled_group(world)
+        world.cluster.edit(GROUPS, "team", MOVE)
+        world.cluster.remove(PODS, "a", "ns")
+        not_ready: dict[str, Any] = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
+        world.cluster.edit(NODES, "n1", {"status": not_ready})
+        await soon(lambda: world.condition("team", "Healthy") == ("False", "NodeNotReady"))
+        assert f"kubectl taint node n1 {OUT_OF_SERVICE}=nodeshutdown:NoExecute" in world.message("team", "Healthy")
+        await asyncio.sleep(120)
+        assert world.read_group("team").node == "n1"
+
+
+@in_virtual_time
+async def test_a_node_that_comes_back_in_time_keeps_its_groups() -> None:
+    """The mark is taken away, and pods join again."""
+    async with led_world() as world:
+        await a_settled_group(world)
+        world.cluster.edit(GROUPS, "team", MOVE)
+        world.pod("b", "team", refused=True)
+        world.cluster.remove(PODS, "a", "ns")
+        lose(world, gone=False)
+        await soon(lambda: world.holders("n1") == {"team": "0,1*"})
+        world.cluster.edit(NODES, "n1", {"spec": None})
+        await soon(lambda: world.holders("n1") == {"team": "0,1"}, 5)
+        await world.bind("b", "n1")
+        await asyncio.sleep(60)
+        assert world.read_group("team").node == "n1"
+
+
+@in_virtual_time
+async def test_a_node_out_of_service_gets_no_group() -> None:
+    """Whatever the effect of the taint: kube-scheduler would only prefer others."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        taint = {"key": OUT_OF_SERVICE, "effect": "PreferNoSchedule"}
+        world.cluster.edit(NODES, "n1", {"spec": {"taints": [taint]}})
+        group = world.group("team")
+        await asyncio.sleep(1)
+        reason = world.fleet.filter(group.request, ["n1"]).reasons["n1"]
+        assert reason.kind == "NodeOutOfService"
+        assert f"kubectl taint node NODE {OUT_OF_SERVICE}-" in str(reason)

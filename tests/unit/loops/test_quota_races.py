@@ -1,0 +1,106 @@
+"""Every order of two binders and a leader that counts: a quota that allows one group never has two that are bound.
+
+All orders of their requests are tried. Whoever stops for ever is covered, since the quota is looked at after each step.
+"""
+
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from deviceshare.domain.objects.device_quota import DeviceQuota
+from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.groups import Group
+from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS
+from deviceshare.loops.protocol import holders
+from deviceshare.loops.protocol.reserve import recount, reserve
+from tests.unit.domain.objects import GPU
+from tests.unit.loops.model import Actor, ModelCluster
+
+Work = Callable[["Race"], Coroutine[Any, Any, Any]]
+
+
+class Race:
+    """The groups a and b want two devices each; the quota allows two; an earlier bind of a reserved them and died."""
+
+    def __init__(self, written_since: bool, works: tuple[Work, ...]) -> None:
+        self.cluster = ModelCluster()
+        for name in ("a", "b"):
+            self.cluster.put(GROUPS, {"metadata": {"name": name, "uid": name}, "spec": {"resources": {GPU: 2}}})
+        self.cluster.put(DEVICE_QUOTAS, {"metadata": {"name": "q"}, "spec": {"hard": {GPU: 2}}})
+        Actor("died", reserve(self.cluster, self.group("a"), ["q"])).finish()
+        if written_since:
+            self.cluster.edit(GROUPS, "a", {})
+        self.actors = [Actor(work.__name__, work(self)) for work in works]
+
+    def group(self, name: str) -> Group:
+        found = self.cluster.read(GROUPS, name)
+        assert found is not None
+        return found
+
+    def step(self, number: int) -> None:
+        if self.actors[number].name == bind_b_at_once.__name__:
+            self.actors[number].finish()
+        else:
+            self.actors[number].step()
+        bound = [name for name in ("a", "b") if self.group(name).node]
+        assert len(bound) <= 1, f"{bound} are bound"
+        for name in bound:
+            quota = self.cluster.read(DEVICE_QUOTAS, "q")
+            assert quota is not None
+            assert name in quota.status.reservations, f"{name} is bound and not counted"
+
+    def close(self) -> None:
+        for actor in self.actors:
+            actor.crash()
+
+
+async def bind(race: Race, name: str) -> None:
+    """As the Binder does it, but for the ledger, which is another one for each of these groups."""
+    group = await race.cluster.get(GROUPS, name)
+    await reserve(race.cluster, group, ["q"])
+    await holders.settle(race.cluster, group, f"node-of-{name}", (Device(GPU, 0), Device(GPU, 1)), "t")
+
+
+async def bind_a(race: Race) -> None:
+    await bind(race, "a")
+
+
+async def bind_b(race: Race) -> None:
+    await bind(race, "b")
+
+
+async def bind_b_at_once(race: Race) -> None:
+    """All of its requests in one step, so that the orders stay few."""
+    await bind(race, "b")
+
+
+async def count(race: Race) -> DeviceQuota | None:
+    return await recount(race.cluster, "q", suspects=["a"], bound=[])
+
+
+def orders(start: Callable[[], Race]) -> Iterator[list[int]]:
+    """Takes every order in which the actors may go on to their ends; an order is replayed from its beginning."""
+    pending: list[list[int]] = [[]]
+    while pending:
+        order = pending.pop()
+        race = start()
+        for number in order:
+            race.step(number)
+        while running := [number for number, actor in enumerate(race.actors) if not actor.over]:
+            first, *others = running
+            pending += [[*order, other] for other in others]
+            order = [*order, first]
+            race.step(first)
+        race.close()
+        yield order
+
+
+@pytest.mark.parametrize("written_since", [False, True])
+@pytest.mark.parametrize(
+    ("works", "least"), [((bind_a, bind_b_at_once, count), 500), ((bind_a, bind_b), 30), ((bind_a, count), 30)]
+)
+def test_no_order_of_requests_exceeds_the_quota(works: tuple[Work, ...], least: int, written_since: bool) -> None:
+    """A reservation of an earlier bind is dropped by the leader just while the group is bound by it after all."""
+    many = sum(1 for _ in orders(lambda: Race(written_since, works)))
+    assert many > least

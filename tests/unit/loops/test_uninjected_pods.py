@@ -1,0 +1,181 @@
+"""Pods created while admission was away: deleted for their controllers, as long as that helps, and never in bulk."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from deviceshare.doctor import rights
+from deviceshare.domain import contract
+from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import DIALECTS
+from deviceshare.loops.kinds import JOBS, PODS
+from deviceshare.loops.leader.recreations import APART_SECONDS, MOST_ROUNDS, TRIAL_SECONDS, UNPROVEN
+from deviceshare.loops.leader.uninjected_pods import REASON, uninjected
+from deviceshare.loops.ports import ApiError, Conflict, Forbidden
+from tests.unit.domain.objects import INJECTED, a_pod, a_share_pod
+from tests.unit.loops.live import World, soon
+from tests.unit.loops.virtual_time import in_virtual_time, now
+
+_SYSTEMS = {resource: each.system for resource, each in DIALECTS.items() if each.system}
+
+
+class Owner:
+    """A controller that recreates what is deleted of it, through an admission that works or doesn't."""
+
+    def __init__(self, world: World, name: str, *, kind: str = "ReplicaSet", works: bool = False) -> None:
+        self.world = world
+        self.name = name
+        self.kind = kind
+        self.works = works
+        self.made = 0
+        self.times: list[float] = []
+
+    def make(self) -> str:
+        """One more pod."""
+        self.made += 1
+        name = f"{self.name}-{self.made}"
+        reference = {"apiVersion": "apps/v1", "kind": self.kind, "name": self.name, "uid": self.name}
+        named = {contract.GROUP: "team"}
+        meta: dict[str, Any] = {"name": name, "annotations": named, "labels": {}}
+        meta["ownerReferences"] = [{**reference, "controller": True}]
+        spec: dict[str, Any] = {"containers": [{"name": "main"}]}
+        if self.works:
+            meta["labels"], spec["containers"][0]["env"] = named, INJECTED
+        self.world.cluster.put(PODS, {"metadata": meta, "spec": spec}, "ns")
+        return name
+
+    async def recreate(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(3)
+            while self.alive() < 1:
+                self.times.append(now())
+                self.make()
+
+    def alive(self) -> int:
+        pods = self.world.cluster.all(PODS)
+        return sum(pod.metadata.name.startswith(f"{self.name}-") for pod in pods)
+
+
+@asynccontextmanager
+async def owners(*names: str, works: bool = False) -> AsyncIterator[list[Owner]]:
+    """A leader, and controllers of one pod each, which was created while admission was away."""
+    world = World(uninjected=True)
+    world.node("n1")
+    world.group("team")
+    async with world.leading():
+        found = [Owner(world, name) for name in names]
+        for owner in found:
+            owner.make()
+            owner.works = works
+        tasks = [asyncio.create_task(owner.recreate(), name=owner.name) for owner in found]
+        yield found
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_a_pod_that_slipped_past_admission_is_recreated_injected() -> None:
+    """Its controller does; the Events of what remains say why, and the rights of the chart's role suffice."""
+    async with owners("rs", works=True) as [owner]:
+        world = owner.world
+        await soon(lambda: owner.made == 2, 10)
+        await asyncio.sleep(100)
+        assert owner.made == 2
+        assert world.read_pod("rs-2").injected
+        assert world.recreated == 1
+        for name in ("rs-1", "rs", "team"):
+            assert REASON in world.recorder.reasons(name)
+        [said] = {text for _, name, _, text in world.recorder.events if name == "rs"}
+        assert said.startswith("deleted pod rs-1, so that ReplicaSet rs recreates it: deviceshare's admission was not")
+        granted = {(each.verb, each.resource) for each in rights.needed("here", ["controller"])}
+        assert {(verb, plural) for verb, plural, _ in world.cluster.requests} <= granted
+
+
+@in_virtual_time
+async def test_pods_of_a_controller_whose_admission_stays_away_are_left_after_some_rounds() -> None:
+    """They are recreated a few times, ever more rarely; then the last one's Event says that nobody goes on."""
+    async with owners("rs") as [owner]:
+        world = owner.world
+        await asyncio.sleep(sum(APART_SECONDS) + 200)
+        assert world.recreated == MOST_ROUNDS
+        gaps = [later - earlier for earlier, later in zip(owner.times, owner.times[1:], strict=False)]
+        assert gaps == sorted(gaps)
+        last = f"rs-{owner.made}"
+        [said] = {text for _, name, why, text in world.recorder.events if (name, why) == (last, REASON)}
+        assert f"{MOST_ROUNDS} times deviceshare deleted such pods for ReplicaSet rs" in said
+
+
+@in_virtual_time
+async def test_an_admission_that_is_away_for_all_costs_few_pods() -> None:
+    """However many controllers there are: after some deletions, one pod at a time is a trial."""
+    async with owners(*(f"rs{n:02}" for n in range(12))) as found:
+        world = found[0].world
+        await asyncio.sleep(3 * TRIAL_SECONDS)
+        assert UNPROVEN < world.recreated <= UNPROVEN + 3
+        for owner in found:
+            owner.works = True
+        await soon(lambda: sum(pod.injected for pod in world.cluster.all(PODS)) == len(found), 500)
+
+
+@in_virtual_time
+async def test_pods_that_nobody_would_recreate_are_left() -> None:
+    """Without a controller; or the Job would fail with its pod, which deviceshare may have no right to see."""
+    world = World(uninjected=True)
+    world.node("n1")
+    async with world.leading():
+        alone = Owner(world, "alone")
+        name = alone.make()
+        world.cluster.edit(PODS, name, {"metadata": {"ownerReferences": None}}, "ns")
+        world.cluster.put(JOBS, {"metadata": {"name": "once"}, "spec": {"backoffLimit": 0}}, "ns")
+        world.cluster.put(JOBS, {"metadata": {"name": "often"}, "spec": {"backoffLimit": 6}}, "ns")
+        world.cluster.put(JOBS, {"metadata": {"name": "hidden"}, "spec": {"backoffLimit": 6}}, "ns")
+        world.cluster.fail = lambda verb, plural, name: Forbidden("no") if name == "hidden" else None
+        for job in ("once", "often", "hidden"):
+            Owner(world, job, kind="Job").make()
+        Owner(world, "flow", kind="Workflow").make()
+        await asyncio.sleep(60)
+        left = {pod.metadata.name for pod in world.cluster.all(PODS)}
+        assert left == {"alone-1", "once-1", "hidden-1", "flow-1"}
+        said = {name: text for _, name, why, text in world.recorder.events if why == REASON}
+        assert "Job once would fail if the pod were deleted (backoffLimit 0): recreate the Job" in said["once-1"]
+        assert "Workflow flow may fail if the pod is deleted: run it again" in said["flow-1"]
+        assert "deviceshare may not read Job hidden" in said["hidden-1"]
+
+
+@in_virtual_time
+async def test_a_pod_that_changed_meanwhile_is_looked_at_again() -> None:
+    """The deletion names the pod's version: one that was just bound, by whomever, isn't deleted by what was."""
+    refused: list[str] = []
+
+    def changed(verb: str, plural: str, name: str) -> ApiError | None:
+        if (verb, plural) != ("delete", "pods") or refused:
+            return None
+        refused.append(name)
+        return Conflict("it changed")
+
+    async with owners("rs", works=True) as [owner]:
+        owner.world.cluster.fail = changed
+        await soon(lambda: bool(refused), 10)
+        assert owner.alive() == 1
+        assert owner.world.recreated == 0
+        owner.world.cluster.edit(PODS, "rs-1", {"metadata": {"labels": {"a": "b"}}}, "ns")
+        await soon(lambda: owner.made == 2, 10)
+
+
+def test_which_pods_should_have_been_injected() -> None:
+    """Not those of other systems that aren't served, nor of namespaces that admission leaves out."""
+    judge = uninjected(frozenset({"gpushare"}))
+    wants = a_pod(injected=False)
+    assert judge(wants)
+    assert not judge(Pod(metadata=ObjectMeta(name="plain")))
+    assert not judge(PodGuard(["ns"])(wants))
+    asks = {system: a_share_pod(more={"other": {resource: "1"}}) for resource, system in _SYSTEMS.items()}
+    unlabelled = {name: replace(pod, metadata=ObjectMeta(name="p")) for name, pod in asks.items()}
+    assert {name: judge(pod) for name, pod in unlabelled.items()} == {"gpushare": True, "metagpu": False}

@@ -1,0 +1,1 @@
+"""What a release has, as far as it is made without a download."""
