@@ -108,6 +108,10 @@ class ControlPlane:
         """Puts the policies beside the webhooks that are installed: `admission` reads either."""
         self._layout.admission(modes.POLICIES).write_text((assets.manifests() / "policies.yaml").read_text())
 
+    def pids(self) -> dict[str, int]:
+        """Of each process that runs, by name."""
+        return {child.component.name: child.pid for child in self._children}
+
     def cpu_seconds(self) -> dict[str, float]:
         """Processor time so far of each process that runs, and of this one as `client`."""
         own = resource.getrusage(resource.RUSAGE_SELF)

@@ -22,8 +22,9 @@ from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.logs import configure
 from deviceshare.loops.ports import Watcher
-from deviceshare.telemetry import Metrics, configure
+from deviceshare.metrics import Metrics
 from deviceshare.web import extender
 from deviceshare.web.extender import Extender
 from deviceshare.web.server import Server

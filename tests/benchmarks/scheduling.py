@@ -1,10 +1,11 @@
 """Pods created and bound per second: kube-scheduler alone, with an extender that agrees to everything, and deviceshare.
 
     python -m tests.benchmarks.scheduling [--nodes 100] [--pods 500] [--rounds 3] [--only NAME]... [--json]
+                                          [--profile DIRECTORY]
 
-deviceshare has two rows: pods of groups that have their nodes, and pods with shares of 1 GiB, which fit best where
-others are, so that they fill one node after the other. Where the API server serves MutatingAdmissionPolicy v1, each has
-another row in which policies admit the pods, in place of webhooks.
+deviceshare has three rows: pods of groups that have their nodes, first pods, each of which gives a group its node, and
+pods with shares of 1 GiB, which fit best where others are, so that they fill one node after the other. Where the API
+server serves MutatingAdmissionPolicy v1, each has another row in which policies admit the pods, in place of webhooks.
 
 All are measured in one run, in alternating rounds on one API server with the same nodes, because figures of
 different runs, let alone machines, can't be compared; read the ratios. Within a round the processes are new, a first
@@ -17,6 +18,7 @@ import statistics
 import sys
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import click
 import msgspec
@@ -33,7 +35,7 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection
 from deviceshare.sandbox.control_plane.components import Component
 from deviceshare.sandbox.state import Options
-from tests.benchmarks import agreeable, load
+from tests.benchmarks import agreeable, load, profiling
 from tests.benchmarks.control_plane import ControlPlane, control_plane
 
 DEVICES = 8
@@ -61,15 +63,25 @@ class Contender:
     grouped = False
     gib = 0
     """The share that each pod asks for."""
+    devices = 0
+    """The devices that each pod's own group asks for."""
 
     @property
     def name(self) -> str:
         """Of its row."""
         return self.kind
 
+    @property
+    def file(self) -> str:
+        """Its name, as part of a file's."""
+        return self.name.replace(",", "").replace(" ", "-")
+
     def possible(self, _: ControlPlane) -> bool:
         """Whether the control plane can run it."""
         return True
+
+    async def prepare(self, api: Api, pods: int) -> None:
+        """Creates what as many pods need."""
 
     def components(self, plane: ControlPlane) -> list[Component]:
         raise NotImplementedError
@@ -81,17 +93,21 @@ class Contender:
             yield
 
     def pods(self, prefix: str, number: int) -> list[bytes]:
-        """As many pods, spread evenly over the groups, those of one group after another as a Deployment makes them."""
+        """As many pods, those of one group after another as a Deployment makes them."""
         return [
             load.pod(
                 f"{prefix}-{each}",
-                f"group-{each * GROUPS // number}",
+                self.group(prefix, each, number),
                 self.scheduler,
                 grouped=self.grouped,
                 limits={GPU_MEM: str(self.gib)} if self.gib else {},
             )
             for each in range(number)
         ]
+
+    def group(self, prefix: str, each: int, number: int) -> str:
+        """The group of one of so many pods, which are spread evenly over all."""
+        return f"group-{each * GROUPS // number}"
 
 
 class Alone(Contender):
@@ -138,20 +154,34 @@ class Deviceshare(Contender):
             await load.await_ledgers(Api(connection), plane.nodes)
             async with plane.admission(connection, self.admission):
                 await _until(connection, probe, mutated=True)
-                await self.prepare(Api(connection))
                 yield
+                await load.remove_groups(connection)
             await _until(connection, probe, mutated=False)
-
-    async def prepare(self, api: Api) -> None:
-        """Creates what its pods need."""
 
 
 class Grouped(Deviceshare):
+    """Pods that join bound groups."""
+
     kind = "deviceshare"
     grouped = True
 
-    async def prepare(self, api: Api) -> None:
+    async def prepare(self, api: Api, pods: int) -> None:
         await load.create_groups(api, [f"group-{number}" for number in range(GROUPS)], DEVICES_A_GROUP)
+
+
+class FirstPods(Deviceshare):
+    """Pods of unbound groups, one each."""
+
+    kind = "deviceshare, first pods"
+    grouped = True
+    devices = 1
+
+    async def prepare(self, api: Api, pods: int) -> None:
+        names = [f"group-warm-{number}" for number in range(GROUPS)] + [f"group-pod-{number}" for number in range(pods)]
+        await load.create_groups(api, names, self.devices)
+
+    def group(self, prefix: str, each: int, number: int) -> str:
+        return f"group-{prefix}-{each}"
 
 
 class Shares(Deviceshare):
@@ -162,12 +192,12 @@ class Shares(Deviceshare):
 CONTENDERS = (
     Alone(),
     Agreeable(),
-    *(contender(admission) for contender in (Grouped, Shares) for admission in modes.MODES),
+    *(contender(admission) for contender in (Grouped, FirstPods, Shares) for admission in modes.MODES),
 )
 
 
 async def measure(
-    nodes: int, pods: int, rounds: int, contenders: Sequence[Contender], progress: Progress
+    nodes: int, pods: int, rounds: int, contenders: Sequence[Contender], progress: Progress, *, profiles: Path | None
 ) -> dict[str, list[Round]]:
     """All rounds of all contenders, by name."""
     async with control_plane(nodes, DEVICES) as (plane, connection):
@@ -176,14 +206,18 @@ async def measure(
         for number in range(1, rounds + 1):
             for contender in possible:
                 bar = progress.add_task(f"round {number}: {contender.name}", total=pods)
+                injected = bool(contender.admission)
                 async with contender.running(plane, connection):
-                    await load.create_and_await(connection, contender.pods("warm", GROUPS))
+                    await contender.prepare(Api(connection), pods)
+                    await load.create_and_await(connection, contender.pods("warm", GROUPS), injected=injected)
                     await asyncio.sleep(1)  # what follows on the warm-up, such as statuses and events, isn't measured
-                    before = plane.cpu_seconds()
-                    seconds = await load.create_and_await(
-                        connection, contender.pods("pod", pods), partial(progress.advance, bar)
-                    )
-                    spent = {name: (cpu - before[name]) * 1000 / pods for name, cpu in plane.cpu_seconds().items()}
+                    profiled = profiles / contender.file if profiles and number == rounds else None
+                    async with profiling.profile(plane.pids(), connection, profiled):
+                        before = plane.cpu_seconds()
+                        seconds = await load.create_and_await(
+                            connection, contender.pods("pod", pods), partial(progress.advance, bar), injected=injected
+                        )
+                        spent = {name: (cpu - before[name]) * 1000 / pods for name, cpu in plane.cpu_seconds().items()}
                     results[contender.name].append(Round(pods / seconds, spent))
                     await load.remove_all(connection)
     return results
@@ -226,14 +260,17 @@ def _median(measured: Sequence[Round]) -> float:
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--only", multiple=True, type=click.Choice([each.name for each in CONTENDERS]), help="Leave others out.")
 @click.option("--json", "as_json", is_flag=True, help="Every round's figures instead of the table.")
-def main(nodes: int, pods: int, rounds: int, only: tuple[str, ...], as_json: bool) -> None:
+@click.option("--profile", type=click.Path(file_okay=False, path_type=Path), help="Write profiles to this directory.")
+def main(nodes: int, pods: int, rounds: int, *, only: tuple[str, ...], as_json: bool, profile: Path | None) -> None:
     contenders = [each for each in CONTENDERS if not only or each.name in only]
     room = nodes * DEVICES * Options().memory_mib // MIB_PER_GIB
     if any((pods + GROUPS) * each.gib > room for each in contenders):
         raise click.UsageError(f"{nodes} nodes have {room} GiB for shares; give --nodes more, or --pods fewer")
+    if any((pods + GROUPS) * each.devices > nodes * DEVICES for each in contenders):
+        raise click.UsageError(f"{nodes} nodes have {nodes * DEVICES} devices; give --nodes more, or --pods fewer")
     terminal = Console(stderr=True)
     with Progress(console=terminal, disable=not terminal.is_terminal) as progress:
-        results = uvloop.run(measure(nodes, pods, rounds, contenders, progress))
+        results = uvloop.run(measure(nodes, pods, rounds, contenders, progress, profiles=profile))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(results)))
     else:

@@ -1,0 +1,1 @@
+"""Faults of processes, the network, the store, clocks and people; the API server's objects are judged."""

@@ -1,0 +1,89 @@
+"""Every write of deviceshare: the stories that reach it, or why none does.
+
+`faulty_deviceshare.py` names them: method, resource, the function that decides, and which of its writes it is.
+"""
+
+BOUNDARIES = ("before", "after")
+
+POINTS: dict[str, tuple[str, ...]] = {
+    # Bind, for groups and shares.
+    "PATCH nodedevices protocol/claiming.py claim_all": ("groups", "shares", "quota", "idle", "share-rebind"),
+    "PATCH shareddevicegroups/status protocol/holders.py settle": ("groups", "quota", "wiped-status"),
+    "POST pods/binding protocol/bind.py post_binding": ("groups", "shares", "rebind"),
+    "PATCH devicequotas/status protocol/reserve.py _write": ("quota",),
+    "DELETE pods replica/impostor_watch.py ImpostorWatch._reconcile": ("impostor",),
+    # Collect.
+    "PATCH nodedevices protocol/collect.py collect 1": ("groups", "shares", "quota"),
+    "PATCH nodedevices protocol/collect.py collect 2": ("marked-claim", "recreated-node"),
+    "PATCH nodedevices protocol/collect.py collect 3": ("groups", "shares", "quota"),
+    "PATCH shareddevicegroups/status protocol/holders.py home": ("marked-claim", "recreated-node"),
+    "PATCH pods protocol/bind.py fence_pod": ("loser", "kept"),
+    # Release and move.
+    "PATCH nodedevices protocol/release.py release 1": ("idle", "deletion"),
+    "PATCH shareddevicegroups/status protocol/release.py release 2": ("kept",),
+    "PATCH nodedevices protocol/release.py release 3": ("kept",),
+    "PATCH nodedevices protocol/release.py release 4": ("idle", "deletion", "lost-node"),
+    "PATCH shareddevicegroups/status protocol/holders.py unsettle": ("idle", "deletion", "lost-node"),
+    "PATCH nodedevices protocol/release.py release 7": ("idle", "deletion", "lost-node"),
+    "PATCH shareddevicegroups leader/group_deletions.py GroupDeletions._keep": ("deletion",),
+    "PATCH shareddevicegroups leader/group_deletions.py GroupDeletions._let_go": ("deletion",),
+    # Rebind.
+    "PATCH nodedevices protocol/rebind.py rebind": ("rebind",),
+    "PATCH nodedevices protocol/rebind.py rebind_share": ("share-rebind",),
+    "PATCH pods protocol/rebind.py update_pods": ("rebind", "share-rebind"),
+    "PATCH nodedevices protocol/rebind.py release_former": ("former",),
+    # Repair.
+    "POST nodedevices protocol/repair.py recreate": ("lost-ledger",),
+    "PATCH shareddevicegroups/status protocol/repair.py _fenced": ("lost-ledger",),
+    "PATCH nodedevices protocol/repair.py open_ledger 1": ("closed-ledger",),
+    "PATCH nodedevices/status protocol/repair.py open_ledger 2": ("lost-ledger", "closed-ledger"),
+    "PATCH nodedevices protocol/repair.py readopt": ("wiped-under-a-mark",),
+    "PATCH nodedevices protocol/repair.py cover": ("edited-ledger",),
+    "PATCH nodedevices leader/ledgers.py Ledgers._adopt": ("edited-ledger",),
+    "DELETE nodedevices leader/ledgers.py Ledgers._retire": ("lost-node",),
+    # What follows.
+    "PATCH nodedevices/status leader/ledgers.py Ledgers._keep_devices": ("groups", "rebind"),
+    "PATCH shareddevicegroups/status leader/group_statuses.py GroupStatuses._reconcile": ("groups", "idle"),
+    "PATCH pods leader/waker.py Waker._touch": ("groups", "shares"),
+    "PATCH pods leader/endings.py Endings._reconcile": ("ended",),
+    "PATCH shareddevicegroups/status protocol/reserve.py recount 1": ("loser",),
+    "POST events kube/recorder.py EventRecorder._post 1": ("groups",),
+    "PATCH events kube/recorder.py EventRecorder._post 2": ("idle", "wiped-status", "impostor"),
+    # The election and the certificates.
+    "PATCH leases leadership.py Elector._write": ("groups", "shares"),
+    "PATCH secrets certificates/keeper.py Keeper._write_secret 2": ("emptied-secret",),
+}
+"""Of a replica that places pods by an extender."""
+
+ONCE = frozenset(
+    {
+        "POST leases leadership.py Elector._take 1",
+        "POST secrets certificates/keeper.py Keeper._write_secret 1",
+        "PATCH mutatingwebhookconfigurations certificates/ca_bundles.py write",
+        "PATCH validatingwebhookconfigurations certificates/ca_bundles.py write",
+    }
+)
+"""Done once, when there is no lease, CA or bundle yet; the tests of deleted leases and new authorities pass them."""
+
+ELSEWHERE: dict[str, str] = {
+    "protocol/gate.py lift": "placement by gates needs Kubernetes 1.27",
+    "leader/placer.py _place": "placement by gates: it binds, as the extender does",
+    "leader/share_capacities.py _reconcile": "placement by gates",
+    "leader/unschedulable_pods.py _delete": "placement by gates",
+    "protocol/release.py release 5": "only where the CRD is of an older release",
+    "protocol/release.py release 6": "only where the CRD is of an older release",
+    "leader/uninjected_pods.py _delete": "pods that were created past admission: tests/controlplane/test_uninjected.py",
+    "agent/evictions.py _reconcile": "an agent's",
+    "agent/reporter.py _reconcile": "an agent's",
+    "agent/reporter.py _write": "an agent's",
+    "replica/shared_claims.py __call__": "no write: a function of that name",
+    "web/extender.py _bind": "no write: it calls the binder",
+    "protocol/reserve.py reserve": "no write: it calls _write",
+    "protocol/reserve.py recount 2": "no write: it calls _write",
+    "protocol/holders.py fence": "named by who calls it",
+    "protocol/holders.py _write": "named by who calls it",
+    "leader/group_deletions.py _write": "named by who calls it",
+    "leadership.py _take 2": "no write: it calls _write",
+    "leadership.py _release": "no write: it calls _write",
+}
+"""Sites in the source that no story reaches, and why."""
