@@ -24,6 +24,8 @@ from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
 from deviceshare.domain.answers.census import DeviceCount, DeviceMemory
+from deviceshare.domain.answers.group_census import GroupCensus, GroupCount
+from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
@@ -31,14 +33,16 @@ from deviceshare.domain.objects.turn_queues import TurnHolder, TurnQueue
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, Usage
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.loops.agent.ports import Xid
-from deviceshare.telemetry import Metrics, ServerMetrics
+from deviceshare.metrics import Metrics, ServerMetrics
+from deviceshare.run.group_metrics import GroupMetrics
+from deviceshare.run.quota_metrics import QuotaMetrics
 from docs import kubernetes_versions
 
 ROOT: Final = Path(__file__).parent.parent
 REFERENCE: Final = ROOT / "docs" / "reference"
 ARCHITECTURE: Final = ROOT / "docs" / "architecture.md"
 VERSIONS: Final = ROOT / "docs" / "kubernetes.md"
-ALL_ROLES: Final = {"agent": {"enabled": True, "enforce": "evict"}}
+ALL_ROLES: Final = {"agent": {"enabled": True, "enforce": "evict"}, "openshift": True}
 """The values with which the chart has every role and every rule, besides those of its defaults."""
 _GENERATED: Final = re.compile(r"(?<=<!-- generated -->\n).*(?=<!-- end of generated -->)", re.DOTALL)
 
@@ -95,7 +99,12 @@ def metrics() -> str:
     all_of_them.watch_twice(lambda: {"device-plugin": 0, "resource-claim": 0})
     all_of_them.watch_waiting(lambda: {"group": 0, "share": 0})
     all_of_them.watch_unreadable(lambda: {"Pod": 0})
+    all_of_them.watch_mirrors(lambda: {"pods": 0})
     all_of_them.watch_certificates(lambda: {"serving": 0.0})
+    group = GroupCount("group", "Bound", "node", {"resource": 1}, {"ns": 1}, {"ns": 1}, "then", "then")
+    quota = DeviceQuota(spec=DeviceQuotaSpec(hard={"nvidia.com/gpu": 8}))
+    all_of_them.registry.register(QuotaMetrics(lambda: [quota], lambda: True))
+    all_of_them.registry.register(GroupMetrics(lambda: GroupCensus([group], 0), lambda _: 1.0, lambda: True))
     of_all = {family.name for family in ServerMetrics().registry.collect()}
     agents = _families(_agents_metrics(), but=of_all)
     return f"## Of deviceshare\n\n{_families(all_of_them)}\n## Of the agents, besides those of any process\n\n{agents}"

@@ -21,6 +21,7 @@ OUTSIDE: Final = (
     "README.zh-CN.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "LICENSE",
     "charts/deviceshare/README.md",
 )
