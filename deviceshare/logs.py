@@ -3,11 +3,14 @@
 The rest of the program uses `structlog.get_logger(__name__)`.
 """
 
+import atexit
 import logging
+import os
 import sys
 from contextlib import suppress
 from functools import partial
 from io import StringIO
+from pathlib import Path
 from typing import Literal, TextIO
 
 import structlog
@@ -26,6 +29,7 @@ def configure(format: LogFormat = "auto", level: LogLevel = "info", stream: Text
     asyncio and the Kubernetes client log through the standard library gets the same format.
     """
     stream = stream or sys.stderr
+    atexit.register(_discard_unwritten, stream)
     console = format == "console" or (format == "auto" and stream.isatty())
     stamp: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -73,6 +77,18 @@ class LineLogger:
             self._stream.flush()
 
     debug = info = warning = error = critical = exception = _write
+
+
+def _discard_unwritten(stream: TextIO) -> None:
+    """Empties a buffer that can't be written, for which Python would end the process with exit code 120.
+
+    After https://docs.python.org/3/library/signal.html#note-on-sigpipe
+    """
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with Path(os.devnull).open("wb") as nowhere, suppress(OSError, ValueError):
+            os.dup2(nowhere.fileno(), stream.fileno())
 
 
 _JSON: list[Processor] = [

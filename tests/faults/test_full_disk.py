@@ -1,5 +1,6 @@
 """A full disk under deviceshare itself: what it says is lost, and what it does is done."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +23,9 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 @pytest.fixture
 def unheard(sandbox: Sandbox) -> Iterator["subprocess.Popen[bytes]"]:
     """deviceshare whose log goes to a device that is always full."""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("wb") as full:
-        process = subprocess.Popen(sandbox.deviceshare_command, stdout=full, stderr=full)
+        process = subprocess.Popen(sandbox.deviceshare_command, stdout=full, stderr=full, env=buffered)
     yield process
     process.kill()
     process.wait(30)

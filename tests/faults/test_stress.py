@@ -162,7 +162,7 @@ async def test_every_invariant_holds_while_deviceshare_is_killed_again_and_again
         print(
             f"\n{len(bound)} of {len(SIZES)} groups bound and {len(seen.pods)} pods placed {settled:.0f} s after the "
             f"start, with {KILLS} kills; {crowd.recreated} pods that slipped past the webhook and {crowd.lost} that "
-            f"were lost were made again; invariants held {crowd.checks} times; {len(waited)} that waited were served "
+            f"were lost were recreated; invariants held {crowd.checks} times; {len(waited)} that waited were served "
             f"{time.monotonic() - began - settled:.0f} s later"
         )
 

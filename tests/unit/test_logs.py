@@ -3,7 +3,11 @@
 import io
 import json
 import logging
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,3 +136,13 @@ def test_a_log_that_cannot_be_written_stops_nobody() -> None:
     logs.configure(stream=stream)
     stream.close()
     structlog.get_logger("deviceshare").info("Bound pod", pod="default/a")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_process_whose_log_cannot_be_written_ends_as_it_would_otherwise(unbuffered: str) -> None:
+    """Python ends with 120 where it can't flush; a full disk is no failure of deviceshare."""
+    program = "import structlog; from deviceshare import logs; logs.configure(); structlog.get_logger().info('Started')"
+    with Path("/dev/full").open("wb") as full:
+        environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        ended = subprocess.run([sys.executable, "-c", program], stderr=full, env=environment, check=False)
+    assert ended.returncode == 0
