@@ -5,8 +5,8 @@ reconciles. A part that fails ends the process: its successor starts from the AP
 """
 
 import asyncio
-import gc
 import ssl
+from functools import partial
 from uuid import uuid4
 
 import structlog
@@ -31,7 +31,7 @@ from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from deviceshare.loops.replica.impostor_watch import ImpostorWatch
 from deviceshare.metrics import Metrics
-from deviceshare.run import cluster_metrics
+from deviceshare.run import cluster_metrics, memory
 from deviceshare.run.page import PageParts, fault_of
 from deviceshare.run.settings import Settings
 from deviceshare.web import admission, extender
@@ -47,15 +47,10 @@ DRAIN_SECONDS = 1.5
 """Between "not ready" and closing the servers, for clients that still have our address: kube-proxy takes a second to
 forget a pod that ends. More would let the next leader begin later than it need."""
 
-GARBAGE_THRESHOLD = 20_000
-"""Objects made and not freed, between two collections of the youngest."""
-
 
 def main(settings: Settings) -> int:
     """Runs until SIGTERM or SIGINT; returns the exit code."""
-    # The mirrors' objects form no cycles: looking through them for garbage as often as Python does by default was
-    # measured to cost 4 to 10% of a request.
-    gc.set_threshold(GARBAGE_THRESHOLD)
+    memory.collect_less_often()
     return daemon.main(settings.kubeconfig, lambda api, stopping: Process(settings, api).run(stopping))
 
 
@@ -121,7 +116,8 @@ class Process:
             await background.start(self._probes)
             for name, mirror in self._mirrors.by_name.items():
                 background.run(f"mirror-{name}", mirror.run)
-            background.run("freeze", self._freeze)
+            background.run("freeze", partial(memory.freeze, self._mirrors.wait_listed))
+            background.run("trim", memory.trim)
             background.run("pulse", self._pulse.run)
             background.run("recorder", self._recorder.run)
             background.run("impostors", self._impostors.run)
@@ -149,12 +145,6 @@ class Process:
             server.drain()
         self._page.snapshots.close()
         await asyncio.sleep(DRAIN_SECONDS)
-
-    async def _freeze(self) -> None:
-        """Spares the garbage collector what was listed: it would stop the loop for as long as it looks through that."""
-        await self._mirrors.wait_listed()
-        gc.freeze()
-        await asyncio.Event().wait()
 
     async def _lead(self) -> None:
         # Nothing may be concluded from a cluster that is only half read.

@@ -23,7 +23,7 @@ from deviceshare.loops.leader.term import Term
 from deviceshare.loops.ports import Conflict, Kind, NotFound, Subject
 from deviceshare.loops.queue import Queue
 from deviceshare.loops.replica.feed import Feed
-from deviceshare.run import process
+from deviceshare.run import memory
 from tests.benchmarks import large_cluster
 from tests.benchmarks.large_cluster import CREATED, Raw, Size, uid_of
 
@@ -178,7 +178,7 @@ class HeldLeader:
         }
         fed = {name: mirror for name, mirror in self._named.items() if name != "groups"}
         Feed(self.fleet, **fed, others=HeldMirror())
-        gc.set_threshold(process.GARBAGE_THRESHOLD)
+        memory.collect_less_often()
         gc.collect()
         gc.freeze()
 
