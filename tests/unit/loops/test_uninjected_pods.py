@@ -140,9 +140,10 @@ async def test_pods_that_nobody_would_recreate_are_left() -> None:
         for job in ("once", "often", "hidden"):
             Owner(world, job, kind="Job").make()
         Owner(world, "flow", kind="Workflow").make()
+        Owner(world, "driver", kind="SparkApplication").make()
         await asyncio.sleep(60)
         left = {pod.metadata.name for pod in world.cluster.all(PODS)}
-        assert left == {"alone-1", "once-1", "hidden-1", "flow-1"}
+        assert left == {"alone-1", "once-1", "hidden-1", "flow-1", "driver-1"}
         said = {name: text for _, name, why, text in world.recorder.events if why == REASON}
         assert said["once-1"].endswith(
             "Job once would fail if the pod were deleted (backoffLimit 0, failed 0): recreate the Job"
