@@ -220,15 +220,23 @@ def _facets(node: Node) -> tuple[object, ...]:
     meta = node.metadata
     annotated = [meta.annotations.get(key) for key in contract.DEVICE_ANNOTATIONS]
     counted = counted_devices.count(node), device_memory.memory_mib(node), dialect_leftovers.advertised(node)
-    return meta.uid, meta.labels, meta.fault, node.ready, node.out_of_service, annotated, counted
+    booted = node.status.node_info.boot_id  # until its agent has reported since, nothing of the node is free
+    return meta.uid, meta.labels, meta.fault, node.ready, node.out_of_service, booted, annotated, counted
 
 
 def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:
     """Whether nothing came free: no device, and no room for shares on any."""
     if _told(new) == _told(old) and all(new.claims.get(uid) == claim for uid, claim in old.claims.items()):
         return True  # claims were added, if anything: the most frequent change, and nothing has to be counted
+    if _hiding(new) != _hiding(old):
+        return False
     now, before = _free(new), _free(old)
     return all(left <= before.get(what, 0) for what, left in now.items())
+
+
+def _hiding(ledger: NodeDevices) -> tuple[object, ...]:
+    """What keeps free devices of the node from everybody, though nothing of it is counted here."""
+    return ledger.metadata.fault, ledger.hardware.boot_id, ledger.hardware.allocations
 
 
 def _for_people(old: NodeDevices, new: NodeDevices) -> bool:
