@@ -85,6 +85,7 @@ class Controller:
             (term.namespaces, self._on_namespace),
             (term.quotas, self._on_quota),
             (term.uninjected, self._uninjected.change),
+            (term.others, self._on_other),
         )
         watched: tuple[tuple[Mirror[Any], Watcher], ...] = (
             *((mirror, watcher) for mirror, watcher in optional if mirror is not None),
@@ -142,6 +143,14 @@ class Controller:
         old, new = change.old, change.new
         if old and (old.metadata.unreadable or not (new and new.lives)):
             self._releaser.enqueue_holder(old.holder_name)
+
+    def _on_other(self, change: ObjectChange[Pod]) -> None:
+        # Where nobody knows which devices a pod has from a device plugin, none of its node can be had.
+        old, new = (_past_us(side) for side in (change.old, change.new))
+        if old != new:
+            self._statuses.enqueue_concerned()
+        if old - new:
+            self._enqueue_waiting()
 
     def _on_ledger(self, change: ObjectChange[NodeDevices]) -> None:
         if change.old and change.new and _for_people(change.old, change.new):
@@ -213,6 +222,14 @@ class Controller:
             self._statuses.queue.add(group.name)
             self._moving.enqueue(group)
         self._statuses.enqueue_concerned()
+
+
+def _past_us(pod: Pod | None) -> set[tuple[str, str]]:
+    """By node, the resources of which the pod has devices from a device plugin; "" where that can't be read."""
+    if pod is None or not pod.lives:
+        return set()
+    hidden = {""} if pod.containers_hidden else set()
+    return {(pod.node, resource) for resource in pod.plugin_resources() | hidden}
 
 
 def _facets(node: Node) -> tuple[object, ...]:

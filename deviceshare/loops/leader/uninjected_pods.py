@@ -30,8 +30,8 @@ REASON: Final = "NotInjected"
 DELETIONS_A_SECOND: Final = 1.0
 KEPT_JOBS: Final = 1024
 RUNS: Final = frozenset({"Workflow", "TaskRun", "SparkApplication"})
-"""Controllers of others (argoproj.io, tekton.dev, sparkoperator.k8s.io) for which a deleted pod is a failed one, retried
-only where they are told to."""
+"""Controllers of others (argoproj.io, tekton.dev, sparkoperator.k8s.io) for which a deleted pod is a failed one,
+retried only where they are told to."""
 _WHY: Final = "deviceshare's admission was not called when the pod was created, so its containers could get no devices"
 
 

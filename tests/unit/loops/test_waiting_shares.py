@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
@@ -269,3 +270,24 @@ async def test_pods_are_woken_once_the_agent_says_what_a_device_plugin_allocated
         assert woken(world) == []
         report(world, "", [Allocation("ns/plain", "plain-uid", GPU, [0])])
         await soon(lambda: woken(world) == ["a"], 2)
+
+
+@in_virtual_time
+async def test_who_waits_learns_that_a_pod_of_the_device_plugin_has_ended() -> None:
+    """Nobody knew which devices it had, so that none could be had; its group is told what else is in the way."""
+    async with led_world(2) as world:
+        await soon(lambda: world.open("n1"))
+        named = {"name": "plain", "namespace": "ns", "uid": "plain-uid"}
+        spec = {"nodeName": "n1", "containers": [{"name": "main", "resources": {"limits": {GPU: "1"}}}]}
+        for version, phase in enumerate(("Pending", "Running"), 1):
+            body = {"metadata": named | {"resourceVersion": str(version)}, "spec": spec, "status": {"phase": phase}}
+            world.others.set("ns/plain", msgspec.convert(body, Pod))
+        world.group("large", 3)
+        world.pod("l", "large", refused=True)
+        world.share("a", 30, refused=True)
+        await asyncio.sleep(20)
+        assert woken(world) == []
+        assert "through the device plugin" in world.message("large")
+        world.others.set("ns/plain", None)
+        await soon(lambda: woken(world) == ["a"], 2)
+        await soon(lambda: "through the device plugin" not in world.message("large"), 10)
