@@ -10,12 +10,13 @@ import heapq
 import itertools
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 import structlog
 
-from deviceshare.loops.ports import ApiError, Conflict
+from deviceshare.loops.ports import ApiError, Conflict, NotFound
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +39,7 @@ class Later(Exception):
 
 
 class Queue(Generic[K]):
-    """Calls `reconcile` with each key that was added, never twice at once for one key.
+    """Calls `reconcile` with each key that was added, never twice at once for one key, nor for two of one lane.
 
     The owner runs a task with `run()`. Keys may be added before it runs.
     """
@@ -49,19 +50,24 @@ class Queue(Generic[K]):
         reconcile: Callable[[K], Awaitable[None]],
         *,
         workers: int = 4,
+        lane: Callable[[K], Hashable] = lambda key: key,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`workers` is how many keys may be worked on at once."""
+        """`workers` is how many keys may be worked on at once; those with the same `lane` follow one another."""
         self.name = name
         self.ticked = clock()
         """When the queue last looked for work, by `clock`."""
         self._reconcile = reconcile
         self._workers = workers
+        self._lane = lane
         self._clock = clock
         self._due: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._order = itertools.count()
-        self._working: set[K] = set()
+        self._busy: set[Hashable] = set()
+        """The lanes that are worked on."""
+        self._held: dict[Hashable, deque[K]] = {}
+        """By busy lane, the keys that are due."""
         self._failures: dict[K, int] = {}
         self._not_before: dict[K, float] = {}
         self._changed = asyncio.Event()
@@ -98,17 +104,21 @@ class Queue(Generic[K]):
     def _ready(self) -> list[K]:
         keys = []
         now = self._clock()
-        while self._heap and self._heap[0][0] <= now and len(self._working) < self._workers:
+        while self._heap and self._heap[0][0] <= now and len(self._busy) < self._workers:
             due, _, key = heapq.heappop(self._heap)
-            # Another entry counts if the key was added for an earlier time, or is pushed again when its work is done.
-            if self._due.get(key) == due and key not in self._working:
-                del self._due[key]
-                self._working.add(key)
-                keys.append(key)
+            if self._due.get(key) != due:
+                continue  # another entry counts: the key was added for an earlier time
+            lane = self._lane(key)
+            if lane in self._busy:
+                self._held.setdefault(lane, deque()).append(key)
+                continue
+            del self._due[key]
+            self._busy.add(lane)
+            keys.append(key)
         return keys
 
     def _idle(self) -> float:
-        if not self._heap or len(self._working) >= self._workers:
+        if not self._heap or len(self._busy) >= self._workers:
             return TICK_SECONDS
         return min(max(self._heap[0][0] - self._clock(), 0.0), TICK_SECONDS)
 
@@ -127,10 +137,20 @@ class Queue(Generic[K]):
         else:
             self._succeeded(key)
         finally:
-            self._working.discard(key)
-            if key in self._due:
+            self._leave(self._lane(key))
+
+    def _leave(self, lane: Hashable) -> None:
+        """Lets the next key of the lane be worked on; those behind it stay held."""
+        self._busy.discard(lane)
+        held = self._held.pop(lane, deque())
+        while held:
+            key = held.popleft()
+            if key in self._due:  # held twice, if it failed meanwhile
                 self._push(key)
-            self._changed.set()
+                break
+        if held:
+            self._held[lane] = held
+        self._changed.set()
 
     def _succeeded(self, key: K) -> None:
         if self._failures.pop(key, 0) >= PERSISTENT:
@@ -142,7 +162,7 @@ class Queue(Generic[K]):
         conflict = isinstance(error, Conflict)
         if failures == PERSISTENT:
             log.error("Reconciler keeps failing", queue=self.name, key=key, error=str(error))
-        elif failures == 1 and not conflict:
+        elif failures == 1 and not isinstance(error, Conflict | NotFound):  # others were first, or deleted it
             log.warning("Reconciler failed and will retry", queue=self.name, key=key, error=str(error))
         first, last = (FIRST_CONFLICT, LAST_CONFLICT) if conflict else (FIRST_RETRY, LAST_RETRY)
         delay = min(first * 2 ** min(failures - 1, 10), last) * random.uniform(0.5, 1.0)

@@ -199,7 +199,7 @@ class HeldLeader:
     def _busy(self) -> bool:
         """Whether any key is worked on, or due soon."""
         soon = time.monotonic() + QUIET_SECONDS
-        return any(queue._working or min(queue._due.values(), default=soon) < soon for queue in self._queues)
+        return any(queue._busy or min(queue._due.values(), default=soon) < soon for queue in self._queues)
 
     @property
     def _queues(self) -> tuple[Queue[Any], ...]:

@@ -43,7 +43,7 @@ class Session:
         self.runs: list[FaultyRun] = []
 
     async def points(self) -> None:
-        """A kill at each boundary of each write that a story is known to reach, or may: some writes depend on timing."""
+        """A kill at each boundary of each write that a story is known to reach; some depend on timing."""
         for point, stories in POINTS.items():
             mine = [each for each in stories if each in self._stories]
             for boundary in BOUNDARIES if mine else ():
@@ -125,7 +125,7 @@ async def test_nothing_is_claimed_twice_or_lost_whatever_fails(
     if long_mode and len(stories) == len(STORIES) and not request.config.getoption("--fault"):
         boundaries = [f"{b} {point}" for point in POINTS for b in BOUNDARIES]
         assert [each for each in boundaries if each not in visited] == [], "no story passed these boundaries"
-        assert [each for each in boundaries if each not in session.killed] == [], "nobody was killed at these boundaries"
+        assert [each for each in boundaries if each not in session.killed] == [], "nobody was killed here"
 
 
 def report(session: Session, seed: int, stage: Stage, visited: dict[str, int], seconds: float) -> None:

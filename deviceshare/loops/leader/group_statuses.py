@@ -2,7 +2,8 @@
 
 A status is written only when something in it is wrong. A transition is written at once; everything else (which pods,
 what is in the way) waits a little, so that 500 pods don't make 500 writes. A write to an unbound group makes a bind of
-it that is under way retry: so a group whose pods have not been refused yet is left alone for a moment.
+it that is under way retry: so a group whose pods have not been refused yet is left alone for a moment. So is one that
+was just bound, until its first pod is: both are written at once.
 """
 
 import asyncio
@@ -45,6 +46,8 @@ GATHER_SECONDS = 0.05
 """Between a change of an unbound group's pods and the work on all of them: a thousand may change at once."""
 UNSETTLED_SECONDS = 2.0
 """How long an unbound group is left alone that a bind or a repair is probably taking just now."""
+FIRST_POD_SECONDS = 1.0
+"""How long the Binding of the first pod is waited for, which follows that of its group."""
 
 
 _NODES_CHANGED: Final = "/nodes"
@@ -61,6 +64,7 @@ class GroupStatuses:
         self.queue: Queue[str] = Queue("groups", self._reconcile, workers=WORKERS, clock=term.clock)
         self._written: dict[str, float] = {}
         self._unsettled_since: dict[str, float] = {}
+        self._settled_since: dict[str, float] = {}
         self._barred: dict[str, set[str]] = {}
         """By group, the UIDs of the pods with an Event that says that they wait in vain."""
         self._turns: RateLimit[str] = RateLimit(PODS_WRITES_A_SECOND)
@@ -109,6 +113,7 @@ class GroupStatuses:
         if group.node and await self._name_claim(group):
             return
         self._note_unsettled(group)
+        self._note_settled(group)
         self._review.note(group, self._term.members.pending(name))
         self._warn_barred(group)
         wanted = await self._desired(group)
@@ -142,6 +147,7 @@ class GroupStatuses:
     def _forget(self, name: str) -> None:
         self._written.pop(name, None)
         self._unsettled_since.pop(name, None)
+        self._settled_since.pop(name, None)
         self._barred.pop(name, None)
         self._review.forget(name)
         self._end_turn(name)
@@ -203,6 +209,8 @@ class GroupStatuses:
 
     def _due(self, group: Group, *, prompt: bool) -> float:
         """When the group's status may be written."""
+        if group.name in self._settled_since:
+            return self._settled_since[group.name] + FIRST_POD_SECONDS
         due = self._unsettled_since[group.name] + UNSETTLED_SECONDS if group.name in self._unsettled_since else 0.0
         if prompt or group.name not in self._written:
             return due
@@ -220,6 +228,14 @@ class GroupStatuses:
             self._unsettled_since.setdefault(group.name, self._term.clock())
         else:
             self._unsettled_since.pop(group.name, None)
+
+    def _note_settled(self, group: Group) -> None:
+        """Remembers since when the group has had a node, no pod there, and no condition that says that it is bound."""
+        said = any(each.type == group_status.IS_BOUND and each.status == TRUE for each in group.status.conditions)
+        if group.node and not said and not self._term.fleet.pods(group.uid):
+            self._settled_since.setdefault(group.name, self._term.clock())
+        else:
+            self._settled_since.pop(group.name, None)
 
     def _warn_barred(self, group: Group) -> None:
         """Records an Event for each pod that waits in vain, once."""

@@ -6,16 +6,13 @@ moment, as when a device plugin restarts, is opened in the same way.
 """
 
 import structlog
-from msgspec.structs import replace
 
-from deviceshare.domain import contract
 from deviceshare.domain.answers import ledger_status
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.publication import Publication
 from deviceshare.domain.placement import device_memory, handover
-from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.domain.placement.inventory import Offer, take
 from deviceshare.domain.placement.steady_numbers import steady
@@ -23,6 +20,7 @@ from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.leader.coverage import Coverage
+from deviceshare.loops.leader.inventory_faults import InventoryFaults
 from deviceshare.loops.leader.releaser import new_mark
 from deviceshare.loops.leader.term import Term, UnchangedSince
 from deviceshare.loops.ports import NotFound
@@ -36,6 +34,8 @@ log = structlog.get_logger(__name__)
 WORKERS = 8
 SUMMARY_SECONDS = 2.0
 """Between two writes of a ledger's one-line summaries. Each makes a bind that is claiming there at the moment retry."""
+GATHER_SECONDS = 1.0
+"""Between a claim and the summaries that tell of it: where one group is bound, others often follow."""
 
 
 class Ledgers:
@@ -51,9 +51,8 @@ class Ledgers:
         self._evidence = SharedRead(lambda _: repair.evidence(term.cluster))
         self._missing_since: UnchangedSince[str] = UnchangedSince(term)
         self._written: dict[str, float] = {}
-        self._faults: dict[str, str] = {}
-        self._twice: dict[str, set[str]] = {}
-        """By node, the devices already reported that DRA allocated, too."""
+        self._outdated_since: dict[str, float] = {}
+        self._faults = InventoryFaults(term)
 
     async def close(self) -> None:
         """Ends the reads under way."""
@@ -73,8 +72,8 @@ class Ledgers:
             return
         published = steady(self._dra.publication(name), seen)
         offer, words = self._offer(node, seen, published)
-        self._report_faults(node, offer)
-        self._report_twice(node, seen, published)
+        self._faults.report(node, offer)
+        self._faults.report_twice(node, seen, published)
         self._missing_since.forget(name)
         if node.metadata.uid not in {owner.uid for owner in seen.metadata.owner_references}:
             await self._adopt(node, seen)
@@ -128,17 +127,24 @@ class Ledgers:
             return
         same_devices = decided and tuple(sorted(seen.status.devices)) in (devices, ())
         if same_devices and all(getattr(seen.status, k) == text for k, text in ledger_status.summary(seen).items()):
+            self._outdated_since.pop(name, None)
             return
-        left = self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS - self._term.clock()
-        if same_devices and left > 0:
+        if same_devices and (left := self._until_summary(name)) > 0:
             self.queue.add(name, left)
             return
         # A closed ledger stays closed here: it is opened above, once it says what is withheld, and in which words.
         patch = ledger_status.devices_patch(seen, devices if seen.status.devices else (), rest)
         self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, name, patch, subresource="status"))
         self._written[name] = self._term.clock()
+        self._outdated_since.pop(name, None)
         if not same_devices:
             log.info("Recorded devices of node", node=name, total=patch["status"]["total"])
+
+    def _until_summary(self, name: str) -> float:
+        """Seconds until the ledger's outdated summaries may be written."""
+        now = self._term.clock()
+        gathered = self._outdated_since.setdefault(name, now) + GATHER_SECONDS
+        return max(gathered, self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS) - now
 
     async def _retire(self, name: str, seen: NodeDevices | None) -> None:
         """Deletes the ledger of a node that is no longer shared, once nothing of it is held."""
@@ -160,43 +166,11 @@ class Ledgers:
         offer, hardware = take(node, reported, published), published.behind(reported)
         return handover.apply(offer, node.metadata.labels, hardware, self._term.handover)
 
-    def _report_twice(self, node: Node, seen: NodeDevices, published: Publication) -> None:
-        """Reports devices of groups and shares that DRA allocated to ResourceClaims, too."""
-        name = node.metadata.name
-        if not published.claims and name not in self._twice:
-            return
-        states = device_states(replace(seen, status=replace(seen.status, published=published)))
-        found = {f"{each.device}: {each.resource_claim}" for each in states if each.holders and each.resource_claim}
-        new = found - self._twice.get(name, set())
-        self._twice[name] = found
-        if not found:
-            del self._twice[name]
-        if new:
-            devices = "; ".join(sorted(new))
-            log.error("Found devices that DRA allocated, too", node=name, devices=devices)
-            text = f"DRA allocated devices that groups or shares have ({devices}): delete the pods of one of them"
-            self._term.recorder.warn(subject_of(node), "DevicesGivenAway", f"{text}, and keep DRA from these devices")
-
-    def _report_faults(self, node: Node, offer: Offer) -> None:
-        name = node.metadata.name
-        faults = [*map(str, offer.faults), *map(str, offer.untold)]
-        if not offer.devices and not offer.withheld and not faults:
-            annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
-            cures = f"start its device plugin or deviceshare's agent there, or name what it has: {annotate}"
-            faults = [f"the node is shared but has no devices: {cures}"]
-        text = "; ".join(faults)
-        if text == self._faults.get(name, ""):
-            return
-        self._faults[name] = text
-        if text:
-            log.warning("Found faults in inventory of node", node=name, faults=text)
-            self._term.recorder.warn(subject_of(node), "DevicesUnknown", text)
-
     def _forget(self, name: str) -> None:
         self._missing_since.forget(name)
         self._written.pop(name, None)
-        self._faults.pop(name, None)
-        self._twice.pop(name, None)
+        self._outdated_since.pop(name, None)
+        self._faults.forget(name)
 
 
 def _rest(node: Node, offer: Offer, words: dict[str, str], published: Publication) -> LedgerStatus:

@@ -10,6 +10,7 @@ since when we have seen it, so a collection that is retried doesn't wait again.
 
 import random
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 import structlog
@@ -45,7 +46,9 @@ class Releaser:
 
     def __init__(self, term: Term) -> None:
         self._term = term
-        self.queue: Queue[ClaimKey] = Queue("claims", self._reconcile, workers=WORKERS, clock=term.clock)
+        # One claim of a node after the other: each collection writes the ledger twice and would fail beside another.
+        lane = attrgetter("node")
+        self.queue: Queue[ClaimKey] = Queue("claims", self._reconcile, workers=WORKERS, lane=lane, clock=term.clock)
         self._claims: dict[str, set[ClaimKey]] = {}
         """By the name of the holder."""
         self._unbound_since: UnchangedSince[ClaimKey] = UnchangedSince(term)

@@ -9,6 +9,7 @@ from typing import Any
 import promql_parser
 import pytest
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
 
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
@@ -20,10 +21,12 @@ from deviceshare.domain.objects.usage import Usage
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.metrics import Metrics
 from deviceshare.run.group_metrics import GroupMetrics
+from deviceshare.run.quota_metrics import QuotaMetrics
 from deviceshare.timestamps import seconds_since
 from tests.unit.chart.metric_names import Scrape, Vector, exported, selectors
 from tests.unit.chart.objects import Json, default_file, named, with_values
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus
+from tests.unit.domain.test_device_quota import a_quota
 
 RULES: Json = {"metrics": {"prometheusRule": {"enabled": True}}, "agent": {"enabled": True}}
 RUNBOOK = Path("docs/runbook.md")
@@ -171,3 +174,11 @@ def test_a_certificate_that_was_not_renewed_is_told() -> None:
     assert fires("DeviceshareCertificateExpiring", Scrape(metrics.registry, now=10_000)) == {
         frozenset({("certificate", "serving")}): 10_000.0
     }
+
+
+def test_a_quota_that_cannot_be_applied_is_told() -> None:
+    """By name; sound ones are not."""
+    faulty = a_quota("odd", selector={"matchLabels": {"team": "a b"}})
+    registry = CollectorRegistry()
+    registry.register(QuotaMetrics(lambda: [a_quota(), faulty], lambda: True))
+    assert fires("DeviceshareQuotaInvalid", Scrape(registry)) == {frozenset({("quota", "odd")}): 1.0}

@@ -84,7 +84,7 @@ async def test_an_incomplete_pool_closes_the_node_to_newcomers() -> None:
         await soon(lambda: "incomplete" in world.ledger("n1").status.reasons, 5)
         assert world.ledger("n1").devices == ()
         assert world.recorder.reasons("n1") == ["DevicesUnknown"]
-        assert world.condition("team", "Healthy") == ("True", "AsClaimed")
+        await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
         world.cluster.edit(SLICES, "n1-gpu.nvidia.com", {"spec": {"pool": {"resourceSliceCount": 1}}})
         await soon(lambda: world.open("n1"), 5)
 

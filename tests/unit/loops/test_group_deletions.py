@@ -66,6 +66,7 @@ async def test_the_finalizer_follows_the_policy() -> None:
         for policy, wanted in (("Refuse", [OTHERS]), (AFTER_LAST_POD, [OTHERS, OURS]), (None, [OTHERS])):
             world.cluster.edit(GROUPS, "team", {"spec": {"deletionPolicy": policy}})
             await soon(partial(_has, world, wanted))
+        await asyncio.sleep(5)  # summaries
         before = len(world.cluster.requests)
         await asyncio.sleep(60)
         assert world.cluster.requests[before:] == []

@@ -68,6 +68,26 @@ async def test_finished_pods_leave() -> None:
 
 
 @in_virtual_time
+async def test_a_group_and_its_first_pod_make_one_write() -> None:
+    """After the one that binds the group; without the pod, the group says after a second that it is bound."""
+    world = World()
+    world.node("n1")
+    world.group("team")
+    world.pod("a", "team")
+    async with world.leading():
+        await soon(lambda: world.open("n1"))
+        before = len(world.cluster.writes("shareddevicegroups"))
+        await world.bind("a", "n1")
+        await soon(lambda: world.read_group("team").status.pod_count == 1, 0.2)
+        assert world.condition("team", "Bound") == ("True", "Claimed")
+        await asyncio.sleep(10)
+        assert len(world.cluster.writes("shareddevicegroups")) - before == 2
+        world.cluster.edit(GROUPS, "team", {"status": {"conditions": []}})
+        world.end("a")
+        await soon(lambda: world.condition("team", "Bound") == ("True", "Claimed"))
+
+
+@in_virtual_time
 async def test_many_pods_make_few_writes() -> None:
     """A hundred bound in five seconds."""
     world = World()

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from structlog.testing import capture_logs
 
-from deviceshare.loops.ports import ApiError, Conflict, Unavailable
+from deviceshare.loops.ports import ApiError, Conflict, NotFound, Unavailable
 from deviceshare.loops.queue import FIRST_CONFLICT, FIRST_RETRY, LAST_RETRY, PERSISTENT, Later, Queue
 from tests.unit.loops.virtual_time import in_virtual_time, now
 
@@ -37,8 +37,10 @@ class Work:
 
 
 @asynccontextmanager
-async def working(work: Work, workers: int = 4) -> AsyncIterator[Queue[str]]:
-    queue = Queue("test", work, workers=workers, clock=now)
+async def working(
+    work: Work, workers: int = 4, lane: Callable[[str], str] = lambda key: key
+) -> AsyncIterator[Queue[str]]:
+    queue = Queue("test", work, workers=workers, lane=lane, clock=now)
     task = asyncio.create_task(queue.run())
     yield queue
     task.cancel()
@@ -104,6 +106,30 @@ async def test_a_slow_key_does_not_hold_up_another() -> None:
         queue.add("quick")
         await asyncio.sleep(1)
     assert work.times("quick") == [1]
+
+
+@in_virtual_time
+async def test_keys_of_one_lane_follow_one_another() -> None:
+    """Beside those of others; what was added meanwhile, and what failed, has its turn, too."""
+    failed: list[str] = []
+
+    async def slow(key: str) -> None:
+        await asyncio.sleep(1)
+        if key == "a/1" and not failed:
+            failed.append(key)
+            raise Conflict("lost")
+
+    work = Work(slow)
+    async with working(work, lane=lambda key: key[0]) as queue:
+        for key in ("a/1", "a/2", "a/3", "b/1"):
+            queue.add(key)
+        await asyncio.sleep(0.5)
+        assert work.now_at == ["a/1", "b/1"]
+        queue.add("a/1")
+        queue.add("a/2")
+        await asyncio.sleep(20)
+    assert [key for key, _ in work.calls] == ["a/1", "b/1", "a/2", "a/3", "a/1"]
+    assert [round(time) for _, time in work.calls] == [0, 0, 1, 2, 3]
 
 
 @in_virtual_time
@@ -209,6 +235,16 @@ async def test_what_keeps_failing_is_logged_once_for_each_level() -> None:
             await asyncio.sleep(200)
     assert [each["log_level"] for each in logs] == ["warning", "error", "info"]
     assert {each["key"] for each in logs} == {"a"}
+
+
+@in_virtual_time
+async def test_what_others_wrote_or_deleted_first_is_no_news() -> None:
+    """An object may go while it is reconciled, in any cluster."""
+    with capture_logs() as logs:
+        async with working(Work(failing(Conflict("lost"), NotFound("gone")))) as queue:
+            queue.add("a")
+            await asyncio.sleep(20)
+    assert logs == []
 
 
 @in_virtual_time

@@ -55,6 +55,23 @@ async def test_devices_of_a_group_deleted_under_its_pods_stay_reserved_until_the
 
 
 @in_virtual_time
+async def test_claims_of_one_node_that_end_together_do_not_conflict() -> None:
+    """Twenty shares: each claim is marked and dropped, and hardly any write is made twice."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        names = [f"part-{number}" for number in range(20)]
+        for name in names:
+            world.share(name, 5)
+            await world.bind(name, "n1")
+        await asyncio.sleep(5)
+        before = len(world.cluster.writes("nodedevices"))
+        for name in names:
+            world.end(name)
+        await soon(lambda: world.holders("n1") == {}, 5)
+        assert len(world.cluster.writes("nodedevices")) - before <= 2 * len(names) + 4
+
+
+@in_virtual_time
 async def test_a_claim_is_kept_while_a_bind_may_still_use_it() -> None:
     """A pod of the deleted group is pending: every bind that began before is waited out."""
     async with led_world() as world:
