@@ -243,17 +243,17 @@ def _facets(node: Node) -> tuple[object, ...]:
 
 def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:
     """Whether nothing came free: no device, and no room for shares on any."""
-    if _told(new) == _told(old) and all(new.claims.get(uid) == claim for uid, claim in old.claims.items()):
-        return True  # claims were added, if anything: the most frequent change, and nothing has to be counted
     if _hiding(new) != _hiding(old):
         return False
+    if _told(new) == _told(old) and all(new.claims.get(uid) == claim for uid, claim in old.claims.items()):
+        return True  # claims were added, if anything: the most frequent change, and nothing has to be counted
     now, before = _free(new), _free(old)
     return all(left <= before.get(what, 0) for what, left in now.items())
 
 
 def _hiding(ledger: NodeDevices) -> tuple[object, ...]:
     """What keeps free devices of the node from everybody, though nothing of it is counted here."""
-    return ledger.metadata.fault, ledger.hardware.boot_id, ledger.hardware.allocations
+    return ledger.metadata.fault, ledger.status.hardware.boot_id, ledger.status.hardware.allocations
 
 
 def _for_people(old: NodeDevices, new: NodeDevices) -> bool:

@@ -273,6 +273,29 @@ async def test_pods_are_woken_once_the_agent_says_what_a_device_plugin_allocated
 
 
 @in_virtual_time
+async def test_pods_are_woken_once_a_ledger_can_be_read_again() -> None:
+    """Somebody corrects the claim that could not be read; by what is counted that only adds one."""
+    async with led_world(2) as world:
+        await soon(lambda: world.open("n1"))
+        group = world.group("team", 1)
+        world.pod("b", "team")
+        await world.bind("b", "n1")
+        await asyncio.sleep(3)
+        right = world.ledger("n1").claims[group.uid].group
+
+        def say(name: object) -> None:
+            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {group.uid: {"group": name}}}})
+
+        say(3)
+        await asyncio.sleep(3)
+        world.share("a", 30, refused=True)
+        await asyncio.sleep(20)
+        assert woken(world) == []
+        say(right)
+        await soon(lambda: woken(world) == ["a"], 2)
+
+
+@in_virtual_time
 async def test_who_waits_learns_that_a_pod_of_the_device_plugin_has_ended() -> None:
     """Nobody knew which devices it had, so that none could be had; its group is told what else is in the way."""
     async with led_world(2) as world:
