@@ -154,6 +154,7 @@ class Releaser:
             return
         self._in_use.discard(key)
         if outcome is Outcome.FREED:
+            self.queue.add(key, UNSEEN_SECONDS)  # Another bind may make the same before the mirror shows this one gone.
             holder = claim.holder(key.uid)
             log.info("Released claim", node=key.node, holder=str(holder), uid=key.uid)
             message = f"released {listed(map(str, sorted(claim.devices)))} of {holder}"

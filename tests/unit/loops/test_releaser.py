@@ -2,10 +2,11 @@
 
 import asyncio
 
+from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.releaser import new_mark
 from deviceshare.loops.ports import Unavailable
-from deviceshare.loops.protocol import whole_devices
+from deviceshare.loops.protocol import share, whole_devices
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDS_OVER_SECONDS
 from deviceshare.loops.protocol.claiming import claim_all
 from tests.unit.domain.objects import GPU
@@ -266,4 +267,23 @@ async def test_a_pod_that_no_event_told_of_keeps_its_devices_until_it_ends_and_n
         await asyncio.sleep(60)
         assert world.holders("n1") == {"team": "0,1*"}
         world.cluster.remove(PODS, "a", "ns")
+        await soon(lambda: world.holders("n1") == {}, 60)
+
+
+@in_virtual_time
+async def test_a_claim_that_is_made_again_before_the_mirror_shows_it_gone_is_collected_again() -> None:
+    """Of a pod whose binds die: the same part of the same device, so that the mirror shows no difference."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        request = request_of(world.share("s", 30), None)
+        assert request is not None
+        await claim_all(world.cluster, [share.wanted(request)], "n1")
+        await asyncio.sleep(1)
+        ledgers = world.cluster.mirrors[NODE_DEVICES.plural]
+        ledgers.deaf = True
+        await soon(lambda: world.holders("n1") == {}, 60)
+        await claim_all(world.cluster, [share.wanted(request)], "n1")
+        ledgers.deaf = False
+        ledgers.set("n1", world.ledger("n1"))
+        assert world.holders("n1") == {"ns/s": "0"}
         await soon(lambda: world.holders("n1") == {}, 60)
