@@ -26,6 +26,8 @@ TICK_SECONDS = 1.0
 FIRST_RETRY, LAST_RETRY = 0.2, 15.0
 FIRST_CONFLICT, LAST_CONFLICT = 0.05, 2.0
 """A conflict only means that another writer was first; the retry will most likely succeed."""
+SPARE_ENTRIES = 64
+"""Entries of the heap that no longer count and are kept nevertheless, besides as many as there are keys."""
 PERSISTENT = 5
 """Failures in a row after which a person should know."""
 
@@ -99,7 +101,18 @@ class Queue(Generic[K]):
 
     def _push(self, key: K) -> None:
         heapq.heappush(self._heap, (self._due[key], next(self._order), key))
+        if len(self._heap) > 2 * len(self._due) + SPARE_ENTRIES:
+            self._sweep()
         self._changed.set()
+
+    def _sweep(self) -> None:
+        """Drops the entries that no longer count: where keys wait for days, each change would leave one for as long."""
+        earliest: dict[K, tuple[float, int, K]] = {}
+        for entry in sorted(self._heap):
+            due, _, key = entry
+            if self._due.get(key) == due:
+                earliest.setdefault(key, entry)
+        self._heap = list(earliest.values())  # sorted, which is a heap
 
     def _ready(self) -> list[K]:
         keys = []

@@ -51,6 +51,11 @@ class Session:
                     if await self._play(killed_at(point, boundary), self._chance.choice(mine)):
                         break
 
+    async def each_fault(self) -> None:
+        """Each of the others once, whatever is drawn later."""
+        for fault in self._faults:
+            await self._play(fault, self._chance.choice(self._stories))
+
     async def random_round(self) -> None:
         """Any fault, a third of them at a boundary of a write."""
         first = self._chance.choice(self._stories)
@@ -115,6 +120,7 @@ async def test_nothing_is_claimed_twice_or_lost_whatever_fails(
         try:
             if long_mode and not request.config.getoption("--fault"):
                 await session.points()
+                await session.each_fault()
             while len(session.runs) < runs and (long_mode or time.monotonic() < began + SHORT_SECONDS):
                 await session.random_round()
         finally:

@@ -65,6 +65,11 @@ class Coverage:
                 return  # The change of the ledger enqueues this node again.
         self._remember(node, uncovered)
 
+    def forget(self, node: str) -> None:
+        """Ends what was reported of a node that is gone, and its ledger with it: nothing is checked there any more."""
+        if self._reported.pop(node, None):
+            self._count()
+
     def report_disputed(self, node: str, disputed: Iterable[Holding]) -> None:
         """Logs what was left out when the node's ledger was recreated. `check` finds its pods later."""
         for holding in disputed:
@@ -82,6 +87,9 @@ class Coverage:
         self._reported[node] = now
         if not now:
             del self._reported[node]
+        self._count()
+
+    def _count(self) -> None:
         self._term.on_uncovered(sum(map(len, self._reported.values())))
 
     def _report(self, pod: Pod) -> None:

@@ -65,6 +65,8 @@ class Ledgers:
             return  # What it hides may be in use: nothing is overwritten, nor concluded from the rest.
         if node is None or not node.shared:
             self._forget(name)
+            if seen is None:
+                self._coverage.forget(name)
             await self._retire(name, seen)
             return
         if seen is None:

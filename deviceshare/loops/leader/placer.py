@@ -169,7 +169,9 @@ class Placer:
             log.exception("Placing a pod raised an exception", pod=meta.key, node=node)
             self._fail(pod, f"placing it on node {node} failed: see deviceshare's logs")
         else:
-            self._done.add(meta.uid)
+            seen = self._term.pods.get(meta.key)
+            if seen and seen.metadata.uid == meta.uid and seen.awaits_placement:
+                self._done.add(meta.uid)  # else the watch was faster than the answer, and nothing would take it away
             log.info("Placed pod", pod=meta.key, node=node)
             self._term.recorder.note(subject_of(pod), "Placed", _placed(pod, node))
             self.enqueue()

@@ -58,6 +58,8 @@ class QuotaCounts:
 
     async def _reconcile(self, name: str) -> None:
         quota = self._term.quotas.get(name) if self._term.quotas else None
+        held = quota.status.reservations if quota else {}
+        self._unbound_since.keep(lambda key: key[0] != name or key[1] in held)
         if quota is None or quota.metadata.unreadable:
             return
         suspects, rest = [], 0.0

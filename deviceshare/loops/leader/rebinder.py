@@ -49,6 +49,9 @@ class Rebinder:
 
     def change(self, change: ObjectChange[NodeDevices]) -> None:
         """Enqueues those claims of a changed ledger that are or were to be rebound."""
+        left = change.new.claims.keys() if change.new else set()
+        for uid in change.old.claims.keys() - left if change.old else ():
+            self._unchanged_since.forget(ClaimKey(change.key, uid))
         for ledger in change.sides:
             for uid, claim in ledger.claims.items():
                 if self._concerns(claim, uid):

@@ -33,14 +33,15 @@ class ShareCapacities:
 
     def change(self, change: ObjectChange[Node]) -> None:
         """Takes in a change of a node."""
-        if change.new is None:
-            self._written.pop(change.key, None)
-        elif change.new.shared and lacking(change.new, self._resources):
+        if change.new is None or (change.new.shared and lacking(change.new, self._resources)):
             self.queue.add(change.key)
 
     async def _reconcile(self, name: str) -> None:
         node = self._term.nodes.get(name)
-        if node is None or not node.shared or not (missing := lacking(node, self._resources)):
+        if node is None:
+            self._written.pop(name, None)  # here, since a write of it may have been under way when it went
+            return
+        if not node.shared or not (missing := lacking(node, self._resources)):
             return
         if name in self._written:
             self._term.wait_until(self._written[name] + APART_SECONDS)

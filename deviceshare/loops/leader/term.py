@@ -117,3 +117,7 @@ class UnchangedSince(Generic[K]):
 
     def forget(self, key: K) -> None:
         self._seen.pop(key, None)
+
+    def keep(self, keeps: Callable[[K], bool]) -> None:
+        """Forgets the keys of which it says no."""
+        self._seen = {key: seen for key, seen in self._seen.items() if keeps(key)}

@@ -101,6 +101,9 @@ class UninjectedPods:
         await self._delete(pod, owner, seen)
 
     def _leave(self, pod: Pod, owner: OwnerReference, why: str) -> None:
+        seen = self._term.uninjected.get(pod.metadata.key) if self._term.uninjected else None
+        if seen is None or seen.metadata.uid != pod.metadata.uid:
+            return  # It went meanwhile, and nothing would end what is remembered of it.
         log.warning("Left uninjected pod", pod=pod.metadata.key, controller=f"{owner.kind} {owner.name}", reason=why)
         self._events.record(pod, why)
 
