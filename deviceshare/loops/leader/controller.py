@@ -187,6 +187,7 @@ class Controller:
             self._gates.change_node(change)
         if change.old and change.new and _facets(change.old) == _facets(change.new):
             return  # a heartbeat
+        self._rebinder.enqueue_node(change.key)
         self._keeper.queue.add(change.key)
         self._enqueue_statuses_on(change.key)
         self._enqueue_waiting()
