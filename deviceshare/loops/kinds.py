@@ -16,6 +16,9 @@ from deviceshare.domain.objects.resource_claims import ResourceClaim
 from deviceshare.domain.objects.resource_slices import ResourceSlice
 from deviceshare.loops.ports import Kind
 
+JOB_INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
+"""The annotation of an indexed Job's pod: how many pods of its index failed before it."""
+
 
 class LeaseSpec(Struct, frozen=True, rename="camel"):
     """Times are RFC 3339; they are for people, nothing is decided by them."""
@@ -47,15 +50,21 @@ class Event(Struct, frozen=True, rename="camel"):
 
 
 class JobSpec(Struct, frozen=True, rename="camel"):
-    """How many of its pods may fail."""
+    """How many of its pods may fail. The API server fills in what is left out."""
 
     backoff_limit: int | None = None
     backoff_limit_per_index: int | None = None
 
-    @property
-    def fails_with_one_pod(self) -> bool:
-        """Whether the Job, or an index of it, fails with the first pod that does."""
-        return 0 in (self.backoff_limit, self.backoff_limit_per_index)
+
+class UncountedPods(Struct, frozen=True):
+    failed: list[str] = field(default_factory=list)
+
+
+class JobStatus(Struct, frozen=True, rename="camel"):
+    """How many of its pods have failed; those that the status doesn't count yet are named by their UIDs."""
+
+    failed: int = 0
+    uncounted_terminated_pods: UncountedPods | None = None
 
 
 class Job(Struct, frozen=True):
@@ -63,6 +72,23 @@ class Job(Struct, frozen=True):
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: JobSpec = field(default_factory=JobSpec)
+    status: JobStatus = field(default_factory=JobStatus)
+
+    @property
+    def failures(self) -> int:
+        """How many of its pods have failed."""
+        uncounted = self.status.uncounted_terminated_pods
+        return self.status.failed + len(uncounted.failed if uncounted else ())
+
+    def spent(self, pod: Pod, failures: int) -> str:
+        """What makes the Job, or the pod's index, fail if this pod fails after so many others; or ""."""
+        count = pod.metadata.annotations.get(JOB_INDEX_FAILURES, "")
+        of_index, limits = int(count) if count.isdecimal() else 0, self.spec
+        if limits.backoff_limit_per_index is not None and of_index >= limits.backoff_limit_per_index:
+            return f"backoffLimitPerIndex {limits.backoff_limit_per_index}, failed {of_index}"
+        if limits.backoff_limit is not None and failures >= limits.backoff_limit:
+            return f"backoffLimit {limits.backoff_limit}, failed {failures}"
+        return ""
 
 
 class Secret(Struct, frozen=True):

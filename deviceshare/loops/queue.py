@@ -153,13 +153,16 @@ class Queue(Generic[K]):
             self._leave(self._lane(key))
 
     def _leave(self, lane: Hashable) -> None:
-        """Lets the next key of the lane be worked on; those behind it stay held."""
+        """Lets the next key of the lane that is due be worked on; those behind it stay held."""
         self._busy.discard(lane)
         held = self._held.pop(lane, deque())
         while held:
             key = held.popleft()
-            if key in self._due:  # held twice, if it failed meanwhile
-                self._push(key)
+            due = self._due.get(key)
+            if due is None:
+                continue  # held twice, if it failed meanwhile
+            self._push(key)
+            if due <= self._clock():
                 break
         if held:
             self._held[lane] = held

@@ -160,6 +160,7 @@ class Process:
             ledgers=self._mirrors.ledgers,
             nodes=self._mirrors.nodes,
             pods=self._mirrors.pods,
+            others=self._mirrors.others,
             slices=self._mirrors.slices,
             resource_claims=self._mirrors.resource_claims,
             namespaces=self._mirrors.namespaces,

@@ -34,7 +34,8 @@ capabilities:
     {{- end }}
     - --release-after={{ .Values.groups.releaseAfter }}
     - --deletion-policy={{ .Values.groups.deletionPolicy }}
-    - --uninjected-pods={{ .Values.uninjectedPods }}
+    {{- /* By the names of namespaces deviceshare knows which ones admission leaves out; by their labels it doesn't. */}}
+    - --uninjected-pods={{ if .Values.webhooks.namespaceSelector }}leave{{ else }}{{ .Values.uninjectedPods }}{{ end }}
     - --probe-bind=:{{ $ports.probe }}
     {{- if ne (int .Values.metrics.groups) 500 }}
     - --group-metrics={{ int .Values.metrics.groups }}

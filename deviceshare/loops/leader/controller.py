@@ -85,6 +85,7 @@ class Controller:
             (term.namespaces, self._on_namespace),
             (term.quotas, self._on_quota),
             (term.uninjected, self._uninjected.change),
+            (term.others, self._on_other),
         )
         watched: tuple[tuple[Mirror[Any], Watcher], ...] = (
             *((mirror, watcher) for mirror, watcher in optional if mirror is not None),
@@ -143,6 +144,14 @@ class Controller:
         if old and (old.metadata.unreadable or not (new and new.lives)):
             self._releaser.enqueue_holder(old.holder_name)
 
+    def _on_other(self, change: ObjectChange[Pod]) -> None:
+        # Where nobody knows which devices a pod has from a device plugin, none of its node can be had.
+        old, new = (_past_us(side) for side in (change.old, change.new))
+        if old != new:
+            self._statuses.enqueue_concerned()
+        if old - new:
+            self._enqueue_waiting()
+
     def _on_ledger(self, change: ObjectChange[NodeDevices]) -> None:
         if change.old and change.new and _for_people(change.old, change.new):
             return  # nothing is decided by it, and where programs take turns it changes every few seconds
@@ -178,6 +187,7 @@ class Controller:
             self._gates.change_node(change)
         if change.old and change.new and _facets(change.old) == _facets(change.new):
             return  # a heartbeat
+        self._rebinder.enqueue_node(change.key)
         self._keeper.queue.add(change.key)
         self._enqueue_statuses_on(change.key)
         self._enqueue_waiting()
@@ -215,20 +225,36 @@ class Controller:
         self._statuses.enqueue_concerned()
 
 
+def _past_us(pod: Pod | None) -> set[tuple[str, str]]:
+    """By node, the resources of which the pod has devices from a device plugin; "" where that can't be read."""
+    if pod is None or not pod.lives:
+        return set()
+    hidden = {""} if pod.containers_hidden else set()
+    return {(pod.node, resource) for resource in pod.plugin_resources() | hidden}
+
+
 def _facets(node: Node) -> tuple[object, ...]:
     """What of a node concerns us."""
     meta = node.metadata
     annotated = [meta.annotations.get(key) for key in contract.DEVICE_ANNOTATIONS]
     counted = counted_devices.count(node), device_memory.memory_mib(node), dialect_leftovers.advertised(node)
-    return meta.uid, meta.labels, meta.fault, node.ready, node.out_of_service, annotated, counted
+    booted = node.status.node_info.boot_id  # until its agent has reported since, nothing of the node is free
+    return meta.uid, meta.labels, meta.fault, node.ready, node.out_of_service, booted, annotated, counted
 
 
 def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:
     """Whether nothing came free: no device, and no room for shares on any."""
+    if _hiding(new) != _hiding(old):
+        return False
     if _told(new) == _told(old) and all(new.claims.get(uid) == claim for uid, claim in old.claims.items()):
         return True  # claims were added, if anything: the most frequent change, and nothing has to be counted
     now, before = _free(new), _free(old)
     return all(left <= before.get(what, 0) for what, left in now.items())
+
+
+def _hiding(ledger: NodeDevices) -> tuple[object, ...]:
+    """What keeps free devices of the node from everybody, though nothing of it is counted here."""
+    return ledger.metadata.fault, ledger.status.hardware.boot_id, ledger.status.hardware.allocations
 
 
 def _for_people(old: NodeDevices, new: NodeDevices) -> bool:

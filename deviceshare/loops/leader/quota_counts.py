@@ -65,7 +65,8 @@ class QuotaCounts:
         suspects, rest = [], 0.0
         # What was counted stays while nobody knows what should be.
         sure = not quota.counts_all
-        labelled = [group for group in self._term.groups.values() if sure and quota.matches(group.metadata.labels)]
+        known = [group for group in self._term.groups.values() if sure and not group.metadata.unreadable]
+        labelled = [group for group in known if quota.matches(group.metadata.labels)]
         bound = [group for group in labelled if group.node and not quota.holds(group)]
         for uid, reservation in quota.status.reservations.items() if sure else ():
             wait = self._wait(quota, uid, reservation)
@@ -88,6 +89,8 @@ class QuotaCounts:
         group = self._term.groups.get(reservation.name)
         if group is not None and group.uid != uid:
             group = None
+        if group is not None and group.metadata.unreadable:
+            return None  # what it holds is unknown until somebody corrects it
         key = quota.name, uid
         if group is not None and group.node:
             self._unbound_since.forget(key)
@@ -104,7 +107,7 @@ class QuotaCounts:
 
 def _facets(group: Group) -> tuple[object, ...]:
     """What of a group concerns quotas."""
-    return group.uid, group.node, group.metadata.labels, group.spec.resources
+    return group.uid, group.node, group.metadata.labels, group.metadata.fault, group.spec.resources
 
 
 def allows_no_more(new: DeviceQuota, old: DeviceQuota) -> bool:

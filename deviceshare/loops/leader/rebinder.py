@@ -57,6 +57,13 @@ class Rebinder:
                 if self._concerns(claim, uid):
                     self.queue.add(ClaimKey(ledger.node, uid))
 
+    def enqueue_node(self, name: str) -> None:
+        """Enqueues the claims of a node that may just have become known to have rebooted before its agent reported."""
+        ledger = self._term.fleet.ledger(name)
+        for uid, claim in ledger.claims.items() if ledger else ():
+            if self._concerns(claim, uid):
+                self.queue.add(ClaimKey(name, uid))
+
     def enqueue_pod(self, pod: Pod) -> None:
         """Enqueues the claims that the pod has its devices from; the pod may have ended."""
         ledger = self._term.fleet.ledger(pod.node)
@@ -107,7 +114,7 @@ class Rebinder:
         return any(awaits(pod, ledger, claim) for pod in mine) and not self._rebooted(ledger)
 
     def _rebooted(self, ledger: NodeDevices) -> bool:
-        """Whether the indices may have changed; the agent's next report enqueues each claim again."""
+        """Whether the indices may have changed; what the agent, or the node, says next enqueues each claim again."""
         node = self._term.fleet.node(ledger.node)
         return node is not None and rebooted(node, ledger.hardware)
 

@@ -24,7 +24,7 @@ from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.protocol import collect, holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.collect import Outcome
-from deviceshare.loops.queue import Queue
+from deviceshare.loops.queue import Later, Queue
 from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
@@ -32,6 +32,10 @@ log = structlog.get_logger(__name__)
 WORKERS = 8
 AGAIN_SECONDS = 1.0
 """Before a claim is looked at again whose pod was bound while it was being collected, or whose group is leaving."""
+
+UNSEEN_SECONDS = 20.0
+"""Before a claim is looked at again that is needed by an object which the mirror doesn't show: where it lists anew, it
+may never show it, nor tell that it is gone."""
 
 
 class ClaimKey(NamedTuple):
@@ -96,6 +100,8 @@ class Releaser:
             return False
         if group is not None and group.node == key.node:
             self._unbound_since.forget(key)
+            if not claim.releasing and group is not self._term.groups.get(claim.holder_name):
+                raise Later(UNSEEN_SECONDS)
             return bool(claim.releasing)  # to have the mark taken away
         lives = key.node in self._term.fleet.pods(key.uid).values()
         if claim.releasing:
@@ -120,6 +126,8 @@ class Releaser:
             return False
         if pod is not None and pod.lives_on(key.node):
             self._unbound_since.forget(key)
+            if not claim.releasing and pod is not self._term.pods.get(holder.name):
+                raise Later(UNSEEN_SECONDS)
             return bool(claim.releasing)  # to have the mark taken away
         if pod is None or not pod.pending:
             return True
@@ -146,6 +154,7 @@ class Releaser:
             return
         self._in_use.discard(key)
         if outcome is Outcome.FREED:
+            self.queue.add(key, UNSEEN_SECONDS)  # Another bind may make the same before the mirror shows this one gone.
             holder = claim.holder(key.uid)
             log.info("Released claim", node=key.node, holder=str(holder), uid=key.uid)
             message = f"released {listed(map(str, sorted(claim.devices)))} of {holder}"
@@ -155,6 +164,8 @@ class Releaser:
         if claim.pod:
             self.queue.add(key, AGAIN_SECONDS)  # It was bound after all: next time the mark is taken away.
             return
+        if key.node not in self._term.fleet.pods(key.uid).values():
+            self.queue.add(key, UNSEEN_SECONDS)
         if key in self._in_use:
             return
         self._in_use.add(key)

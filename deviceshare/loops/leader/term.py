@@ -67,6 +67,8 @@ class Term:
     """None: not looked at, as in tests of other things."""
     quotas: Mirror[DeviceQuota] | None = None
     """Likewise."""
+    others: Mirror[Pod] | None = None
+    """The pods that may have devices from a device plugin; likewise."""
     slices: Mirror[ResourceSlice] | None = None
     """Of DRA drivers; empty where the API server serves none. None: not looked at, as in tests of other things."""
     resource_claims: Mirror[ResourceClaim] | None = None

@@ -28,9 +28,10 @@ log = structlog.get_logger(__name__)
 
 REASON: Final = "NotInjected"
 DELETIONS_A_SECOND: Final = 1.0
-RUNS: Final = frozenset({"Workflow", "TaskRun"})
-"""Controllers of others (argoproj.io, tekton.dev) for which a deleted pod is a failed one, retried only where they are
-told to."""
+KEPT_JOBS: Final = 1024
+RUNS: Final = frozenset({"Workflow", "TaskRun", "SparkApplication"})
+"""Controllers of others (argoproj.io, tekton.dev, sparkoperator.k8s.io) for which a deleted pod is a failed one,
+retried only where they are told to."""
 _WHY: Final = "deviceshare's admission was not called when the pod was created, so its containers could get no devices"
 
 
@@ -58,6 +59,8 @@ class UninjectedPods:
         self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
         self._recreations = Recreations()
         self._events = WaitingEvents(term, REASON)
+        self._failures: dict[str, int] = {}
+        """How many pods of a Job have failed, by its UID, our deletions among them; the last asked about last."""
 
     def change(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of an uninjected pod without a node."""
@@ -107,7 +110,7 @@ class UninjectedPods:
     async def _fails_with_it(self, pod: Pod, owner: OwnerReference) -> str:
         """Why the controller would fail with the pod, or "".
 
-        Of a Job a deleted pod counts as a failed one from Kubernetes 1.22 on.
+        Of a Job a deleted pod counts as a failed one from Kubernetes 1.22 on; its status says so a while later.
 
         https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-backoff-failure-policy
         """
@@ -119,9 +122,15 @@ class UninjectedPods:
             job = await find(self._term.cluster, JOBS, owner.name, pod.metadata.namespace)
         except Forbidden:
             return f"{_WHY}; deviceshare may not read Job {owner.name}, which might fail with the pod: delete the pod"
-        if job is None or not job.spec.fails_with_one_pod:
+        if job is None:
             return ""
-        return f"{_WHY}; Job {owner.name} would fail if the pod were deleted (backoffLimit 0): recreate the Job"
+        failures = max(job.failures, self._failures.pop(owner.uid, 0))
+        self._failures[owner.uid] = failures
+        if len(self._failures) > KEPT_JOBS:
+            del self._failures[next(iter(self._failures))]
+        if not (spent := job.spent(pod, failures)):
+            return ""
+        return f"{_WHY}; Job {owner.name} would fail if the pod were deleted ({spent}): recreate the Job"
 
     async def _delete(self, pod: Pod, owner: OwnerReference, seen: float) -> None:
         meta, who = pod.metadata, f"{owner.kind} {owner.name}"
@@ -132,6 +141,8 @@ class UninjectedPods:
         except (NotFound, Conflict):
             return  # it changed: what it is now is looked at when the mirror shows it
         self._recreations.delete(owner.uid, seen, self._term.clock())
+        if owner.uid in self._failures:
+            self._failures[owner.uid] += 1
         self._term.on_recreated()
         log.warning("Deleted uninjected pod", pod=meta.key, uid=meta.uid, controller=who, group=pod.group)
         said = f"deleted pod {meta.name}, so that {who} recreates it: {_WHY}"

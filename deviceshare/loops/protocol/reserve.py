@@ -44,7 +44,7 @@ async def recount(
 
     Args:
         suspects: the UIDs of groups with a reservation that may be gone, unbound, or no longer match.
-        bound: groups that are bound.
+        bound: groups that are bound, as far as is known.
 
     Raises:
         Conflict: somebody else wrote the quota or a group; retry.
@@ -64,11 +64,13 @@ async def recount(
             # Binds that read the group before fail by this write; those that read it after write Q, so we fail.
             await holders.fence(cluster, group)
         drop.append(uid)
-    add = {
-        group.uid: reservation_of(group)
-        for group in bound
-        if group.node and seen.matches(group.metadata.labels) and not seen.holds(group)
-    }
+    add = {}
+    for mirrored in bound:
+        # Another bind of it may have reserved more than it had when it was mirrored: that must not be written over.
+        reserved = mirrored.uid in seen.status.reservations
+        group = await holders.read_group(cluster, mirrored.holder) if reserved else mirrored
+        if group is not None and group.node and seen.matches(group.metadata.labels) and not seen.holds(group):
+            add[group.uid] = reservation_of(group)
     return await _write(cluster, seen, add=add, drop=drop)
 
 

@@ -62,6 +62,14 @@ def test_deviceshare_believes_nobody_whom_its_webhooks_leave_out(excluded: list[
                 assert left_out(webhook) == settings(values).left_out == {*excluded, helm.NAMESPACE}
 
 
+def test_no_pod_is_deleted_as_uninjected_that_admission_leaves_out_by_a_label() -> None:
+    """Of other systems, say, in namespaces that aren't selected; deviceshare knows those left out by name alone."""
+    selected = {"webhooks": {"namespaceSelector": [{"key": "example.com/gpu", "operator": "Exists"}]}}
+    assert settings({}).uninjected is not None
+    assert settings(selected).uninjected is None
+    assert settings({"uninjectedPods": "leave"}).uninjected is None
+
+
 def test_deviceshare_knows_itself_by_its_service_account() -> None:
     """The webhooks let it do what they refuse to everybody else."""
     name = "gpu-sharing"

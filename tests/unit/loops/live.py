@@ -243,6 +243,7 @@ class World:
             ledgers=ledgers,
             nodes=nodes,
             pods=pods,
+            others=self.others,
             slices=mirrors.get("resourceslices"),
             resource_claims=mirrors.get("resourceclaims"),
             namespaces=namespaces,

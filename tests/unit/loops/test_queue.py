@@ -133,6 +133,26 @@ async def test_keys_of_one_lane_follow_one_another() -> None:
 
 
 @in_virtual_time
+async def test_a_key_that_waits_for_its_retry_does_not_hold_up_its_lane() -> None:
+    """Also one that changed while it was looked at, before the others came."""
+
+    async def slow(key: str) -> None:
+        await asyncio.sleep(1)
+        if key == "a/1" and now() < 2:
+            raise Unavailable("busy", retry_after=60)
+
+    work = Work(slow)
+    async with working(work, lane=lambda key: key[0]) as queue:
+        queue.add("a/1")
+        await asyncio.sleep(0.5)
+        for key in ("a/1", "a/2", "a/3"):
+            queue.add(key)
+        await asyncio.sleep(90)
+    assert [key for key, _ in work.calls] == ["a/1", "a/2", "a/3", "a/1"]
+    assert [round(time) for _, time in work.calls] == [0, 1, 2, 61]
+
+
+@in_virtual_time
 async def test_of_two_times_the_earlier_counts() -> None:
     """Whichever was asked for first; and only that one."""
     work = Work()

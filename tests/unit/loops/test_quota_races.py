@@ -13,6 +13,7 @@ from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import Group
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS
 from deviceshare.loops.protocol import holders
+from deviceshare.loops.protocol.bind import Refused
 from deviceshare.loops.protocol.reserve import recount, reserve
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.model import Actor, ModelCluster
@@ -104,3 +105,17 @@ def test_no_order_of_requests_exceeds_the_quota(works: tuple[Work, ...], least: 
     """A reservation of an earlier bind is dropped by the leader just while the group is bound by it after all."""
     many = sum(1 for _ in orders(lambda: Race(written_since, works)))
     assert many > least
+
+
+def test_a_late_mirror_never_counts_less_than_a_group_holds() -> None:
+    """The watch of groups is silent: the leader sees a as it was bound before, with fewer devices than it reserved."""
+    race = Race(written_since=False, works=())
+    race.cluster.edit(GROUPS, "a", {"spec": {"resources": {GPU: 1}}, "status": {"nodeName": "old"}})
+    stale = race.group("a")
+    race.cluster.edit(GROUPS, "a", {"spec": {"resources": {GPU: 2}}, "status": {"nodeName": ""}})
+    Actor("bind", bind(race, "a")).finish()
+    Actor("count", recount(race.cluster, "q", suspects=[], bound=[stale])).finish()
+    quota = race.cluster.read(DEVICE_QUOTAS, "q")
+    assert quota is not None
+    assert quota.used(GPU) == 2
+    assert isinstance(Actor("bind", bind(race, "b")).finish(), Refused)

@@ -160,3 +160,23 @@ async def test_a_quota_whose_selector_becomes_faulty_binds_nobody_and_forgets_no
         world.cluster.remove(PODS, "pod-b", "ns")
         assert await bound(world, "b") == ""
         await soon(lambda: counted(world) == f"{GPU}: 4/4 a,b")
+
+
+@in_virtual_time
+async def test_a_group_that_cannot_be_read_keeps_what_it_has_reserved_and_nobody_else_does() -> None:
+    """Whether it is bound or not: what it holds is unknown, and others' reservations are given back beside it."""
+    async with led_world(6) as world:
+        await soon(lambda: world.open("n1"))
+        put_quota(world, 6)
+        for name in ("a", "b", "c"):
+            labelled(world, name)
+            assert await bound(world, name) == ""
+        await soon(lambda: counted(world) == f"{GPU}: 6/6 a,b,c")
+        world.cluster.edit(GROUPS, "a", {"spec": {"resources": {GPU: "many"}}})
+        world.cluster.edit(GROUPS, "b", {"status": {"nodeName": ["n1"]}})
+        await asyncio.sleep(20)
+        assert counted(world) == f"{GPU}: 6/6 a,b,c"
+        for name in ("b", "c"):
+            world.cluster.remove(PODS, f"pod-{name}", "ns")
+        world.cluster.remove(GROUPS, "c")
+        await soon(lambda: counted(world) == f"{GPU}: 4/6 a,b", 20)

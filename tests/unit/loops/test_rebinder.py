@@ -1,10 +1,12 @@
 """Rebinds by a leading controller, over the model API server in virtual time."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, devices_of
@@ -147,18 +149,25 @@ async def test_devices_that_a_plugin_gave_away_unknown_which_replace_nothing() -
         assert numbers(claim(world).devices) == [0, 1]
 
 
+@pytest.mark.parametrize("first", ["node", "agent"])
 @in_virtual_time
-async def test_a_node_that_was_started_anew_waits_for_its_agent() -> None:
-    """Until it reports again, a number may be another device's."""
+async def test_a_node_that_was_started_anew_waits_for_its_agent(first: str) -> None:
+    """Until it reports again, a number may be another device's. Two watches tell of both, in any order."""
     async with led_world() as world:
         await a_bound_group(world)
-        report(world, 1, boot="before")
-        world.cluster.edit(NODES, "n1", {"status": {"nodeInfo": {"bootID": "after"}}})
+        boots: dict[str, Callable[[str], None]] = {
+            "node": lambda boot: world.cluster.edit(NODES, "n1", {"status": {"nodeInfo": {"bootID": boot}}}),
+            "agent": lambda boot: report(world, 1, boot=boot),
+        }
+        for tell in boots.values():
+            tell("before")
+        boots.pop(first)("after")
         await asyncio.sleep(1)
         ask(world, "team")
-        await asyncio.sleep(5)
+        await asyncio.sleep(30)
         assert not claim(world).rebound
-        report(world, 1, boot="after")
+        for tell in boots.values():
+            tell("after")
         await soon(lambda: numbers(claim(world).devices) == [0, 2])
 
 

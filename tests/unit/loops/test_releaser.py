@@ -2,10 +2,11 @@
 
 import asyncio
 
+from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.releaser import new_mark
 from deviceshare.loops.ports import Unavailable
-from deviceshare.loops.protocol import whole_devices
+from deviceshare.loops.protocol import share, whole_devices
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDS_OVER_SECONDS
 from deviceshare.loops.protocol.claiming import claim_all
 from tests.unit.domain.objects import GPU
@@ -229,3 +230,60 @@ async def test_a_fresh_claim_of_an_unbound_group_is_left_alone() -> None:
         await claim_all(world.cluster, [whole_devices.wanted(group.request, token="t1")], "n1")
         await asyncio.sleep(BIND_SECONDS - 1)
         assert world.holders("n1") == {"team": "0,1"}
+
+
+@in_virtual_time
+async def test_what_came_and_went_while_a_mirror_was_behind_leaves_no_claim() -> None:
+    """Its watch broke off and it lists anew: no event ever told of the pods and the group, though they were bound."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        for plural in (PODS.plural, GROUPS.plural):
+            world.cluster.mirrors[plural].deaf = True
+        world.share("s", 30)
+        world.group("team", 1)
+        world.pod("a", "team")
+        for name in ("s", "a"):
+            await world.bind(name, "n1")
+        world.cluster.mirrors[GROUPS.plural].objects.clear()
+        await asyncio.sleep(20)
+        assert world.holders("n1") == {"ns/s": "0", "team": "1"}
+        for name in ("s", "a"):
+            world.cluster.remove(PODS, name, "ns")
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: world.holders("n1") == {}, 60)
+
+
+@in_virtual_time
+async def test_a_pod_that_no_event_told_of_keeps_its_devices_until_it_ends_and_no_longer() -> None:
+    """Its group is gone; that the pod is there is known from a list alone."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        world.cluster.mirrors[PODS.plural].deaf = True
+        world.group("team")
+        world.pod("a", "team")
+        await world.bind("a", "n1")
+        await asyncio.sleep(5)
+        world.cluster.remove(GROUPS, "team")
+        await asyncio.sleep(60)
+        assert world.holders("n1") == {"team": "0,1*"}
+        world.cluster.remove(PODS, "a", "ns")
+        await soon(lambda: world.holders("n1") == {}, 60)
+
+
+@in_virtual_time
+async def test_a_claim_that_is_made_again_before_the_mirror_shows_it_gone_is_collected_again() -> None:
+    """Of a pod whose binds die: the same part of the same device, so that the mirror shows no difference."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        request = request_of(world.share("s", 30), None)
+        assert request is not None
+        await claim_all(world.cluster, [share.wanted(request)], "n1")
+        await asyncio.sleep(1)
+        ledgers = world.cluster.mirrors[NODE_DEVICES.plural]
+        ledgers.deaf = True
+        await soon(lambda: world.holders("n1") == {}, 60)
+        await claim_all(world.cluster, [share.wanted(request)], "n1")
+        ledgers.deaf = False
+        ledgers.set("n1", world.ledger("n1"))
+        assert world.holders("n1") == {"ns/s": "0"}
+        await soon(lambda: world.holders("n1") == {}, 60)

@@ -13,7 +13,7 @@ from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
-from deviceshare.loops.kinds import JOBS, PODS
+from deviceshare.loops.kinds import JOB_INDEX_FAILURES, JOBS, PODS
 from deviceshare.loops.leader.recreations import APART_SECONDS, MOST_ROUNDS, TRIAL_SECONDS, UNPROVEN
 from deviceshare.loops.leader.uninjected_pods import REASON, uninjected
 from deviceshare.loops.ports import ApiError, Conflict, Forbidden
@@ -140,13 +140,51 @@ async def test_pods_that_nobody_would_recreate_are_left() -> None:
         for job in ("once", "often", "hidden"):
             Owner(world, job, kind="Job").make()
         Owner(world, "flow", kind="Workflow").make()
+        Owner(world, "driver", kind="SparkApplication").make()
         await asyncio.sleep(60)
         left = {pod.metadata.name for pod in world.cluster.all(PODS)}
-        assert left == {"alone-1", "once-1", "hidden-1", "flow-1"}
+        assert left == {"alone-1", "once-1", "hidden-1", "flow-1", "driver-1"}
         said = {name: text for _, name, why, text in world.recorder.events if why == REASON}
-        assert "Job once would fail if the pod were deleted (backoffLimit 0): recreate the Job" in said["once-1"]
+        assert said["once-1"].endswith(
+            "Job once would fail if the pod were deleted (backoffLimit 0, failed 0): recreate the Job"
+        )
         assert "Workflow flow may fail if the pod is deleted: run it again" in said["flow-1"]
         assert "deviceshare may not read Job hidden" in said["hidden-1"]
+
+
+@in_virtual_time
+async def test_a_job_loses_no_more_pods_than_it_may() -> None:
+    """Each deleted pod counts as a failed one: in the Job's status, but later, and of an index in the next pod."""
+    world = World(uninjected=True)
+    world.node("n1")
+    async with world.leading():
+        uncounted = {"failed": ["a-uid"]}
+        jobs: dict[str, dict[str, Any]] = {
+            "wide": {"spec": {"backoffLimit": 1}},
+            "failing": {"spec": {"backoffLimit": 6}, "status": {"failed": 6}},
+            "late": {"spec": {"backoffLimit": 6}, "status": {"failed": 5, "uncountedTerminatedPods": uncounted}},
+            "indexed": {"spec": {"backoffLimit": 100, "backoffLimitPerIndex": 1}},
+        }
+        for name, job in jobs.items():
+            world.cluster.put(JOBS, {"metadata": {"name": name}, **job}, "ns")
+        wide = Owner(world, "wide", kind="Job")
+        for _ in range(3):
+            wide.make()
+        for name in ("failing", "late", "indexed"):
+            Owner(world, name, kind="Job").make()
+        counted = {"metadata": {"annotations": {JOB_INDEX_FAILURES: "1"}}}
+        world.cluster.edit(PODS, "indexed-1", counted, "ns")
+        await soon(lambda: wide.alive() == 2, 20)
+        Owner(world, "rs", works=True).make()  # admission is there
+        await asyncio.sleep(60)
+        assert wide.alive() == 2
+        left = {pod.metadata.name for pod in world.cluster.all(PODS)}
+        assert {"failing-1", "late-1", "indexed-1"} <= left
+        said = {name: text for _, name, why, text in world.recorder.events if why == REASON}
+        [kept, _] = [name for name in left if name.startswith("wide-")]
+        assert "Job wide would fail if the pod were deleted (backoffLimit 1, failed 1)" in said[kept]
+        assert "(backoffLimit 6, failed 6)" in said["late-1"]
+        assert "(backoffLimitPerIndex 1, failed 1)" in said["indexed-1"]
 
 
 @in_virtual_time

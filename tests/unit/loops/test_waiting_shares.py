@@ -2,17 +2,22 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 
+from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.touch_window import PLACES
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import Refused
+from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.test_waker import woken
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -221,3 +226,91 @@ async def test_a_share_of_a_deleted_groups_device_is_none_of_its_successors() ->
         mine = claims[world.read_pod("p").metadata.uid]
         assert mine.within == team.uid
         assert set(mine.devices) == set(claims[team.uid].devices)
+
+
+def report(world: World, boot: str, allocated: list[Allocation] | None = None) -> None:
+    """What the node's agent says, of one device with plenty of room and one that a device plugin may have allocated."""
+    parts = [Part(GPU, number, f"GPU-{number}", memory_mib=1024) for number in range(2)]
+    hardware = msgspec.to_builtins(Hardware(boot_id=boot, devices=parts, allocations=allocated))
+    world.cluster.edit(NODE_DEVICES, "n1", {"status": {"hardware": hardware}})
+
+
+@in_virtual_time
+@pytest.mark.parametrize("first", ["node", "agent"])
+async def test_pods_are_woken_once_the_agent_has_reported_after_a_reboot(first: str) -> None:
+    """No device came free, but until the report nobody gets any. Two watches tell of both, in any order."""
+    async with led_world(2) as world:
+        await soon(lambda: world.open("n1"))
+        booted: dict[str, Callable[[str], None]] = {
+            "node": lambda boot: world.cluster.edit(NODES, "n1", {"status": {"nodeInfo": {"bootID": boot}}}),
+            "agent": lambda boot: report(world, boot),
+        }
+        for tell in booted.values():
+            tell("before")
+        booted.pop(first)("after")
+        await asyncio.sleep(3)
+        world.share("a", 30, refused=True)
+        await asyncio.sleep(20)
+        assert woken(world) == []
+        for tell in booted.values():
+            tell("after")
+        await soon(lambda: woken(world) == ["a"], 2)
+
+
+@in_virtual_time
+async def test_pods_are_woken_once_the_agent_says_what_a_device_plugin_allocated() -> None:
+    """Fewer devices count as free than before, but now it is known which."""
+    async with led_world(2) as world:
+        await soon(lambda: world.open("n1"))
+        report(world, "")
+        world.fleet.set_plugin_pods("n1", {"plain-uid": frozenset({GPU})})
+        await asyncio.sleep(3)
+        world.share("a", 30, refused=True)
+        await asyncio.sleep(20)
+        assert woken(world) == []
+        report(world, "", [Allocation("ns/plain", "plain-uid", GPU, [0])])
+        await soon(lambda: woken(world) == ["a"], 2)
+
+
+@in_virtual_time
+async def test_pods_are_woken_once_a_ledger_can_be_read_again() -> None:
+    """Somebody corrects the claim that could not be read; by what is counted that only adds one."""
+    async with led_world(2) as world:
+        await soon(lambda: world.open("n1"))
+        group = world.group("team", 1)
+        world.pod("b", "team")
+        await world.bind("b", "n1")
+        await asyncio.sleep(3)
+        right = world.ledger("n1").claims[group.uid].group
+
+        def say(name: object) -> None:
+            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {group.uid: {"group": name}}}})
+
+        say(3)
+        await asyncio.sleep(3)
+        world.share("a", 30, refused=True)
+        await asyncio.sleep(20)
+        assert woken(world) == []
+        say(right)
+        await soon(lambda: woken(world) == ["a"], 2)
+
+
+@in_virtual_time
+async def test_who_waits_learns_that_a_pod_of_the_device_plugin_has_ended() -> None:
+    """Nobody knew which devices it had, so that none could be had; its group is told what else is in the way."""
+    async with led_world(2) as world:
+        await soon(lambda: world.open("n1"))
+        named = {"name": "plain", "namespace": "ns", "uid": "plain-uid"}
+        spec = {"nodeName": "n1", "containers": [{"name": "main", "resources": {"limits": {GPU: "1"}}}]}
+        for version, phase in enumerate(("Pending", "Running"), 1):
+            body = {"metadata": named | {"resourceVersion": str(version)}, "spec": spec, "status": {"phase": phase}}
+            world.others.set("ns/plain", msgspec.convert(body, Pod))
+        world.group("large", 3)
+        world.pod("l", "large", refused=True)
+        world.share("a", 30, refused=True)
+        await asyncio.sleep(20)
+        assert woken(world) == []
+        assert "through the device plugin" in world.message("large")
+        world.others.set("ns/plain", None)
+        await soon(lambda: woken(world) == ["a"], 2)
+        await soon(lambda: "through the device plugin" not in world.message("large"), 10)
