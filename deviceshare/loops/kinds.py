@@ -1,5 +1,6 @@
 """The kinds of API objects that deviceshare reads and writes, and the Structs they are decoded to."""
 
+import re
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -83,7 +84,7 @@ class Job(Struct, frozen=True):
     def spent(self, pod: Pod, failures: int) -> str:
         """What makes the Job, or the pod's index, fail if this pod fails after so many others; or ""."""
         count = pod.metadata.annotations.get(JOB_INDEX_FAILURES, "")
-        of_index, limits = int(count) if count.isdecimal() else 0, self.spec
+        of_index, limits = int(count) if re.fullmatch("[0-9]{1,9}", count) else 0, self.spec
         if limits.backoff_limit_per_index is not None and of_index >= limits.backoff_limit_per_index:
             return f"backoffLimitPerIndex {limits.backoff_limit_per_index}, failed {of_index}"
         if limits.backoff_limit is not None and failures >= limits.backoff_limit:
