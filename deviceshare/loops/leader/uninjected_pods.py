@@ -116,8 +116,8 @@ class UninjectedPods:
         """
         if owner.kind in RUNS:
             return f"{_WHY}; {owner.kind} {owner.name} may fail if the pod is deleted: run it again"
-        if owner.kind != JOBS.kind:
-            return ""
+        if owner.kind != JOBS.kind or not owner.api_version.startswith("batch/"):
+            return ""  # Volcano's are called so, too
         try:
             job = await find(self._term.cluster, JOBS, owner.name, pod.metadata.namespace)
         except Forbidden:

@@ -27,10 +27,13 @@ _SYSTEMS = {resource: each.system for resource, each in DIALECTS.items() if each
 class Owner:
     """A controller that recreates what is deleted of it, through an admission that works or doesn't."""
 
-    def __init__(self, world: World, name: str, *, kind: str = "ReplicaSet", works: bool = False) -> None:
+    def __init__(
+        self, world: World, name: str, *, kind: str = "ReplicaSet", group: str = "batch", works: bool = False
+    ) -> None:
         self.world = world
         self.name = name
         self.kind = kind
+        self.api = f"{group}/v1"
         self.works = works
         self.made = 0
         self.times: list[float] = []
@@ -39,7 +42,7 @@ class Owner:
         """One more pod."""
         self.made += 1
         name = f"{self.name}-{self.made}"
-        reference = {"apiVersion": "apps/v1", "kind": self.kind, "name": self.name, "uid": self.name}
+        reference = {"apiVersion": self.api, "kind": self.kind, "name": self.name, "uid": self.name}
         named = {contract.GROUP: "team"}
         meta: dict[str, Any] = {"name": name, "annotations": named, "labels": {}}
         meta["ownerReferences"] = [{**reference, "controller": True}]
@@ -139,6 +142,9 @@ async def test_pods_that_nobody_would_recreate_are_left() -> None:
         world.cluster.fail = lambda verb, plural, name: Forbidden("no") if name == "hidden" else None
         for job in ("once", "often", "hidden"):
             Owner(world, job, kind="Job").make()
+        same_name = Owner(world, "once", kind="Job", group="batch.volcano.sh")
+        same_name.made = 1
+        same_name.make()
         Owner(world, "flow", kind="Workflow").make()
         Owner(world, "driver", kind="SparkApplication").make()
         await asyncio.sleep(60)
