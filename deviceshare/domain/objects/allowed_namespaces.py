@@ -19,7 +19,7 @@ _LONGEST: Final = 256
 """Characters of the owner's message, as in the CRD's schema."""
 
 
-class AllowedNamespaces(Struct, frozen=True):
+class AllowedNamespaces(Struct, frozen=True, gc=False):
     """Without it in a group's spec, the pods of all namespaces may join."""
 
     from_: str = field(default=ALL, name="from")

@@ -21,18 +21,18 @@ LONGEST_GRACE_SECONDS = 3600
 """Grace periods are capped to this: pods may set days, which the kubelet's eviction doesn't grant."""
 
 
-class StateDetails(Struct, frozen=True):
+class StateDetails(Struct, frozen=True, gc=False):
     """Present where a container is in this state; none of its fields is read."""
 
 
-class ContainerState(Struct, frozen=True):
+class ContainerState(Struct, frozen=True, gc=False):
     """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#ContainerState"""
 
     running: StateDetails | None = None
     terminated: StateDetails | None = None
 
 
-class SeenContainer(Struct, frozen=True, rename="camel"):
+class SeenContainer(Struct, frozen=True, gc=False, rename="camel"):
     """One container as the kubelet last saw it."""
 
     name: str = ""

@@ -17,7 +17,7 @@ from deviceshare.domain.wording import listed
 _SHOWN: Final = 5
 
 
-class Reservation(Struct, frozen=True, rename="camel"):
+class Reservation(Struct, frozen=True, gc=False, rename="camel"):
     """What one group holds, or is about to claim (claims.md, Quotas)."""
 
     name: str = ""
@@ -28,14 +28,14 @@ class Reservation(Struct, frozen=True, rename="camel"):
     """The resourceVersion of the group that whoever reserved had read: each bind writes another one."""
 
 
-class DeviceQuotaSpec(Struct, frozen=True, rename="camel"):
+class DeviceQuotaSpec(Struct, frozen=True, gc=False, rename="camel"):
     """What the administrator writes."""
 
     group_selector: LabelSelector = field(default_factory=LabelSelector)
     hard: dict[str, int] = field(default_factory=dict)
 
 
-class DeviceQuotaStatus(Struct, frozen=True, rename="camel"):
+class DeviceQuotaStatus(Struct, frozen=True, gc=False, rename="camel"):
     """`reservations` decide, the rest is for people."""
 
     reservations: dict[str, Reservation] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class DeviceQuotaStatus(Struct, frozen=True, rename="camel"):
     groups: int = 0
 
 
-class DeviceQuota(Struct, frozen=True):
+class DeviceQuota(Struct, frozen=True, gc=False):
     """Cluster-scoped, as groups are."""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)

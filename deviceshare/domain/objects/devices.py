@@ -15,7 +15,7 @@ Two resources behind one variable, such as `huawei.com/Ascend910` and `huawei.co
 """
 
 
-class Device(Struct, frozen=True, order=True, omit_defaults=True):
+class Device(Struct, frozen=True, gc=False, order=True, omit_defaults=True):
     """One physical device of a node, named as its vendor counts it: by resource and index from 0.
 
     `uuid` is known where the node's agent reports it. A reboot may change the index, never the UUID.

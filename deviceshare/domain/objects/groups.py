@@ -24,7 +24,7 @@ PENDING, BOUND, DEGRADED, TERMINATING = "Pending", "Bound", "Degraded", "Termina
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 
 
-class GroupSpec(Struct, frozen=True, rename="camel"):
+class GroupSpec(Struct, frozen=True, gc=False, rename="camel"):
     """What the user requests."""
 
     resources: dict[str, int] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class GroupSpec(Struct, frozen=True, rename="camel"):
         return self.resources, self.scheduling_strategy, self.node_selector
 
 
-class GroupStatus(Struct, frozen=True, rename="camel"):
+class GroupStatus(Struct, frozen=True, gc=False, rename="camel"):
     """Where the group is bound. `node_name` decides that; the other fields inform people.
 
     `fence` is raised by the collector, so that a bind that read the group before fails (claims.md, collect, step 2).
@@ -64,7 +64,7 @@ class GroupStatus(Struct, frozen=True, rename="camel"):
     claim_token: str = ""
 
 
-class Group(Struct, frozen=True, rename="camel"):
+class Group(Struct, frozen=True, gc=False, rename="camel"):
     """The object that users create. Its identity is its UID: a recreated group is another group."""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)

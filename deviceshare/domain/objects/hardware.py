@@ -23,7 +23,7 @@ MAX_OVERUSES: Final = 32
 """Likewise."""
 
 
-class Part(Struct, frozen=True, rename="camel", omit_defaults=True):
+class Part(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """One device as the driver shows it. `index` is the driver's current number; a reboot may change it."""
 
     resource: str
@@ -48,7 +48,7 @@ class Part(Struct, frozen=True, rename="camel", omit_defaults=True):
         return Device(self.resource, self.index, self.uuid)
 
 
-class Link(Struct, frozen=True, rename="camel", omit_defaults=True):
+class Link(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """How two devices of one resource are joined, by their indices, the lower first."""
 
     resource: str
@@ -60,7 +60,7 @@ class Link(Struct, frozen=True, rename="camel", omit_defaults=True):
     """NVLinks between the two."""
 
 
-class Allocation(Struct, frozen=True, rename="camel", omit_defaults=True):
+class Allocation(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """What the vendor's device plugin allocated to a pod, as the kubelet reports it."""
 
     pod: str
@@ -72,7 +72,7 @@ class Allocation(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Whether the pod only keeps the devices from the plugin, so that groups may have them."""
 
 
-class Trespass(Struct, frozen=True, rename="camel", omit_defaults=True):
+class Trespass(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A process on a group's device that belongs to no pod of the group."""
 
     resource: str
@@ -83,7 +83,7 @@ class Trespass(Struct, frozen=True, rename="camel", omit_defaults=True):
     """`namespace/name`; empty for a process outside of any pod."""
 
 
-class Overuse(Struct, frozen=True, rename="camel", omit_defaults=True):
+class Overuse(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A container, or a pod as a whole, that uses more of a device's memory than its share and what is tolerated."""
 
     resource: str
@@ -100,7 +100,7 @@ class Overuse(Struct, frozen=True, rename="camel", omit_defaults=True):
     """When it was found, RFC 3339."""
 
 
-class Hardware(Struct, frozen=True, rename="camel", omit_defaults=True):
+class Hardware(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """The agent's whole report on its node."""
 
     driver: str = ""

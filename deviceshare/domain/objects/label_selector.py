@@ -19,7 +19,7 @@ OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
 _SHOWN: Final = 5
 
 
-class LabelRequirement(Struct, frozen=True):
+class LabelRequirement(Struct, frozen=True, gc=False):
     """A LabelSelectorRequirement: one condition on one label."""
 
     key: str = ""
@@ -48,7 +48,7 @@ class LabelRequirement(Struct, frozen=True):
         return f"!{key}" if self.operator == "DoesNotExist" else key
 
 
-class LabelSelector(Struct, frozen=True, rename="camel"):
+class LabelSelector(Struct, frozen=True, gc=False, rename="camel"):
     """All of it must hold; an empty one matches everything."""
 
     match_labels: dict[str, str] = field(default_factory=dict)

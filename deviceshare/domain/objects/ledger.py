@@ -23,7 +23,7 @@ Patch = dict[str, Any]
 """A JSON merge patch (RFC 7386)."""
 
 
-class Claim(Struct, frozen=True, rename="camel"):
+class Claim(Struct, frozen=True, gc=False, rename="camel"):
     """What one holder has, named as in its pods' annotations: by UUID where an agent reported UUIDs at that time.
 
     A group has whole devices; a pod has shares, of devices that are nobody's, or `within` those of a group's claim.
@@ -70,11 +70,11 @@ class Claim(Struct, frozen=True, rename="camel"):
         return Holder(uid, GROUP, self.group) if self.group else Holder(uid, POD, self.pod)
 
 
-class LedgerSpec(Struct, frozen=True, rename="camel"):
+class LedgerSpec(Struct, frozen=True, gc=False, rename="camel"):
     claims: dict[str, Claim] = field(default_factory=dict)
 
 
-class LedgerStatus(Struct, frozen=True, rename="camel"):
+class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
     """Written by the leader, but for `hardware`, which the node's agent writes, and `recovered`.
 
     `devices` are for groups; a UUID in them identifies a device, whatever its number. `withheld` are not for groups.
@@ -100,7 +100,7 @@ class LedgerStatus(Struct, frozen=True, rename="camel"):
     """What people reported as repaired, who may not write the annotation contract.RECOVERED; its words."""
 
 
-class NodeDevices(Struct, frozen=True, rename="camel"):
+class NodeDevices(Struct, frozen=True, gc=False, rename="camel"):
     """`spec.claims` maps the UID of a holder to its claim."""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)

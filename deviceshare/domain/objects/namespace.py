@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from deviceshare.domain.objects.object_meta import ObjectMeta
 
 
-class NamespaceObject(Struct, frozen=True):
+class NamespaceObject(Struct, frozen=True, gc=False):
     """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/namespace-v1/"""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)

@@ -16,7 +16,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 """kube-scheduler reads 64 bits; and Python raises ValueError for numbers of more than 4,300 digits."""
 
 
-class NodeRequirement(Struct, frozen=True):
+class NodeRequirement(Struct, frozen=True, gc=False):
     """A requirement on one label, or on the field `metadata.name`."""
 
     key: str = ""
@@ -42,7 +42,7 @@ class NodeRequirement(Struct, frozen=True):
         return True  # An operator of a later Kubernetes: better no report than a false one.
 
 
-class NodeTerm(Struct, frozen=True, rename="camel"):
+class NodeTerm(Struct, frozen=True, gc=False, rename="camel"):
     """Requirements that must all hold. A term without requirements matches no node."""
 
     match_expressions: list[NodeRequirement] | None = None
@@ -56,17 +56,17 @@ class NodeTerm(Struct, frozen=True, rename="camel"):
         return all(each.holds(node.metadata.labels) for each in labels) and all(each.holds(name) for each in fields)
 
 
-class NodeTerms(Struct, frozen=True, rename="camel"):
+class NodeTerms(Struct, frozen=True, gc=False, rename="camel"):
     """Terms of which at least one must match."""
 
     node_selector_terms: list[NodeTerm] | None = None
 
 
-class NodeAffinity(Struct, frozen=True):
+class NodeAffinity(Struct, frozen=True, gc=False):
     required: NodeTerms | None = field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
-class Affinity(Struct, frozen=True, rename="camel"):
+class Affinity(Struct, frozen=True, gc=False, rename="camel"):
     """A pod's `spec.affinity`, as far as it names nodes."""
 
     node_affinity: NodeAffinity | None = None

@@ -9,25 +9,25 @@ from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.domain.objects.taints import OUT_OF_SERVICE, Taint
 
 
-class NodeSpec(Struct, frozen=True, rename="camel"):
+class NodeSpec(Struct, frozen=True, gc=False, rename="camel"):
     """The part of a node's spec that matters for placement."""
 
     unschedulable: bool = False
     taints: list[Taint] = field(default_factory=list)
 
 
-class NodeInfo(Struct, frozen=True):
+class NodeInfo(Struct, frozen=True, gc=False):
     boot_id: str = field(default="", name="bootID")
 
 
-class NodeAddress(Struct, frozen=True):
+class NodeAddress(Struct, frozen=True, gc=False):
     """https://kubernetes.io/docs/reference/node/node-status/#addresses"""
 
     type: str = ""
     address: str = ""
 
 
-class NodeStatus(Struct, frozen=True, rename="camel"):
+class NodeStatus(Struct, frozen=True, gc=False, rename="camel"):
     """`capacity` is what device plugins report, `allocatable` what of it is healthy."""
 
     allocatable: dict[str, Quantity] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class NodeStatus(Struct, frozen=True, rename="camel"):
     addresses: list[NodeAddress] = field(default_factory=list)
 
 
-class Node(Struct, frozen=True, rename="camel"):
+class Node(Struct, frozen=True, gc=False, rename="camel"):
     """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/"""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)

@@ -8,7 +8,7 @@ so unknown fields can't be lost.
 from msgspec import Struct, field
 
 
-class OwnerReference(Struct, frozen=True, rename="camel"):
+class OwnerReference(Struct, frozen=True, gc=False, rename="camel"):
     """https://kubernetes.io/docs/concepts/overview/working-with-objects/owners-dependents/"""
 
     kind: str = ""
@@ -18,7 +18,7 @@ class OwnerReference(Struct, frozen=True, rename="camel"):
     api_version: str = ""
 
 
-class ObjectMeta(Struct, frozen=True, rename="camel"):
+class ObjectMeta(Struct, frozen=True, gc=False, rename="camel"):
     """https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/"""
 
     name: str = ""
@@ -61,7 +61,7 @@ class ObjectMeta(Struct, frozen=True, rename="camel"):
         return f"{path or 'the object'}: {why}{more}"
 
 
-class Condition(Struct, frozen=True, rename="camel", omit_defaults=True):
+class Condition(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/condition-v1/ (times are RFC 3339)"""
 
     type: str = ""

@@ -20,15 +20,15 @@ from deviceshare.domain.objects.shares import (
 from deviceshare.domain.objects.taints import Toleration
 
 
-class FieldRef(Struct, frozen=True, rename="camel"):
+class FieldRef(Struct, frozen=True, gc=False, rename="camel"):
     field_path: str = ""
 
 
-class EnvSource(Struct, frozen=True, rename="camel"):
+class EnvSource(Struct, frozen=True, gc=False, rename="camel"):
     field_ref: FieldRef | None = None
 
 
-class EnvVar(Struct, frozen=True, rename="camel"):
+class EnvVar(Struct, frozen=True, gc=False, rename="camel"):
     name: str = ""
     value_from: EnvSource | None = None
 
@@ -39,7 +39,7 @@ class EnvVar(Struct, frozen=True, rename="camel"):
         return source.field_path if source else ""
 
 
-class Requirements(Struct, frozen=True):
+class Requirements(Struct, frozen=True, gc=False):
     """Resource limits and requests. For extended resources, such as devices, both are equal, and limits required."""
 
     limits: dict[str, Quantity] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Requirements(Struct, frozen=True):
         return {r for r, quantity in self.limits.items() if r in DIALECTS and is_some(quantity)}
 
 
-class Container(Struct, frozen=True, rename="camel"):
+class Container(Struct, frozen=True, gc=False, rename="camel"):
     name: str = ""
     env: list[EnvVar] = field(default_factory=list)
     resources: Requirements = field(default_factory=Requirements)
@@ -68,13 +68,13 @@ class Container(Struct, frozen=True, rename="camel"):
         return next((each.field_path for each in reversed(self.env) if each.name == variable), "")
 
 
-class SchedulingGate(Struct, frozen=True):
+class SchedulingGate(Struct, frozen=True, gc=False):
     """https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/"""
 
     name: str = ""
 
 
-class PodSpec(Struct, frozen=True, rename="camel"):
+class PodSpec(Struct, frozen=True, gc=False, rename="camel"):
     node_name: str = ""
     scheduler_name: str = ""
     node_selector: dict[str, str] | None = None
@@ -106,14 +106,14 @@ class PodSpec(Struct, frozen=True, rename="camel"):
         return share_request((*mains, *inits))
 
 
-class ExtendedResourceRequest(Struct, frozen=True, rename="camel"):
+class ExtendedResourceRequest(Struct, frozen=True, gc=False, rename="camel"):
     """One container's extended resource that DRA serves."""
 
     container_name: str = ""
     resource_name: str = ""
 
 
-class ExtendedResourceClaim(Struct, frozen=True, rename="camel"):
+class ExtendedResourceClaim(Struct, frozen=True, gc=False, rename="camel"):
     """The ResourceClaim that kube-scheduler created for extended resources in limits (KEP-5004, from 1.34 on).
 
     So it does where a DeviceClass has an `extendedResourceName` and the node no device plugin for it.
@@ -122,7 +122,7 @@ class ExtendedResourceClaim(Struct, frozen=True, rename="camel"):
     request_mappings: list[ExtendedResourceRequest] = field(default_factory=list)
 
 
-class PodStatus(Struct, frozen=True, rename="camel"):
+class PodStatus(Struct, frozen=True, gc=False, rename="camel"):
     phase: str = ""
     conditions: list[Condition] = field(default_factory=list)
     container_statuses: list[SeenContainer] | None = None

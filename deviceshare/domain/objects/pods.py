@@ -23,7 +23,7 @@ SHARE_LINE: Final = "/"
 """The beginning of a `Pod.line` that is no group's name."""
 
 
-class Pod(Struct, frozen=True, rename="camel"):
+class Pod(Struct, frozen=True, gc=False, rename="camel"):
     """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/"""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)

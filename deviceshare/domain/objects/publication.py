@@ -17,7 +17,7 @@ from deviceshare.domain.wording import listed
 SHOWN_CLAIMS: Final = 3
 
 
-class ResourceHold(Struct, frozen=True, order=True, rename="camel", omit_defaults=True):
+class ResourceHold(Struct, frozen=True, gc=False, order=True, rename="camel", omit_defaults=True):
     """A device that ResourceClaims hold, whole or in part."""
 
     resource: str
@@ -31,7 +31,7 @@ class ResourceHold(Struct, frozen=True, order=True, rename="camel", omit_default
         return Device(self.resource, self.index, self.uuid)
 
 
-class Publication(Struct, frozen=True, rename="camel"):
+class Publication(Struct, frozen=True, gc=False, rename="camel"):
     """`devices`: the whole devices of complete pools, and those that are split; no health, which nobody watches."""
 
     driver: str = ""

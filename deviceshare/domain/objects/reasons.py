@@ -69,7 +69,7 @@ class ReasonKind(StrEnum):
     PODS_OUTDATED = "PodsHoldFormerDevices"
 
 
-class Reason(Struct, frozen=True, omit_defaults=True):
+class Reason(Struct, frozen=True, gc=False, omit_defaults=True):
     """Why something is as it is, or can't be. Where nothing is in the way there is none: None."""
 
     kind: ReasonKind

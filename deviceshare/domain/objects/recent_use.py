@@ -13,7 +13,7 @@ UNKNOWN: Final = -1
 """For a minute in which the driver reported no utilization."""
 
 
-class DeviceHour(Struct, frozen=True, rename="camel", omit_defaults=True):
+class DeviceHour(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """One device."""
 
     resource: str
@@ -27,7 +27,7 @@ class DeviceHour(Struct, frozen=True, rename="camel", omit_defaults=True):
     """The mean utilization of each minute, the last one being under way; UNKNOWN or percent, at most MINUTES."""
 
 
-class NodeUse(Struct, frozen=True, rename="camel", omit_defaults=True):
+class NodeUse(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """One node at one time (RFC 3339)."""
 
     node: str

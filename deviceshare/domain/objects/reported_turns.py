@@ -15,7 +15,7 @@ RENEWED_SECONDS: Final = 600.0
 """A report with turns is written again after this, unchanged: an older one says that its agent stopped reporting."""
 
 
-class ReportedHolder(Struct, frozen=True, rename="camel", omit_defaults=True):
+class ReportedHolder(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """The program that has the turn, or may still have it."""
 
     pod: str
@@ -29,7 +29,7 @@ class ReportedHolder(Struct, frozen=True, rename="camel", omit_defaults=True):
     """When its connection was last heard of, where that is lost."""
 
 
-class ReportedWaiter(Struct, frozen=True, rename="camel", omit_defaults=True):
+class ReportedWaiter(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A waiting program."""
 
     pod: str
@@ -37,7 +37,7 @@ class ReportedWaiter(Struct, frozen=True, rename="camel", omit_defaults=True):
     priority: int = 0
 
 
-class ReportedQueue(Struct, frozen=True, rename="camel", omit_defaults=True):
+class ReportedQueue(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """The programs that take turns with each other: of a group, or with shares of one device.
 
     Without a holder no turn is given at present: holders of an earlier agent may still run.
@@ -56,7 +56,7 @@ class ReportedQueue(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Of all that wait, those left out of the list among them."""
 
 
-class ReportedTurns(Struct, frozen=True, rename="camel", omit_defaults=True):
+class ReportedTurns(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """All of a node."""
 
     time: str = ""

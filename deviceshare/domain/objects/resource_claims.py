@@ -13,7 +13,7 @@ from deviceshare.domain.objects.object_meta import ObjectMeta
 _NODE_NAME: Final = "metadata.name"
 
 
-class AllocatedDevice(Struct, frozen=True, rename="camel"):
+class AllocatedDevice(Struct, frozen=True, gc=False, rename="camel"):
     """One result. Several claims may have shares of one device (`shareID`, `consumedCapacity`): each of them holds it.
 
     With `admin_access` it holds nothing: such claims are for monitoring, and get devices that others have.
@@ -25,7 +25,7 @@ class AllocatedDevice(Struct, frozen=True, rename="camel"):
     admin_access: bool = False
 
 
-class FieldRequirement(Struct, frozen=True):
+class FieldRequirement(Struct, frozen=True, gc=False):
     """https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/node-selector-requirement/"""
 
     key: str = ""
@@ -33,32 +33,32 @@ class FieldRequirement(Struct, frozen=True):
     values: list[str] = field(default_factory=list)
 
 
-class SelectorTerm(Struct, frozen=True, rename="camel"):
+class SelectorTerm(Struct, frozen=True, gc=False, rename="camel"):
     match_fields: list[FieldRequirement] = field(default_factory=list)
 
 
-class AllocationSelector(Struct, frozen=True, rename="camel"):
+class AllocationSelector(Struct, frozen=True, gc=False, rename="camel"):
     node_selector_terms: list[SelectorTerm] = field(default_factory=list)
 
 
-class DeviceAllocation(Struct, frozen=True):
+class DeviceAllocation(Struct, frozen=True, gc=False):
     results: list[AllocatedDevice] = field(default_factory=list)
 
 
-class AllocationResult(Struct, frozen=True, rename="camel"):
+class AllocationResult(Struct, frozen=True, gc=False, rename="camel"):
     """`node_selector`: where the devices can be used; for a node's own devices it names the node."""
 
     devices: DeviceAllocation = DeviceAllocation()
     node_selector: AllocationSelector | None = None
 
 
-class ResourceClaimStatus(Struct, frozen=True):
+class ResourceClaimStatus(Struct, frozen=True, gc=False):
     """A claim that isn't allocated, or not any more, holds nothing."""
 
     allocation: AllocationResult | None = None
 
 
-class ResourceClaim(Struct, frozen=True):
+class ResourceClaim(Struct, frozen=True, gc=False):
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     status: ResourceClaimStatus = ResourceClaimStatus()
 

@@ -14,7 +14,7 @@ from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
 
 
-class DraAttribute(Struct, frozen=True):
+class DraAttribute(Struct, frozen=True, gc=False):
     """One value; the fields for other types are not read."""
 
     string: str = ""
@@ -24,7 +24,7 @@ class DraAttribute(Struct, frozen=True):
 _NO_ATTRIBUTE: Final = DraAttribute()
 
 
-class DraAttributes(Struct, frozen=True, rename="camel"):
+class DraAttributes(Struct, frozen=True, gc=False, rename="camel"):
     """Those that are read, of up to 32 for each device: a name without a domain is of the driver's."""
 
     type: DraAttribute = _NO_ATTRIBUTE
@@ -35,17 +35,17 @@ class DraAttributes(Struct, frozen=True, rename="camel"):
     pci: DraAttribute = field(default=_NO_ATTRIBUTE, name="resource.kubernetes.io/pciBusID")
 
 
-class DraCapacity(Struct, frozen=True):
+class DraCapacity(Struct, frozen=True, gc=False):
     value: Quantity = None
 
 
-class DraCapacities(Struct, frozen=True):
+class DraCapacities(Struct, frozen=True, gc=False):
     """Those that are read."""
 
     memory: DraCapacity = DraCapacity()
 
 
-class DraTaint(Struct, frozen=True):
+class DraTaint(Struct, frozen=True, gc=False):
     """`effect`: None, NoSchedule or NoExecute; what is unknown counts as None, as the API says."""
 
     key: str = ""
@@ -61,13 +61,13 @@ class DraTaint(Struct, frozen=True):
         return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
 
 
-class CounterConsumption(Struct, frozen=True, rename="camel"):
+class CounterConsumption(Struct, frozen=True, gc=False, rename="camel"):
     """Devices that consume the same counters are parts of one (KEP-4815)."""
 
     counter_set: str = ""
 
 
-class BasicDevice(Struct, frozen=True, rename="camel"):
+class BasicDevice(Struct, frozen=True, gc=False, rename="camel"):
     """A device's fields."""
 
     attributes: DraAttributes = DraAttributes()
@@ -88,7 +88,7 @@ class SliceDevice(BasicDevice, frozen=True, rename="camel"):
         return self.basic or self
 
 
-class ResourcePool(Struct, frozen=True, rename="camel"):
+class ResourcePool(Struct, frozen=True, gc=False, rename="camel"):
     """Only slices of the highest generation count, and only where `resource_slice_count` of them are there."""
 
     name: str = ""
@@ -96,7 +96,7 @@ class ResourcePool(Struct, frozen=True, rename="camel"):
     resource_slice_count: int = 0
 
 
-class ResourceSliceSpec(Struct, frozen=True, rename="camel"):
+class ResourceSliceSpec(Struct, frozen=True, gc=False, rename="camel"):
     """Without `node_name` the devices aren't one node's, or each device says whose it is."""
 
     driver: str = ""
@@ -105,7 +105,7 @@ class ResourceSliceSpec(Struct, frozen=True, rename="camel"):
     devices: list[SliceDevice] = field(default_factory=list)
 
 
-class ResourceSlice(Struct, frozen=True):
+class ResourceSlice(Struct, frozen=True, gc=False):
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: ResourceSliceSpec = ResourceSliceSpec()
 

@@ -192,7 +192,7 @@ def _unit_hint(number: int) -> str:
     return "it counts GiB, not bytes" if number >= 1 << 30 else "it counts GiB, not MiB"
 
 
-class Share(Struct, frozen=True, order=True, omit_defaults=True, rename="camel"):
+class Share(Struct, frozen=True, gc=False, order=True, omit_defaults=True, rename="camel"):
     """The part of one device that a container has: by memory or by percent, as it asked for it.
 
     A `former` one was replaced by a rebind. It counts like any other: the container may use it until its pod ends.

@@ -12,7 +12,7 @@ MESSAGE_PATH: Final = "/dev/termination-log"
 """Where a container writes its termination message; the kubelet keeps up to 4 KiB of it."""
 
 
-class Sighting(Struct, frozen=True):
+class Sighting(Struct, frozen=True, gc=False):
     """The report, which names devices by UUID."""
 
     variable: str | None

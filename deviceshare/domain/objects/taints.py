@@ -12,7 +12,7 @@ REPELLING: Final = ("NoSchedule", "NoExecute")
 """The effects that keep a pod from a node; PreferNoSchedule only counts in kube-scheduler's scores."""
 
 
-class Taint(Struct, frozen=True):
+class Taint(Struct, frozen=True, gc=False):
     """A node repels pods that don't tolerate it."""
 
     key: str = ""
@@ -24,7 +24,7 @@ class Taint(Struct, frozen=True):
         return f"{{{self.key}: {self.value}}}"
 
 
-class Toleration(Struct, frozen=True):
+class Toleration(Struct, frozen=True, gc=False):
     """A pod tolerates each taint that it matches."""
 
     key: str = ""

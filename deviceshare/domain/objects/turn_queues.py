@@ -3,7 +3,7 @@
 from msgspec import Struct, field
 
 
-class TurnHolder(Struct, frozen=True, rename="camel", omit_defaults=True):
+class TurnHolder(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """The program that has the turn."""
 
     pod: str
@@ -17,7 +17,7 @@ class TurnHolder(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Seconds since its connection was last heard of, where that is lost."""
 
 
-class TurnWaiter(Struct, frozen=True, rename="camel", omit_defaults=True):
+class TurnWaiter(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A waiting program."""
 
     pod: str
@@ -25,7 +25,7 @@ class TurnWaiter(Struct, frozen=True, rename="camel", omit_defaults=True):
     priority: int = 0
 
 
-class TurnQueue(Struct, frozen=True, rename="camel", omit_defaults=True):
+class TurnQueue(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Of one group. Without a holder, no turn is given at present: holders of an earlier agent may still run."""
 
     group: str

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from deviceshare.domain.objects.turn_queues import TurnQueue
 
 
-class DeviceProcess(Struct, frozen=True, rename="camel", omit_defaults=True):
+class DeviceProcess(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A process with memory on a device."""
 
     pid: int
@@ -23,7 +23,7 @@ class DeviceProcess(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Whether it is on a device of a group, or of pods with shares, and in none of their pods."""
 
 
-class ShareMemory(Struct, frozen=True, rename="camel", omit_defaults=True):
+class ShareMemory(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """What a container uses of the device's memory, and how much its share is."""
 
     pod: str
@@ -36,7 +36,7 @@ class ShareMemory(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Whether it uses more than its share and the agent's tolerance."""
 
 
-class DeviceUsage(Struct, frozen=True, rename="camel", omit_defaults=True):
+class DeviceUsage(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """One device. One that is lost has no usage."""
 
     resource: str
@@ -52,7 +52,7 @@ class DeviceUsage(Struct, frozen=True, rename="camel", omit_defaults=True):
     """One for each container with a share of the device, by pod and container."""
 
 
-class Usage(Struct, frozen=True, rename="camel", omit_defaults=True):
+class Usage(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """One node at one time (RFC 3339)."""
 
     node: str

@@ -5,7 +5,7 @@ from msgspec import Struct, field
 from deviceshare.domain.objects.devices import Device
 
 
-class Withheld(Struct, frozen=True, rename="camel", omit_defaults=True):
+class Withheld(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Devices of one resource that the node has, or may have, but not for groups. Present holders keep them."""
 
     resource: str

@@ -15,14 +15,14 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import ShareRequest
 
 
-class Template(Struct, frozen=True, rename="camel"):
+class Template(Struct, frozen=True, gc=False, rename="camel"):
     """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-template-v1/"""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: PodSpec = field(default_factory=PodSpec)
 
 
-class WorkloadSpec(Struct, frozen=True, rename="camel"):
+class WorkloadSpec(Struct, frozen=True, gc=False, rename="camel"):
     """What Deployments and the like (`replicas`), Jobs (the rest) and DaemonSets have in common."""
 
     template: Template = field(default_factory=Template)
@@ -31,16 +31,16 @@ class WorkloadSpec(Struct, frozen=True, rename="camel"):
     completions: int | None = None
 
 
-class Workload(Struct, frozen=True, rename="camel"):
+class Workload(Struct, frozen=True, gc=False, rename="camel"):
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: WorkloadSpec = field(default_factory=WorkloadSpec)
 
 
-class CronJobSpec(Struct, frozen=True, rename="camel"):
+class CronJobSpec(Struct, frozen=True, gc=False, rename="camel"):
     job_template: Workload = field(default_factory=Workload)
 
 
-class CronJob(Struct, frozen=True, rename="camel"):
+class CronJob(Struct, frozen=True, gc=False, rename="camel"):
     """https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/cron-job-v1/"""
 
     metadata: ObjectMeta = field(default_factory=ObjectMeta)

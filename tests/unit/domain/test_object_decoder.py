@@ -3,6 +3,8 @@
 import types
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, Union, get_args, get_origin
 
 import msgspec
@@ -13,6 +15,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import fields
 
 from deviceshare.doctor.kinds import Crd, NodeSoftware, Rollout, RuntimeClass
+from deviceshare.domain import objects
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
@@ -327,3 +330,12 @@ def test_what_is_read_is_changed_only_where_it_is_no_text() -> None:
     assert plain_json(b"[1," * (DEEPEST + 2) + b"2" + b"]" * (DEEPEST + 2)).count(b"null") == 1
     for broken in (b"[" * 9000, b"]" * 9000, b'{"a', b"\xff", b'"' + rb"\"" * 300_000):
         assert plain_json(broken) == broken
+
+
+def test_the_garbage_collector_passes_over_what_is_mirrored() -> None:
+    """All of it is frozen, and so in no cycle."""
+    modules = [import_module(f"{objects.__name__}.{each.name}") for each in iter_modules(objects.__path__)]
+    types_ = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
+    structs = [each for each in types_ if issubclass(each, Struct) and each.__module__.startswith(objects.__name__)]
+    assert structs
+    assert [each.__name__ for each in structs if each.__struct_config__.gc] == []
