@@ -19,6 +19,7 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.controller import Controller
+from deviceshare.loops.leader.ledgers import GATHER_SECONDS
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.ports import Conflict, Kind, NotFound, Subject
 from deviceshare.loops.queue import Queue
@@ -27,7 +28,7 @@ from deviceshare.run import memory
 from tests.benchmarks import large_cluster
 from tests.benchmarks.large_cluster import CREATED, Raw, Size, uid_of
 
-QUIET_SECONDS = 0.5
+QUIET_SECONDS = GATHER_SECONDS + 0.2
 """Keys that are due later wait for their time: what is due sooner belongs to what was begun."""
 
 
@@ -208,7 +209,7 @@ class HeldLeader:
     async def settle(self) -> None:
         """Returns when nothing is under way but what waits for its time."""
         while self._busy():  # noqa: ASYNC110 nothing tells that it is over
-            await asyncio.sleep(QUIET_SECONDS / 10)
+            await asyncio.sleep(0.05)
 
     async def start(self, what: str) -> ChangeCost:
         """The cost of a term's first moments, until all is written."""
