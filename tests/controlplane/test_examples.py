@@ -45,6 +45,7 @@ def test_an_example_runs_as_it_is(pool: Pool, file: Path) -> None:
     deletions = commands(file, "delete")
     assert deletions
     for command in deletions:
-        pool.kubectl(*command, *here)
+        # By policies a group can be deleted when its status says that its pods have gone: a moment later.
+        pool.eventually(lambda command=command: pool.sandbox.kubectl(*command, *here).returncode == 0)
     assert pool.get("pods") == []
     assert "NotFound" in pool.kubectl("get", "sdg", group, fails=True)

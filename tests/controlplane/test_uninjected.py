@@ -30,6 +30,7 @@ def test_a_controllers_pod_created_while_admission_was_away_is_recreated(pool: P
     pool.eventually(
         lambda: said(pool, "ReplicaSet"), refers(f"deleted pod {name}, so that ReplicaSet {owner} recreates")
     )
-    pool.eventually(lambda: said(pool, "Pod"), refers("Job once would fail if the pod were deleted (backoffLimit 0)"))
+    kept_for = "Job once would fail if the pod were deleted (backoffLimit 0, failed 0)"
+    pool.eventually(lambda: said(pool, "Pod"), refers(kept_for))
     [kept] = pool.get("pods", "-l", "job-name=once")
     assert "nodeName" not in kept["spec"]

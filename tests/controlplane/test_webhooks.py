@@ -33,13 +33,14 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 
 
 @pytest.fixture
-def group(kubectl: Kubectl, namespace: str) -> Iterator[str]:
+def group(sandbox: Sandbox, kubectl: Kubectl, namespace: str, eventually: Eventually) -> Iterator[str]:
     """A group of one device. Afterwards the test's pods are deleted, and then the group."""
     name = f"group-{uuid.uuid4().hex[:8]}"
     kubectl("create", "-f", "-", stdin=json.dumps(a_group(name)))
     yield name
     kubectl("delete", "pods", "--all", "--namespace", namespace)
-    kubectl("delete", "sdg", name, "--ignore-not-found")
+    # By policies only when its status says that its pods have gone: a moment later.
+    eventually(lambda: sandbox.kubectl("delete", "sdg", name, "--ignore-not-found").returncode == 0)
 
 
 def a_group(name: str, **resources: int) -> Json:
