@@ -1,6 +1,7 @@
 """The examples as they are: what a person applies first must work, and so must what their comments say to type."""
 
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,6 @@ def test_an_example_runs_as_it_is(pool: Pool, file: Path) -> None:
     assert deletions
     for command in deletions:
         # By policies a group can be deleted when its status says that its pods have gone: a moment later.
-        pool.eventually(lambda command=command: pool.sandbox.kubectl(*command, *here).returncode == 0)
+        pool.eventually(partial(pool.sandbox.kubectl, *command, *here), lambda done: done.returncode == 0)
     assert pool.get("pods") == []
     assert "NotFound" in pool.kubectl("get", "sdg", group, fails=True)
