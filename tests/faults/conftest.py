@@ -1,6 +1,7 @@
 """Options of the faults' tests: `tox run -e faults -- --runs 1000 --seed 7`.
 
-The long mode, with FAULTS_LONG=1, takes hours; `--runs` has the random faults alone be long.
+The long mode, with FAULTS_LONG=1 or `--runs`, takes an hour; with FAULTS_LONG=1 the other tests of this directory are
+longer, too.
 """
 
 import os

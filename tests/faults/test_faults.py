@@ -102,7 +102,7 @@ def _kind(run: FaultyRun) -> str:
     return f"{run.fault.split(' before ')[0].split(' after ')[0]} at a boundary of a write"
 
 
-@pytest.mark.timeout(0)  # the long mode takes hours; each step of a story is bounded
+@pytest.mark.timeout(0)  # the long mode takes an hour; each step of a story is bounded
 async def test_nothing_is_claimed_twice_or_lost_whatever_fails(
     sandbox: Sandbox,
     request: pytest.FixtureRequest,
