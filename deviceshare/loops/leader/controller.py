@@ -244,12 +244,17 @@ def _facets(node: Node) -> tuple[object, ...]:
 
 def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:
     """Whether nothing came free: no device, and no room for shares on any."""
-    if _hiding(new) != _hiding(old):
+    if _hiding(new) != _hiding(old) or (_joinable(new) - _joinable(old)) & old.claims.keys():
         return False
     if _told(new) == _told(old) and all(new.claims.get(uid) == claim for uid, claim in old.claims.items()):
         return True  # claims were added, if anything: the most frequent change, and nothing has to be counted
     now, before = _free(new), _free(old)
     return all(left <= before.get(what, 0) for what, left in now.items())
+
+
+def _joinable(ledger: NodeDevices) -> set[str]:
+    """The UIDs of the holders whose pods may join by the ledger, though nothing of it is free: open, and unmarked."""
+    return {uid for uid, claim in ledger.claims.items() if ledger.devices and claim.group and not claim.releasing}
 
 
 def _hiding(ledger: NodeDevices) -> tuple[object, ...]:

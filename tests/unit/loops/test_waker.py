@@ -4,9 +4,10 @@ import asyncio
 
 from deviceshare.domain import contract
 from deviceshare.domain.placement.assumptions import Assumption
-from deviceshare.loops.kinds import GROUPS, NODES, PODS
-from deviceshare.loops.ports import Conflict
-from tests.unit.domain.objects import GPU
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.leader import controller
+from deviceshare.loops.ports import Conflict, Unavailable
+from tests.unit.domain.objects import GPU, a_ledger, gpus
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
 
@@ -141,6 +142,29 @@ async def test_a_pod_is_woken_when_a_node_comes_or_changes() -> None:
         assert woken(world) == []
         world.cluster.edit(NODES, "n2", {"metadata": {"labels": {"zone": "west"}}})
         await soon(lambda: woken(world) == ["a"], 0.5)
+
+
+@in_virtual_time
+async def test_a_pod_is_woken_when_its_bound_group_can_be_joined_again() -> None:
+    """Its ledger is opened, or its claim's mark taken away: nothing comes free, but the pod fits."""
+    async with led_world(2) as world:
+        await a_full_node(world)
+        world.cluster.fail = lambda verb, plural, _: Unavailable("down") if plural == "nodedevices" else None
+        world.cluster.edit(NODE_DEVICES, "n1", {"status": {"devices": []}})
+        world.pod("late", "holder", refused=True)
+        await asyncio.sleep(5)
+        assert woken(world) == []
+        world.cluster.fail = lambda verb, plural, _: None
+        await soon(lambda: world.open("n1"), 20)
+        await soon(lambda: woken(world) == ["late"], 0.5)
+
+
+def test_a_claim_without_its_mark_can_be_joined_again() -> None:
+    """One that was just made offers nothing to those who wait: the most frequent change."""
+    marked, unmarked = (a_ledger(team=gpus(0, 1, 2, 3), releasing=names) for names in (("team",), ()))
+    assert not controller._offers_no_more(unmarked, marked)
+    assert controller._offers_no_more(marked, unmarked)
+    assert controller._offers_no_more(unmarked, a_ledger())
 
 
 @in_virtual_time
