@@ -208,7 +208,7 @@ class HeldLeader:
 
     async def settle(self) -> None:
         """Returns when nothing is under way but what waits for its time."""
-        while self._busy():  # noqa: ASYNC110 nothing tells that it is over
+        while self._busy():  # noqa: ASYNC110 no event marks its end
             await asyncio.sleep(0.05)
 
     async def start(self, what: str) -> ChangeCost:

@@ -64,7 +64,7 @@ class GroupStatuses:
         self.queue: Queue[str] = Queue("groups", self._reconcile, workers=WORKERS, clock=term.clock)
         self._written: dict[str, float] = {}
         self._unsettled_since: dict[str, float] = {}
-        self._settled_since: dict[str, float] = {}
+        self._first_pod_awaited_since: dict[str, float] = {}
         self._barred: dict[str, set[str]] = {}
         """By group, the UIDs of the pods with an Event that says that they wait in vain."""
         self._turns: RateLimit[str] = RateLimit(PODS_WRITES_A_SECOND)
@@ -113,7 +113,7 @@ class GroupStatuses:
         if group.node and await self._name_claim(group):
             return
         self._note_unsettled(group)
-        self._note_settled(group)
+        self._note_first_pod(group)
         self._review.note(group, self._term.members.pending(name))
         self._warn_barred(group)
         wanted = await self._desired(group)
@@ -147,7 +147,7 @@ class GroupStatuses:
     def _forget(self, name: str) -> None:
         self._written.pop(name, None)
         self._unsettled_since.pop(name, None)
-        self._settled_since.pop(name, None)
+        self._first_pod_awaited_since.pop(name, None)
         self._barred.pop(name, None)
         self._review.forget(name)
         self._end_turn(name)
@@ -209,8 +209,8 @@ class GroupStatuses:
 
     def _due(self, group: Group, *, prompt: bool) -> float:
         """When the group's status may be written."""
-        if group.name in self._settled_since:
-            return self._settled_since[group.name] + FIRST_POD_SECONDS
+        if group.name in self._first_pod_awaited_since:
+            return self._first_pod_awaited_since[group.name] + FIRST_POD_SECONDS
         due = self._unsettled_since[group.name] + UNSETTLED_SECONDS if group.name in self._unsettled_since else 0.0
         if prompt or group.name not in self._written:
             return due
@@ -229,13 +229,13 @@ class GroupStatuses:
         else:
             self._unsettled_since.pop(group.name, None)
 
-    def _note_settled(self, group: Group) -> None:
+    def _note_first_pod(self, group: Group) -> None:
         """Remembers since when the group has had a node, no pod there, and no condition that says that it is bound."""
         said = any(each.type == group_status.IS_BOUND and each.status == TRUE for each in group.status.conditions)
         if group.node and not said and not self._term.fleet.pods(group.uid):
-            self._settled_since.setdefault(group.name, self._term.clock())
+            self._first_pod_awaited_since.setdefault(group.name, self._term.clock())
         else:
-            self._settled_since.pop(group.name, None)
+            self._first_pod_awaited_since.pop(group.name, None)
 
     def _warn_barred(self, group: Group) -> None:
         """Records an Event for each pod that waits in vain, once."""

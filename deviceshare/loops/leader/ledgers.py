@@ -35,7 +35,7 @@ WORKERS = 8
 SUMMARY_SECONDS = 2.0
 """Between two writes of a ledger's one-line summaries. Each makes a bind that is claiming there at the moment retry."""
 GATHER_SECONDS = 1.0
-"""Between a claim and the summaries that tell of it: where one group is bound, others often follow."""
+"""Between a claim and the summaries that include it: where one group is bound, others often follow."""
 
 
 class Ledgers:

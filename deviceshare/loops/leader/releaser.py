@@ -34,8 +34,8 @@ AGAIN_SECONDS = 1.0
 """Before a claim is looked at again whose pod was bound while it was being collected, or whose group is leaving."""
 
 UNSEEN_SECONDS = 20.0
-"""Before a claim is looked at again that is needed by an object which the mirror doesn't show: where it lists anew, it
-may never show it, nor tell that it is gone."""
+"""Before a claim is looked at again that is needed by an object which the mirror doesn't show: after a new list, no
+event may ever say that the object was there, or is gone."""
 
 
 class ClaimKey(NamedTuple):

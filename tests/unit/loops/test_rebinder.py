@@ -152,7 +152,7 @@ async def test_devices_that_a_plugin_gave_away_unknown_which_replace_nothing() -
 @pytest.mark.parametrize("first", ["node", "agent"])
 @in_virtual_time
 async def test_a_node_that_was_started_anew_waits_for_its_agent(first: str) -> None:
-    """Until it reports again, a number may be another device's. Two watches tell of both, in any order."""
+    """Until it reports again, a number may be another device's. Two watches show the two, in any order."""
     async with led_world() as world:
         await a_bound_group(world)
         boots: dict[str, Callable[[str], None]] = {

@@ -238,7 +238,7 @@ def report(world: World, boot: str, allocated: list[Allocation] | None = None) -
 @in_virtual_time
 @pytest.mark.parametrize("first", ["node", "agent"])
 async def test_pods_are_woken_once_the_agent_has_reported_after_a_reboot(first: str) -> None:
-    """No device came free, but until the report nobody gets any. Two watches tell of both, in any order."""
+    """No device came free, but until the report nobody gets any. Two watches show the two, in any order."""
     async with led_world(2) as world:
         await soon(lambda: world.open("n1"))
         booted: dict[str, Callable[[str], None]] = {
