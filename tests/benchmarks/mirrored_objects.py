@@ -5,14 +5,17 @@ python -m tests.benchmarks.mirrored_objects [--nodes 5000] [--groups 2000] [--wa
 
 import gc
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.ports import Kind
 from tests.benchmarks import large_cluster
-from tests.benchmarks.large_cluster import Size, uid_of
+from tests.benchmarks.large_cluster import Raw, Size, uid_of
 
 PAGE_BYTES = 4096
 
@@ -25,7 +28,7 @@ PAGE_BYTES = 4096
 def main(nodes: int, groups: int, waiting: int, pods: int) -> None:
     size = Size(nodes, groups, waiting, pods)
     uids = [uid_of(str(number)) for number in range(groups)]
-    bodies = {
+    bodies: dict[Kind[Any], Iterator[Raw]] = {
         PODS: large_cluster.pods(size, uids),
         NODES: large_cluster.nodes(size),
         NODE_DEVICES: large_cluster.ledgers(size, uids),
