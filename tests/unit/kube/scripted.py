@@ -102,6 +102,16 @@ def hang() -> Step:
     return step
 
 
+def after(go: asyncio.Event, step: Step) -> Step:
+    """Answers by `step` once the test has seen what it leads away from."""
+
+    async def wait(request: web.Request) -> web.StreamResponse:
+        await go.wait()
+        return await step(request)
+
+    return wait
+
+
 def stream(*chunks: Any, then: str = "hang") -> Step:
     """A watch: `chunks` (events as dictionaries, or bytes), then it hangs, ends, or is cut."""
 

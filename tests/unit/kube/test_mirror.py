@@ -17,6 +17,7 @@ from deviceshare.loops.kinds import NODES
 from tests.unit.kube.scripted import (
     Scripted,
     Step,
+    after,
     event,
     hang,
     line,
@@ -173,11 +174,11 @@ async def test_a_mirror_whose_watch_is_lost_for_long_says_so(start: Start) -> No
 
 async def test_an_object_that_cannot_be_read_costs_only_itself(start: Start) -> None:
     """One odd object must not blind us for the rest, and neither stays as it was nor is missing: it is there."""
-    odd = {**node("a", 6), "spec": 3}
+    odd, go = {**node("a", 6), "spec": 3}, asyncio.Event()
     steps = (
         page(5, {**node("o", 1), "spec": 3}, node("a", 2)),
         stream(event("MODIFIED", odd), event("ADDED", node("b", 7)), event("PATCHED?", node("c", 8)), then="end"),
-        refuse(410),
+        after(go, refuse(410)),
         page(9, odd, node("b", 7)),
         stream(event("DELETED", {**odd, **node("a", 10)})),
     )
@@ -187,6 +188,7 @@ async def test_an_object_that_cannot_be_read_costs_only_itself(start: Start) -> 
         seen = mirror.get("a")
         assert seen is not None
         assert seen.metadata.fault == "spec: Expected `object`, got `int`"
+        go.set()
         await until(holds(mirror, b=7))
         assert count_unreadable([mirror]) == {"Node": 0}
         assert server.seen[2].query["resourceVersion"] == "8"
