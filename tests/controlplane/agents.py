@@ -43,44 +43,23 @@ class Player:
             assert line and line.split()[0] in ("wait", "turn"), line
 
 
-class NodeAgent:
-    """`deviceshare agent` for one node, over all its lives. Its devices and processes are files in `directory`."""
+class AgentProcess:
+    """`deviceshare agent` for one node, over all its lives; its log is in `directory`."""
 
-    def __init__(self, sandbox: Sandbox, node: str, library: Path, directory: Path, *flags: str) -> None:
-        self.script = Script(directory / "nvml")
-        self._proc, sysfs = directory / "proc", directory / "sys"
-        sysfs.mkdir()
-        self.boot(_BOOT_ID.read_text().strip())  # as the simulated nodes have it
-        self.process(1, "init", "/init.scope")
+    def __init__(self, sandbox: Sandbox, node: str, directory: Path, *flags: str) -> None:
         [self.port] = free_ports(1)
         self._log = directory / "agent.log"
         self._command = [sys.executable, "-m", "deviceshare", "agent", "--node-name", node]
         self._command += ["--kubeconfig", str(sandbox.kubeconfig_of("deviceshare-agent"))]
-        self._command += ["--bind", f"127.0.0.1:{self.port}", "--log-format", "json"]
-        self._command += ["--proc-root", str(self._proc), "--sys-root", str(sysfs), *flags]
+        self._command += ["--bind", f"127.0.0.1:{self.port}", "--log-format", "json", *flags]
         # It finds modules as this process does: the wheel's before the checkout's.
-        modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
-        self._environment = {**os.environ, **modules, **self.script.environment(library)}
+        self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
-
-    def boot(self, boot_id: str) -> None:
-        """What the kernel calls its present run; agents read it once."""
-        file = self._proc / "sys/kernel/random/boot_id"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{boot_id}\n")
-
-    def process(self, pid: int, name: str, cgroup: str) -> None:
-        """A process of the node."""
-        directory = self._proc / str(pid)
-        directory.mkdir()
-        (directory / "comm").write_text(f"{name}\n")
-        (directory / "cgroup").write_text(f"0::{cgroup}\n")
-        (directory / "stat").write_text(f"{pid} ({name}) S {' '.join(map(str, range(4, 53)))}\n")
 
     def start(self) -> None:
         """Begins a new life, and waits until it has reported."""
@@ -123,3 +102,31 @@ class NodeAgent:
             return self.read("readyz") == "ok"
         except (urllib.error.URLError, OSError):
             return False
+
+
+class NodeAgent(AgentProcess):
+    """An agent whose devices and processes are files in `directory`."""
+
+    def __init__(self, sandbox: Sandbox, node: str, library: Path, directory: Path, *flags: str) -> None:
+        self.script = Script(directory / "nvml")
+        self._proc, sysfs = directory / "proc", directory / "sys"
+        sysfs.mkdir()
+        self.boot(_BOOT_ID.read_text().strip())  # as the simulated nodes have it
+        self.process(1, "init", "/init.scope")
+        roots = ("--proc-root", str(self._proc), "--sys-root", str(sysfs))
+        super().__init__(sandbox, node, directory, *roots, *flags)
+        self._environment |= self.script.environment(library)
+
+    def boot(self, boot_id: str) -> None:
+        """What the kernel calls its present run; agents read it once."""
+        file = self._proc / "sys/kernel/random/boot_id"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{boot_id}\n")
+
+    def process(self, pid: int, name: str, cgroup: str) -> None:
+        """A process of the node."""
+        directory = self._proc / str(pid)
+        directory.mkdir()
+        (directory / "comm").write_text(f"{name}\n")
+        (directory / "cgroup").write_text(f"0::{cgroup}\n")
+        (directory / "stat").write_text(f"{pid} ({name}) S {' '.join(map(str, range(4, 53)))}\n")
