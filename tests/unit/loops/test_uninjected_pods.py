@@ -14,7 +14,7 @@ from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.loops.kinds import JOB_INDEX_FAILURES, JOBS, PODS
-from deviceshare.loops.leader.recreations import APART_SECONDS, MOST_ROUNDS, TRIAL_SECONDS, UNPROVEN
+from deviceshare.loops.leader.recreations import APART_SECONDS, GRACE_SECONDS, MOST_ROUNDS, TRIAL_SECONDS, UNPROVEN
 from deviceshare.loops.leader.uninjected_pods import REASON, uninjected
 from deviceshare.loops.ports import ApiError, Conflict, Forbidden
 from tests.unit.domain.objects import INJECTED, a_pod, a_share_pod
@@ -28,10 +28,18 @@ class Owner:
     """A controller that recreates what is deleted of it, through an admission that works or doesn't."""
 
     def __init__(
-        self, world: World, name: str, *, kind: str = "ReplicaSet", group: str = "batch", works: bool = False
+        self,
+        world: World,
+        name: str,
+        *,
+        kind: str = "ReplicaSet",
+        group: str = "batch",
+        works: bool = False,
+        namespace: str = "ns",
     ) -> None:
         self.world = world
         self.name = name
+        self.namespace = namespace
         self.kind = kind
         self.api = f"{group}/v1"
         self.works = works
@@ -49,7 +57,7 @@ class Owner:
         spec: dict[str, Any] = {"containers": [{"name": "main"}]}
         if self.works:
             meta["labels"], spec["containers"][0]["env"] = named, INJECTED
-        self.world.cluster.put(PODS, {"metadata": meta, "spec": spec}, "ns")
+        self.world.cluster.put(PODS, {"metadata": meta, "spec": spec}, self.namespace)
         return name
 
     async def recreate(self) -> None:
@@ -125,6 +133,28 @@ async def test_an_admission_that_is_away_for_all_costs_few_pods() -> None:
         for owner in found:
             owner.works = True
         await soon(lambda: sum(pod.injected for pod in world.cluster.all(PODS)) == len(found), 500)
+
+
+@in_virtual_time
+async def test_no_namespace_holds_up_the_pods_of_another() -> None:
+    """Whoever may annotate pods can make any number of them look uninjected, all the time."""
+    world = World(uninjected=True)
+    world.node("n1")
+    async with world.leading():
+        crowd = [Owner(world, f"crowd{n:02}", namespace="crowded") for n in range(40)]
+        for owner in crowd:
+            owner.make()
+        tasks = [asyncio.create_task(owner.recreate(), name=owner.name) for owner in crowd]
+        for seconds in (2, 60, TRIAL_SECONDS + 1):
+            await asyncio.sleep(seconds)
+            one = Owner(world, f"one-{seconds:g}")
+            one.make()
+            await asyncio.sleep(GRACE_SECONDS + 3)
+            assert one.alive() == 0
+            assert UNPROVEN <= world.recreated < UNPROVEN + 6
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @in_virtual_time
@@ -220,6 +250,7 @@ def test_which_pods_should_have_been_injected() -> None:
     assert judge(wants)
     assert not judge(Pod(metadata=ObjectMeta(name="plain")))
     assert not judge(PodGuard(["ns"])(wants))
+    assert not judge(replace(wants, spec=replace(wants.spec, node_name="n1"))), "it may run, and was annotated since"
     asks = {system: a_share_pod(more={"other": {resource: "1"}}) for resource, system in _SYSTEMS.items()}
     unlabelled = {name: replace(pod, metadata=ObjectMeta(name="p")) for name, pod in asks.items()}
     assert {name: judge(pod) for name, pod in unlabelled.items()} == {"gpushare": True, "metagpu": False}
