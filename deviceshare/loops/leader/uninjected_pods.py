@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from deviceshare.domain.admission.concern import concerns
+from deviceshare.domain.objects.label_selector import EVERYTHING
 from deviceshare.domain.objects.object_meta import OwnerReference
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.api_objects import find
@@ -80,6 +81,19 @@ class UninjectedPods:
             for pod in self._term.uninjected.values() if self._term.uninjected else ():
                 self.queue.add(pod.metadata.key)
 
+    def enqueue_namespace(self, name: str) -> None:
+        """Enqueues the pods of a namespace that admission may select by now."""
+        for pod in self._term.uninjected.values() if self._term.uninjected else ():
+            if pod.metadata.namespace == name:
+                self.queue.add(pod.metadata.key)
+
+    def _selected(self, namespace: str) -> bool:
+        """Whether admission selects the namespace by its labels, as far as they are known."""
+        if self._term.namespace_selector == EVERYTHING:
+            return True
+        found = self._term.namespaces.get(namespace) if self._term.namespaces else None
+        return found is not None and found.labels is not None and self._term.namespace_selector.matches(found.labels)
+
     async def _reconcile(self, key: str) -> None:
         pod = self._term.uninjected.get(key) if self._term.uninjected else None
         namespace = key.partition("/")[0]
@@ -90,7 +104,7 @@ class UninjectedPods:
                 self._turns.over(namespace)
             return
         owner = pod.metadata.controller
-        if owner is None or pod.metadata.deletion_timestamp:
+        if owner is None or pod.metadata.deletion_timestamp or not self._selected(namespace):
             return
         seen, now = self._since(key, pod.metadata.uid), self._term.clock()
         due = self._recreations.due(namespace, owner.uid, seen, now)

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 from deviceshare.doctor import rights
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.objects.label_selector import LabelRequirement, LabelSelector
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
-from deviceshare.loops.kinds import JOB_INDEX_FAILURES, JOBS, PODS
+from deviceshare.loops.kinds import JOB_INDEX_FAILURES, JOBS, NAMESPACES, PODS
 from deviceshare.loops.leader.recreations import APART_SECONDS, GRACE_SECONDS, MOST_ROUNDS, TRIAL_SECONDS, UNPROVEN
 from deviceshare.loops.leader.uninjected_pods import REASON, uninjected
 from deviceshare.loops.ports import ApiError, Conflict, Forbidden
@@ -155,6 +156,27 @@ async def test_no_namespace_holds_up_the_pods_of_another() -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_pods_of_namespaces_that_admission_does_not_select_are_left() -> None:
+    """They are as uninjected, and rightly so; and while a namespace isn't known nobody knows. Labels may change."""
+    world = World(uninjected=True, namespace_selector=LabelSelector({}, [LabelRequirement("gpu", "Exists")]))
+    world.node("n1")
+    async with world.leading():
+        for name, labels in {"chosen": {"gpu": ""}, "other": {"a": "b"}}.items():
+            world.cluster.put(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
+        await asyncio.sleep(1)
+        chosen, other, unknown = (Owner(world, name, namespace=name) for name in ("chosen", "other", "unknown"))
+        for owner in (chosen, other, unknown):
+            owner.make()
+        await soon(lambda: not chosen.alive(), 10)
+        await asyncio.sleep(60)
+        assert other.alive()
+        assert unknown.alive()
+        world.cluster.edit(NAMESPACES, "other", {"metadata": {"labels": {"gpu": "yes"}}})
+        world.cluster.put(NAMESPACES, {"metadata": {"name": "unknown", "labels": {"gpu": "yes"}}})
+        await soon(lambda: not (other.alive() or unknown.alive()), 10)
 
 
 @in_virtual_time
