@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import click
+import msgspec
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission import bypasses, injection_settings, modes
 from deviceshare.domain.objects.group_life import DELETION_POLICIES, NEVER, REFUSE
+from deviceshare.domain.objects.label_selector import LabelRequirement, LabelSelector
 from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.objects.sharing_labels import is_label
 from deviceshare.domain.placement.handover import AUTO, STYLES
@@ -39,6 +41,26 @@ _SCHEDULERS: Final = Words(
     re.compile("[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?").fullmatch,
     "not a scheduler's name, such as ack-co-scheduler",
 )
+
+
+class Expressions(click.ParamType[LabelSelector]):
+    """The matchExpressions of a label selector, as JSON."""
+
+    name = "JSON"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> LabelSelector:
+        if isinstance(value, LabelSelector):
+            return value
+        try:
+            expressions = msgspec.json.decode(value, type=list[LabelRequirement]) if value else []
+        except msgspec.DecodeError as error:
+            self.fail(f"{value!r} is not a list of matchExpressions: {error}", param, ctx)
+        selector = LabelSelector(match_expressions=expressions)
+        if faults := selector.faults(""):
+            self.fail(faults[0].lstrip("."), param, ctx)
+        return selector
+
+
 _LABELS: Final = Words("LABEL=VALUE[,LABEL=VALUE…]", is_label, "not another system's label, such as gpushare=true")
 
 
@@ -82,6 +104,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=NAMESPACES,
             default="kube-system",
             help="Those that admission leaves out, besides --namespace: no pod there joins a group or is believed.",
+        ),
+        flag(
+            "--namespace-selector",
+            type=Expressions(),
+            default="",
+            help="The matchExpressions by which admission selects namespaces; pods elsewhere are never recreated.",
         ),
         flag(
             "--dialects",

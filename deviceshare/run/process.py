@@ -171,6 +171,7 @@ class Process:
             placement=self._placement,
             life=self._settings.life,
             uninjected=self._mirrors.uninjected,
+            namespace_selector=self._settings.namespace_selector,
             on_recreated=self._metrics.recreated_pods.inc,
             on_released=self._metrics.released_groups.inc,
             on_uncovered=self._metrics.uncovered_pods.set,

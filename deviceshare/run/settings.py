@@ -11,6 +11,7 @@ from deviceshare.domain.admission import injection_settings, modes
 from deviceshare.domain.admission.agent_variables import template_fault
 from deviceshare.domain.admission.injection_settings import InjectionSettings
 from deviceshare.domain.objects.group_life import GroupLife, release_fault
+from deviceshare.domain.objects.label_selector import LabelSelector
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.domain.objects.sharing_labels import SharingLabels
@@ -55,6 +56,7 @@ class Settings:
     deletion_policy: str
     uninjected_pods: str
     excluded_namespaces: frozenset[str]
+    namespace_selector: LabelSelector
     ca_secret: str
     tls_cert: Path | None
     tls_key: Path | None

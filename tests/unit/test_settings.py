@@ -169,3 +169,17 @@ def test_what_becomes_of_idle_and_deleted_groups_is_checked() -> None:
             parse(*WITHOUT_WEBHOOK, "--release-after", wrong)
     with pytest.raises(click.UsageError, match="AfterLastPod"):
         parse(*WITHOUT_WEBHOOK, "--deletion-policy", "Orphan")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("gpu", "is not a list of matchExpressions"),
+        ('{"key": "gpu"}', "is not a list of matchExpressions"),
+        ('[{"key": "gpu", "operator": "In"}]', "matchExpressions: In needs values"),
+    ],
+)
+def test_a_namespace_selector_that_selects_nothing_sensible_is_refused(text: str, why: str) -> None:
+    """The API server would refuse it in a webhook, too."""
+    with pytest.raises(click.UsageError, match=why):
+        parse(*WITHOUT_WEBHOOK, "--namespace-selector", text)

@@ -34,8 +34,10 @@ capabilities:
     {{- end }}
     - --release-after={{ .Values.groups.releaseAfter }}
     - --deletion-policy={{ .Values.groups.deletionPolicy }}
-    {{- /* By the names of namespaces deviceshare knows which ones admission leaves out; by their labels it doesn't. */}}
-    - --uninjected-pods={{ if .Values.webhooks.namespaceSelector }}leave{{ else }}{{ .Values.uninjectedPods }}{{ end }}
+    - --uninjected-pods={{ .Values.uninjectedPods }}
+    {{- with .Values.webhooks.namespaceSelector }}
+    - {{ printf "--namespace-selector=%s" (toJson .) | quote }}
+    {{- end }}
     - --probe-bind=:{{ $ports.probe }}
     {{- if ne (int .Values.metrics.groups) 500 }}
     - --group-metrics={{ int .Values.metrics.groups }}

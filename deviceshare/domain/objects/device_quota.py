@@ -36,9 +36,11 @@ class DeviceQuotaSpec(Struct, frozen=True, gc=False, rename="camel"):
 
 
 class DeviceQuotaStatus(Struct, frozen=True, gc=False, rename="camel"):
-    """`reservations` decide, the rest is for people."""
+    """`reservations` decide, once they are complete; the rest is for people."""
 
     reservations: dict[str, Reservation] = field(default_factory=dict)
+    observed_generation: int = 0
+    """Of the spec by which the leader has counted what was bound before: until then `reservations` may lack some."""
     used: dict[str, int] = field(default_factory=dict)
     summary: str = ""
     groups: int = 0
@@ -74,6 +76,11 @@ class DeviceQuota(Struct, frozen=True, gc=False):
         """Whether it counts every group, since which ones it selects can't be read or evaluated."""
         return bool(self.metadata.unreadable or self.spec.group_selector.faults(""))
 
+    @property
+    def observed(self) -> bool:
+        """Whether all that was bound before the spec was written is among the reservations."""
+        return self.status.observed_generation == self.metadata.generation
+
     def used(self, resource: str) -> int:
         """How many devices of the resource are reserved."""
         return sum(each.devices.get(resource, 0) for each in self.status.reservations.values())
@@ -94,6 +101,9 @@ class DeviceQuota(Struct, frozen=True, gc=False):
             if asked > hard:
                 text = f"quota {self.name} allows {hard} {resource} in all; group {name} wants {asked}"
                 return Reason(ReasonKind.QUOTA, text, f"request fewer, or {cure}")
+            if asked and not self.observed:
+                text = f"quota {self.name} has not been counted since it was created or changed"
+                return Reason(ReasonKind.QUOTA, f"{text}: until the leader does, it lets no group have {resource}")
             # By UID: a group that was recreated has the name of the one before, which may still hold devices.
             others = [
                 (each.name, each.devices[resource])
@@ -112,7 +122,8 @@ class DeviceQuota(Struct, frozen=True, gc=False):
 
     def alone_too_large(self, name: str, wanted: Mapping[str, int]) -> Reason | None:
         """Why no group that wants these devices could ever be bound, whoever else holds any."""
-        bare = DeviceQuota(self.metadata, self.spec)
+        status = DeviceQuotaStatus(observed_generation=self.metadata.generation)
+        bare = DeviceQuota(self.metadata, self.spec, status)
         return None if self.fault else bare.obstacle("", name, wanted)
 
     def holds(self, group: Group) -> bool:
@@ -126,21 +137,26 @@ def reservation_of(group: Group) -> Reservation:
     return Reservation(group.name, dict(group.spec.resources), group.metadata.resource_version)
 
 
-def counted(quota: DeviceQuota, reservations: Mapping[str, Reservation]) -> DeviceQuotaStatus:
-    """The status with these reservations."""
+def counted(
+    quota: DeviceQuota, reservations: Mapping[str, Reservation], *, complete: bool = False
+) -> DeviceQuotaStatus:
+    """The status with these reservations; `complete`: they are all that there should be by the quota's spec."""
     used = {
         resource: sum(each.devices.get(resource, 0) for each in reservations.values()) for resource in quota.spec.hard
     }
     summary = ", ".join(f"{resource}: {used[resource]}/{hard}" for resource, hard in sorted(quota.spec.hard.items()))
     wrong = f"invalid, so no group is bound: {quota.faults[0]}" if quota.faults else ""
-    return DeviceQuotaStatus(dict(reservations), used, wrong or summary, len(reservations))
+    observed = quota.metadata.generation if complete else quota.status.observed_generation
+    return DeviceQuotaStatus(dict(reservations), observed, used, wrong or summary, len(reservations))
 
 
-def quota_patch(quota: DeviceQuota, *, add: Mapping[str, Reservation], drop: Collection[str] = ()) -> Patch:
+def quota_patch(
+    quota: DeviceQuota, *, add: Mapping[str, Reservation], drop: Collection[str] = (), complete: bool = False
+) -> Patch:
     """The compare-and-swap that adds and drops reservations, by the groups' UIDs; empty where it changes nothing."""
     before = quota.status
     after = {uid: each for uid, each in before.reservations.items() if uid not in drop} | dict(add)
-    now = counted(quota, after)
+    now = counted(quota, after, complete=complete)
     if now == before:
         return {}
     changed: dict[str, Any] = dict.fromkeys(before.reservations.keys() - after.keys())
@@ -151,6 +167,7 @@ def quota_patch(quota: DeviceQuota, *, add: Mapping[str, Reservation], drop: Col
             changed[uid] = {"name": each.name, "devices": devices, "groupVersion": each.group_version}
     status = {
         "reservations": changed,
+        "observedGeneration": now.observed_generation,
         "used": dict.fromkeys(before.used) | now.used,
         "summary": now.summary,
         "groups": now.groups,

@@ -79,6 +79,9 @@ class LabelSelector(Struct, frozen=True, gc=False, rename="camel"):
         return faults
 
 
+EVERYTHING: Final = LabelSelector()
+
+
 def _faults(requirement: LabelRequirement, path: str) -> list[str]:
     key, operator, values = requirement.key, requirement.operator, requirement.values
     faults = [] if is_label_key(key) else [f"{path}: {quoted(key)} can't be a label's key"]

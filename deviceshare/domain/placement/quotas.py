@@ -27,7 +27,7 @@ class Quotas:
         """Takes in a manifest of a quota, for plans: the known quota's reservations stay, and bound groups count."""
         known = self._quotas.get(quota.name, quota).status.reservations
         bound = {each.uid: reservation_of(each) for each in groups if each.node and quota.matches(each.metadata.labels)}
-        self.put(quota.name, replace(quota, status=counted(quota, known | bound)))
+        self.put(quota.name, replace(quota, status=counted(quota, known | bound, complete=True)))
 
     def matching(self, labels: Mapping[str, str]) -> list[str]:
         """The names of the quotas that count a group with these labels, sorted."""

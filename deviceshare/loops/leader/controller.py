@@ -196,6 +196,7 @@ class Controller:
         if change.old is None or change.new is None or change.old.labels != change.new.labels:
             self._enqueue_waiting()
             self._statuses.enqueue_waiting()
+            self._uninjected.enqueue_namespace(change.key)
 
     def _on_quota(self, change: ObjectChange[DeviceQuota]) -> None:
         self._quotas.queue.add(change.key)

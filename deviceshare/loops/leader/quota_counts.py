@@ -74,7 +74,7 @@ class QuotaCounts:
                 suspects.append(uid)
             elif wait:
                 rest = min(rest or wait, wait)
-        if suspects or bound or counted(quota, quota.status.reservations) != quota.status:
+        if suspects or bound or counted(quota, quota.status.reservations, complete=sure) != quota.status:
             written = await reserve.recount(self._term.cluster, name, suspects=suspects, bound=bound)
             for uid in suspects:
                 self._unbound_since.forget((name, uid))
@@ -113,4 +113,5 @@ def _facets(group: Group) -> tuple[object, ...]:
 def allows_no_more(new: DeviceQuota, old: DeviceQuota) -> bool:
     """Whether no group can be bound by the new one that could not by the old one."""
     same = new.spec == old.spec and new.metadata.unreadable == old.metadata.unreadable
+    same = same and (old.observed or not new.observed)
     return same and old.status.reservations.items() <= new.status.reservations.items()

@@ -10,6 +10,7 @@ from deviceshare.domain.answers.waiting_reasons import WaitingReasons
 from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.group_life import DEFAULT_LIFE, GroupLife
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.label_selector import EVERYTHING, LabelSelector
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.namespace import NamespaceObject
 from deviceshare.domain.objects.nodes import Node
@@ -82,6 +83,8 @@ class Term:
     life: GroupLife = DEFAULT_LIFE
     uninjected: Mirror[Pod] | None = None
     """Pods without a node that admission should have injected and didn't; None where they are left as they are."""
+    namespace_selector: LabelSelector = EVERYTHING
+    """Which namespaces admission selects by their labels, besides leaving some out by name."""
     on_released: Callable[[], object] = lambda: None
     """Called when a group was released since it had been idle for long enough."""
     on_uncovered: Callable[[int], object] = lambda _: None

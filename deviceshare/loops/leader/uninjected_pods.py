@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from deviceshare.domain.admission.concern import concerns
+from deviceshare.domain.objects.label_selector import EVERYTHING
 from deviceshare.domain.objects.object_meta import OwnerReference
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.api_objects import find
@@ -43,8 +44,9 @@ def uninjected(dialects: frozenset[str]) -> Callable[[Pod], bool]:
 
     def judge(pod: Pod) -> bool:
         meta = pod.metadata
-        # In namespaces that admission leaves out the next pod would be no other.
-        return not pod.left_out and concerns(meta.labels, meta.annotations, pod.share, dialects)
+        # In namespaces that admission leaves out the next pod would be no other. A pod with a node may run: whoever may
+        # change it may have annotated it since.
+        return not (pod.left_out or pod.spec.node_name) and concerns(meta.labels, meta.annotations, pod.share, dialects)
 
     return judge
 
@@ -57,6 +59,7 @@ class UninjectedPods:
         self.queue: Queue[str] = Queue("uninjected", self._reconcile, workers=1, clock=term.clock)
         self._since: UnchangedSince[str] = UnchangedSince(term)
         self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
+        """Of namespaces: one with a thousand such pods has one turn at a time, as all others have."""
         self._recreations = Recreations()
         self._events = WaitingEvents(term, REASON)
         self._failures: dict[str, int] = {}
@@ -78,23 +81,39 @@ class UninjectedPods:
             for pod in self._term.uninjected.values() if self._term.uninjected else ():
                 self.queue.add(pod.metadata.key)
 
+    def enqueue_namespace(self, name: str) -> None:
+        """Enqueues the pods of a namespace that admission may select by now."""
+        for pod in self._term.uninjected.values() if self._term.uninjected else ():
+            if pod.metadata.namespace == name:
+                self.queue.add(pod.metadata.key)
+
+    def _selected(self, namespace: str) -> bool:
+        """Whether admission selects the namespace by its labels, as far as they are known."""
+        if self._term.namespace_selector == EVERYTHING:
+            return True
+        found = self._term.namespaces.get(namespace) if self._term.namespaces else None
+        return found is not None and found.labels is not None and self._term.namespace_selector.matches(found.labels)
+
     async def _reconcile(self, key: str) -> None:
         pod = self._term.uninjected.get(key) if self._term.uninjected else None
+        namespace = key.partition("/")[0]
         if pod is None:
             self._since.forget(key)
-            self._turns.over(key)
+            rest = self._term.uninjected.values() if self._term.uninjected else ()
+            if namespace not in {each.metadata.namespace for each in rest}:
+                self._turns.over(namespace)
             return
         owner = pod.metadata.controller
-        if owner is None or pod.metadata.deletion_timestamp:
+        if owner is None or pod.metadata.deletion_timestamp or not self._selected(namespace):
             return
         seen, now = self._since(key, pod.metadata.uid), self._term.clock()
-        due = self._recreations.due(owner.uid, seen, now)
+        due = self._recreations.due(namespace, owner.uid, seen, now)
         if math.isinf(due):
             self._leave(pod, owner, _given_up(pod, owner))
             raise Later(FORGOTTEN_SECONDS)
         self._term.wait_until(due)
-        self._term.wait_until(self._turns.at(key, now))
-        self._turns.over(key)
+        self._term.wait_until(self._turns.at(namespace, now))
+        self._turns.over(namespace)
         if why := await self._fails_with_it(pod, owner):
             self._leave(pod, owner, why)
             return
@@ -140,7 +159,7 @@ class UninjectedPods:
             )
         except (NotFound, Conflict):
             return  # it changed: what it is now is looked at when the mirror shows it
-        self._recreations.delete(owner.uid, seen, self._term.clock())
+        self._recreations.delete(meta.namespace, owner.uid, seen, self._term.clock())
         if owner.uid in self._failures:
             self._failures[owner.uid] += 1
         self._term.on_recreated()

@@ -9,7 +9,7 @@ from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, qu
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.requests import GROUP, Holder
 from deviceshare.loops.api_objects import find
-from deviceshare.loops.kinds import DEVICE_QUOTAS
+from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS
 from deviceshare.loops.ports import Cluster
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.bind import Refused
@@ -42,6 +42,8 @@ async def recount(
 ) -> DeviceQuota | None:
     """Drops the reservations of groups that no longer need them, and adds those of bound groups that have none.
 
+    Of a quota that is new, or whose spec was changed, groups are asked for afresh: from then on its status is complete.
+
     Args:
         suspects: the UIDs of groups with a reservation that may be gone, unbound, or no longer match.
         bound: groups that are bound, as far as is known.
@@ -64,6 +66,12 @@ async def recount(
             # Binds that read the group before fail by this write; those that read it after write Q, so we fail.
             await holders.fence(cluster, group)
         drop.append(uid)
+    # With a selector that can't be evaluated nobody knows which groups: such a quota lets nobody be bound.
+    complete = not seen.counts_all
+    if complete and not seen.observed:
+        # The mirror may be older than the quota. After the GET: whoever reserves in between makes our write fail.
+        listed = await cluster.list(GROUPS)
+        bound = [group for group in listed if not (group.metadata.unreadable or seen.holds(group))]
     add = {}
     for mirrored in bound:
         # Another bind of it may have reserved more than it had when it was mirrored: that must not be written over.
@@ -71,11 +79,16 @@ async def recount(
         group = await holders.read_group(cluster, mirrored.holder) if reserved else mirrored
         if group is not None and group.node and seen.matches(group.metadata.labels) and not seen.holds(group):
             add[group.uid] = reservation_of(group)
-    return await _write(cluster, seen, add=add, drop=drop)
+    return await _write(cluster, seen, add=add, drop=drop, complete=complete)
 
 
 async def _write(
-    cluster: Cluster, quota: DeviceQuota, *, add: Mapping[str, Reservation], drop: Collection[str] = ()
+    cluster: Cluster,
+    quota: DeviceQuota,
+    *,
+    add: Mapping[str, Reservation],
+    drop: Collection[str] = (),
+    complete: bool = False,
 ) -> DeviceQuota:
-    patch = quota_patch(quota, add=add, drop=drop)
+    patch = quota_patch(quota, add=add, drop=drop, complete=complete)
     return await cluster.patch(DEVICE_QUOTAS, quota.name, patch, subresource="status") if patch else quota

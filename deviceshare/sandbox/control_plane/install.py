@@ -104,14 +104,27 @@ def narrow(document: Mapping[str, Any], minor: int) -> dict[str, Any]:
     changed: dict[str, Any] = copy.deepcopy(dict(document))
     for webhook in changed["webhooks"]:
         if minor >= 28 and (condition := _OURS.get(webhook["name"])):
+            webhook.pop("objectSelector", None)
             webhook["failurePolicy"] = "Fail"
             webhook["matchConditions"] = [condition]
     return changed
 
 
+def _has(pod: str, names: str) -> str:
+    return f"has({pod}.metadata.{names}) && '{GROUP}' in {pod}.metadata.{names}"
+
+
 def _names_a_group() -> Iterator[str]:
     for each in ("annotations", "labels"):
-        yield f"(has(object.metadata.{each}) && '{GROUP}' in object.metadata.{each})"
+        yield f"({_has('object', each)})"
+
+
+def _is_ours_or_would_be() -> Iterator[str]:
+    """It has the label, or had it, or somebody adds the annotation to it."""
+    updated = "request.operation == 'UPDATE'"
+    yield f"({_has('object', 'labels')})"
+    yield f"({updated} && {_has('oldObject', 'labels')})"
+    yield f"({updated} && {_has('object', 'annotations')} && !({_has('oldObject', 'annotations')}))"
 
 
 def _asks_for_a_share() -> Iterator[str]:
@@ -125,6 +138,10 @@ _OURS: Final = {
     "mutate-pods.deviceshare.io": {
         "name": "wants-devices",
         "expression": " || ".join((*_names_a_group(), *_asks_for_a_share())),
+    },
+    "validate-pods.deviceshare.io": {
+        "name": "is-ours-or-would-be",
+        "expression": " || ".join(_is_ours_or_would_be()),
     },
     "validate-node-devices.deviceshare.io": {
         "name": "may-not-write-all",

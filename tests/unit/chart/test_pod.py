@@ -10,6 +10,7 @@ from deviceshare.cli.run import run
 from deviceshare.domain import contract
 from deviceshare.domain.admission.injection_settings import UNCHANGED, InjectionSettings
 from deviceshare.domain.admission.pod_guard import left_out
+from deviceshare.domain.objects.label_selector import EVERYTHING
 from deviceshare.domain.objects.sharing_labels import SharingLabels
 from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.run.settings import Settings
@@ -62,11 +63,19 @@ def test_deviceshare_believes_nobody_whom_its_webhooks_leave_out(excluded: list[
                 assert left_out(webhook) == settings(values).left_out == {*excluded, helm.NAMESPACE}
 
 
-def test_no_pod_is_deleted_as_uninjected_that_admission_leaves_out_by_a_label() -> None:
-    """Of other systems, say, in namespaces that aren't selected; deviceshare knows those left out by name alone."""
-    selected = {"webhooks": {"namespaceSelector": [{"key": "example.com/gpu", "operator": "Exists"}]}}
-    assert settings({}).uninjected is not None
-    assert settings(selected).uninjected is None
+def test_deviceshare_knows_which_namespaces_admission_selects() -> None:
+    """One value sets both; which pods are uninjected, and rightly so, depends on it."""
+    expressions = [
+        {"key": "example.com/gpu", "operator": "In", "values": ["a", "b"]},
+        {"key": "example.com/none", "operator": "DoesNotExist"},
+    ]
+    selected = {"webhooks": {"namespaceSelector": expressions}}
+    [webhook] = named(helm.render(selected), "MutatingWebhookConfiguration")["webhooks"]
+    assert webhook["namespaceSelector"]["matchExpressions"][1:] == expressions
+    chosen = settings(selected)
+    assert str(chosen.namespace_selector) == "example.com/gpu in (a, b),!example.com/none"
+    assert chosen.uninjected is not None
+    assert settings({}).namespace_selector == EVERYTHING
     assert settings({"uninjectedPods": "leave"}).uninjected is None
 
 

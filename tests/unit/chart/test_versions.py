@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 import yaml
@@ -14,12 +15,14 @@ from deviceshare.domain.objects.shares import DIALECTS, METAGPU_SYSTEM, SYSTEMS
 from deviceshare.sandbox.control_plane.components import asks_before_evicting, scheduler_config_version
 from deviceshare.sandbox.control_plane.install import narrow
 from tests.unit.chart.objects import VERSIONS, Json, containers, named
+from tests.unit.policies.kubernetes_cel import evaluate
 
 WITH_AGENTS = {"agent": {"enabled": True}, "admission": "webhooks"}
 BY_AN_AGENT = (
     f"request.userInfo.username == '{contract.AGENT_IDENTITY}'"
     " || !authorizer.group('deviceshare.io').resource('nodedevices').check('patch').allowed()"
 )
+OURS = {contract.GROUP: "team"}
 KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
@@ -188,6 +191,30 @@ def test_match_conditions_make_the_mutating_webhook_strict() -> None:
 
     assert (before["failurePolicy"], "matchConditions" in before) == ("Ignore", False)
     assert (since["failurePolicy"], "matchConditions" in since) == ("Fail", True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "asked"),
+    [
+        (None, {"labels": OURS, "annotations": OURS}, True),
+        (None, {"annotations": OURS}, False),  # the mutating webhook was away: the pod is never bound
+        (None, {}, False),
+        ({}, {"annotations": OURS}, True),
+        ({"annotations": {"a": "b"}}, {"annotations": {"a": "b"} | OURS}, True),
+        ({"annotations": OURS}, {"annotations": OURS, "finalizers": []}, False),  # uninjected: needs no deviceshare
+        ({"labels": OURS, "annotations": OURS}, {"annotations": OURS}, True),
+        ({"labels": {"a": "b"}}, {"labels": {"a": "b"} | OURS}, True),
+        ({"labels": {"a": "b"}}, {"labels": {}}, False),
+    ],
+)
+def test_nobody_adds_the_annotation_to_a_pod_unreviewed(old: Any, new: Any, *, asked: bool) -> None:
+    """From 1.28 on. It does nothing after a pod's creation, but makes the pod look as if admission had been away."""
+    validating = named(helm.render({"admission": "webhooks"}, "1.28.0"), KINDS[1])
+    [webhook] = [each for each in validating["webhooks"] if each["name"] == "validate-pods.deviceshare.io"]
+    [condition] = webhook["matchConditions"]
+    request = {"operation": "UPDATE" if old is not None else "CREATE"}
+    data = {"request": request, "object": {"metadata": new}, "oldObject": None if old is None else {"metadata": old}}
+    assert evaluate(condition["expression"], data) is asked
 
 
 @pytest.mark.parametrize("served", [[], ["metagpu"], list(SYSTEMS)])

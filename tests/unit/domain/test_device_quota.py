@@ -10,6 +10,7 @@ from deviceshare.domain.answers import group_status
 from deviceshare.domain.objects.device_quota import DeviceQuota, counted, quota_patch, reservation_of
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.object_decoder import decoder_of
+from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.run.quota_metrics import QuotaMetrics
@@ -83,6 +84,20 @@ def test_a_group_that_alone_exceeds_its_quota_is_told_so() -> None:
     """Whoever else holds devices: waiting is in vain."""
     text = beyond(labelled(count=9), a_quota(a=4))
     assert text.startswith(f"quota team allows 8 {GPU} in all; group c wants 9: request fewer, or ")
+
+
+def test_a_quota_that_was_not_counted_yet_lets_no_group_have_what_it_limits() -> None:
+    """It may be created, unless it is too large in any case; a plan counts by itself."""
+    new = msgspec.structs.replace(a_quota(), metadata=ObjectMeta(name="team", generation=3))
+    text = "quota team has not been counted since it was created or changed: until the leader does, it lets no group "
+    assert beyond(labelled(), new) == f"{text}have {GPU}"
+    assert beyond(labelled(labels={}), new) == ""
+    quotas = with_quotas(new).quotas
+    assert quotas.obstacle(labelled().request._replace(resources={AMD: 1})) is None
+    assert quotas.refusal(labelled()) is None
+    assert "allows 8" in str(quotas.refusal(labelled(count=9)))
+    quotas.apply(new, [labelled("old", 6, node="n1")])
+    assert "6 of 8" in str(quotas.obstacle(labelled().request))
 
 
 @pytest.mark.parametrize(

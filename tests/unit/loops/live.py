@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from deviceshare.domain import contract
 from deviceshare.domain.objects.group_life import DEFAULT_LIFE, GroupLife
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.label_selector import EVERYTHING, LabelSelector
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import GPU_PERCENT
@@ -210,6 +211,7 @@ class World:
         gates: bool = False,
         life: GroupLife = DEFAULT_LIFE,
         uninjected: bool = False,
+        namespace_selector: LabelSelector = EVERYTHING,
     ) -> None:
         """With `gates` the leader places pods itself; `uninjected`: it deletes those that slipped past admission."""
         self.cluster = cluster or LiveCluster()
@@ -253,6 +255,7 @@ class World:
             placement=GatePlacement(lifting, self.others, frozenset({GPU_PERCENT})) if lifting else None,
             life=life,
             uninjected=self.unlabelled if uninjected else None,
+            namespace_selector=namespace_selector,
             on_recreated=self._count_recreation,
             on_released=self._count_release,
             on_uncovered=self.uncovered.append,

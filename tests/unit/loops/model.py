@@ -91,6 +91,7 @@ class ModelCluster:
         if namespace:
             meta["namespace"] = namespace
         meta.setdefault("uid", f"{kind.plural}-uid-{next(self.uids)}")
+        meta.setdefault("generation", 1)
         meta["resourceVersion"] = str(next(self.versions))
         self._table(kind)[self._key(meta["name"], namespace)] = raw
         return raw
@@ -115,7 +116,9 @@ class ModelCluster:
 
     def edit(self, kind: Kind[Any], name: str, patch: Mapping[str, Any], namespace: str = "") -> None:
         raw = self._table(kind)[self._key(name, namespace)]
+        before = copy.deepcopy(raw.get("spec"))
         _merge(raw, patch)
+        raw["metadata"]["generation"] += raw.get("spec") != before
         raw["metadata"]["resourceVersion"] = str(next(self.versions))
 
     # The port.

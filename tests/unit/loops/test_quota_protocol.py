@@ -11,7 +11,7 @@ from deviceshare.domain.objects.device_quota import DeviceQuota, quota_patch
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NODE_DEVICES
 from deviceshare.loops.protocol.release import release
 from deviceshare.loops.protocol.reserve import recount
-from tests.unit.domain.objects import GPU
+from tests.unit.domain.objects import AMD, GPU
 from tests.unit.loops.histories import GROUP_NAMES, NODE_NAMES, USUAL, HistoryWorld, Move, Wait, many, schedules
 from tests.unit.loops.model import Actor
 from tests.unit.loops.replicas import KINDS, SteppedReplica
@@ -34,6 +34,7 @@ class QuotaWorld(HistoryWorld):
             for quota in QUOTAS:
                 spec = {"groupSelector": {"matchLabels": COUNTED}, "hard": {GPU: self.wanted}}
                 self.cluster.put(DEVICE_QUOTAS, {"metadata": {"name": quota}, "spec": spec})
+                Actor("first count", recount(self.cluster, quota, suspects=[], bound=[])).finish()
         body = {"metadata": {"name": name, "labels": COUNTED}, "spec": {"resources": {GPU: self.wanted}}}
         self.cluster.put(GROUPS, body)
 
@@ -51,6 +52,11 @@ class QuotaWorld(HistoryWorld):
         if group and not group.node:
             labels = {"team": None} if group.metadata.labels else COUNTED
             self.cluster.edit(GROUPS, group.name, {"metadata": {"labels": labels}})
+
+    def quota_is_changed(self) -> None:
+        """By which nothing is known to be counted."""
+        devices = {GPU: self.wanted, AMD: int(self.pick("01"))}
+        self.cluster.edit(DEVICE_QUOTAS, self.pick(QUOTAS), {"spec": {"hard": devices}})
 
     def quota_is_recounted(self) -> None:
         """Everybody is suspected: how long a bind may take is never waited for."""
@@ -89,7 +95,7 @@ class QuotaWorld(HistoryWorld):
             bound = {group.uid for group in self.cluster.all(GROUPS) if group.node and group.metadata.labels}
             assert done.status.reservations.keys() == bound
             assert quota_patch(done, add={}) == {}
-            assert done.status.summary == f"{GPU}: {2 * len(bound)}/2"
+            assert done.status.summary.endswith(f"{GPU}: {2 * len(bound)}/2")
 
     def _quota(self, name: str) -> DeviceQuota:
         found = self.cluster.read(DEVICE_QUOTAS, name)
@@ -103,6 +109,7 @@ MOVES: list[Move] = [
     *[QuotaWorld.quotas_are_heard_of] * 2,
     *[QuotaWorld.group_is_released] * 2,
     QuotaWorld.group_is_relabelled,
+    QuotaWorld.quota_is_changed,
 ]
 
 

@@ -29,6 +29,7 @@ class Race:
         for name in ("a", "b"):
             self.cluster.put(GROUPS, {"metadata": {"name": name, "uid": name}, "spec": {"resources": {GPU: 2}}})
         self.cluster.put(DEVICE_QUOTAS, {"metadata": {"name": "q"}, "spec": {"hard": {GPU: 2}}})
+        Actor("first count", recount(self.cluster, "q", suspects=[], bound=[])).finish()
         Actor("died", reserve(self.cluster, self.group("a"), ["q"])).finish()
         if written_since:
             self.cluster.edit(GROUPS, "a", {})
@@ -119,3 +120,16 @@ def test_a_late_mirror_never_counts_less_than_a_group_holds() -> None:
     assert quota is not None
     assert quota.used(GPU) == 2
     assert isinstance(Actor("bind", bind(race, "b")).finish(), Refused)
+
+
+def test_a_new_quota_counts_groups_that_no_mirror_shows_yet() -> None:
+    """What is bound is listed; a quota of this name that is mirrored, and was counted, may be another one."""
+    race = Race(written_since=False, works=())
+    race.cluster.edit(GROUPS, "a", {"status": {"nodeName": "n1"}})
+    race.cluster.put(DEVICE_QUOTAS, {"metadata": {"name": "q"}, "spec": {"hard": {GPU: 2}}})
+    assert isinstance(Actor("bind", bind(race, "b")).finish(), Refused)
+    Actor("count", recount(race.cluster, "q", suspects=[], bound=[])).finish()
+    quota = race.cluster.read(DEVICE_QUOTAS, "q")
+    assert quota is not None
+    assert (quota.observed, quota.used(GPU)) == (True, 2)
+    assert "held by group a" in str(Actor("bind", bind(race, "b")).finish())

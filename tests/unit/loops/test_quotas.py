@@ -6,9 +6,10 @@ from typing import Any
 from deviceshare.domain import contract
 from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, PODS
+from deviceshare.loops.leader.quota_counts import allows_no_more
 from deviceshare.loops.ports import ApiError
 from deviceshare.loops.protocol.bind import Refused
-from tests.unit.domain.objects import GPU
+from tests.unit.domain.objects import AMD, GPU
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time, now
 
@@ -180,3 +181,58 @@ async def test_a_group_that_cannot_be_read_keeps_what_it_has_reserved_and_nobody
             world.cluster.remove(PODS, f"pod-{name}", "ns")
         world.cluster.remove(GROUPS, "c")
         await soon(lambda: counted(world) == f"{GPU}: 4/6 a,b", 20)
+
+
+NOT_COUNTED = (
+    "quota team has not been counted since it was created or changed: until the leader does, it lets no group have "
+    + GPU
+)
+
+
+@in_virtual_time
+async def test_a_quota_that_was_not_counted_yet_lets_nobody_be_bound() -> None:
+    """Nobody leads when it is created, changed or wiped: what groups hold by then is not in its status."""
+    world = World()
+    world.node("n1")
+    async with world.leading():
+        await soon(lambda: world.open("n1"))
+        labelled(world, "a", 1)
+        assert await bound(world, "a") == ""
+    labelled(world, "b", 1)
+    world.group("stranger", 1)
+    put_quota(world, 1, matchLabels={"team": "speech"})
+    assert await bound(world, "stranger") == ""
+    world.cluster.edit(DEVICE_QUOTAS, "team", {"spec": {"groupSelector": {"matchLabels": VISION}}})
+    assert await bound(world, "b") == NOT_COUNTED
+    held = f"quota team: 1 of 1 {GPU} are held by group a; group b wants 1"
+    for spoil in ({"status": None}, {"spec": {"hard": {GPU: 1, AMD: 1}}}):
+        async with world.leading():
+            await soon(lambda: counted(world).endswith(f"{GPU}: 1/1 a"))
+        assert held in await bound(world, "b")
+        world.cluster.edit(DEVICE_QUOTAS, "team", spoil)
+        assert await bound(world, "b") == NOT_COUNTED
+    assert world.holders("n1").keys() == {"a", "stranger"}
+
+
+@in_virtual_time
+async def test_pods_that_waited_for_a_count_are_woken_by_it() -> None:
+    """When the spec changes they don't fit yet; kube-scheduler would retry them after minutes."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        put_quota(world, 0)
+        labelled(world, "b")
+        world.pod("b", "b", refused=True)
+        await soon(lambda: world.condition("b", "Bound") == ("False", "QuotaExceeded"), 10)
+        world.cluster.fail = lambda verb, plural, _: (
+            ApiError("no") if (verb, plural) == ("patch", DEVICE_QUOTAS.plural) else None
+        )
+        world.cluster.edit(DEVICE_QUOTAS, "team", {"spec": {"hard": {GPU: 2}}})
+        await asyncio.sleep(60)
+        assert contract.WOKEN_AT not in world.read_pod("b").metadata.annotations
+        assert world.message("b") == NOT_COUNTED
+        before = world.cluster.read(DEVICE_QUOTAS, "team")
+        world.cluster.fail = lambda *_: None
+        await soon(lambda: contract.WOKEN_AT in world.read_pod("b").metadata.annotations, 40)
+        after = world.cluster.read(DEVICE_QUOTAS, "team")
+        assert before and after
+        assert (allows_no_more(after, before), allows_no_more(before, after)) == (False, True)

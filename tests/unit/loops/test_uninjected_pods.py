@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from deviceshare.doctor import rights
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.objects.label_selector import LabelRequirement, LabelSelector
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
-from deviceshare.loops.kinds import JOB_INDEX_FAILURES, JOBS, PODS
-from deviceshare.loops.leader.recreations import APART_SECONDS, MOST_ROUNDS, TRIAL_SECONDS, UNPROVEN
+from deviceshare.loops.kinds import JOB_INDEX_FAILURES, JOBS, NAMESPACES, PODS
+from deviceshare.loops.leader.recreations import APART_SECONDS, GRACE_SECONDS, MOST_ROUNDS, TRIAL_SECONDS, UNPROVEN
 from deviceshare.loops.leader.uninjected_pods import REASON, uninjected
 from deviceshare.loops.ports import ApiError, Conflict, Forbidden
 from tests.unit.domain.objects import INJECTED, a_pod, a_share_pod
@@ -28,10 +29,18 @@ class Owner:
     """A controller that recreates what is deleted of it, through an admission that works or doesn't."""
 
     def __init__(
-        self, world: World, name: str, *, kind: str = "ReplicaSet", group: str = "batch", works: bool = False
+        self,
+        world: World,
+        name: str,
+        *,
+        kind: str = "ReplicaSet",
+        group: str = "batch",
+        works: bool = False,
+        namespace: str = "ns",
     ) -> None:
         self.world = world
         self.name = name
+        self.namespace = namespace
         self.kind = kind
         self.api = f"{group}/v1"
         self.works = works
@@ -49,7 +58,7 @@ class Owner:
         spec: dict[str, Any] = {"containers": [{"name": "main"}]}
         if self.works:
             meta["labels"], spec["containers"][0]["env"] = named, INJECTED
-        self.world.cluster.put(PODS, {"metadata": meta, "spec": spec}, "ns")
+        self.world.cluster.put(PODS, {"metadata": meta, "spec": spec}, self.namespace)
         return name
 
     async def recreate(self) -> None:
@@ -125,6 +134,49 @@ async def test_an_admission_that_is_away_for_all_costs_few_pods() -> None:
         for owner in found:
             owner.works = True
         await soon(lambda: sum(pod.injected for pod in world.cluster.all(PODS)) == len(found), 500)
+
+
+@in_virtual_time
+async def test_no_namespace_holds_up_the_pods_of_another() -> None:
+    """Whoever may annotate pods can make any number of them look uninjected, all the time."""
+    world = World(uninjected=True)
+    world.node("n1")
+    async with world.leading():
+        crowd = [Owner(world, f"crowd{n:02}", namespace="crowded") for n in range(40)]
+        for owner in crowd:
+            owner.make()
+        tasks = [asyncio.create_task(owner.recreate(), name=owner.name) for owner in crowd]
+        for seconds in (2, 60, TRIAL_SECONDS + 1):
+            await asyncio.sleep(seconds)
+            one = Owner(world, f"one-{seconds:g}")
+            one.make()
+            await asyncio.sleep(GRACE_SECONDS + 3)
+            assert one.alive() == 0
+            assert UNPROVEN <= world.recreated < UNPROVEN + 6
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@in_virtual_time
+async def test_pods_of_namespaces_that_admission_does_not_select_are_left() -> None:
+    """They are as uninjected, and rightly so; and while a namespace isn't known nobody knows. Labels may change."""
+    world = World(uninjected=True, namespace_selector=LabelSelector({}, [LabelRequirement("gpu", "Exists")]))
+    world.node("n1")
+    async with world.leading():
+        for name, labels in {"chosen": {"gpu": ""}, "other": {"a": "b"}}.items():
+            world.cluster.put(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
+        await asyncio.sleep(1)
+        chosen, other, unknown = (Owner(world, name, namespace=name) for name in ("chosen", "other", "unknown"))
+        for owner in (chosen, other, unknown):
+            owner.make()
+        await soon(lambda: not chosen.alive(), 10)
+        await asyncio.sleep(60)
+        assert other.alive()
+        assert unknown.alive()
+        world.cluster.edit(NAMESPACES, "other", {"metadata": {"labels": {"gpu": "yes"}}})
+        world.cluster.put(NAMESPACES, {"metadata": {"name": "unknown", "labels": {"gpu": "yes"}}})
+        await soon(lambda: not (other.alive() or unknown.alive()), 10)
 
 
 @in_virtual_time
@@ -220,6 +272,7 @@ def test_which_pods_should_have_been_injected() -> None:
     assert judge(wants)
     assert not judge(Pod(metadata=ObjectMeta(name="plain")))
     assert not judge(PodGuard(["ns"])(wants))
+    assert not judge(replace(wants, spec=replace(wants.spec, node_name="n1"))), "it may run, and was annotated since"
     asks = {system: a_share_pod(more={"other": {resource: "1"}}) for resource, system in _SYSTEMS.items()}
     unlabelled = {name: replace(pod, metadata=ObjectMeta(name="p")) for name, pod in asks.items()}
     assert {name: judge(pod) for name, pod in unlabelled.items()} == {"gpushare": True, "metagpu": False}

@@ -66,8 +66,11 @@ def test_validation_is_strict_on_every_server() -> None:
         webhooks = installed(minor)
         assert webhooks["validate-groups.deviceshare.io"]["failurePolicy"] == "Fail"
         assert webhooks["validate-pods.deviceshare.io"]["failurePolicy"] == "Fail"
-        selector = webhooks["validate-pods.deviceshare.io"]["objectSelector"]
-        assert selector["matchExpressions"] == [{"key": "deviceshare.io/group", "operator": "Exists"}]
+    selector = installed(27)["validate-pods.deviceshare.io"]["objectSelector"]
+    assert selector["matchExpressions"] == [{"key": "deviceshare.io/group", "operator": "Exists"}]
+    since = installed(28)["validate-pods.deviceshare.io"]
+    assert "objectSelector" not in since
+    assert [each["name"] for each in since["matchConditions"]] == ["is-ours-or-would-be"]
 
 
 def test_policies_of_a_cluster_with_gates_are_those_of_the_chart() -> None:
