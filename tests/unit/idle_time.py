@@ -11,7 +11,7 @@ import selectors
 import time
 
 TURN = 0.0001
-"""Seconds that one turn of the loop counts at most; without them a loop that always has something to do were timeless."""
+"""Seconds that one turn of the loop counts at most, so that a loop that always has something to do ends, too."""
 
 
 class _Patient(selectors.DefaultSelector):
