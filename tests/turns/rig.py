@@ -5,10 +5,8 @@ The witness is independent: each program writes a line with the kernel's clock t
 
 import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
+from deviceshare.sandbox.host.ports import free_ports
 from deviceshare.sandbox.kubernetes import debian
 from deviceshare.sandbox.kubernetes.debian import fetch_busybox
 from deviceshare.sandbox.progress import Progress
@@ -57,7 +56,7 @@ class Rig:
         self.kind = kind
         self._directory = directory
         self._blind = ["blind"] if blind else []
-        self._port = _free_port()
+        [self._port] = free_ports(1)
         self.url = f"http://127.0.0.1:{self._port}"
         self._records = directory / "records"
         self._records.mkdir()
@@ -198,15 +197,6 @@ class Rig:
         for name in ("wget",) if busybox else (client,) if client else ():
             (tools / name).symlink_to(busybox or _found(name))
         return tools
-
-
-def _free_port() -> int:
-    """Not one that Linux gives to connections (ip_local_port_range): they could take it before an agent does."""
-    while True:
-        port = random.randrange(20_000, 32_768)
-        with socket.socket() as free, contextlib.suppress(OSError):
-            free.bind(("127.0.0.1", port))
-            return port
 
 
 def _found(name: str) -> str:
