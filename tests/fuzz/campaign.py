@@ -6,7 +6,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,8 @@ _SHARES: Final = {
 }
 _UNDECIDED: Final = 0.15
 """Seconds in which an answer to something that isn't whole may come; who sent it goes then."""
+_PATIENCE: Final = 30.0
+"""Seconds in which connections are closed whose callers have gone."""
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _CHECK_FAILED: Final = b"check failed"
 """What Kubernetes' components answer 500 to a probe with, by custom."""
@@ -115,8 +117,9 @@ class _Campaign:
         self._memory[name].append(process.memory_mib("VmHWM"))
         if end > warm + 48:
             self._faults.append(f"{name}'s memory grew from {warm:.0f} to {end:.0f} MiB")
-        if process.descriptors() > self._descriptors[name] + 16:
-            self._faults.append(f"{name} keeps {process.descriptors()} files open, {self._descriptors[name]} before")
+        before = self._descriptors[name]
+        if (kept := _least(process.descriptors, before + 16)) > before + 16:
+            self._faults.append(f"{name} keeps {kept} files open, {before} before")
         if (longest := max((len(line) for line in log.splitlines()), default=0)) > 4000:
             self._faults.append(f"{name} logged a line of {longest} characters")
 
@@ -187,6 +190,14 @@ class _Campaign:
             for key, member in vars(type(decoded)).items():
                 if isinstance(member, property):
                     getattr(decoded, key)
+
+
+def _least(count: Callable[[], int], enough: int) -> int:
+    """What is counted, as soon as it is no more than `enough`: a busy process learns late that callers have gone."""
+    deadline = time.monotonic() + _PATIENCE
+    while (counted := count()) > enough and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return counted
 
 
 class _Caller:

@@ -32,7 +32,7 @@ POD: Final = "127.0.0.1"
 """The address of a pod of the agent's node."""
 STRANGER: Final = "127.0.0.9"
 """The node's own."""
-_START_SECONDS: Final = 60.0
+_START_SECONDS: Final = 120.0
 _NODES: Final = 300
 
 Json = dict[str, Any]
@@ -53,8 +53,8 @@ class Victim:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"deviceshare didn't start:\n{self.log()[-3000:]}")
             time.sleep(0.05)
-            for line in self.log().splitlines():
-                said = json.loads(line) if line.startswith("{") else {}
+            for line in self.log().splitlines(keepends=True):
+                said = json.loads(line) if line.startswith("{") and line.endswith("\n") else {}
                 if said.get("message") == "Started server":
                     self.ports[said["server"]] = said["port"]
 

@@ -21,7 +21,7 @@ SERVERS = pytest.mark.parametrize("compares", [True, False], ids=["versions-comp
 
 @SERVERS
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.timeout(3600 if LONG else 120)
+@pytest.mark.timeout(3600 if LONG else 1200)
 def test_the_protocol_holds_and_can_settle(name: str, compares: bool) -> None:
     """No device of two groups, no group on two nodes; and wherever it stops, the leaders can put all in order."""
     found = run(replace(EVERY[name], compares=compares), progress=True)

@@ -16,7 +16,7 @@ SHOWN = (RebindRule.FORMER, RebindRule.UPDATE_AFTER) if LONG else (RebindRule.FO
 
 
 @pytest.mark.parametrize("compares", [True, False], ids=["versions-compared", "versions-ignored"])
-@pytest.mark.timeout(3600 if LONG else 120)
+@pytest.mark.timeout(3600 if LONG else 1200)
 def test_no_other_holder_gets_a_device_that_a_live_pod_may_hold(compares: bool) -> None:
     """While claims move, pods are bound, updated and end, and former devices are released by two leaders."""
     found = run_rebinds(RebindBounds(compares=compares, rebinds=REBINDS))

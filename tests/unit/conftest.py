@@ -1,10 +1,17 @@
 """What every unit test is given, and gives back as it was."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 import structlog
+
+from tests.unit.idle_time import IdleTime
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, type[IdleTime]]:
+    """Small timeouts in coroutines say nothing about the machine."""
+    return {"idle": IdleTime}
 
 
 @pytest.fixture(autouse=True)

@@ -36,10 +36,10 @@ def served(handle: Callable[[web.Request], Awaitable[web.StreamResponse]], direc
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        assert ready.wait(10), beginning
+        assert ready.wait(60), beginning
         yield kubeconfig(directory, f"http://127.0.0.1:{runner.addresses[0][1]}")
     finally:
-        asyncio.run_coroutine_threadsafe(end(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(end(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

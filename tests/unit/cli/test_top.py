@@ -1,12 +1,10 @@
 """`deviceshare top`, on an API server that passes on what agents answer."""
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ from click.testing import CliRunner, Result
 
 from deviceshare.cli.main import main
 from deviceshare.domain import contract
-from tests.unit.kube.scripted import kubeconfig, status
+from tests.unit.cli.servers import served
+from tests.unit.kube.scripted import status
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -65,27 +64,10 @@ class MonitoredCluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[MonitoredCluster]:
-    """Its server runs in a thread: the command has an event loop of its own."""
-    cluster, loop, ready = MonitoredCluster(), asyncio.new_event_loop(), threading.Event()
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", cluster.handle)
-    runner = web.AppRunner(application, shutdown_timeout=0.01)
-
-    async def begin() -> None:
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        kubeconfig(tmp_path, f"http://127.0.0.1:{runner.addresses[0][1]}")
-        ready.set()
-
-    loop.create_task(begin())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    assert ready.wait(10)
-    yield cluster
-    asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    """It is served while the test runs."""
+    cluster = MonitoredCluster()
+    with served(cluster.handle, tmp_path):
+        yield cluster
 
 
 def top(directory: Path, *arguments: str) -> Result:
@@ -238,7 +220,7 @@ def test_a_watch_shows_it_again_and_ends_well(cluster: MonitoredCluster, tmp_pat
         while not lines[-1].lstrip().startswith("1 "):
             lines.append(watching.stdout.readline())
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(10) == 0
+        assert watching.wait(60) == 0
     assert lines[1].startswith("node-1  0 ")
 
 

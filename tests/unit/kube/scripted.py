@@ -112,8 +112,8 @@ def after(go: asyncio.Event, step: Step) -> Step:
     return wait
 
 
-def stream(*chunks: Any, then: str = "hang") -> Step:
-    """A watch: `chunks` (events as dictionaries, or bytes), then it hangs, ends, or is cut."""
+def stream(*chunks: Any, then: str | asyncio.Event = "hang") -> Step:
+    """A watch: `chunks` (events as dictionaries, or bytes), then it hangs, ends, at once or at the event, or is cut."""
 
     async def step(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -122,6 +122,8 @@ def stream(*chunks: Any, then: str = "hang") -> Step:
             await response.write(chunk if isinstance(chunk, bytes) else line(chunk))
         if then == "hang":
             await asyncio.Event().wait()
+        if isinstance(then, asyncio.Event):
+            await then.wait()
         if then == "cut":
             assert request.transport is not None
             request.transport.abort()
@@ -148,8 +150,8 @@ def page(version: int, *items: Any, token: str = "") -> Step:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits for what the server's answers should bring about."""
-    for _ in range(10_000):
+    """Waits for what the server's answers should bring about, and for what lasts then: it may look late."""
+    for _ in range(30_000):
         if condition():
             return
         await asyncio.sleep(0.002)

@@ -63,7 +63,7 @@ async def test_a_stream_that_is_left_is_cut_off_whatever_the_server_does(tmp_pat
     server = f"https://127.0.0.1:{listener.getsockname()[1]}"
     hanging = asyncio.create_task(asyncio.to_thread(stream_and_hang, listener, tmp_path))
     async with connect(kubeconfig(tmp_path, server, authority)) as connection:
-        async with connection.request("GET", "/", timeout=within(10)) as answer:
+        async with connection.request("GET", "/", timeout=within(60)) as answer:
             assert await answer.content.read(3) == b"abc"
         assert await hanging
     listener.close()
@@ -82,13 +82,16 @@ def write_certificates(directory: Path) -> Path:
 
 
 def stream_and_hang(listener: socket.socket, directory: Path) -> bool:
-    """Begins an answer and then only looks on; whether the connection was ended by the other side, within 5 s."""
+    """Begins an answer and then only looks on; whether the connection was ended by the other side, within 20 s.
+
+    For the answer to a goodbye, asyncio waits 30.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
     with context.wrap_socket(listener.accept()[0], server_side=True) as peer:
         peer.recv(65536)
         peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nabc")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while select.select([peer], [], [], max(deadline - time.monotonic(), 0))[0]:
             try:
                 if os.read(peer.fileno(), 65536) == b"":

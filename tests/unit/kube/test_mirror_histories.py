@@ -17,6 +17,7 @@ from deviceshare.kube import api
 from deviceshare.kube.mirror import ApiMirror, MirrorPace
 from deviceshare.loops.kinds import NODES
 from deviceshare.loops.ports import ObjectChange
+from tests.unit.idle_time import IdleTime
 from tests.unit.kube.scripted import event, line, node, serving, status, until
 
 Op = tuple[str, str]
@@ -122,8 +123,8 @@ ops = st.lists(  # `own`: a write of ours, whose answer comes at once or later
 @given(before=ops, during=ops, history=ops)
 def test_a_mirror_ends_up_with_what_the_server_holds(before: list[Op], during: list[Op], history: list[Op]) -> None:
     """And so does who only follows it. Our own writes are taken in as their answers come, soon or late."""
-    with tempfile.TemporaryDirectory() as directory, _SmallPages():
-        asyncio.run(_live(before, during, history, Path(directory)))
+    with tempfile.TemporaryDirectory() as directory, _SmallPages(), asyncio.Runner(loop_factory=IdleTime) as runner:
+        runner.run(_live(before, during, history, Path(directory)))
 
 
 async def _live(before: list[Op], during: list[Op], history: list[Op], directory: Path) -> None:

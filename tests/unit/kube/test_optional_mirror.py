@@ -17,9 +17,9 @@ from deviceshare.kube.mirror import MirrorPace
 from deviceshare.kube.optional_mirror import OptionalMirror
 from deviceshare.loops.kinds import DEVICE_QUOTAS, DRA_GROUP, DRA_VERSIONS, NAMESPACES, resource_claims
 from tests.unit.domain.dra_objects import claim_json
-from tests.unit.kube.scripted import Scripted, Step, answer, event, page, refuse, serving, stream, until
+from tests.unit.kube.scripted import Scripted, Step, after, answer, event, page, refuse, serving, stream, until
 
-HASTY = MirrorPace(quiet=0.2, lost=30.0, first_pause=0.001, longest_pause=0.01)
+HASTY = MirrorPace(first_pause=0.001, longest_pause=0.01)
 Claims = OptionalMirror[ResourceClaim]
 Start = Callable[..., AbstractAsyncContextManager[tuple[Claims, Scripted]]]
 UNSERVED = answer("404 page not found", 404)
@@ -40,7 +40,7 @@ def start(tmp_path: Path) -> Start:
     async def go(*steps: Step, rarely: float = 0.02, refused: float = 0.0) -> AsyncIterator[tuple[Claims, Scripted]]:
         server = Scripted(*steps)
         async with serving(server.handle, tmp_path) as connection:
-            api = Api(connection, timeout=0.3)
+            api = Api(connection, timeout=60.0)
             mirror = OptionalMirror(
                 api,
                 resource_claims,
@@ -154,28 +154,32 @@ async def test_what_was_read_once_is_asked_for_until_it_can_be_read_again(start:
 
 async def test_a_kind_whose_definition_is_deleted_is_empty_and_holds_nobody_up(start: Start) -> None:
     """Its version is served for other kinds: without this, every replica would be unready until the kind is back."""
-    lasting = [UNSERVED, discovery("v1")] * 3
+    deleted = asyncio.Event()
+    lasting = [after(deleted, UNSERVED), discovery("v1"), *[UNSERVED, discovery("v1")] * 2]
     steps = (discovery("v1"), page(5, claim("a", 1, "gpu-0")), *lasting)
     async with start(*steps, rarely=3600.0, refused=0.001) as (mirror, _):
         await until(lambda: len(mirror) == 1)
+        deleted.set()
         await until(lambda: len(mirror) == 0)
         assert mirror.synced
 
 
 async def test_what_was_mirrored_stays_when_the_kind_disappears(start: Start) -> None:
     """One of several API servers may be older: what claims held there is still held."""
+    upgraded = asyncio.Event()
     steps = (
         discovery("v1"),
         page(5, claim("a", 1, "gpu-0")),
         UNSERVED,
         discovery(),
-        discovery("v1beta1"),
+        after(upgraded, discovery("v1beta1")),
         page(9, claim("b", 7, "gpu-0")),
     )
     async with start(*steps, refused=3600.0) as (mirror, server):
-        await until(lambda: len(server.seen) >= 4)
+        await until(lambda: len(server.seen) == 5)
         assert [each.metadata.name for each in mirror.values()] == ["a"]
         assert mirror.synced
+        upgraded.set()
         await until(lambda: [each.metadata.name for each in mirror.values()] == ["b"])
         assert server.seen[5].path == "/apis/resource.k8s.io/v1beta1/resourceclaims"
 
@@ -226,7 +230,7 @@ async def test_a_kind_that_its_version_lacks_is_empty_and_asked_for_again(tmp_pa
     lasting = [served, UNSERVED] * 3
     server = Scripted(*lasting, served, page(5, quota), stream())
     async with serving(server.handle, tmp_path) as connection:
-        api = Api(connection, timeout=0.3)
+        api = Api(connection, timeout=60.0)
         mirror = OptionalMirror(
             api, lambda _: DEVICE_QUOTAS, API_GROUP, ("v1alpha1",), pace=HASTY, rarely=0.2, refused=0.001
         )

@@ -29,7 +29,7 @@ class Always(Prober):
 
 async def until(condition: Callable[[], bool]) -> None:
     """Returns once the condition holds."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 what is awaited happens in other processes
             await asyncio.sleep(0.01)
 
@@ -81,7 +81,7 @@ async def test_a_process_that_ends_before_it_is_ready_is_quoted(tmp_path: Path) 
     broken = child(tmp_path, "sh", "-c", "echo no such flag >&2; exit 3")
     await broken.start()
     with pytest.raises(SandboxError, match=r"(?s)exited with status 3 before it was ready.*no such flag"):
-        await broken.wait_healthy(Always(healthy=False), 30)
+        await broken.wait_healthy(Always(healthy=False), 120)
 
 
 async def test_a_process_that_never_becomes_ready_is_given_up(tmp_path: Path) -> None:

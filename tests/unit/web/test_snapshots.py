@@ -117,6 +117,7 @@ async def test_an_equal_state_is_no_news(counter: Counter) -> None:
         with snapshots.looking():
             assert await snapshots.after(0, 5) == 1
             snapshots.touch()
+            assert (await snapshots.current()).number == 1
             assert await snapshots.after(1, 0.05) == 1
 
     assert counter.made == 2
