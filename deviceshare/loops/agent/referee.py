@@ -133,9 +133,12 @@ class Referee:
 
     async def sit(self, name: ArenaName, bid: Bid, pod: tuple[str, str]) -> Seat:
         """Adds a connection of the pod (UID and `namespace/name`) to the arena. The caller leaves it in any case."""
-        seat = Seat(next(self._numbers), name.key, (pod[0], bid.token), self._clock())
+        accepted = self._clock()
         await self._open.wait()
         witness = await self._processes.witness(pod[0], bid.pid, bid.started) if bid.pid else None
+        if name.key not in self._arenas:
+            name = next((each for each in self._names.values() if each.may_be(name)), name)
+        seat = Seat(next(self._numbers), name.key, (pod[0], bid.token), accepted)
         if name.key not in self._arenas and len(self._arenas) >= MAX_ARENAS:
             seat.say("refused this node has too many queues for turns: ask again later")
             seat.close()

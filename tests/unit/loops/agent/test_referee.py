@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
+from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.turns.arena_name import ArenaName
 from deviceshare.domain.turns.bid import Bid
 from deviceshare.domain.turns.lease import HEARTBEAT, LEASE_SEEN, LEASE_UNSEEN, grace
@@ -186,6 +187,28 @@ async def test_groups_do_not_wait_for_each_other(table: Table) -> None:
     other = await table.sit("other", arena=OTHERS)
     assert (await said(other))[0] == "turn"
     assert [each.group for each in table.referee.view()] == ["team", "others"]
+
+
+@at_a_table
+async def test_a_device_has_one_turn_also_when_its_uuid_becomes_known(table: Table) -> None:
+    """Or isn't known any more, as while its ledger is recreated; nor does an agent's restart change that."""
+    gpu, variable = "nvidia.com/gpu", "device/NVIDIA_VISIBLE_DEVICES"
+    numbered = ArenaName(f"{variable}/0", f"{gpu} 0", Device(gpu, 0))
+    named = ArenaName(f"{variable}/GPU-a", f"{gpu} 0", Device(gpu, 0, "GPU-a"))
+    another = ArenaName(f"{variable}/GPU-b", f"{gpu} 1", Device(gpu, 1, "GPU-b"))
+    await table.sit("first", arena=numbered, pid=7)
+    second, other = await table.sit("second", arena=named), await table.sit("other", arena=another)
+    assert set(await said(second)) == {"wait"}
+    assert (await said(other))[0] == "turn"
+
+    await table.end()
+    table.begin()
+    second = await table.sit("second", arena=named, pid=8)
+    assert set(await said(second)) == {"wait"}
+    table.referee.release("uid-first", "first")
+    assert (await said(second))[-1] == "turn"
+    third = await table.sit("third", arena=numbered)
+    assert set(await said(third)) == {"wait"}
 
 
 @at_a_table
