@@ -12,8 +12,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import structlog
+
 from deviceshare.domain.device_health.process_owners import owner_of
 from deviceshare.domain.turns.standing import Witness
+
+log = structlog.get_logger(__name__)
 
 _DEAD: Final = ("Z", "X")
 _STAT_FIELDS: Final = 20
@@ -73,6 +77,10 @@ class TurnProcesses:
         return await asyncio.to_thread(self._ended, witnesses)
 
     def _find(self, sought: set[SoughtProcess]) -> dict[SoughtProcess, Witness]:
+        if not self._read(1, "stat"):
+            # Processes are hidden here (hidepid, SELinux), and one that is seen may be hidden when it changes its user:
+            # that would look like its end.
+            return {}
         starts = {each.started for each in sought}
         found = defaultdict[SoughtProcess, list[int]](list)
         for each in self._walk():
@@ -149,9 +157,16 @@ def _process(pid: int, stat: str) -> SeenProcess | None:
 
 
 def boot_and_namespace(proc: Path) -> tuple[str, str]:
-    """The node's boot, and what names the PID namespace that `proc` shows: when its first process started.
+    """The node's boot, and what names the PID namespace that `proc` shows: when its first process started; "" for what
+    can't be read.
 
     A record of processes is of use only to an agent that sees the same namespace.
     """
-    first = _process(1, (proc / "1" / "stat").read_text(errors="replace"))
-    return (proc / "sys/kernel/random/boot_id").read_text().strip(), str(first.started if first else "")
+    boot = namespace = ""
+    try:
+        boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+        first = _process(1, (proc / "1" / "stat").read_text(errors="replace"))
+        namespace = str(first.started) if first else ""
+    except OSError as error:
+        log.warning("Failed to read the node's first process: turns are held by leases alone", error=str(error))
+    return boot, namespace

@@ -26,6 +26,7 @@ class TurnsFile(Struct, frozen=True):
     """The file's content."""
 
     boot: str
+    """ "" where the agent couldn't read it, as the namespace."""
     namespace: str
     """Which PID namespace the processes in it are numbered in."""
     turns: list[TurnRecord] = field(default_factory=list)
@@ -75,9 +76,10 @@ class TurnRecords:
         except msgspec.MsgspecError as error:
             log.error("Failed to decode the record of turns", error=str(error))
             return None
-        if found.boot != self._boot:
+        known = found.boot and self._boot
+        if known and found.boot != self._boot:
             return []
-        if found.namespace == self._namespace:
+        if known and found.namespace and found.namespace == self._namespace:
             return found.turns
         # Processes that can't be found here prove nothing: their grace has to pass.
         return [replace(each, player=replace(each.player, witness=None)) for each in found.turns]

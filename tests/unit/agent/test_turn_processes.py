@@ -46,8 +46,9 @@ class FakeProc:
 
 @pytest.fixture
 def proc(tmp_path: Path) -> FakeProc:
-    """With a process of another pod."""
+    """With the node's first process, and one of another pod."""
     made = FakeProc(tmp_path)
+    made.add(1, started=1, pod="")
     made.add(77, pod=OTHER)
     return made
 
@@ -63,6 +64,14 @@ async def test_a_process_is_found_by_its_number_in_the_container(proc: FakeProc)
     assert await found.witness(POD, 8, 9000) is None
     assert await found.witness(POD, 7, 9002) is None
     assert await found.witness(OTHER, 500, 9000) is None
+
+
+async def test_where_processes_are_hidden_none_is_a_witness(proc: FakeProc) -> None:
+    """It would seem to have ended once it is hidden, too; by hidepid or SELinux, which hide the node's first as well."""
+    proc.add(500, inside=7)
+    proc.remove(1)
+    assert await TurnProcesses(proc.root).witness(POD, 7, 9000) is None
+    assert boot_and_namespace(proc.root) == ("", "")
 
 
 async def test_two_that_cannot_be_told_apart_are_no_witness(proc: FakeProc) -> None:
