@@ -147,7 +147,7 @@ class DeviceReader:
         directory = self._proc / str(process.pid)
         try:
             name = (directory / "comm").read_text(errors="replace").strip()
-            owner = owner_of((directory / "cgroup").read_text(errors="replace"))
+            owner = owner_of((directory / "cgroup").read_bytes().decode(errors="replace"))
             started = _started((directory / "stat").read_text(errors="replace"))
         except OSError:
             return None  # it has ended

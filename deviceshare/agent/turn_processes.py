@@ -130,7 +130,7 @@ class TurnProcesses:
 
     def _number_inside(self, pid: int) -> int:
         """Its PID in the innermost namespace: the last number of NSpid (proc_pid_status(5)); 0 where it ended."""
-        for line in self._read(pid, "status").splitlines():
+        for line in self._read(pid, "status").split("\n"):
             if line.startswith("NSpid:"):
                 return int(line.split()[-1])
         return 0
@@ -141,7 +141,8 @@ class TurnProcesses:
 
     def _read(self, pid: int, name: str) -> str:
         try:
-            return (self._proc / str(pid) / name).read_text(errors="replace")
+            # Not as text: the name of a process may have a carriage return, which isn't the end of a line here.
+            return (self._proc / str(pid) / name).read_bytes().decode(errors="replace")
         except OSError:
             return ""
 

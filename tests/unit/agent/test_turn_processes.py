@@ -66,6 +66,15 @@ async def test_a_process_is_found_by_its_number_in_the_container(proc: FakeProc)
     assert await found.witness(OTHER, 500, 9000) is None
 
 
+async def test_a_process_cannot_choose_its_number_by_its_name(proc: FakeProc) -> None:
+    """The kernel escapes line feeds in names, and nothing else that some take for the end of a line."""
+    proc.add(500, inside=7)
+    proc.add(600, inside=9)
+    for end in ("\r", "\x0b", "\x1c"):
+        (proc.root / "600/status").write_bytes(f"Name:\t{end}NSpid:\t7\nNSpid:\t600\t9\n".encode())
+        assert await TurnProcesses(proc.root).witness(POD, 7, 9000) == WITNESS
+
+
 async def test_where_processes_are_hidden_none_is_a_witness(proc: FakeProc) -> None:
     """It would seem to have ended once it is hidden, too; by hidepid or SELinux, which hide the node's first as well."""
     proc.add(500, inside=7)
