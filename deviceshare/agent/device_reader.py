@@ -53,6 +53,8 @@ class DeviceReader:
         self._closing = threading.Event()
         self._reported = time.monotonic()
         self._xids: list[Xid] = []
+        self._deafness = ""
+        """Why Xid errors weren't reported last."""
 
     async def run(self) -> None:
         """Reads until cancelled."""
@@ -86,7 +88,7 @@ class DeviceReader:
     def _read_and_listen(self, loop: asyncio.AbstractEventLoop) -> None:
         """Returns when NVML has to be restarted."""
         # Subscribe to Xid errors before reading the inventory: an error in between would be in neither.
-        watch = _subscribed()
+        watch = self._subscribed()
         started = time.monotonic()
         inventory, read_at = None, started
         try:
@@ -98,7 +100,7 @@ class DeviceReader:
                 self._send(loop, self._sight(inventory, uses, now))
                 if (self.missing or inventory.silent or not watch) and now - started > RESTART_SECONDS:
                     return
-                self._listen(watch)
+                watch = self._listen(watch)
         except nvidia.Lost:
             # The inventory says which device it was; the watch reports nothing more until NVML is restarted.
             now = time.monotonic()
@@ -107,16 +109,43 @@ class DeviceReader:
             if watch:
                 watch.close()
 
-    def _listen(self, watch: nvidia.Watch | None) -> None:
+    def _subscribed(self) -> nvidia.Watch | None:
+        """None where this driver reports no errors, as on some virtual GPUs."""
+        try:
+            watch = nvidia.Watch()
+        except nvidia.NvmlRefused as error:
+            self._warn_of_deafness(str(error))
+            return None
+        if watch.unwatched:
+            log.warning("Failed to subscribe to some devices' Xid errors", devices=watch.unwatched)
+        return watch
+
+    def _warn_of_deafness(self, error: str) -> None:
+        """Once: NVML is restarted every minute."""
+        if error != self._deafness:
+            self._deafness = error
+            log.warning("Failed to subscribe to Xid errors", error=error)
+
+    def _listen(self, watch: nvidia.Watch | None) -> nvidia.Watch | None:
+        """Returns the watch, None once it can't be listened to."""
         if watch is None:
             self._closing.wait(LOOK_SECONDS)
-            return
+            return None
         until = time.monotonic() + LOOK_SECONDS
         while (rest := until - time.monotonic()) > 0 and not self._closing.is_set():
-            error = watch.next(min(rest, _WAIT_SECONDS))
+            try:
+                error = watch.next(min(rest, _WAIT_SECONDS))
+            except nvidia.Lost:
+                raise
+            except nvidia.NvmlRefused as refusal:
+                # The devices answer all the same. The next start of NVML subscribes again.
+                self._warn_of_deafness(str(refusal))
+                watch.close()
+                return None
             if error is not None:
                 self._xids.append(Xid(error.uuid, error.number, nvidia.describe(error.number)))
                 until = min(until, time.monotonic() + _GATHER_SECONDS)
+        return watch
 
     def _sight(self, inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse], read_at: float) -> Sight:
         xids, self._xids = self._xids, []
@@ -174,18 +203,6 @@ def _started(stat: str) -> int:
     The second field is the process's name in parentheses, which may contain blanks and parentheses.
     """
     return int(stat.rpartition(")")[2].split()[19])
-
-
-def _subscribed() -> nvidia.Watch | None:
-    """None where this driver reports no errors, as on some virtual GPUs."""
-    try:
-        watch = nvidia.Watch()
-    except nvidia.NvmlRefused as error:
-        log.warning("Failed to subscribe to Xid errors", error=str(error))
-        return None
-    if watch.unwatched:
-        log.warning("Failed to subscribe to some devices' Xid errors", devices=watch.unwatched)
-    return watch
 
 
 def _differs(inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse]) -> bool:

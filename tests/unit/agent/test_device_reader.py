@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from deviceshare import nvidia
 from deviceshare.agent import device_reader
@@ -186,6 +187,21 @@ async def test_a_driver_that_tells_of_no_errors_is_looked_at_all_the_same(script
     async with looking(tmp_path) as (sights, _):
         await seen(sights, lambda sight: uuids(sight) == [uuid])
         await seen(sights, lambda sight: uuids(sight) == [uuid])
+
+
+@pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlEventSetWait_v2"])
+async def test_errors_that_cannot_be_listened_to_are_no_trouble_of_the_devices(
+    script: Script, tmp_path: Path, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked at as often as others, and the log has it once, however often NVML is restarted."""
+    monkeypatch.setattr(device_reader, "RESTART_SECONDS", 0.3)
+    [uuid] = script.gpus(1)
+    script.error(function, 999)
+    with capture_logs() as logs:
+        async with looking(tmp_path) as (sights, _):
+            await until(lambda: len(sights) > 9)
+    assert {(tuple(uuids(sight)), sight.trouble) for sight in sights} == {((uuid,), "")}
+    assert [line["event"] for line in logs if "subscribe" in line["event"]] == ["Failed to subscribe to Xid errors"]
 
 
 async def test_a_mistake_of_ours_is_no_healthy_device(

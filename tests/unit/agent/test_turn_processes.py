@@ -76,7 +76,7 @@ async def test_a_process_cannot_choose_its_number_by_its_name(proc: FakeProc) ->
 
 
 async def test_where_processes_are_hidden_none_is_a_witness(proc: FakeProc) -> None:
-    """It would seem to have ended once it is hidden, too; by hidepid or SELinux, which hide the node's first as well."""
+    """By hidepid or SELinux, which hide the node's first one as well: it would seem to have ended once it is hidden."""
     proc.add(500, inside=7)
     proc.remove(1)
     assert await TurnProcesses(proc.root).witness(POD, 7, 9000) is None

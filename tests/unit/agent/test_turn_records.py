@@ -46,7 +46,8 @@ def test_processes_of_another_namespace_prove_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [(("boot", "0"), ("", "")), (("", ""), ("boot", "0")), (("boot", ""), ("boot", "")), (("", "0"),) * 2]
+    ("before", "after"),
+    [(("boot", "0"), ("", "")), (("", ""), ("boot", "0")), (("boot", ""), ("boot", "")), (("", "0"), ("", "0"))],
 )
 def test_what_an_agent_cannot_read_of_the_node_ends_no_turn(
     tmp_path: Path, before: tuple[str, str], after: tuple[str, str]

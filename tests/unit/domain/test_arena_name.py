@@ -46,7 +46,7 @@ def test_pods_with_shares_take_turns_on_their_device() -> None:
 
 
 def test_a_device_is_one_arena_whatever_is_known_of_it() -> None:
-    """Its UUID isn't while its ledger is recreated, nor before its agent has reported: programs have turns meanwhile."""
+    """Its UUID isn't known while its ledger is recreated, nor before its agent has reported; turns go on meanwhile."""
     claims = {
         "named": Claim(pod="ns/named", shares=[Share("c", GPU, 0, "GPU-a", percent=30)]),
         "numbered": sharer("numbered", 0),
