@@ -92,6 +92,8 @@ class Referee:
         """By player: the connection that counts."""
         self._numbers = itertools.count(1)
         self._recorded: list[TurnRecord] = []
+        self._unrecorded = ""
+        """Why the record wasn't written last."""
         self._closed_until = 0.0
         self._hurry = asyncio.Event()
         self._open = asyncio.Event()
@@ -252,9 +254,12 @@ class Referee:
         try:
             self._records.save(records)
         except OSError as error:
-            log.error("Failed to record a turn, so none is given", error=str(error))
+            reason = error.strerror or str(error)
+            if reason != self._unrecorded:  # it is tried again twice a second
+                log.error("Failed to record a turn, so none is given", error=str(error))
+            self._unrecorded = reason
             return False
-        self._recorded = records
+        self._recorded, self._unrecorded = records, ""
         return True
 
     def _beat(self) -> None:
@@ -271,7 +276,7 @@ class Referee:
         arena, now = self._arenas[key], self._clock()
         if holding := arena.beat(now):
             self._say(holding.player, now, "turn", str(int(holding.lease * 1000)))
-        for waiting, text in what_they_wait_for(self._names[key], arena):
+        for waiting, text in what_they_wait_for(self._names[key], arena, self._unrecorded):
             self._say(waiting.player, now, "wait", text)
 
     def _say(self, player: Player, now: float, word: str, rest: str) -> None:

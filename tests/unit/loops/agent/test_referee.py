@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
+from structlog.testing import capture_logs
+
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.turns.arena_name import ArenaName
 from deviceshare.domain.turns.bid import Bid
@@ -284,12 +286,16 @@ async def test_an_unreadable_record_is_as_good_as_none(table: Table) -> None:
 
 @at_a_table
 async def test_a_turn_that_cannot_be_recorded_is_not_given(table: Table) -> None:
-    """An agent that restarted wouldn't know of it."""
+    """An agent that restarted wouldn't know of it. Who waits learns why; the log has it once."""
     await asyncio.sleep(1)
     table.records.full = True
-    seat = await table.sit("first", pid=7)
-    await asyncio.sleep(5)
-    assert "turn" not in await said(seat)
+    with capture_logs() as logs:
+        seat = await table.sit("first", pid=7)
+        await asyncio.sleep(5)
+    assert [line["log_level"] for line in logs] == ["error"]
+    lines = seat.taken()
+    assert {line.split()[0] for line in lines} == {"wait"}
+    assert lines[-1].endswith("waiting until the node's agent can write its record of turns: No space left on device")
     table.records.full = False
     await asyncio.sleep(1)
     assert (await said(seat))[-1] == "turn"
