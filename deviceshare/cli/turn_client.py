@@ -148,7 +148,8 @@ class TurnClient:
                 age, lease = (int(number) / 1000 for number in rest.split()[:2])
                 # Never later than the moment at which the agent sent this (domain/turns/lease.py).
                 self._deadline = max(self._deadline, asked + age + lease)
-                if not self._held:
+                # A client that was stopped may hear so late that another has the turn.
+                if not self._held and _now() < self._deadline:
                     self._held = True
                     os.write(self._go, b"go")
             case "yield" if self._held and not self._yielded:

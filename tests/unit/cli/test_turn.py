@@ -64,7 +64,7 @@ def test_a_lease_counts_from_when_the_heartbeat_was_sent() -> None:
     """By the client's own clock, however late the line is read; a late one takes nothing back."""
     client = TurnClient("http://agent", TurnWish(0, None, 0, signal.SIGTERM), ["sh"])
     pipe = Pipe(client)
-    asked = time.clock_gettime(time.CLOCK_BOOTTIME) - 100
+    asked = time.clock_gettime(time.CLOCK_BOOTTIME) - 60
 
     client._hear(asked, "turn", "60000 30000")
     assert client._held and os.read(pipe.reading, 9) == b"go"
@@ -75,6 +75,19 @@ def test_a_lease_counts_from_when_the_heartbeat_was_sent() -> None:
     assert client._deadline == asked + 90.5
     client._hear(asked, "gone", "the turn was lost")
     assert client._deadline == 0
+    pipe.close(client)
+
+
+def test_a_heartbeat_that_is_heard_after_its_lease_begins_nothing() -> None:
+    """The client was stopped meanwhile, and another may have the turn by now."""
+    client = TurnClient("http://agent", TurnWish(0, None, 0, signal.SIGTERM), ["sh"])
+    pipe = Pipe(client)
+    asked = time.clock_gettime(time.CLOCK_BOOTTIME) - 60
+    begun = []
+    for age in (20000, 50000):
+        client._hear(asked, "turn", f"{age} 30000")
+        begun.append(client._held)
+    assert begun == [False, True]
     pipe.close(client)
 
 
