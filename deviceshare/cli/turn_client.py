@@ -119,7 +119,8 @@ class TurnClient:
 
     async def _keep(self, session: aiohttp.ClientSession) -> None:
         while True:
-            with suppress(aiohttp.ClientError, TimeoutError, OSError):
+            # ValueError: what answers is no agent, as a proxy on the way.
+            with suppress(aiohttp.ClientError, TimeoutError, OSError, ValueError):
                 await self._listen(session)
             await asyncio.sleep(RETRY)
 

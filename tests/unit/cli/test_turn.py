@@ -1,5 +1,6 @@
 """`deviceshare turn`: its flags, and what it makes of an agent's words. tests/controlplane runs it for real."""
 
+import asyncio
 import os
 import signal
 import time
@@ -7,6 +8,7 @@ import time
 import pytest
 from click.testing import CliRunner, Result
 
+from deviceshare.cli import turn_client
 from deviceshare.cli.main import main
 from deviceshare.cli.turn_client import TurnClient, TurnWish
 
@@ -97,3 +99,24 @@ def test_words_that_it_does_not_know_change_nothing(capsys: pytest.CaptureFixtur
     client._hear(0.0, "news", "of \x1b[31mlate")
     assert not client._held and "\x1b" not in capsys.readouterr().err
     assert client._url == "http://agent:9412/turn"
+
+
+async def test_what_is_no_agent_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy on the way may answer anything, of any length; while nobody asks any more, a turn runs out."""
+    monkeypatch.setattr(turn_client, "RETRY", 0)
+    client = TurnClient("http://agent", TurnWish(0, None, 0, signal.SIGTERM), ["sh"])
+    asked, again = 0, asyncio.Event()
+
+    async def listen(_: object) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            again.set()
+            await asyncio.Event().wait()
+        client._hear(0.0, "turn", "to page 7")
+
+    monkeypatch.setattr(client, "_listen", listen)
+    keeping = asyncio.create_task(client._keep(None))  # type: ignore[arg-type]
+    await asyncio.wait_for(again.wait(), 10)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
