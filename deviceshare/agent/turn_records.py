@@ -7,6 +7,7 @@ are. The kernel unlocks it when the process ends.
 import fcntl
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +47,8 @@ class TurnRecords:
         if self._locked is None:
             opened = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
+                with suppress(OSError):
+                    os.fchmod(opened, 0o700)  # Who can open the directory can lock it, and read the names of pods.
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(opened)

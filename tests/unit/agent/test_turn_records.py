@@ -84,6 +84,15 @@ def test_one_agent_locks_the_directory(tmp_path: Path) -> None:
     second.unlock()
 
 
+def test_nobody_else_can_open_the_directory(tmp_path: Path) -> None:
+    """Any user of the node could lock it otherwise, and no turn would be given; kubelets create it open to all."""
+    tmp_path.chmod(0o755)
+    held = records(tmp_path)
+    assert held.lock()
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+    held.unlock()
+
+
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """The agent ends, and says so."""
     with pytest.raises(FileNotFoundError):
