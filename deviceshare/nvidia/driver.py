@@ -46,13 +46,15 @@ _NO_DRIVER: Final = {
     pynvml.NVML_ERROR_UNINITIALIZED: "NVML has not been started.",
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         "The library of NVIDIA's driver, libnvidia-ml.so.1, is not in the container. Run nvidia-smi on the node: if it "
-        "works, give the pod the runtime class of NVIDIA's container toolkit; if not, install the driver."
+        "works, give the pod the runtime class of NVIDIA's container toolkit, or recreate a pod that is older than the "
+        "toolkit; if not, install the driver."
     ),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
         "NVIDIA's kernel module isn't loaded. Run nvidia-smi on the node: it reports the cause."
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        "NVIDIA's kernel module and its library are of different versions, as after an upgrade. Reboot the node."
+        "NVIDIA's kernel module and its library are of different versions, as after an upgrade. Reboot the node; where "
+        "nvidia-smi works on it already, recreate this pod, which has the library from before."
     ),
 }
 
