@@ -53,6 +53,9 @@ class DeviceReader:
         self._closing = threading.Event()
         self._reported = time.monotonic()
         self._xids: list[Xid] = []
+        self._unseen: set[int] = set()
+        """The PIDs that the driver showed last and /proc didn't."""
+        self._unseen_told = False
         self._deafness = ""
         """Why Xid errors weren't reported last."""
 
@@ -150,10 +153,13 @@ class DeviceReader:
     def _sight(self, inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse], read_at: float) -> Sight:
         xids, self._xids = self._xids, []
         uuids = [part.uuid for part in inventory.devices if not part.mig]
+        read = [self._use(use) for use in uses]
+        found = {process.pid for use in read for process in use.processes}
+        self._warn_of_unseen({process.pid for use in uses for process in use.processes} - found)
         return Sight(
             parts=inventory.devices,
             links=inventory.links,
-            uses=[self._use(use) for use in uses],
+            uses=read,
             xids=xids,
             absent=inventory.silent,
             driver=inventory.driver,
@@ -171,6 +177,17 @@ class DeviceReader:
             use.utilization,
             [running for process in use.processes if (running := self._running(process))],
         )
+
+    def _warn_of_unseen(self, pids: set[int]) -> None:
+        """Of those that don't end between two looks; once, while there are any."""
+        stayed = sorted(pids & self._unseen)
+        if stayed and not self._unseen_told:
+            log.warning(
+                "Driver shows processes that /proc doesn't, so whose they are isn't known: the agent needs hostPID, and"
+                " a /proc without hidepid",
+                pids=stayed[:8],
+            )
+        self._unseen, self._unseen_told = pids, bool(stayed) or (self._unseen_told and bool(pids))
 
     def _running(self, process: nvidia.ProcessUse) -> Running | None:
         directory = self._proc / str(process.pid)

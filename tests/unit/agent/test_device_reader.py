@@ -88,6 +88,24 @@ async def test_devices_and_who_is_on_them_are_seen(script: Script, tmp_path: Pat
     ]
 
 
+async def test_processes_that_proc_does_not_show_are_told_once(script: Script, tmp_path: Path) -> None:
+    """As without hostPID, or with hidepid: else nobody would know why no process has a pod."""
+    script.processes(script.gpus(1)[0], {100: 1})
+    with capture_logs() as logs:
+        async with looking(tmp_path) as (sights, _):
+            await until(lambda: len(sights) > 5)
+    assert [line["pids"] for line in logs if "/proc" in line["event"]] == [[100]]
+
+
+async def test_processes_that_end_are_not_missed(tmp_path: Path) -> None:
+    """Each between the driver's word and the kernel's; another time the warning comes again."""
+    seeing = DeviceReader(print, proc=tmp_path, sysfs=tmp_path, specs=CdiSpecs([]))
+    with capture_logs() as logs:
+        for pids in ({1}, {2}, {3, 4}, {4}, {4}, set(), {5}, {5}):
+            seeing._warn_of_unseen(pids)
+    assert [line["pids"] for line in logs if "/proc" in line["event"]] == [[4], [5]]
+
+
 async def test_what_the_runtime_can_be_told_is_seen(script: Script, tmp_path: Path) -> None:
     """As soon as it can: the device plugin may write its specification later."""
     [uuid] = script.gpus(1)
