@@ -53,6 +53,11 @@ class DeviceReader:
         self._closing = threading.Event()
         self._reported = time.monotonic()
         self._xids: list[Xid] = []
+        self._unseen: set[int] = set()
+        """The PIDs that the driver showed last and /proc didn't."""
+        self._unseen_told = False
+        self._deafness = ""
+        """Why Xid errors weren't reported last."""
 
     async def run(self) -> None:
         """Reads until cancelled."""
@@ -86,7 +91,7 @@ class DeviceReader:
     def _read_and_listen(self, loop: asyncio.AbstractEventLoop) -> None:
         """Returns when NVML has to be restarted."""
         # Subscribe to Xid errors before reading the inventory: an error in between would be in neither.
-        watch = _subscribed()
+        watch = self._subscribed()
         started = time.monotonic()
         inventory, read_at = None, started
         try:
@@ -98,7 +103,7 @@ class DeviceReader:
                 self._send(loop, self._sight(inventory, uses, now))
                 if (self.missing or inventory.silent or not watch) and now - started > RESTART_SECONDS:
                     return
-                self._listen(watch)
+                watch = self._listen(watch)
         except nvidia.Lost:
             # The inventory says which device it was; the watch reports nothing more until NVML is restarted.
             now = time.monotonic()
@@ -107,24 +112,54 @@ class DeviceReader:
             if watch:
                 watch.close()
 
-    def _listen(self, watch: nvidia.Watch | None) -> None:
+    def _subscribed(self) -> nvidia.Watch | None:
+        """None where this driver reports no errors, as on some virtual GPUs."""
+        try:
+            watch = nvidia.Watch()
+        except nvidia.NvmlRefused as error:
+            self._warn_of_deafness(str(error))
+            return None
+        if watch.unwatched:
+            log.warning("Failed to subscribe to some devices' Xid errors", devices=watch.unwatched)
+        return watch
+
+    def _warn_of_deafness(self, error: str) -> None:
+        """Once: NVML is restarted every minute."""
+        if error != self._deafness:
+            self._deafness = error
+            log.warning("Failed to subscribe to Xid errors", error=error)
+
+    def _listen(self, watch: nvidia.Watch | None) -> nvidia.Watch | None:
+        """Returns the watch, None once it can't be listened to."""
         if watch is None:
             self._closing.wait(LOOK_SECONDS)
-            return
+            return None
         until = time.monotonic() + LOOK_SECONDS
         while (rest := until - time.monotonic()) > 0 and not self._closing.is_set():
-            error = watch.next(min(rest, _WAIT_SECONDS))
+            try:
+                error = watch.next(min(rest, _WAIT_SECONDS))
+            except nvidia.Lost:
+                raise
+            except nvidia.NvmlRefused as refusal:
+                # The devices answer all the same. The next start of NVML subscribes again.
+                self._warn_of_deafness(str(refusal))
+                watch.close()
+                return None
             if error is not None:
                 self._xids.append(Xid(error.uuid, error.number, nvidia.describe(error.number)))
                 until = min(until, time.monotonic() + _GATHER_SECONDS)
+        return watch
 
     def _sight(self, inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse], read_at: float) -> Sight:
         xids, self._xids = self._xids, []
         uuids = [part.uuid for part in inventory.devices if not part.mig]
+        read = [self._use(use) for use in uses]
+        found = {process.pid for use in read for process in use.processes}
+        self._warn_of_unseen({process.pid for use in uses for process in use.processes} - found)
         return Sight(
             parts=inventory.devices,
             links=inventory.links,
-            uses=[self._use(use) for use in uses],
+            uses=read,
             xids=xids,
             absent=inventory.silent,
             driver=inventory.driver,
@@ -143,11 +178,22 @@ class DeviceReader:
             [running for process in use.processes if (running := self._running(process))],
         )
 
+    def _warn_of_unseen(self, pids: set[int]) -> None:
+        """Of those that don't end between two looks; once, while there are any."""
+        stayed = sorted(pids & self._unseen)
+        if stayed and not self._unseen_told:
+            log.warning(
+                "Driver shows processes that /proc doesn't, so whose they are isn't known: the agent needs hostPID, and"
+                " a /proc without hidepid",
+                pids=stayed[:8],
+            )
+        self._unseen, self._unseen_told = pids, bool(stayed) or (self._unseen_told and bool(pids))
+
     def _running(self, process: nvidia.ProcessUse) -> Running | None:
         directory = self._proc / str(process.pid)
         try:
             name = (directory / "comm").read_text(errors="replace").strip()
-            owner = owner_of((directory / "cgroup").read_text(errors="replace"))
+            owner = owner_of((directory / "cgroup").read_bytes().decode(errors="replace"))
             started = _started((directory / "stat").read_text(errors="replace"))
         except OSError:
             return None  # it has ended
@@ -174,18 +220,6 @@ def _started(stat: str) -> int:
     The second field is the process's name in parentheses, which may contain blanks and parentheses.
     """
     return int(stat.rpartition(")")[2].split()[19])
-
-
-def _subscribed() -> nvidia.Watch | None:
-    """None where this driver reports no errors, as on some virtual GPUs."""
-    try:
-        watch = nvidia.Watch()
-    except nvidia.NvmlRefused as error:
-        log.warning("Failed to subscribe to Xid errors", error=str(error))
-        return None
-    if watch.unwatched:
-        log.warning("Failed to subscribe to some devices' Xid errors", devices=watch.unwatched)
-    return watch
 
 
 def _differs(inventory: nvidia.Inventory, uses: list[nvidia.DeviceUse]) -> bool:

@@ -57,7 +57,7 @@ class PodProcesses:
     def _pod_of(self, pid: str) -> str:
         """The UID of the pod of a process, "" where it has none or has ended."""
         try:
-            owner = owner_of((self._proc / pid / "cgroup").read_text(errors="replace")) if pid else None
+            owner = owner_of((self._proc / pid / "cgroup").read_bytes().decode(errors="replace")) if pid else None
         except OSError:
             return ""
         return owner.pod_uid if owner else ""

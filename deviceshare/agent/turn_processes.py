@@ -6,17 +6,24 @@ none, so that its turns have no witness.
 """
 
 import asyncio
+import os
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import structlog
+
 from deviceshare.domain.device_health.process_owners import owner_of
 from deviceshare.domain.turns.standing import Witness
 
+log = structlog.get_logger(__name__)
+
 _DEAD: Final = ("Z", "X")
 _STAT_FIELDS: Final = 20
+_WALKS: Final = 3
+"""Through /proc, at most, to find out whether turns are over whose first process has ended."""
 _REST: Final = 3
 """How much longer the search for a client's process pauses than it took."""
 
@@ -73,6 +80,10 @@ class TurnProcesses:
         return await asyncio.to_thread(self._ended, witnesses)
 
     def _find(self, sought: set[SoughtProcess]) -> dict[SoughtProcess, Witness]:
+        if not self._read(1, "stat"):
+            # Processes are hidden here (hidepid, SELinux), and one that is seen may be hidden when it changes its user:
+            # that would look like its end.
+            return {}
         starts = {each.started for each in sought}
         found = defaultdict[SoughtProcess, list[int]](list)
         for each in self._walk():
@@ -84,12 +95,17 @@ class TurnProcesses:
 
     def _ended(self, witnesses: Collection[Witness]) -> set[Witness]:
         suspects = {witness for witness in witnesses if not self._runs(witness)}
-        if not suspects:
-            return suspects
-        seen = {each.pid: each for each in self._walk()}
-        if not seen:
-            return set()
-        return {witness for witness in suspects if not self._is_left(witness, seen)}
+        over: set[Witness] = set()
+        dead: dict[Witness, set[int]] = {}
+        for _ in range(_WALKS):
+            seen = {each.pid: each for each in self._walk()} if suspects else {}
+            if not seen:
+                break
+            before = dead
+            dead = {each: _group(each, seen) for each in suspects if not self._is_left(each, seen)}
+            over |= {each for each in dead if _is_over(each, seen, dead[each], before.get(each))}
+            suspects = dead.keys() - over
+        return over
 
     def _runs(self, witness: Witness) -> bool:
         """Whether the first process of the turn itself runs, which is all that has to be known of most."""
@@ -98,8 +114,7 @@ class TurnProcesses:
 
     def _is_left(self, witness: Witness, seen: dict[int, SeenProcess]) -> bool:
         first = seen.get(witness.pid)
-        if first and first.started != witness.started:
-            # A PID is given to another process only when no group or session has that number any more.
+        if _is_reused(witness, first):
             return False
         if first and first.runs:
             return True
@@ -122,7 +137,7 @@ class TurnProcesses:
 
     def _number_inside(self, pid: int) -> int:
         """Its PID in the innermost namespace: the last number of NSpid (proc_pid_status(5)); 0 where it ended."""
-        for line in self._read(pid, "status").splitlines():
+        for line in self._read(pid, "status").split("\n"):
             if line.startswith("NSpid:"):
                 return int(line.split()[-1])
         return 0
@@ -133,9 +148,39 @@ class TurnProcesses:
 
     def _read(self, pid: int, name: str) -> str:
         try:
-            return (self._proc / str(pid) / name).read_text(errors="replace")
+            # Not as text: the name of a process may have a carriage return, which isn't the end of a line here.
+            return (self._proc / str(pid) / name).read_bytes().decode(errors="replace")
         except OSError:
             return ""
+
+
+def _is_over(witness: Witness, seen: dict[int, SeenProcess], dead: set[int], before: set[int] | None) -> bool:
+    """Whether a turn of which a walk saw no process that runs is over.
+
+    A walk misses a process that was started meanwhile by one that ended before it was looked at. The kernel doesn't: it
+    knows whether the group has anybody. It may be the dead alone, where nobody reaps them; then they stay the same.
+    """
+    if _is_reused(witness, seen.get(witness.pid)) or not _has_members(witness.pid):
+        return True
+    return bool(dead) and dead == before
+
+
+def _is_reused(witness: Witness, first: SeenProcess | None) -> bool:
+    """A PID is given to another process only when no group or session has that number any more."""
+    return first is not None and first.started != witness.started
+
+
+def _group(witness: Witness, seen: dict[int, SeenProcess]) -> set[int]:
+    return {each.pid for each in seen.values() if each.group == witness.pid}
+
+
+def _has_members(group: int) -> bool:
+    """Whether there is any process in the group, be it dead, as seen from this one's PID namespace."""
+    try:
+        os.killpg(group, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
+    return True
 
 
 def _process(pid: int, stat: str) -> SeenProcess | None:
@@ -149,9 +194,16 @@ def _process(pid: int, stat: str) -> SeenProcess | None:
 
 
 def boot_and_namespace(proc: Path) -> tuple[str, str]:
-    """The node's boot, and what names the PID namespace that `proc` shows: when its first process started.
+    """The node's boot, and what names the PID namespace that `proc` shows: when its first process started; "" for what
+    can't be read.
 
     A record of processes is of use only to an agent that sees the same namespace.
     """
-    first = _process(1, (proc / "1" / "stat").read_text(errors="replace"))
-    return (proc / "sys/kernel/random/boot_id").read_text().strip(), str(first.started if first else "")
+    boot = namespace = ""
+    try:
+        boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+        first = _process(1, (proc / "1" / "stat").read_text(errors="replace"))
+        namespace = str(first.started) if first else ""
+    except OSError as error:
+        log.warning("Failed to read the node's first process: turns are held by leases alone", error=str(error))
+    return boot, namespace

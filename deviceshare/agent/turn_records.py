@@ -7,6 +7,7 @@ are. The kernel unlocks it when the process ends.
 import fcntl
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ class TurnsFile(Struct, frozen=True):
     """The file's content."""
 
     boot: str
+    """ "" where the agent couldn't read it, as the namespace."""
     namespace: str
     """Which PID namespace the processes in it are numbered in."""
     turns: list[TurnRecord] = field(default_factory=list)
@@ -45,6 +47,8 @@ class TurnRecords:
         if self._locked is None:
             opened = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
+                with suppress(OSError):
+                    os.fchmod(opened, 0o700)  # Who can open the directory can lock it, and read the names of pods.
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(opened)
@@ -75,9 +79,10 @@ class TurnRecords:
         except msgspec.MsgspecError as error:
             log.error("Failed to decode the record of turns", error=str(error))
             return None
-        if found.boot != self._boot:
+        known = found.boot and self._boot
+        if known and found.boot != self._boot:
             return []
-        if found.namespace == self._namespace:
+        if known and found.namespace and found.namespace == self._namespace:
             return found.turns
         # Processes that can't be found here prove nothing: their grace has to pass.
         return [replace(each, player=replace(each.player, witness=None)) for each in found.turns]

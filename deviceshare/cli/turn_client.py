@@ -119,7 +119,8 @@ class TurnClient:
 
     async def _keep(self, session: aiohttp.ClientSession) -> None:
         while True:
-            with suppress(aiohttp.ClientError, TimeoutError, OSError):
+            # ValueError: what answers is no agent, as a proxy on the way.
+            with suppress(aiohttp.ClientError, TimeoutError, OSError, ValueError):
                 await self._listen(session)
             await asyncio.sleep(RETRY)
 
@@ -148,7 +149,8 @@ class TurnClient:
                 age, lease = (int(number) / 1000 for number in rest.split()[:2])
                 # Never later than the moment at which the agent sent this (domain/turns/lease.py).
                 self._deadline = max(self._deadline, asked + age + lease)
-                if not self._held:
+                # A client that was stopped may hear so late that another has the turn.
+                if not self._held and _now() < self._deadline:
                     self._held = True
                     os.write(self._go, b"go")
             case "yield" if self._held and not self._yielded:

@@ -73,7 +73,8 @@ async def allocations(socket: Path, *, seconds: float = ANSWER_SECONDS) -> list[
         raise PodResourcesUnknown(_unconnected(socket, error)) from error
     except GRPCError as error:
         raise PodResourcesUnknown(_refused(socket, error)) from error
-    except (DecodeError, ProtocolError, StreamTerminatedError) as error:
+    except (DecodeError, ProtocolError, StreamTerminatedError, AssertionError, NotImplementedError) as error:
+        # The last two are grpclib's for an answer without a message, one that is cut off, and one that is compressed.
         raise PodResourcesUnknown(
             f"The process listening on {socket} does not serve the kubelet's pod-resources API "
             f"({str(error) or 'undecodable answer'}): check which directory of the node is mounted there."

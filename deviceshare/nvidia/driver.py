@@ -46,13 +46,15 @@ _NO_DRIVER: Final = {
     pynvml.NVML_ERROR_UNINITIALIZED: "NVML has not been started.",
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         "The library of NVIDIA's driver, libnvidia-ml.so.1, is not in the container. Run nvidia-smi on the node: if it "
-        "works, give the pod the runtime class of NVIDIA's container toolkit; if not, install the driver."
+        "works, give the pod the runtime class of NVIDIA's container toolkit, or recreate a pod that is older than the "
+        "toolkit; if not, install the driver."
     ),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
         "NVIDIA's kernel module isn't loaded. Run nvidia-smi on the node: it reports the cause."
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        "NVIDIA's kernel module and its library are of different versions, as after an upgrade. Reboot the node."
+        "NVIDIA's kernel module and its library are of different versions, as after an upgrade. Reboot the node; where "
+        "nvidia-smi works on it already, recreate this pod, which has the library from before."
     ),
 }
 
@@ -74,6 +76,8 @@ def ask(function: Callable[..., Any], *arguments: object) -> Any:
         if error.value in _LOST:
             raise Lost(_LOST[error.value]) from error
         raise NvmlRefused(f"{error} ({function.__name__})") from error
+    except UnicodeDecodeError as error:  # by pynvml: a board's memory may hold anything
+        raise NvmlRefused(f"an answer that is no text ({function.__name__})") from error
 
 
 def ask_if_known(function: Callable[..., Any], *arguments: object) -> Any:
@@ -141,7 +145,16 @@ def read_memory(gpu: Gpu) -> Any:
     return memory if memory is not None else ask_if_known(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle)
 
 
-def pci_address(bus_id: str) -> str:
+def read_pci(function: Callable[..., Any], *arguments: object) -> str:
+    """The PCI address that this function of `pynvml` answers, "" where there is none. Raises NoDriver and Lost."""
+    info = ask_if_known(function, *arguments)
+    try:
+        return "" if info is None else _pci_address(info.busId)
+    except ValueError:  # of a GPU without PCI, or no text at all
+        return ""
+
+
+def _pci_address(bus_id: str) -> str:
     """NVML's `00000000:3B:00.0` as Linux writes it, `0000:3b:00.0`."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}"

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from deviceshare.domain.objects.hardware import Link, Part
 from deviceshare.domain.vendors import NVIDIA
-from deviceshare.nvidia.driver import MIB, Gpu, NvmlRefused, ask, ask_if_known, find_gpus, pci_address, read_memory
+from deviceshare.nvidia.driver import MIB, Gpu, NvmlRefused, ask_if_known, find_gpus, read_memory, read_pci
 from deviceshare.nvidia.links import read_links
 
 
@@ -50,7 +50,7 @@ def read_boot_id(proc: Path = Path("/proc")) -> str:
 
 
 def _part(gpu: Gpu, sysfs: Path) -> Part:
-    address = pci_address(ask(pynvml.nvmlDeviceGetPciInfo, gpu.handle).busId)
+    address = read_pci(pynvml.nvmlDeviceGetPciInfo, gpu.handle)
     memory = read_memory(gpu)
     mig = ask_if_known(pynvml.nvmlDeviceGetMigMode, gpu.handle)
     return Part(
@@ -60,7 +60,7 @@ def _part(gpu: Gpu, sysfs: Path) -> Part:
         model=ask_if_known(pynvml.nvmlDeviceGetName, gpu.handle) or "",
         memory_mib=0 if memory is None else memory.total // MIB,
         pci=address,
-        numa_node=_numa_node(sysfs, address),
+        numa_node=_numa_node(sysfs, address) if address else None,
         # The current mode, not the one after the next reset.
         mig=mig is not None and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE,
     )

@@ -8,7 +8,7 @@ from typing import Final
 import pynvml
 
 from deviceshare.domain.objects.hardware import NUMA, NVLINK, SWITCH, Link, Part
-from deviceshare.nvidia.driver import Gpu, NvmlRefused, ask, ask_if_known, pci_address
+from deviceshare.nvidia.driver import Gpu, NvmlRefused, ask, ask_if_known, read_pci
 
 _NVSWITCH: Final = "NVSwitch"
 _LEVELS: Final = {
@@ -22,20 +22,20 @@ _LEVELS: Final = {
 
 def read_links(gpus: Sequence[tuple[Gpu, Part]]) -> list[Link]:
     """The pairs that are closer than two NUMA nodes, the lower index first."""
-    lanes = {part.pci: _lanes(gpu) for gpu, part in gpus}
+    lanes = {part.index: _lanes(gpu) for gpu, part in gpus}
     links = []
     for (one, a), (other, b) in combinations(gpus, 2):
-        nvlinks = _nvlinks(lanes, a.pci, b.pci)
+        nvlinks = _nvlinks(lanes[a.index], a.pci, lanes[b.index], b.pci)
         kind = NVLINK if nvlinks else _pcie(one, other) or _same_node(a, b)
         if kind:
             links.append(Link(resource=a.resource, a=a.index, b=b.index, kind=kind, lanes=nvlinks))
     return links
 
 
-def _nvlinks(lanes: dict[str, Counter[str]], a: str, b: str) -> int:
-    direct = max(lanes[a][b], lanes[b][a])  # One end may have stopped answering meanwhile.
+def _nvlinks(ours: Counter[str], a: str, theirs: Counter[str], b: str) -> int:
+    direct = max(ours[b], theirs[a])  # One end may have stopped answering meanwhile.
     # Through the switches each GPU reaches every other with all its lanes; `nvidia-smi topo -m` counts likewise.
-    return direct + min(lanes[a][_NVSWITCH], lanes[b][_NVSWITCH])
+    return direct + min(ours[_NVSWITCH], theirs[_NVSWITCH])
 
 
 def _lanes(gpu: Gpu) -> Counter[str]:
@@ -49,8 +49,8 @@ def _lanes(gpu: Gpu) -> Counter[str]:
             remote = ask_if_known(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, gpu.handle, link)
             if remote == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 lanes[_NVSWITCH] += 1
-            elif (pci := ask_if_known(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, gpu.handle, link)) is not None:
-                lanes[pci_address(pci.busId)] += 1
+            elif address := read_pci(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, gpu.handle, link):
+                lanes[address] += 1
     except NvmlRefused:
         lanes.clear()  # Lost between two calls: the next inventory reports it.
     return lanes

@@ -125,7 +125,7 @@ class Script:
     def _write(self) -> None:
         # In one step: who reads meanwhile finds all of the old or all of the new.
         draft = self.path.with_name(f"{self.path.name}.draft")
-        draft.write_text("".join("\t".join(line) + "\n" for line in self._lines))
+        draft.write_text("".join("\t".join(line) + "\n" for line in self._lines), errors="surrogateescape")
         draft.replace(self.path)
 
 

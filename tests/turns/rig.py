@@ -66,7 +66,7 @@ class Rig:
         self._held.mkdir()
         self.temporary = directory / "tmp"
         self.temporary.mkdir()
-        self._script = directory / "turn.sh"
+        self.script = directory / "turn.sh"
         self._agent: subprocess.Popen[bytes] | None = None
         self._programs: list[subprocess.Popen[bytes]] = []
         self.environment = {
@@ -83,7 +83,7 @@ class Rig:
         command = [sys.executable, "-m", "tests.turns.restartable_agent", str(self._port), str(self._records)]
         with (self._directory / "agent.log").open("ab") as log:
             self._agent = subprocess.Popen([*command, *self._blind], env=self.environment, stdout=log, stderr=log)
-        self._script.write_bytes(eventually(self._fetch))
+        self.script.write_bytes(eventually(self._fetch))
 
     def kill_agent(self) -> None:
         """kill -9"""
@@ -106,7 +106,7 @@ class Rig:
         """Starts a client for the command."""
         wish = [*flags.split(), "--", *command]
         errors = self.errors.open("ab")
-        with errors, self._script.open("rb") as script:
+        with errors, self.script.open("rb") as script:
             if self.kind == "deviceshare":
                 start, given = [sys.executable, "-m", "deviceshare", "turn", *wish], subprocess.DEVNULL
             else:

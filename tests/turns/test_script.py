@@ -3,14 +3,17 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from deviceshare.agent.pods_api.turns import script
 from deviceshare.domain.turns.lease import KILL, LEASE_UNSEEN, MARGIN
 from tests.turns.rig import BUDGET, KINDS, LINE, PATIENCE, Rig, SeenRun, eventually, rig
 
@@ -53,6 +56,37 @@ def both_ran(table: Rig, client: "subprocess.Popen[bytes]") -> tuple[SeenRun, Se
     seen = table.runs()
     assert (status, seen["b"].lines) == (0, 5), table.errors.read_text()
     return seen["a"], seen["b"]
+
+
+@contextmanager
+def telling_agent(table: Rig, heartbeats: list[tuple[int, int]]) -> Iterator[list[float]]:
+    """An agent that tells everybody these ages and leases, four in a second; gives when, by the kernel's clock."""
+    told: list[float] = []
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            if self.path.startswith("/turn/over"):
+                self.wfile.write(b"over\n")
+                return
+            with suppress(OSError):
+                for age, lease in heartbeats:
+                    told.append(time.clock_gettime(time.CLOCK_BOOTTIME))
+                    self.wfile.write(f"turn {age} {lease}\n".encode())
+                    time.sleep(0.25)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    table.script.write_text(script())
+    with ThreadingHTTPServer(("127.0.0.1", int(table.url.rpartition(":")[2])), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield told
+        finally:
+            server.shutdown()
+            table.end()
 
 
 def kill(pids: list[int], number: signal.Signals = signal.SIGKILL) -> None:
@@ -256,6 +290,17 @@ def test_mistakes_are_named(table: Rig, command: tuple[str, ...], flags: str, st
     expected = status or (2 if table.kind == "deviceshare" else 125)
     assert table.take_turn(*command, flags=flags).wait(PATIENCE) == expected
     assert text in table.errors.read_text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_turn_that_is_heard_of_after_its_lease_begins_nothing(kind: str, tmp_path: Path) -> None:
+    """As by a client that was stopped for that long: another may have the turn by now. A later heartbeat counts."""
+    table = Rig(kind, tmp_path)
+    with telling_agent(table, [(0, 0)] * 6 + [(0, 30000)] * 60) as told:
+        client = table.take_turn("cat", "/proc/uptime")
+        output, _ = client.communicate(timeout=40)
+    assert client.returncode == 0, table.errors.read_text()
+    assert float(output.split()[0]) > told[5]
 
 
 def test_without_an_agents_address_nothing_runs(table: Rig) -> None:

@@ -251,7 +251,8 @@ turn_hear() { # $1: a word from the agent, $2: the rest of the line
     turn)
         # shellcheck disable=SC2086 # two numbers
         turn_extend ${2:-} || return 0
-        if [ "$held" = 0 ]; then
+        # A client that was stopped may hear so late that another has the turn.
+        if [ "$held" = 0 ] && [ "$now" -lt "$deadline" ]; then
             held=1
             turn_ticker # which knows, should it have to take over
             echo go >&6 2>/dev/null

@@ -49,8 +49,8 @@ class Arena:
         if held and (holding or now >= self._closed_until):
             return Seating.GONE
         if held:
+            # The arena stays closed until this one has ended: that agent may have told it a longer lease.
             self.holding = TurnHeld(player, now, now, connection, lease)
-            self._closed_until = 0.0  # There was one holder at most, and here it is.
             return Seating.TURN
         self._waiting[player.key] = Waiting(player, now - waited, connection)
         return Seating.WAIT
@@ -66,13 +66,13 @@ class Arena:
     def release(self, key: tuple[str, str]) -> None:
         """The player says that CMD has ended."""
         self._waiting.pop(key, None)
-        if self.holding and self.holding.player.key == key:
-            self.holding = None
+        self.ended(key)
 
     def ended(self, key: tuple[str, str]) -> None:
         """The node's kernel shows no process of this turn any more, whatever is connected."""
         if self.holding and self.holding.player.key == key:
             self.holding = None
+            self._closed_until = 0.0  # There was one holder at most, and this was it.
 
     def next(self, now: float) -> Waiting | None:
         """To whom the turn can be given now."""

@@ -3,6 +3,7 @@
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -29,6 +30,16 @@ class ArenaName(Struct, frozen=True):
         """The group's UID; "" where the pods have shares of a device."""
         return self.key.removeprefix(_GROUP) if self.key.startswith(_GROUP) else ""
 
+    def may_be(self, other: "ArenaName") -> bool:
+        """Whether both are one arena, or of one device whose UUID isn't known to one of them.
+
+        A device is known by its number alone until its node's agent has reported it, and turns outlast that.
+        """
+        if self.device is None or other.device is None or (self.device.uuid and other.device.uuid):
+            return self.key == other.key
+        (one, _), (another, _) = self.device.identity, other.device.identity
+        return one == another and self.device.index == other.device.index
+
 
 def arena_of(ledger: NodeDevices, holder_uid: str) -> ArenaName | None:
     """The arena of the pods of this holder, by the node's claims; None without a claim, or where there is no one arena.
@@ -42,9 +53,15 @@ def arena_of(ledger: NodeDevices, holder_uid: str) -> ArenaName | None:
         return None
     if not claim.shares:
         return ArenaName(f"{_GROUP}{holder_uid}", claim.holder_name)
-    devices = {ledger.present(device) for device in (*claim.devices, *claim.replaced)}
+    devices = {_known(ledger, device) for device in (*claim.devices, *claim.replaced)}
     if len(devices) > 1:
         return None
     [device] = devices
     variable, number = device.identity
     return ArenaName(f"{_DEVICE}{variable}/{number}", str(device), device)
+
+
+def _known(ledger: NodeDevices, device: Device) -> Device:
+    """The device in the node's present numbering, with its UUID also where the ledger was just recreated."""
+    present = ledger.present(device)
+    return replace(present, uuid=present.uuid or device.uuid)

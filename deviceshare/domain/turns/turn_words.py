@@ -23,11 +23,16 @@ def queue_of(name: ArenaName, arena: Arena, now: float) -> TurnQueue:
     return TurnQueue(name.name, holder, queue)
 
 
-def what_they_wait_for(name: ArenaName, arena: Arena) -> Iterator[tuple[Waiting, str]]:
-    """What each waiting player waits for, in a line that changes only when the queue does."""
+def what_they_wait_for(name: ArenaName, arena: Arena, unrecorded: str = "") -> Iterator[tuple[Waiting, str]]:
+    """What each waiting player waits for, in a line that changes only when the queue does.
+
+    `unrecorded` says why no turn can be recorded, and so none be given.
+    """
     holding = arena.holding
     for ahead, waiting in enumerate(arena.queue):
-        if holding is None:
+        if holding is None and unrecorded:
+            what = f"waiting until the node's agent can write its record of turns: {unrecorded}"
+        elif holding is None:
             what = "waiting until programs that an earlier agent gave the turn must have ended"
         else:
             lost = " and has lost contact" if holding.connection is None else ""

@@ -6,6 +6,7 @@ the last have ended, so pods that have finished own none; two pods that seem to 
 """
 
 import ipaddress
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from deviceshare.loops.agent.own_node import OwnNode
@@ -17,6 +18,10 @@ SHARED: Final = "an address that several pods seem to have"
 UNREADABLE: Final = "the address of a pod that can't be read"
 
 
+_REMEMBERED: Final = 4096
+"""A node's pods have a few hundred."""
+
+
 class Whose(NamedTuple):
     """The pod that owns an address, or what the address is instead: one of the constants above."""
 
@@ -24,6 +29,7 @@ class Whose(NamedTuple):
     instead: str = ""
 
 
+@lru_cache(_REMEMBERED)  # to parse all pods' addresses at each request took the loop a millisecond and more
 def normal(address: str) -> str:
     """The address as `status.podIPs` writes it: an IPv4 address in an IPv6 one is itself; "" for what is none."""
     try:

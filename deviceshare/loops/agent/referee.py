@@ -92,6 +92,8 @@ class Referee:
         """By player: the connection that counts."""
         self._numbers = itertools.count(1)
         self._recorded: list[TurnRecord] = []
+        self._unrecorded = ""
+        """Why the record wasn't written last."""
         self._closed_until = 0.0
         self._hurry = asyncio.Event()
         self._open = asyncio.Event()
@@ -133,9 +135,12 @@ class Referee:
 
     async def sit(self, name: ArenaName, bid: Bid, pod: tuple[str, str]) -> Seat:
         """Adds a connection of the pod (UID and `namespace/name`) to the arena. The caller leaves it in any case."""
-        seat = Seat(next(self._numbers), name.key, (pod[0], bid.token), self._clock())
+        accepted = self._clock()
         await self._open.wait()
         witness = await self._processes.witness(pod[0], bid.pid, bid.started) if bid.pid else None
+        if name.key not in self._arenas:
+            name = next((each for each in self._names.values() if each.may_be(name)), name)
+        seat = Seat(next(self._numbers), name.key, (pod[0], bid.token), accepted)
         if name.key not in self._arenas and len(self._arenas) >= MAX_ARENAS:
             seat.say("refused this node has too many queues for turns: ask again later")
             seat.close()
@@ -249,9 +254,12 @@ class Referee:
         try:
             self._records.save(records)
         except OSError as error:
-            log.error("Failed to record a turn, so none is given", error=str(error))
+            reason = error.strerror or str(error)
+            if reason != self._unrecorded:  # it is tried again twice a second
+                log.error("Failed to record a turn, so none is given", error=str(error))
+            self._unrecorded = reason
             return False
-        self._recorded = records
+        self._recorded, self._unrecorded = records, ""
         return True
 
     def _beat(self) -> None:
@@ -268,7 +276,7 @@ class Referee:
         arena, now = self._arenas[key], self._clock()
         if holding := arena.beat(now):
             self._say(holding.player, now, "turn", str(int(holding.lease * 1000)))
-        for waiting, text in what_they_wait_for(self._names[key], arena):
+        for waiting, text in what_they_wait_for(self._names[key], arena, self._unrecorded):
             self._say(waiting.player, now, "wait", text)
 
     def _say(self, player: Player, now: float, word: str, rest: str) -> None:

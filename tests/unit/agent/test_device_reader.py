@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from deviceshare import nvidia
 from deviceshare.agent import device_reader
@@ -93,6 +94,24 @@ async def test_devices_and_who_is_on_them_are_seen(script: Script, tmp_path: Pat
         Running(100, "a) S 1 (b", 2048, Owner(POD, "0a" * 32), started=22),
         Running(101, "a) S 1 (b", 0, None, started=22),
     ]
+
+
+async def test_processes_that_proc_does_not_show_are_told_once(script: Script, tmp_path: Path) -> None:
+    """As without hostPID, or with hidepid: else nobody would know why no process has a pod."""
+    script.processes(script.gpus(1)[0], {100: 1})
+    with capture_logs() as logs:
+        async with looking(tmp_path) as (sights, _):
+            await until(lambda: len(sights) > 5)
+    assert [line["pids"] for line in logs if "/proc" in line["event"]] == [[100]]
+
+
+async def test_processes_that_end_are_not_missed(tmp_path: Path) -> None:
+    """Each between the driver's word and the kernel's; another time the warning comes again."""
+    seeing = DeviceReader(print, proc=tmp_path, sysfs=tmp_path, specs=CdiSpecs([]))
+    with capture_logs() as logs:
+        for pids in ({1}, {2}, {3, 4}, {4}, {4}, set(), {5}, {5}):
+            seeing._warn_of_unseen(pids)
+    assert [line["pids"] for line in logs if "/proc" in line["event"]] == [[4], [5]]
 
 
 async def test_what_the_runtime_can_be_told_is_seen(script: Script, tmp_path: Path) -> None:
@@ -194,6 +213,21 @@ async def test_a_driver_that_tells_of_no_errors_is_looked_at_all_the_same(script
     async with looking(tmp_path) as (sights, _):
         await seen(sights, lambda sight: uuids(sight) == [uuid])
         await seen(sights, lambda sight: uuids(sight) == [uuid])
+
+
+@pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlEventSetWait_v2"])
+async def test_errors_that_cannot_be_listened_to_are_no_trouble_of_the_devices(
+    script: Script, tmp_path: Path, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked at as often as others, and the log has it once, however often NVML is restarted."""
+    monkeypatch.setattr(device_reader, "RESTART_SECONDS", 0.3)
+    [uuid] = script.gpus(1)
+    script.error(function, 999)
+    with capture_logs() as logs:
+        async with looking(tmp_path) as (sights, _):
+            await until(lambda: len(sights) > 9)
+    assert {(tuple(uuids(sight)), sight.trouble) for sight in sights} == {((uuid,), "")}
+    assert [line["event"] for line in logs if "subscribe" in line["event"]] == ["Failed to subscribe to Xid errors"]
 
 
 async def test_a_mistake_of_ours_is_no_healthy_device(

@@ -1,15 +1,29 @@
 """Which processes belong to a turn, by a /proc that the test writes."""
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from deviceshare.agent import turn_processes
 from deviceshare.agent.turn_processes import TurnProcesses, boot_and_namespace
 from deviceshare.domain.turns.standing import Witness
 
 POD, OTHER = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 WITNESS = Witness(500, 9000, POD)
+RELAY = """
+import os, time
+until = time.monotonic() + 20
+while time.monotonic() < until and not os.fork():
+    time.sleep(0.01)
+"""
+"""A program that forks and ends, again and again: its group always has one process that runs."""
 
 
 class FakeProc:
@@ -45,9 +59,11 @@ class FakeProc:
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> FakeProc:
-    """With a process of another pod."""
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProc:
+    """With the node's first process, and one of another pod. The kernel knows of no other."""
+    monkeypatch.setattr(turn_processes, "_has_members", lambda _: False)
     made = FakeProc(tmp_path)
+    made.add(1, started=1, pod="")
     made.add(77, pod=OTHER)
     return made
 
@@ -63,6 +79,23 @@ async def test_a_process_is_found_by_its_number_in_the_container(proc: FakeProc)
     assert await found.witness(POD, 8, 9000) is None
     assert await found.witness(POD, 7, 9002) is None
     assert await found.witness(OTHER, 500, 9000) is None
+
+
+async def test_a_process_cannot_choose_its_number_by_its_name(proc: FakeProc) -> None:
+    """The kernel escapes line feeds in names, and nothing else that some take for the end of a line."""
+    proc.add(500, inside=7)
+    proc.add(600, inside=9)
+    for end in ("\r", "\x0b", "\x1c"):
+        (proc.root / "600/status").write_bytes(f"Name:\t{end}NSpid:\t7\nNSpid:\t600\t9\n".encode())
+        assert await TurnProcesses(proc.root).witness(POD, 7, 9000) == WITNESS
+
+
+async def test_where_processes_are_hidden_none_is_a_witness(proc: FakeProc) -> None:
+    """By hidepid or SELinux, which hide the node's first one as well: it would seem to have ended once it is hidden."""
+    proc.add(500, inside=7)
+    proc.remove(1)
+    assert await TurnProcesses(proc.root).witness(POD, 7, 9000) is None
+    assert boot_and_namespace(proc.root) == ("", "")
 
 
 async def test_two_that_cannot_be_told_apart_are_no_witness(proc: FakeProc) -> None:
@@ -95,6 +128,42 @@ async def test_a_turn_has_ended_with_the_last_of_its_processes(
     for pid, more in left:
         proc.add(pid, **more)  # type: ignore[arg-type]
     assert await TurnProcesses(proc.root).ended([WITNESS]) == ({WITNESS} if ended else set())
+
+
+@pytest.mark.parametrize(
+    ("left", "ended"),
+    [([], False), ([(501, {"group": 500, "state": "Z"})], True), ([(500, {"state": "Z"})], True)],
+)
+async def test_a_group_that_the_kernel_knows_of_has_ended_if_it_is_seen_to_be_dead(
+    proc: FakeProc, monkeypatch: pytest.MonkeyPatch, left: list[tuple[int, dict[str, str | int]]], ended: bool
+) -> None:
+    """Else its process was started while /proc was read."""
+    monkeypatch.setattr(turn_processes, "_has_members", lambda _: True)
+    for pid, more in left:
+        proc.add(pid, **more)  # type: ignore[arg-type]
+    assert await TurnProcesses(proc.root).ended([WITNESS]) == ({WITNESS} if ended else set())
+
+
+class OfOnePod(TurnProcesses):
+    def _pod_of(self, pid: int) -> str:
+        return POD if (self._proc / str(pid)).exists() else ""
+
+
+@pytest.fixture
+def relay() -> Iterator[int]:
+    """The first process of a RELAY, which has ended."""
+    started = subprocess.Popen([sys.executable, "-S", "-c", RELAY], start_new_session=True)
+    started.wait(20)
+    yield started.pid
+    with suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGKILL)
+
+
+async def test_a_turn_goes_on_from_process_to_process(relay: int) -> None:
+    """However fast: each look lists the processes, and reads of each that is still there."""
+    found = OfOnePod(Path("/proc"))
+    for _ in range(25):
+        assert await found.ended([Witness(relay, 1, POD)]) == set()
 
 
 async def test_where_nothing_is_seen_nothing_has_ended(tmp_path: Path) -> None:

@@ -45,6 +45,19 @@ def test_processes_of_another_namespace_prove_nothing(tmp_path: Path) -> None:
     assert (found.arena, found.lease, found.player.key) == (RECORD.arena, RECORD.lease, PLAYER.key)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(("boot", "0"), ("", "")), (("", ""), ("boot", "0")), (("boot", ""), ("boot", "")), (("", "0"), ("", "0"))],
+)
+def test_what_an_agent_cannot_read_of_the_node_ends_no_turn(
+    tmp_path: Path, before: tuple[str, str], after: tuple[str, str]
+) -> None:
+    """Be it this one or the one before: the turn's lease decides."""
+    records(tmp_path, *before).save([RECORD])
+    [found] = records(tmp_path, *after).load() or []
+    assert (found.player.witness, found.lease, found.player.key) == (None, RECORD.lease, PLAYER.key)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"turns": 3}', b"[]"])
 def test_what_is_unreadable_is_unknown(tmp_path: Path, content: bytes) -> None:
     """And not nothing."""
@@ -69,6 +82,15 @@ def test_one_agent_locks_the_directory(tmp_path: Path) -> None:
     first.unlock()
     assert second.lock()
     second.unlock()
+
+
+def test_nobody_else_can_open_the_directory(tmp_path: Path) -> None:
+    """Any user of the node could lock it otherwise, and no turn would be given; kubelets create it open to all."""
+    tmp_path.chmod(0o755)
+    held = records(tmp_path)
+    assert held.lock()
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+    held.unlock()
 
 
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:

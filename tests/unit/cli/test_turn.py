@@ -1,5 +1,6 @@
 """`deviceshare turn`: its flags, and what it makes of an agent's words. tests/controlplane runs it for real."""
 
+import asyncio
 import os
 import signal
 import time
@@ -7,6 +8,7 @@ import time
 import pytest
 from click.testing import CliRunner, Result
 
+from deviceshare.cli import turn_client
 from deviceshare.cli.main import main
 from deviceshare.cli.turn_client import TurnClient, TurnWish
 
@@ -64,7 +66,7 @@ def test_a_lease_counts_from_when_the_heartbeat_was_sent() -> None:
     """By the client's own clock, however late the line is read; a late one takes nothing back."""
     client = TurnClient("http://agent", TurnWish(0, None, 0, signal.SIGTERM), ["sh"])
     pipe = Pipe(client)
-    asked = time.clock_gettime(time.CLOCK_BOOTTIME) - 100
+    asked = time.clock_gettime(time.CLOCK_BOOTTIME) - 60
 
     client._hear(asked, "turn", "60000 30000")
     assert client._held and os.read(pipe.reading, 9) == b"go"
@@ -78,9 +80,43 @@ def test_a_lease_counts_from_when_the_heartbeat_was_sent() -> None:
     pipe.close(client)
 
 
+def test_a_heartbeat_that_is_heard_after_its_lease_begins_nothing() -> None:
+    """The client was stopped meanwhile, and another may have the turn by now."""
+    client = TurnClient("http://agent", TurnWish(0, None, 0, signal.SIGTERM), ["sh"])
+    pipe = Pipe(client)
+    asked = time.clock_gettime(time.CLOCK_BOOTTIME) - 60
+    begun = []
+    for age in (20000, 50000):
+        client._hear(asked, "turn", f"{age} 30000")
+        begun.append(client._held)
+    assert begun == [False, True]
+    pipe.close(client)
+
+
 def test_words_that_it_does_not_know_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """A newer agent may use some; control characters don't reach the terminal."""
     client = TurnClient("agent:9412/", TurnWish(0, None, 0, signal.SIGTERM), ["sh"])
     client._hear(0.0, "news", "of \x1b[31mlate")
     assert not client._held and "\x1b" not in capsys.readouterr().err
     assert client._url == "http://agent:9412/turn"
+
+
+async def test_what_is_no_agent_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy on the way may answer anything, of any length; while nobody asks any more, a turn runs out."""
+    monkeypatch.setattr(turn_client, "RETRY", 0)
+    client = TurnClient("http://agent", TurnWish(0, None, 0, signal.SIGTERM), ["sh"])
+    asked, again = 0, asyncio.Event()
+
+    async def listen(_: object) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            again.set()
+            await asyncio.Event().wait()
+        client._hear(0.0, "turn", "to page 7")
+
+    monkeypatch.setattr(client, "_listen", listen)
+    keeping = asyncio.create_task(client._keep(None))  # type: ignore[arg-type]
+    await asyncio.wait_for(again.wait(), 10)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)

@@ -1,7 +1,8 @@
 """Who takes turns with whom, by the ledger alone."""
 
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.ledger import Claim, LedgerSpec, NodeDevices
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.turns.arena_name import ArenaName, arena_of
 
@@ -42,3 +43,23 @@ def test_pods_with_shares_take_turns_on_their_device() -> None:
     assert arena_of(LEDGER, "d") is None
     assert arena_of(LEDGER, "e") is None, "after a rebind its programs may be on either"
     assert arena_of(LEDGER, "nobody") is None
+
+
+def test_a_device_is_one_arena_whatever_is_known_of_it() -> None:
+    """Its UUID isn't known while its ledger is recreated, nor before its agent has reported; turns go on meanwhile."""
+    claims = {
+        "named": Claim(pod="ns/named", shares=[Share("c", GPU, 0, "GPU-a", percent=30)]),
+        "numbered": sharer("numbered", 0),
+        "another": sharer("another", 1),
+    }
+    hardware = Hardware(devices=[Part(GPU, 0, "GPU-a"), Part(GPU, 1, "GPU-b")])
+    reported = NodeDevices(spec=LedgerSpec(claims), status=LedgerStatus(hardware=hardware))
+    recreated = NodeDevices(spec=LedgerSpec(claims))
+
+    assert arena_of(reported, "named") == arena_of(reported, "numbered") == arena_of(recreated, "named")
+    before, after, another = arena_of(recreated, "numbered"), arena_of(reported, "named"), arena_of(reported, "another")
+    assert before and after and another
+    assert before.may_be(after) and after.may_be(before)
+    assert not another.may_be(before) and not before.may_be(another)
+    assert not another.may_be(after)
+    assert not ArenaName("group/1", "team").may_be(after)

@@ -34,6 +34,12 @@ def test_a_containers_process_is_found_in_every_naming(path: str) -> None:
     assert owner_of(path) == Owner(UID, ID)
 
 
+def test_a_pod_within_a_pod_is_the_outer_one() -> None:
+    """Such as of a cluster in a container; who may create groups there doesn't become another pod by their names."""
+    assert owner_of(f"0::/kubepods/pod{UID}/{ID}/kubepods/pod{'ab' * 16}/{'f' * 64}") == Owner(UID, ID)
+    assert owner_of(f"0::/kubepods/pod{UID}/{ID}/x\r1::/kubepods/pod{'ab' * 16}/{'f' * 64}") == Owner(UID, ID)
+
+
 def test_a_pods_own_process_has_no_container() -> None:
     """Such as one that was moved there by hand."""
     assert owner_of(f"0::/kubepods/besteffort/pod{UID}\n") == Owner(UID)
@@ -54,10 +60,12 @@ def test_a_static_pod_is_named_by_its_hash() -> None:
         "0::/podman/podman.slice",
         f"0::/machine.slice/libpod-{ID}.scope",
         f"0::/tripod{UID}/{ID}",
+        f"0::/user.slice/user-1000.slice/user@1000.service/kubepods-pod{DASHED}.slice/cri-containerd-{ID}.scope",
+        f"0::/../../../user.slice/user-7.slice/user@7.service/app.slice/x\r0::/kubepods/pod{UID}/{ID}",
     ],
 )
 def test_other_processes_have_no_pod(path: str) -> None:
-    """Neither the node's own nor containers that the kubelet doesn't know."""
+    """Neither the node's own nor containers that the kubelet doesn't know, nor what users of the node call a pod."""
     assert owner_of(path) is None
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from deviceshare.domain.turns.arena import Arena, Seating
 from deviceshare.domain.turns.bid import BadBid, Bid, bid_of
-from deviceshare.domain.turns.lease import LEASE_UNSEEN, grace
+from deviceshare.domain.turns.lease import LEASE_SEEN, LEASE_UNSEEN, grace
 from deviceshare.domain.turns.standing import Player, Witness
 from tests.unit.domain.turn_histories import History
 
@@ -156,6 +156,23 @@ def test_an_agent_without_a_record_waits_for_the_former_holder() -> None:
     join(idle, player("next"), 1, 10)
     assert give(idle, 49.9) == ""
     assert give(idle, 50) == "next"
+
+
+def test_a_former_holder_that_comes_back_goes_on_for_the_lease_that_it_was_told() -> None:
+    """By an agent that saw its processes; the next one doesn't, and has no record."""
+    closed = grace(LEASE_SEEN)
+    first, second = Player("pod", "first"), Player("pod", "second")
+    for ended, then in ((False, closed), (True, 2.0)):
+        arena = Arena(closed)
+        assert arena.join(first, 1, 1.0, waited=0, held=True, lease=LEASE_UNSEEN) is Seating.TURN
+        arena.join(second, 2, 1.0, waited=0, held=False, lease=LEASE_UNSEEN)
+        if ended:
+            arena.release(first.key)
+        else:
+            arena.leave(first.key, 1)
+            assert arena.next(closed - 1.0) is None
+        found = arena.next(then)
+        assert found is not None and found.player is second
 
 
 def test_a_slice_ends_when_others_wait() -> None:

@@ -261,3 +261,24 @@ async def test_an_answer_that_is_no_message_is_told(socket: Path) -> None:
     async with kubelet(socket, always(answer), kinds=other):
         with pytest.raises(PodResourcesUnknown, match="does not serve the kubelet's pod-resources API"):
             await allocations(socket)
+
+
+class Silent(Kubelet):
+    """Ends each call in good order, without an answer."""
+
+    def __mapping__(self) -> dict[str, Handler]:
+        [(name, known)] = super().__mapping__().items()
+        return {name: known._replace(func=self._end, cardinality=Cardinality.UNARY_STREAM)}
+
+    async def _end(self, stream: Stream[Message, Message]) -> None:
+        await stream.recv_message()
+
+
+async def test_a_call_that_ends_without_an_answer_is_told(socket: Path) -> None:
+    """It must not end the agent."""
+    server = Server([Silent(always(listing([])), MESSAGES["ListPodResourcesResponse"])])
+    await server.start(path=str(socket))
+    with pytest.raises(PodResourcesUnknown, match="does not serve the kubelet's pod-resources API"):
+        await allocations(socket)
+    server.close()
+    await server.wait_closed()

@@ -1,12 +1,14 @@
 """The GPUs of a node, with a broken one among them, and on drivers that tell less."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.nvidia import Driver, Inventory, read_inventory
+from deviceshare.nvidia.driver import read_pci
 from tests.nvml import Script
 
 
@@ -77,7 +79,13 @@ def test_a_reboot_may_number_the_gpus_anew(script: Script, driver: Driver) -> No
 
 @pytest.mark.parametrize(
     "function",
-    ["nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode", "nvmlSystemGetDriverVersion"],
+    [
+        "nvmlDeviceGetName",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetPciInfo_v3",
+        "nvmlSystemGetDriverVersion",
+    ],
 )
 @pytest.mark.parametrize("code", [3, 4, 13])
 def test_what_a_driver_cannot_tell_is_left_out(script: Script, driver: Driver, function: str, code: int) -> None:
@@ -87,6 +95,18 @@ def test_what_a_driver_cannot_tell_is_left_out(script: Script, driver: Driver, f
     inventory = read_inventory()
     assert [part.uuid for part in inventory.devices] == uuids
     assert inventory.silent == {}
+
+
+def test_a_gpu_whose_name_is_no_text_is_read_without_it(script: Script, driver: Driver) -> None:
+    """A board's memory may hold anything."""
+    uuids = script.gpus(2, model="NVIDIA \udcff")
+    assert [(part.uuid, part.model) for part in read_inventory().devices] == [(uuid, "") for uuid in uuids]
+
+
+@pytest.mark.parametrize("bus_id", ["", "N/A", "?:?"])
+def test_what_is_no_pci_address_is_none(bus_id: str) -> None:
+    """Of a GPU that isn't on such a bus, or the other end of a link to something else."""
+    assert read_pci(lambda: SimpleNamespace(busId=bus_id)) == ""
 
 
 @pytest.mark.parametrize("text", ["-1\n", "", "?\n"])

@@ -1,5 +1,7 @@
 """Whose an address is: of pods that run, that have ended, that have the node's, and of nobody."""
 
+import ipaddress
+
 import msgspec
 import pytest
 
@@ -40,6 +42,16 @@ def test_a_pod_is_found_by_each_of_its_addresses() -> None:
 
     assert [owner(node, each) for each in ("10.0.0.1", "::ffff:10.0.0.1", "fd00::1")] == ["a"] * 3
     assert owner(node, "fd00:0::2") == "b"
+
+
+def test_a_pods_address_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at each request of whoever reaches the node: of a full node that takes a millisecond."""
+    node = Node()
+    for number in range(1, 111):
+        node.add_pod(f"p{number}", ips=[f"10.7.0.{number}", f"fd07::{number:x}"])
+    assert owner(node, "10.7.0.9") == "p9"
+    monkeypatch.setattr(ipaddress, "ip_address", lambda address: pytest.fail(f"parsed {address} again"))
+    assert owner(node, "10.7.0.9") == "p9"
 
 
 def test_an_address_of_nobody_is_nobodys() -> None:

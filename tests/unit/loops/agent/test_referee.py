@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
+from structlog.testing import capture_logs
+
+from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.turns.arena_name import ArenaName
 from deviceshare.domain.turns.bid import Bid
 from deviceshare.domain.turns.lease import HEARTBEAT, LEASE_SEEN, LEASE_UNSEEN, grace
@@ -189,6 +192,28 @@ async def test_groups_do_not_wait_for_each_other(table: Table) -> None:
 
 
 @at_a_table
+async def test_a_device_has_one_turn_also_when_its_uuid_becomes_known(table: Table) -> None:
+    """Or isn't known any more, as while its ledger is recreated; nor does an agent's restart change that."""
+    gpu, variable = "nvidia.com/gpu", "device/NVIDIA_VISIBLE_DEVICES"
+    numbered = ArenaName(f"{variable}/0", f"{gpu} 0", Device(gpu, 0))
+    named = ArenaName(f"{variable}/GPU-a", f"{gpu} 0", Device(gpu, 0, "GPU-a"))
+    another = ArenaName(f"{variable}/GPU-b", f"{gpu} 1", Device(gpu, 1, "GPU-b"))
+    await table.sit("first", arena=numbered, pid=7)
+    second, other = await table.sit("second", arena=named), await table.sit("other", arena=another)
+    assert set(await said(second)) == {"wait"}
+    assert (await said(other))[0] == "turn"
+
+    await table.end()
+    table.begin()
+    second = await table.sit("second", arena=named, pid=8)
+    assert set(await said(second)) == {"wait"}
+    table.referee.release("uid-first", "first")
+    assert (await said(second))[-1] == "turn"
+    third = await table.sit("third", arena=numbered)
+    assert set(await said(third)) == {"wait"}
+
+
+@at_a_table
 async def test_a_lost_turn_goes_on_when_its_processes_have_ended(table: Table) -> None:
     """Within two seconds, and not before."""
     first, second = await table.sit("first", pid=7), await table.sit("second")
@@ -261,12 +286,16 @@ async def test_an_unreadable_record_is_as_good_as_none(table: Table) -> None:
 
 @at_a_table
 async def test_a_turn_that_cannot_be_recorded_is_not_given(table: Table) -> None:
-    """An agent that restarted wouldn't know of it."""
+    """An agent that restarted wouldn't know of it. Who waits learns why; the log has it once."""
     await asyncio.sleep(1)
     table.records.full = True
-    seat = await table.sit("first", pid=7)
-    await asyncio.sleep(5)
-    assert "turn" not in await said(seat)
+    with capture_logs() as logs:
+        seat = await table.sit("first", pid=7)
+        await asyncio.sleep(5)
+    assert [line["log_level"] for line in logs] == ["error"]
+    lines = seat.taken()
+    assert {line.split()[0] for line in lines} == {"wait"}
+    assert lines[-1].endswith("waiting until the node's agent can write its record of turns: No space left on device")
     table.records.full = False
     await asyncio.sleep(1)
     assert (await said(seat))[-1] == "turn"
