@@ -17,7 +17,7 @@ from deviceshare.loops.leader.leaving_groups import LeavingGroups
 from deviceshare.loops.leader.term import Term, UnchangedSince
 from deviceshare.loops.leader.waiting_events import WaitingEvents
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange
-from deviceshare.loops.queue import Queue
+from deviceshare.loops.queue import Later, Queue
 from deviceshare.loops.rate_limit import RateLimit
 from deviceshare.loops.subjects import subject_of
 
@@ -27,6 +27,8 @@ UNSCHEDULABLE_SECONDS: Final = 20.0
 """How long kube-scheduler must have found no place: it retries when something in the cluster changes."""
 NOMINATED_SECONDS: Final = 300.0
 """Likewise, of a pod for which it evicts others, which may take their grace period."""
+LOOK_SECONDS: Final = 30.0
+"""Between two looks at a pod that is left as it is: when the others of its group end, nothing of it changes."""
 DELETIONS_A_SECOND: Final = 1.0
 APART_SECONDS: Final = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Between deletions of one group's pods, or one controller's, the more the more often it happens; the last for ever."""
@@ -68,7 +70,7 @@ class UnschedulablePods:
         self._avoidance.avoid(pod, pod.node, self._term.clock())
         if why := self._stays(pod):
             self._events.record(pod, why)
-            return
+            raise Later(LOOK_SECONDS)
         if not leaving:
             self._term.wait_until(self._due(pod))
         self._term.wait_until(self._turns.at(key, self._term.clock()))

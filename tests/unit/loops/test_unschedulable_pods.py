@@ -4,7 +4,7 @@ import asyncio
 
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.leader.unschedulable_pods import UNSCHEDULABLE_SECONDS
+from deviceshare.loops.leader.unschedulable_pods import LOOK_SECONDS, UNSCHEDULABLE_SECONDS
 from deviceshare.loops.ports import ApiError, Conflict
 from tests.unit.loops.gated_world import (
     bind,
@@ -119,6 +119,21 @@ async def test_a_pod_whose_group_lives_there_with_others_is_left_as_it_is() -> N
         assert here(world, "b") == world.read_pod("a").node
         [said] = messages(world, "b", "NodeDoesNotFit")
         assert "lives there with other pods" in said and "no free ports" in said
+
+
+@in_virtual_time
+async def test_a_pod_that_its_group_kept_there_leaves_once_the_others_have_ended() -> None:
+    """kube-scheduler refuses it in the same words as before, so nothing of the pod itself changes then."""
+    async with gated_world() as world:
+        await place(world, "a")
+        bind(world, "a")
+        gated(world, "b")
+        await soon(lambda: here(world, "b"))
+        owned(world, "b")
+        refuse(world, "b")
+        await asyncio.sleep(100)
+        world.cluster.remove(PODS, "a", "ns")
+        await soon(lambda: not exists(world, "b"), LOOK_SECONDS + 5)
 
 
 @in_virtual_time
