@@ -80,13 +80,19 @@ class UnschedulablePods:
         """Why the pod is left as it is, and what a person can do, or ""."""
         said = pod.refusal.message if pod.refusal else ""
         where = f"kube-scheduler finds no place for it on node {pod.node}, for which deviceshare placed it: {said}"
-        mine = self._term.members.named(pod.group) if pod.group else []
-        if any(each.spec.node_name == pod.node and each.holds(pod.holder_uid, pod.node) for each in mine):
+        named = self._term.members.named(pod.group) if pod.group else []
+        mine = [each for each in named if each.holds(pod.holder_uid, pod.node)]
+        if any(each.spec.node_name == pod.node for each in mine):
             return f"{where}; group {pod.group} lives there with other pods, so it can't go elsewhere"
         if pod.metadata.controller is None:
             return (
                 f"{where}; no controller would recreate it: delete it (kubectl delete pod) and create it again from its"
                 " manifest, not from kubectl get -o yaml, which names this node"
+            )
+        if alone := sorted(each.metadata.key for each in mine if each.metadata.controller is None):
+            return (
+                f"{where}; group {pod.group} can't leave the node while pod {alone[0]} waits there, too, which no"
+                " controller would recreate: delete that one, and create it again from its manifest"
             )
         return ""
 

@@ -149,6 +149,22 @@ async def test_a_pod_without_a_controller_is_for_its_author_to_recreate() -> Non
 
 
 @in_virtual_time
+async def test_a_pod_is_not_deleted_while_one_without_a_controller_keeps_its_group_there() -> None:
+    """It would come back to the same node, and a Job counts each such pod as a failed one."""
+    async with gated_world() as world:
+        await place(world, "a", "b")
+        owned(world, "a")
+        first = here(world, "a")
+        for name in ("a", "b"):
+            refuse(world, name)
+        await asyncio.sleep(300)
+        assert here(world, "a") == first
+        assert "delete that one" in messages(world, "a", "NodeDoesNotFit")[0]
+        world.cluster.remove(PODS, "b", "ns")
+        await soon(lambda: not exists(world, "a"), LOOK_SECONDS + 5)
+
+
+@in_virtual_time
 async def test_an_error_of_kube_scheduler_itself_says_nothing_of_the_node() -> None:
     """It retries; a deletion would change nothing."""
     async with gated_world() as world:
