@@ -102,7 +102,7 @@ async def test_a_kind_that_may_not_be_read_is_named_and_holds_nobody_up(start: S
     with structlog.testing.capture_logs() as logs:
         async with start(discovery("v1"), forbidden, discovery("v1"), page(5, claim("a", 1, "gpu-0"))) as (mirror, _):
             await mirror.wait_listed()
-            assert mirror.synced
+            assert (mirror.synced, mirror.lists) == (True, 0)
             await until(lambda: len(mirror) == 1)
     assert [each["event"] for each in logs if each["log_level"] == "warning"] == [
         "Mirror is not allowed to read a kind"
