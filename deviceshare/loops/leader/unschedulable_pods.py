@@ -6,6 +6,7 @@ again, and is kept from this node for a while. A pod whose group lives on the no
 stays; one without a controller is for a person to recreate.
 """
 
+import re
 from typing import Final
 
 import structlog
@@ -34,6 +35,12 @@ APART_SECONDS: Final = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Between deletions of one group's pods, or one controller's, the more the more often it happens; the last for ever."""
 FORGOTTEN_SECONDS: Final = 3600.0
 """After so long without a deletion it starts again."""
+
+
+_OF_THE_POD: Final = re.compile(r"0/[0-9]+ nodes are available: (?!node\(s\))[A-Za-z]")
+"""kube-scheduler's words where it looked at no node, since the pod can't be scheduled yet: a volume claim isn't bound,
+others of its gang are missing. Reasons of nodes follow their number, or begin with `node(s)` where plugins disagree on
+which to look at (kubernetes/kubernetes, `pkg/scheduler/framework/types.go`, FitError)."""
 
 
 class UnschedulablePods:
@@ -124,9 +131,11 @@ class UnschedulablePods:
 def _refused(pod: Pod) -> bool:
     """Whether kube-scheduler tried the pod in vain on the node that its gate was lifted for.
 
-    An error of its own (`SchedulerError`) says nothing of the node, and it retries.
+    An error of its own (`SchedulerError`) says nothing of the node, and it retries. Nor does what the pod itself waits
+    for: another node would not help, and a Job would have failed.
     """
-    return bool(pod.placed_on) and pod.refusal is not None and pod.refusal.reason == UNSCHEDULABLE
+    said = pod.refusal if pod.placed_on else None
+    return said is not None and said.reason == UNSCHEDULABLE and not _OF_THE_POD.match(said.message)
 
 
 def _said(pod: Pod) -> str:

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.unschedulable_pods import LOOK_SECONDS, UNSCHEDULABLE_SECONDS
@@ -174,6 +176,41 @@ async def test_an_error_of_kube_scheduler_itself_says_nothing_of_the_node() -> N
         await asyncio.sleep(600)
         assert exists(world, "a")
         assert messages(world, "a", "NodeDidNotFit") == []
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "pod has unbound immediate PersistentVolumeClaims. preemption: 0/2 nodes are available: 2 No victims.",
+        'persistentvolumeclaim "data" not found.',
+        "Pod ns/a is rejected in PreFilter because ElasticQuota team is more than Max.",
+    ],
+)
+@in_virtual_time
+async def test_a_pod_that_waits_for_what_is_no_nodes_is_left_alone(why: str) -> None:
+    """A volume is provisioned in a minute: a Job whose pod is deleted meanwhile may have failed for good."""
+    async with gated_world() as world:
+        await place(world, "a")
+        owned(world, "a")
+        refuse(world, "a", f"0/2 nodes are available: {why}")
+        await asyncio.sleep(600)
+        assert exists(world, "a")
+        assert messages(world, "a", "NodeDoesNotFit") == []
+        refuse(world, "a", "0/2 nodes are available: 1 node(s) had volume node affinity conflict.")
+        await asyncio.sleep(UNSCHEDULABLE_SECONDS - 1)
+        assert exists(world, "a")
+        await soon(lambda: not exists(world, "a"), 5)
+
+
+@in_virtual_time
+async def test_a_node_on_which_plugins_disagree_does_not_fit() -> None:
+    """kube-scheduler looked at none, though the reason is the node: the pod's volume is elsewhere."""
+    async with gated_world() as world:
+        await place(world, "a")
+        owned(world, "a")
+        why = "node(s) didn't satisfy plugin(s) [NodeAffinity VolumeBinding] simultaneously."
+        refuse(world, "a", f"0/2 nodes are available: {why}")
+        await soon(lambda: not exists(world, "a"), UNSCHEDULABLE_SECONDS + 5)
 
 
 @in_virtual_time
