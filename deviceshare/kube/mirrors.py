@@ -157,8 +157,8 @@ class Mirrors:
 
     @property
     def claims_known(self) -> bool:
-        """Whether what DRA's ResourceClaims hold was ever listed."""
-        return self.resource_claims is not None and self.resource_claims.lists > 0
+        """Whether what DRA's ResourceClaims hold was listed."""
+        return self.resource_claims is not None and self.resource_claims.known
 
     async def wait_listed(self) -> None:
         """Returns once each has applied its first list; the caller bounds the wait."""
