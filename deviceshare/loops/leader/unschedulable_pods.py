@@ -96,11 +96,12 @@ class UnschedulablePods:
                 f"{where}; no controller would recreate it: delete it (kubectl delete pod) and create it again from its"
                 " manifest, not from kubectl get -o yaml, which names this node"
             )
+        stuck = f"{where}; group {pod.group} can't leave the node while pod"
         if alone := sorted(each.metadata.key for each in mine if each.metadata.controller is None):
-            return (
-                f"{where}; group {pod.group} can't leave the node while pod {alone[0]} waits there, too, which no"
-                " controller would recreate: delete that one, and create it again from its manifest"
-            )
+            cure = "delete that one, and create it again from its manifest"
+            return f"{stuck} {alone[0]} waits there, too, which no controller would recreate: {cure}"
+        if others := sorted(each.metadata.key for each in mine if not _refused(each)):
+            return f"{stuck} {others[0]} may yet be bound there"
         return ""
 
     def _due(self, pod: Pod) -> float:

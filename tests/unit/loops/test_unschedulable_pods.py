@@ -203,6 +203,22 @@ async def test_a_pod_that_waits_for_what_is_no_nodes_is_left_alone(why: str) -> 
 
 
 @in_virtual_time
+async def test_a_pod_is_not_deleted_while_another_of_its_group_may_yet_be_bound_there() -> None:
+    """The group could not leave: the recreated pod would come back to the same node, again and again."""
+    async with gated_world() as world:
+        await place(world, "a", "b")
+        for name in ("a", "b"):
+            owned(world, name)
+        refuse(world, "a")
+        refuse(world, "b", "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.")
+        await asyncio.sleep(300)
+        assert exists(world, "a")
+        assert "pod ns/b may yet be bound there" in messages(world, "a", "NodeDoesNotFit")[0]
+        refuse(world, "b")
+        await soon(lambda: not exists(world, "a") and not exists(world, "b"), UNSCHEDULABLE_SECONDS + LOOK_SECONDS)
+
+
+@in_virtual_time
 async def test_a_node_on_which_plugins_disagree_does_not_fit() -> None:
     """kube-scheduler looked at none, though the reason is the node: the pod's volume is elsewhere."""
     async with gated_world() as world:
