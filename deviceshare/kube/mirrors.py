@@ -155,6 +155,11 @@ class Mirrors:
         """Whether all are."""
         return all(mirror.synced for mirror in self.by_name.values())
 
+    @property
+    def claims_known(self) -> bool:
+        """Whether what DRA's ResourceClaims hold was listed."""
+        return self.resource_claims is not None and self.resource_claims.known
+
     async def wait_listed(self) -> None:
         """Returns once each has applied its first list; the caller bounds the wait."""
         for mirror in self.by_name.values():

@@ -3,7 +3,8 @@
 Discovery says which version to mirror. Where none is served, or its objects may not be read, the mirror is empty and
 counts as synced, and asks again every ten minutes: an upgrade of the cluster or of the chart may bring the kind. Where
 one takes the version away that is mirrored, the mirror goes on at once with another that is served. What was mirrored
-once is kept when the kind disappears, since of several API servers only one may be of an older version.
+once is kept when the kind disappears, since of several API servers only one may be of an older version, and soon asked
+for again.
 
 An API server that starts refuses requests until it has read the roles, and serves no custom resources until it has read
 their definitions. So a refusal is believed only when it lasts, and a missing right never of what was mirrored before.
@@ -28,6 +29,9 @@ log = structlog.get_logger(__name__)
 RARELY_SECONDS = 600.0
 REFUSED_SECONDS = 15.0
 """How long the kind can't be read before that is believed: longer than an API server takes to read roles and CRDs."""
+
+LOST_SECONDS = 15.0
+"""Between two questions where it was served before: what is kept may be outdated, as an older API server answered."""
 
 
 class OptionalMirror(ApiMirror[T]):
@@ -54,6 +58,8 @@ class OptionalMirror(ApiMirror[T]):
         self._gone = False
         """Whether the kind was last not served, in the version to mirror, and is looked for at once."""
         self._refused_since: float | None = None
+        self.known = False
+        """Whether what the mirror holds was listed; where it is empty without, there may be objects all the same."""
 
     async def run(self) -> None:
         """Keeps the copy until cancelled, while the kind is served."""
@@ -63,7 +69,12 @@ class OptionalMirror(ApiMirror[T]):
                 self._listed.set()
                 log.info("Found a kind not served, or not readable", kind=self.kind, group=self._group)
             self._lost_at = self._refused_since = None  # There is no watch to be had, so none is missing.
-            await asyncio.sleep(self._rarely)
+            await asyncio.sleep(min(self._rarely, LOST_SECONDS) if self.known else self._rarely)
+
+    async def list(self) -> None:
+        """As a mirror of any kind. Refusals of before don't count any more, however long ago the first one was."""
+        await super().list()
+        self.known, self._refused_since = True, None
 
     async def _keep_while_served(self) -> None:
         pauses = self._pauses()
@@ -89,6 +100,7 @@ class OptionalMirror(ApiMirror[T]):
             return self._gone
         if self._gone:
             self.replace((), self.version)  # Somebody deleted the definition, and with it the objects.
+            self.known = False
         else:
             log.warning("Mirror is not allowed to read a kind", kind=self.kind, error=str(error))
         self._gone = False  # Its version is served, the kind is not: nobody waits for it any longer.

@@ -163,6 +163,7 @@ class Process:
             others=self._mirrors.others,
             slices=self._mirrors.slices,
             resource_claims=self._mirrors.resource_claims,
+            claims_known=lambda: self._mirrors.claims_known,
             namespaces=self._mirrors.namespaces,
             quotas=self._mirrors.quotas,
             recorder=self._recorder,

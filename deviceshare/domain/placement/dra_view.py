@@ -23,6 +23,8 @@ PoolKey = tuple[str, str]
 """Driver and pool."""
 
 _DRIVER_CURE: Final = "see the pods of that driver on the node"
+_UNREAD: Final = "ResourceClaims can't be read, and may hold any of its devices"
+_READ: Final = "let deviceshare list and watch resourceclaims: apply the roles of its version (deviceshare doctor)"
 _ENDED: Final = "it is free when the claim is deallocated, as when its last pod ends"
 
 
@@ -78,9 +80,9 @@ class DraView:
         """The nodes that slices of the pool name, and the one that has its name."""
         return {each.spec.node_name for each in self._pools.get(pool, {}).values()} | {pool[1]} - {""}
 
-    def publication(self, node: str) -> Publication:
-        """What is known of the node's devices."""
-        found = [self._of_driver(node, vendor, vendor.dra) for vendor in vendors.VENDORS if vendor.dra]
+    def publication(self, node: str, *, claims_known: bool = True) -> Publication:
+        """What is known of the node's devices. Without `claims_known`, who holds which of them isn't."""
+        found = [self._of_driver(node, vendor, vendor.dra, claims_known) for vendor in vendors.VENDORS if vendor.dra]
         every = [each for each in found if each != NOTHING_PUBLISHED]
         if len(every) < 2:
             return every[0] if every else NOTHING_PUBLISHED
@@ -91,17 +93,18 @@ class DraView:
             [withheld for each in every for withheld in each.withheld],
         )
 
-    def _of_driver(self, node: str, vendor: Vendor, driver: DraDriver) -> Publication:
+    def _of_driver(self, node: str, vendor: Vendor, driver: DraDriver, claims_known: bool) -> Publication:
         keys = {key for key in self._pools_of.get(node, ()) if key[0] == driver.name}
         held = self._held(node, driver, keys)
         if not keys and not held:
             return NOTHING_PUBLISHED
+        unread = [] if claims_known or not keys else [Withheld(vendor.resource, _UNREAD, _READ)]
         if not driver.whole:
-            return Publication(withheld=_unmatched(vendor, driver, held))
+            return Publication(withheld=[*unread, *_unmatched(vendor, driver, held)])
         pools = {name: self._pools[driver.name, name].values() for _, name in keys}
         reading = slice_pools.read(node, vendor, driver, pools)
         hidden = sorted(self._hidden)
-        withheld = [*reading.tainted]
+        withheld = [*reading.tainted, *unread]
         if reading.trouble:
             withheld.append(Withheld(vendor.resource, reading.trouble, _DRIVER_CURE))
         if hidden and keys:

@@ -52,8 +52,8 @@ def _shortage(requests: Amounts, allocatable: Mapping[str, int], used: Amounts) 
     lacking = [
         resource
         for resource, number in sorted(requests.items())
-        # Of parts of devices the ledger decides; a node advertises more of them than it has (share_capacity.py).
-        if resource not in DIALECTS and number > allocatable.get(resource, 0) - used.get(resource, 0)
+        # Of parts of devices the ledger decides; a node advertises more than it has, once it does (share_capacity.py).
+        if number > allocatable.get(resource, 0) - (0 if resource in DIALECTS else used.get(resource, 0))
     ]
     if not lacking:
         return None

@@ -11,7 +11,7 @@ from deviceshare.domain.answers import ledger_status
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.publication import Publication
+from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
 from deviceshare.domain.placement import device_memory, handover
 from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.domain.placement.inventory import Offer, take
@@ -36,6 +36,8 @@ SUMMARY_SECONDS = 2.0
 """Between two writes of a ledger's one-line summaries. Each makes a bind that is claiming there at the moment retry."""
 GATHER_SECONDS = 1.0
 """Between a claim and the summaries that include it: where one group is bound, others often follow."""
+CLAIMS_SECONDS = 20.0
+"""Between two looks at a node with ResourceSlices while ResourceClaims can't be read."""
 
 
 class Ledgers:
@@ -72,7 +74,7 @@ class Ledgers:
         if seen is None:
             await self._recreate(node)
             return
-        published = steady(self._dra.publication(name), seen)
+        published = self._published(seen)
         offer, words = self._offer(node, seen, published)
         self._faults.report(node, offer)
         self._faults.report_twice(node, seen, published)
@@ -161,6 +163,14 @@ class Ledgers:
         except NotFound:
             return
         log.info("Deleted ledger", node=name)
+
+    def _published(self, seen: NodeDevices) -> Publication:
+        """What DRA says of the node. Two mirrors know it, and one of them may be without what it is to show."""
+        known = self._term.claims_known()
+        published = steady(self._dra.publication(seen.node, claims_known=known), seen)
+        if not known and published != NOTHING_PUBLISHED:
+            self.queue.add(seen.node, CLAIMS_SECONDS)  # Where there are no claims, nothing tells that they can be read.
+        return published
 
     def _offer(self, node: Node, seen: NodeDevices, published: Publication) -> tuple[Offer, dict[str, str]]:
         """The node's devices for groups, and how each vendor's are named to its runtime."""

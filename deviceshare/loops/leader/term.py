@@ -74,6 +74,9 @@ class Term:
     """Of DRA drivers; empty where the API server serves none. None: not looked at, as in tests of other things."""
     resource_claims: Mirror[ResourceClaim] | None = None
     """Those that hold known vendors' devices; likewise."""
+    claims_known: Callable[[], bool] = lambda: True
+    """Whether ResourceClaims were listed: their mirror is also empty where they may not be read, or where an API
+    server of an older version was asked, which slices may have been spared."""
     placement: GatePlacement | None = None
     """How the leader places pods itself; None where a kube-scheduler of ours asks the extender."""
     leaving: set[tuple[str, str]] = field(default_factory=set)

@@ -6,6 +6,7 @@ again, and is kept from this node for a while. A pod whose group lives on the no
 stays; one without a controller is for a person to recreate.
 """
 
+import re
 from typing import Final
 
 import structlog
@@ -17,7 +18,7 @@ from deviceshare.loops.leader.leaving_groups import LeavingGroups
 from deviceshare.loops.leader.term import Term, UnchangedSince
 from deviceshare.loops.leader.waiting_events import WaitingEvents
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange
-from deviceshare.loops.queue import Queue
+from deviceshare.loops.queue import Later, Queue
 from deviceshare.loops.rate_limit import RateLimit
 from deviceshare.loops.subjects import subject_of
 
@@ -27,11 +28,19 @@ UNSCHEDULABLE_SECONDS: Final = 20.0
 """How long kube-scheduler must have found no place: it retries when something in the cluster changes."""
 NOMINATED_SECONDS: Final = 300.0
 """Likewise, of a pod for which it evicts others, which may take their grace period."""
+LOOK_SECONDS: Final = 30.0
+"""Between two looks at a pod that is left as it is: when the others of its group end, nothing of it changes."""
 DELETIONS_A_SECOND: Final = 1.0
 APART_SECONDS: Final = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Between deletions of one group's pods, or one controller's, the more the more often it happens; the last for ever."""
 FORGOTTEN_SECONDS: Final = 3600.0
 """After so long without a deletion it starts again."""
+
+
+_OF_THE_POD: Final = re.compile(r"0/[0-9]+ nodes are available: (?!node\(s\))[A-Za-z]")
+"""kube-scheduler's words where it looked at no node, since the pod can't be scheduled yet: a volume claim isn't bound,
+others of its gang are missing. Reasons of nodes follow their number, or begin with `node(s)` where plugins disagree on
+which to look at (kubernetes/kubernetes, `pkg/scheduler/framework/types.go`, FitError)."""
 
 
 class UnschedulablePods:
@@ -68,7 +77,7 @@ class UnschedulablePods:
         self._avoidance.avoid(pod, pod.node, self._term.clock())
         if why := self._stays(pod):
             self._events.record(pod, why)
-            return
+            raise Later(LOOK_SECONDS)
         if not leaving:
             self._term.wait_until(self._due(pod))
         self._term.wait_until(self._turns.at(key, self._term.clock()))
@@ -78,14 +87,21 @@ class UnschedulablePods:
         """Why the pod is left as it is, and what a person can do, or ""."""
         said = pod.refusal.message if pod.refusal else ""
         where = f"kube-scheduler finds no place for it on node {pod.node}, for which deviceshare placed it: {said}"
-        mine = self._term.members.named(pod.group) if pod.group else []
-        if any(each.spec.node_name == pod.node and each.holds(pod.holder_uid, pod.node) for each in mine):
+        named = self._term.members.named(pod.group) if pod.group else []
+        mine = [each for each in named if each.holds(pod.holder_uid, pod.node)]
+        if any(each.spec.node_name == pod.node for each in mine):
             return f"{where}; group {pod.group} lives there with other pods, so it can't go elsewhere"
         if pod.metadata.controller is None:
             return (
                 f"{where}; no controller would recreate it: delete it (kubectl delete pod) and create it again from its"
                 " manifest, not from kubectl get -o yaml, which names this node"
             )
+        stuck = f"{where}; group {pod.group} can't leave the node while pod"
+        if alone := sorted(each.metadata.key for each in mine if each.metadata.controller is None):
+            cure = "delete that one, and create it again from its manifest"
+            return f"{stuck} {alone[0]} waits there, too, which no controller would recreate: {cure}"
+        if others := sorted(each.metadata.key for each in mine if not _refused(each)):
+            return f"{stuck} {others[0]} may yet be bound there"
         return ""
 
     def _due(self, pod: Pod) -> float:
@@ -116,9 +132,11 @@ class UnschedulablePods:
 def _refused(pod: Pod) -> bool:
     """Whether kube-scheduler tried the pod in vain on the node that its gate was lifted for.
 
-    An error of its own (`SchedulerError`) says nothing of the node, and it retries.
+    An error of its own (`SchedulerError`) says nothing of the node, and it retries. Nor does what the pod itself waits
+    for: another node would not help, and a Job would have failed.
     """
-    return bool(pod.placed_on) and pod.refusal is not None and pod.refusal.reason == UNSCHEDULABLE
+    said = pod.refusal if pod.placed_on else None
+    return said is not None and said.reason == UNSCHEDULABLE and not _OF_THE_POD.match(said.message)
 
 
 def _said(pod: Pod) -> str:

@@ -223,6 +223,16 @@ def test_names_are_shown_escaped_and_cut() -> None:
     assert len(part.model) < 100
 
 
+@pytest.mark.parametrize("driver", [DRIVER, "gpu.amd.com"])
+def test_slices_without_any_claims_may_be_held_whole(driver: str) -> None:
+    """On nodes that a driver publishes; elsewhere there is nothing that claims could hold."""
+    view = a_view(a_slice("n1", *FOUR, driver=driver))
+    (found,) = view.publication("n1", claims_known=False).withheld
+    assert (found.reason, found.devices) == ("ResourceClaims can't be read, and may hold any of its devices", [])
+    assert view.publication("n1").withheld == []
+    assert view.publication("n2", claims_known=False) == NOTHING_PUBLISHED
+
+
 def test_claims_that_can_not_be_read_may_hold_anything() -> None:
     """On nodes that a driver publishes."""
     body = claim_json("ns/odd", "gpu-0")

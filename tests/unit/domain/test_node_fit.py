@@ -13,10 +13,12 @@ from deviceshare.domain.objects.object_meta import OwnerReference
 from deviceshare.domain.objects.pod_requests import requests_of, without_surplus
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
+from deviceshare.domain.objects.shares import GPU_MEM
 from deviceshare.domain.objects.taints import Taint, Toleration, untolerated
 from deviceshare.domain.placement.node_choice import AT_A_TIME, Choice, alike, choose_node, in_turn
 from deviceshare.domain.placement.node_fit import misfit, room, summary
 from deviceshare.domain.placement.occupancy import Occupancy
+from deviceshare.domain.placement.share_capacity import UNCOUNTED
 from tests.unit.domain.objects import GPU, INJECTED, a_fleet, a_group, a_ledger, gpus
 
 READY = [{"type": "Ready", "status": "True"}]
@@ -148,9 +150,13 @@ def test_what_a_pod_requires_of_nodes_rules_them_out() -> None:
 
 
 def test_shares_of_devices_are_not_counted_here() -> None:
-    """The ledger decides about them."""
-    pod = a_pod(containers=[container(**{"deviceshare.io/gpu-mem": "4000"})])
-    assert why(pod, a_host()) == ""
+    """The ledger decides about them, where the node advertises them at all: else kube-scheduler refuses the pod."""
+    pod = a_pod(containers=[container(**{GPU_MEM: "4000"})])
+    advertising = a_host(have={**HAVE, GPU_MEM: str(UNCOUNTED)})
+    assert why(pod, advertising, **{GPU_MEM: UNCOUNTED}) == ""
+    for number in ("", "0"):
+        rebooted = a_host(have={**HAVE, **({GPU_MEM: number} if number else {})})
+        assert why(pod, rebooted) == f"Insufficient {GPU_MEM}"
 
 
 # Taints.

@@ -12,6 +12,7 @@ import structlog
 from deviceshare.domain.contract import API_GROUP
 from deviceshare.domain.objects.namespace import without_annotations
 from deviceshare.domain.objects.resource_claims import ResourceClaim, worth_holding
+from deviceshare.kube import optional_mirror
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import MirrorPace
 from deviceshare.kube.optional_mirror import OptionalMirror
@@ -102,7 +103,7 @@ async def test_a_kind_that_may_not_be_read_is_named_and_holds_nobody_up(start: S
     with structlog.testing.capture_logs() as logs:
         async with start(discovery("v1"), forbidden, discovery("v1"), page(5, claim("a", 1, "gpu-0"))) as (mirror, _):
             await mirror.wait_listed()
-            assert mirror.synced
+            assert (mirror.synced, mirror.known) == (True, False)
             await until(lambda: len(mirror) == 1)
     assert [each["event"] for each in logs if each["log_level"] == "warning"] == [
         "Mirror is not allowed to read a kind"
@@ -161,7 +162,35 @@ async def test_a_kind_whose_definition_is_deleted_is_empty_and_holds_nobody_up(s
         await until(lambda: len(mirror) == 1)
         deleted.set()
         await until(lambda: len(mirror) == 0)
-        assert mirror.synced
+        assert (mirror.synced, mirror.known) == (True, False)
+
+
+async def test_refusals_with_a_list_between_them_do_not_add_up(start: Start) -> None:
+    """While a cluster is upgraded one of its API servers is older: each watch may come to it once, hours apart."""
+    go, removed = asyncio.Event(), list[str]()
+    listed = page(5, claim("a", 1, "gpu-0"))
+    steps = (
+        *(discovery("v1"), UNSERVED, discovery("v1"), listed, after(go, UNSERVED)),
+        *(discovery("v1"), listed, stream()),
+    )
+    async with start(*steps, rarely=3600.0, refused=0.1) as (mirror, server):
+        await until(lambda: len(mirror) == 1)
+        mirror.subscribe(lambda change: removed.append(change.key) if change.new is None else None)
+        await asyncio.sleep(0.15)
+        go.set()
+        await until(lambda: len(server.seen) >= 8)
+        assert (removed, mirror.known) == ([], True)
+
+
+async def test_a_kind_that_was_served_before_is_looked_for_soon(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older API server answered discovery: what is allocated by the others isn't seen until then."""
+    monkeypatch.setattr(optional_mirror, "LOST_SECONDS", 0.02)
+    steps = (
+        *(discovery("v1"), page(5, claim("a", 1, "gpu-0")), UNSERVED, discovery()),
+        *(discovery("v1"), page(9, claim("b", 7, "gpu-1"))),
+    )
+    async with start(*steps, rarely=3600.0, refused=3600.0) as (mirror, _):
+        await until(lambda: [each.metadata.name for each in mirror.values()] == ["b"])
 
 
 async def test_what_was_mirrored_stays_when_the_kind_disappears(start: Start) -> None:

@@ -212,6 +212,7 @@ class World:
         life: GroupLife = DEFAULT_LIFE,
         uninjected: bool = False,
         namespace_selector: LabelSelector = EVERYTHING,
+        claims_known: Callable[[], bool] = lambda: True,
     ) -> None:
         """With `gates` the leader places pods itself; `uninjected`: it deletes those that slipped past admission."""
         self.cluster = cluster or LiveCluster()
@@ -248,6 +249,7 @@ class World:
             others=self.others,
             slices=mirrors.get("resourceslices"),
             resource_claims=mirrors.get("resourceclaims"),
+            claims_known=claims_known,
             namespaces=namespaces,
             quotas=quotas,
             recorder=self.recorder,

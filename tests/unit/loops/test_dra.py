@@ -1,11 +1,13 @@
 """The leader with a cluster in which DRA offers and allocates the same devices."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from deviceshare.domain.answers.drawing import view_of
 from deviceshare.domain.placement.device_state import Use
 from deviceshare.loops.kinds import GROUPS, resource_claims, resource_slices
+from deviceshare.loops.leader.ledgers import CLAIMS_SECONDS
 from tests.unit.domain.dra_objects import card, claim_json, gpu_json, slice_json
 from tests.unit.loops.live import LiveCluster, MemoryMirror, World, soon
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -14,14 +16,20 @@ SLICES, CLAIMS = resource_slices("v1"), resource_claims("v1")
 FOUR = tuple(gpu_json(number) for number in range(4))
 
 
-@asynccontextmanager
-async def dra_world(devices: int = 0) -> AsyncIterator[World]:
-    """A world with the node n1, whose GPUs a DRA driver publishes."""
+def a_publishing_node(claims_known: Callable[[], bool] = lambda: True) -> World:
+    """The node n1, whose GPUs a DRA driver publishes."""
     cluster = LiveCluster()
     cluster.mirrors |= {kind.plural: MemoryMirror() for kind in (SLICES, CLAIMS)}
-    world = World(cluster)
-    world.node("n1", devices)
+    world = World(cluster, claims_known=claims_known)
+    world.node("n1", 0)
     cluster.put(SLICES, slice_json("n1", *FOUR))
+    return world
+
+
+@asynccontextmanager
+async def dra_world() -> AsyncIterator[World]:
+    """The same, once the leader has read it."""
+    world = a_publishing_node()
     async with world.leading():
         await soon(lambda: world.open("n1"))
         yield world
@@ -71,6 +79,21 @@ async def test_devices_that_dra_allocates_after_us_are_reported() -> None:
         world.cluster.remove(CLAIMS, "train", "ns")
         await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"), 5)
         assert world.recorder.reasons("n1") == ["DevicesGivenAway"]
+
+
+@in_virtual_time
+async def test_while_claims_can_not_be_read_nobody_gets_what_slices_name() -> None:
+    """Each kind has a mirror of its own, and an empty one of claims doesn't say that nothing is held."""
+    read: list[bool] = []
+    world = a_publishing_node(lambda: bool(read))
+    async with world.leading():
+        await soon(lambda: world.recorder.reasons("n1"))
+        await asyncio.sleep(100)
+        assert not world.open("n1")
+        assert "ResourceClaims can't be read" in world.ledger("n1").status.reasons
+        assert world.recorder.reasons("n1") == ["DevicesUnknown"]
+        read.append(True)
+        await soon(lambda: world.open("n1"), CLAIMS_SECONDS + 5)
 
 
 @in_virtual_time

@@ -2,9 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.leader.unschedulable_pods import UNSCHEDULABLE_SECONDS
+from deviceshare.loops.leader.unschedulable_pods import LOOK_SECONDS, UNSCHEDULABLE_SECONDS
 from deviceshare.loops.ports import ApiError, Conflict
 from tests.unit.loops.gated_world import (
     bind,
@@ -122,6 +124,21 @@ async def test_a_pod_whose_group_lives_there_with_others_is_left_as_it_is() -> N
 
 
 @in_virtual_time
+async def test_a_pod_that_its_group_kept_there_leaves_once_the_others_have_ended() -> None:
+    """kube-scheduler refuses it in the same words as before, so nothing of the pod itself changes then."""
+    async with gated_world() as world:
+        await place(world, "a")
+        bind(world, "a")
+        gated(world, "b")
+        await soon(lambda: here(world, "b"))
+        owned(world, "b")
+        refuse(world, "b")
+        await asyncio.sleep(100)
+        world.cluster.remove(PODS, "a", "ns")
+        await soon(lambda: not exists(world, "b"), LOOK_SECONDS + 5)
+
+
+@in_virtual_time
 async def test_a_pod_without_a_controller_is_for_its_author_to_recreate() -> None:
     """Nobody else would."""
     async with gated_world() as world:
@@ -134,6 +151,22 @@ async def test_a_pod_without_a_controller_is_for_its_author_to_recreate() -> Non
 
 
 @in_virtual_time
+async def test_a_pod_is_not_deleted_while_one_without_a_controller_keeps_its_group_there() -> None:
+    """It would come back to the same node, and a Job counts each such pod as a failed one."""
+    async with gated_world() as world:
+        await place(world, "a", "b")
+        owned(world, "a")
+        first = here(world, "a")
+        for name in ("a", "b"):
+            refuse(world, name)
+        await asyncio.sleep(300)
+        assert here(world, "a") == first
+        assert "delete that one" in messages(world, "a", "NodeDoesNotFit")[0]
+        world.cluster.remove(PODS, "b", "ns")
+        await soon(lambda: not exists(world, "a"), LOOK_SECONDS + 5)
+
+
+@in_virtual_time
 async def test_an_error_of_kube_scheduler_itself_says_nothing_of_the_node() -> None:
     """It retries; a deletion would change nothing."""
     async with gated_world() as world:
@@ -143,6 +176,57 @@ async def test_an_error_of_kube_scheduler_itself_says_nothing_of_the_node() -> N
         await asyncio.sleep(600)
         assert exists(world, "a")
         assert messages(world, "a", "NodeDidNotFit") == []
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "pod has unbound immediate PersistentVolumeClaims. preemption: 0/2 nodes are available: 2 No victims.",
+        'persistentvolumeclaim "data" not found.',
+        "Pod ns/a is rejected in PreFilter because ElasticQuota team is more than Max.",
+    ],
+)
+@in_virtual_time
+async def test_a_pod_that_waits_for_what_is_no_nodes_is_left_alone(why: str) -> None:
+    """A volume is provisioned in a minute: a Job whose pod is deleted meanwhile may have failed for good."""
+    async with gated_world() as world:
+        await place(world, "a")
+        owned(world, "a")
+        refuse(world, "a", f"0/2 nodes are available: {why}")
+        await asyncio.sleep(600)
+        assert exists(world, "a")
+        assert messages(world, "a", "NodeDoesNotFit") == []
+        refuse(world, "a", "0/2 nodes are available: 1 node(s) had volume node affinity conflict.")
+        await asyncio.sleep(UNSCHEDULABLE_SECONDS - 1)
+        assert exists(world, "a")
+        await soon(lambda: not exists(world, "a"), 5)
+
+
+@in_virtual_time
+async def test_a_pod_is_not_deleted_while_another_of_its_group_may_yet_be_bound_there() -> None:
+    """The group could not leave: the recreated pod would come back to the same node, again and again."""
+    async with gated_world() as world:
+        await place(world, "a", "b")
+        for name in ("a", "b"):
+            owned(world, name)
+        refuse(world, "a")
+        refuse(world, "b", "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.")
+        await asyncio.sleep(300)
+        assert exists(world, "a")
+        assert "pod ns/b may yet be bound there" in messages(world, "a", "NodeDoesNotFit")[0]
+        refuse(world, "b")
+        await soon(lambda: not exists(world, "a") and not exists(world, "b"), UNSCHEDULABLE_SECONDS + LOOK_SECONDS)
+
+
+@in_virtual_time
+async def test_a_node_on_which_plugins_disagree_does_not_fit() -> None:
+    """kube-scheduler looked at none, though the reason is the node: the pod's volume is elsewhere."""
+    async with gated_world() as world:
+        await place(world, "a")
+        owned(world, "a")
+        why = "node(s) didn't satisfy plugin(s) [NodeAffinity VolumeBinding] simultaneously."
+        refuse(world, "a", f"0/2 nodes are available: {why}")
+        await soon(lambda: not exists(world, "a"), UNSCHEDULABLE_SECONDS + 5)
 
 
 @in_virtual_time
