@@ -86,7 +86,7 @@ def test_a_stranger_on_a_groups_device_is_evicted(
 
 
 def test_shares_are_metered_and_the_greedy_one_is_evicted(pool: Pool, agent: MachineAgent, enter: Enter) -> None:
-    """Its neighbour, which uses nearly all of its share and a context beside it, is not."""
+    """Its neighbour, which allocates all of its share and has a context beside it, is not."""
     share = {"resources": {"limits": {"deviceshare.io/gpu-mem": 4}}}
     for name in ("greedy", "modest"):
         container = {"name": "main", "image": "busybox", **share}
@@ -94,10 +94,10 @@ def test_shares_are_metered_and_the_greedy_one_is_evicted(pool: Pool, agent: Mac
     told = {name: variables(pool, name) for name in ("greedy", "modest")}
     pods = {each["metadata"]["name"]: each for each in pool.running("greedy", "modest")}
     greedy = enter(pods["greedy"], told["greedy"]).use(6144)
-    modest = enter(pods["modest"], told["modest"]).use(4000)
+    modest = enter(pods["modest"], told["modest"]).use(4096)
     assert greedy.seen() == modest.seen()
 
-    pool.eventually(lambda: used(agent, "modest"), about(4000))
+    pool.eventually(lambda: used(agent, "modest"), about(4096))
     said = pool.eventually(lambda: events(pool, "MemoryShareExceeded", "greedy", pool.name), bool)
     assert f"{GPU} 0 on node {agent.node}, its share is 4096 MiB" in said
     [row] = pool.eventually(lambda: hardware(pool, agent.node).get("overuses", []), bool)

@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 
 from deviceshare.domain.device_health.share_uses import ShareUse
 
-LEAST_TOLERANCE_MIB: Final = 512
-"""For each container: the CUDA context and libraries, which are beside what a framework's own limit counts."""
+LEAST_TOLERANCE_MIB: Final = 1024
+"""For each container: the CUDA context and libraries, which are beside what a framework's own limit counts. PyTorch's
+were 610 MiB on an H100 (docs/reliability.md)."""
 DEFAULT_TOLERANCE_PERCENT: Final = 10
 """Of the share, where that is more."""
 DEFAULT_GRACE_SECONDS: Final = 60
