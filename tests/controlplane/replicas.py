@@ -24,6 +24,8 @@ from deviceshare.sandbox.host.ports import free_ports
 LOOK_SECONDS = 0.2
 """Between two looks whether a replica is ready; a kubelet takes seconds, but then it also learns of deaths."""
 READY_SECONDS = 180.0
+_ANSWER_SECONDS = 4.0
+"""A busy machine has a replica answer late, which must not count as dead: kubelets look three times."""
 GRACE_SECONDS = 30.0
 """After a SIGTERM, until a kubelet kills."""
 _BUFFER = 65536
@@ -105,7 +107,7 @@ class Fleet:
     def __init__(self, sandbox: Sandbox, api: Api, times: Times, count: int, command: Sequence[str] = ()) -> None:
         self._api = api
         self.replicas = [Replica(sandbox, f"replica-{number + 1}", times, command) for number in range(count)]
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2))
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS))
 
     async def close(self) -> None:
         await self._session.close()
@@ -136,12 +138,19 @@ class Fleet:
         except (aiohttp.ClientError, TimeoutError) as error:
             return f"no answer: {error!r}"
 
+    async def binding(self, replica: Replica) -> bool:
+        """Whether it is answering a bind now."""
+        return '\ndeviceshare_requests_inflight{verb="bind"} 1.0' in await self._ask(replica, "metrics")
+
     async def keep_looking(self) -> None:
-        """Keeps the Services' endpoints, until cancelled."""
+        """Keeps the Services' endpoints, until cancelled. A replica that hangs holds up the look at no other."""
+        async with asyncio.TaskGroup() as tasks:
+            for replica in self.replicas:
+                tasks.create_task(self._keep_looking_at(replica), name=f"look at {replica.name}")
+
+    async def _keep_looking_at(self, replica: Replica) -> None:
         while True:
-            said = await asyncio.gather(*(self.readiness(each) for each in self.replicas))
-            for replica, text in zip(self.replicas, said, strict=True):
-                replica.ready = text == "ok"
+            replica.ready = await self.is_ready(replica)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def await_ready(self, *replicas: Replica) -> None:
@@ -186,8 +195,8 @@ async def replicated(
     async with AsyncExitStack() as stack:
         fleet = Fleet(sandbox, api, times, count, command)
         stack.push_async_callback(fleet.close)
-        looking = asyncio.create_task(fleet.keep_looking())
-        stack.callback(looking.cancel)
+        looking = asyncio.create_task(fleet.keep_looking(), name="look")
+        stack.push_async_callback(_stop, looking)
         for replica in fleet.replicas:
             replica.start()
             stack.push_async_callback(_end, replica)
@@ -196,6 +205,11 @@ async def replicated(
         await fleet.await_ready()
         await fleet.leader()
         yield fleet
+
+
+async def _stop(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def _end(replica: Replica) -> None:
