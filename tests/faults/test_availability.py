@@ -26,8 +26,8 @@ from tests.controlplane.stream import NAMESPACE, streaming
 from tests.faults.conftest import LONG
 
 KILLED_SECONDS, STOPPED_SECONDS = 30.0, 14.0
-"""Until another leads, after a kill -9 and after a graceful stop, with the election's own times. A quiet machine needs
-18 and 3; but a lease that isn't released at a stop takes 15, and two leases in a row 30."""
+"""Until another leads, after a kill -9 and after a graceful stop, with the election's own times, on a busy machine. A
+lease that isn't released at a stop takes 15 s, and two leases in a row 30 s: that is noticed."""
 QUICK = Times(3, 2, 0.5)
 """For tests of many takeovers; the rules are the same."""
 QUICK_SECONDS = 30.0
