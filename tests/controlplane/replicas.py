@@ -4,6 +4,7 @@ and the webhooks, which passes connections on to the replicas that are ready.
 
 import asyncio
 import itertools
+import math
 import os
 import signal
 import subprocess
@@ -28,6 +29,8 @@ _ANSWER_SECONDS = 4.0
 """A busy machine has a replica answer late, which must not count as dead: kubelets look three times."""
 GRACE_SECONDS = 30.0
 """After a SIGTERM, until a kubelet kills."""
+FORGET_SECONDS = 1.0
+"""Until kube-proxy leads nobody to a pod that is told to end, whose readiness nobody asks for then."""
 _BUFFER = 65536
 
 
@@ -56,6 +59,7 @@ class Replica:
         self.extender, self.webhook, self.probe, self.ui = free_ports(4)
         self.ready = False
         """As the Services saw it last."""
+        self._told_to_end = math.inf
         self._log = sandbox.layout.logs / f"{name}.log"
         self._command = [*(command or sandbox.deviceshare_command), "--instance", name]
         for flag in ("extender", "webhook", "probe", "ui"):
@@ -74,13 +78,21 @@ class Replica:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def serves(self) -> bool:
+        """Whether the Services lead to it."""
+        return self.ready and time.monotonic() < self._told_to_end + FORGET_SECONDS
+
     def start(self) -> None:
         """Begins a new life."""
+        self._told_to_end = math.inf
         with self._log.open("ab") as log:
             self._log_begins = log.tell()
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def signal(self, number: signal.Signals) -> None:
+        if number == signal.SIGTERM:
+            self._told_to_end = time.monotonic()
         os.kill(self.pid, number)
 
     async def ended(self) -> int:
@@ -228,7 +240,7 @@ async def _service(port: int, replicas: Sequence[Replica], target: str) -> Async
     turn = itertools.count()
 
     def endpoint() -> int | None:
-        ready = [each for each in replicas if each.ready]
+        ready = [each for each in replicas if each.serves]
         return getattr(ready[next(turn) % len(ready)], target) if ready else None
 
     connections: set[asyncio.Task[None]] = set()
