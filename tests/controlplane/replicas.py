@@ -189,7 +189,18 @@ class Fleet:
                 if found and identity != before and found.alive and await self.leads(found):
                     return found, time.monotonic() - began
             await asyncio.sleep(0.05)
-        raise AssertionError(f"nobody followed {before or 'nobody'} within {seconds:.0f} s")
+        raise AssertionError(f"nobody followed {before or 'nobody'} within {seconds:.0f} s:\n{await self._account()}")
+
+    async def _account(self) -> str:
+        """Who has the lease, and of each replica whether it lives, what it answers and what it said last."""
+        try:
+            lines = [f"the lease is held by {await self.holder() or 'nobody'}"]
+        except ApiError as error:
+            lines = [f"the lease can't be read: {error}"]
+        for each in self.replicas:
+            lines.append(f"{each.name} {'lives' if each.alive else 'is dead'}; ready: {await self.readiness(each)}")
+            lines.append(f"leads: {await self.leads(each)}; its log ends so:\n{each.log()[-3000:]}")
+        return "\n".join(lines)
 
 
 @asynccontextmanager
