@@ -4,7 +4,6 @@ and the webhooks, which passes connections on to the replicas that are ready.
 
 import asyncio
 import itertools
-import math
 import os
 import signal
 import subprocess
@@ -29,8 +28,9 @@ _ANSWER_SECONDS = 4.0
 """A busy machine has a replica answer late, which must not count as dead: kubelets look three times."""
 GRACE_SECONDS = 30.0
 """After a SIGTERM, until a kubelet kills."""
-FORGET_SECONDS = 1.0
-"""Until kube-proxy leads nobody to a pod that is told to end, whose readiness nobody asks for then."""
+FORGET_SECONDS = 0.5
+"""Until the Services lead nobody to a replica that is told to end, whatever its readiness says by then. kube-proxy may
+take a second, but a busy machine also takes its time to begin a connection."""
 _BUFFER = 65536
 
 
@@ -59,7 +59,7 @@ class Replica:
         self.extender, self.webhook, self.probe, self.ui = free_ports(4)
         self.ready = False
         """As the Services saw it last."""
-        self._told_to_end = math.inf
+        self._told_to_end: float | None = None
         self._log = sandbox.layout.logs / f"{name}.log"
         self._command = [*(command or sandbox.deviceshare_command), "--instance", name]
         for flag in ("extender", "webhook", "probe", "ui"):
@@ -81,17 +81,18 @@ class Replica:
     @property
     def serves(self) -> bool:
         """Whether the Services lead to it."""
-        return self.ready and time.monotonic() < self._told_to_end + FORGET_SECONDS
+        told = self._told_to_end
+        return self.ready if told is None else time.monotonic() < told + FORGET_SECONDS
 
     def start(self) -> None:
         """Begins a new life."""
-        self._told_to_end = math.inf
+        self._told_to_end = None
         with self._log.open("ab") as log:
             self._log_begins = log.tell()
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def signal(self, number: signal.Signals) -> None:
-        if number == signal.SIGTERM:
+        if number == signal.SIGTERM and self.ready:
             self._told_to_end = time.monotonic()
         os.kill(self.pid, number)
 
