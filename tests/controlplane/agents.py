@@ -67,7 +67,7 @@ class AgentProcess:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not self._ready():
             assert self._process.poll() is None and time.monotonic() < deadline, self._log.read_text()[-3000:]
             time.sleep(0.1)
@@ -85,7 +85,7 @@ class AgentProcess:
 
     def read(self, path: str) -> str:
         """What it answers at a path."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=20) as answer:
             text: str = answer.read().decode()
             return text
 

@@ -14,7 +14,7 @@ import pytest
 
 from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.sandbox import ENV, Options, Sandbox, running
-from tests.controlplane.pool import Pool
+from tests.controlplane.pool import PATIENCE_SECONDS, Pool
 from tests.kubernetes_versions import pytest_collection_modifyitems, pytest_terminal_summary
 
 __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
@@ -54,9 +54,9 @@ def kubectl(sandbox: Sandbox) -> Kubectl:
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[[Callable[[], Any]], Any]:
-    """Asks until the answer is true, and returns it; fails after 30 s, which no test should come near."""
+    """Asks until the answer is true, and returns it; fails after a time that no test should come near."""
 
-    def wait(question: Callable[[], Any], seconds: float = 30.0) -> Any:
+    def wait(question: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
         deadline = time.monotonic() + seconds
         while not (answer := question()):
             assert time.monotonic() < deadline, f"still {answer!r} after {seconds:.0f} s"

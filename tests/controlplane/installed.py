@@ -47,6 +47,10 @@ class Installed:
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done.stdout
 
+    def tries(self, *arguments: str, stdin: Json | None = None) -> "subprocess.CompletedProcess[str]":
+        """The same, which may fail."""
+        return self._sandbox.kubectl(*arguments, stdin=json.dumps(stdin) if stdin else None)
+
     def get(self, *what: str) -> Json:
         """`kubectl get -o json`."""
         found: Json = json.loads(self.kubectl("get", *what, "-o", "json"))
@@ -121,8 +125,8 @@ class Installed:
             yield
 
     def until(self, question: Any, about: str = "") -> Any:
-        """Asks until the answer is true, and returns it; fails after a minute, with what a process said last."""
-        deadline = time.monotonic() + 60
+        """Asks until the answer is true, and returns it; fails after a while, with what a process said last."""
+        deadline = time.monotonic() + 90
         while not (answer := question()):
             for name, process in self._processes.items():
                 assert process.poll() is None, f"{name} ended: {self.log(name)[-3000:]}"

@@ -38,7 +38,7 @@ async def kill_meanwhile(sandbox: Sandbox, bound: Callable[[], Awaitable[int]], 
             await asyncio.sleep(0.1)
         pid = sandbox.pid("deviceshare")
         os.kill(pid, signal.SIGKILL)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while sandbox.pid("deviceshare") == pid or not (await asyncio.to_thread(sandbox.status)).ready:
                 await bound()
                 await asyncio.sleep(0.3)

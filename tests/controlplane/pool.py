@@ -20,6 +20,9 @@ GPU = "nvidia.com/gpu"
 AMD = "amd.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 SCHEDULER = "deviceshare-scheduler"
+PATIENCE_SECONDS = 45.0
+"""For whatever takes seconds on a quiet machine. Shorter than the minute after which the kube-scheduler of 1.20 retries
+waiting pods by itself: a pod that nobody woke must be noticed."""
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -147,7 +150,7 @@ class Pool:
         recorded = [each["metadata"].get("annotations", {}).get(ENV) for each in pods]
         return [env for text in recorded for env in json.loads(text).values()] if all(recorded) else []
 
-    def running(self, *names: str, namespace: str = "") -> list[Json]:
+    def running(self, *names: str, namespace: str = "", seconds: float = PATIENCE_SECONDS) -> list[Json]:
         """The pods of these names, or all of the namespace, once all have started; finished ones count."""
         started = ("Running", "Succeeded")
 
@@ -155,7 +158,10 @@ class Pool:
             pods = self.get("pods", namespace=namespace)
             return [each for each in pods if not names or each["metadata"]["name"] in names]
 
-        return self.eventually(look, lambda pods: bool(pods) and all(p["status"]["phase"] in started for p in pods))
+        def all_started(pods: list[Json]) -> bool:
+            return len(pods) >= max(len(names), 1) and all(each["status"]["phase"] in started for each in pods)
+
+        return self.eventually(look, all_started, seconds)
 
     def give_address(self, name: str, address: str) -> None:
         """Has the pod's status say that this is its address, as that of a simulated pod can't be used."""
@@ -166,7 +172,9 @@ class Pool:
             body = {"status": {"podIP": address, "podIPs": [{"ip": address}]}}
             await Api(connection).patch(PODS, name, body, namespace=self.name, subresource="status")
 
-    def eventually(self, look: Callable[[], T], true: Callable[[T], object] = bool, seconds: float = 30.0) -> T:
+    def eventually(
+        self, look: Callable[[], T], true: Callable[[T], object] = bool, seconds: float = PATIENCE_SECONDS
+    ) -> T:
         """Looks until it is true and returns what was seen; fails after `seconds` with what was seen last."""
         deadline = time.monotonic() + seconds
         while not true(seen := look()):

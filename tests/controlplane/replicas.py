@@ -24,8 +24,13 @@ from deviceshare.sandbox.host.ports import free_ports
 LOOK_SECONDS = 0.2
 """Between two looks whether a replica is ready; a kubelet takes seconds, but then it also learns of deaths."""
 READY_SECONDS = 180.0
+_ANSWER_SECONDS = 4.0
+"""A busy machine has a replica answer late, which must not count as dead: kubelets look three times."""
 GRACE_SECONDS = 30.0
 """After a SIGTERM, until a kubelet kills."""
+FORGET_SECONDS = 0.5
+"""Until the Services lead nobody to a replica that is told to end, whatever its readiness says by then. kube-proxy may
+take a second, but a busy machine also takes its time to begin a connection."""
 _BUFFER = 65536
 
 
@@ -54,6 +59,7 @@ class Replica:
         self.extender, self.webhook, self.probe, self.ui = free_ports(4)
         self.ready = False
         """As the Services saw it last."""
+        self._told_to_end: float | None = None
         self._log = sandbox.layout.logs / f"{name}.log"
         self._command = [*(command or sandbox.deviceshare_command), "--instance", name]
         for flag in ("extender", "webhook", "probe", "ui"):
@@ -72,13 +78,22 @@ class Replica:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def serves(self) -> bool:
+        """Whether the Services lead to it."""
+        told = self._told_to_end
+        return self.ready if told is None else time.monotonic() < told + FORGET_SECONDS
+
     def start(self) -> None:
         """Begins a new life."""
+        self._told_to_end = None
         with self._log.open("ab") as log:
             self._log_begins = log.tell()
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def signal(self, number: signal.Signals) -> None:
+        if number == signal.SIGTERM and self.ready:
+            self._told_to_end = time.monotonic()
         os.kill(self.pid, number)
 
     async def ended(self) -> int:
@@ -105,7 +120,7 @@ class Fleet:
     def __init__(self, sandbox: Sandbox, api: Api, times: Times, count: int, command: Sequence[str] = ()) -> None:
         self._api = api
         self.replicas = [Replica(sandbox, f"replica-{number + 1}", times, command) for number in range(count)]
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2))
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS))
 
     async def close(self) -> None:
         await self._session.close()
@@ -136,12 +151,19 @@ class Fleet:
         except (aiohttp.ClientError, TimeoutError) as error:
             return f"no answer: {error!r}"
 
+    async def binding(self, replica: Replica) -> bool:
+        """Whether it is answering a bind now."""
+        return '\ndeviceshare_requests_inflight{verb="bind"} 1.0' in await self._ask(replica, "metrics")
+
     async def keep_looking(self) -> None:
-        """Keeps the Services' endpoints, until cancelled."""
+        """Keeps the Services' endpoints, until cancelled. A replica that hangs holds up the look at no other."""
+        async with asyncio.TaskGroup() as tasks:
+            for replica in self.replicas:
+                tasks.create_task(self._keep_looking_at(replica), name=f"look at {replica.name}")
+
+    async def _keep_looking_at(self, replica: Replica) -> None:
         while True:
-            said = await asyncio.gather(*(self.readiness(each) for each in self.replicas))
-            for replica, text in zip(self.replicas, said, strict=True):
-                replica.ready = text == "ok"
+            replica.ready = await self.is_ready(replica)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def await_ready(self, *replicas: Replica) -> None:
@@ -168,7 +190,18 @@ class Fleet:
                 if found and identity != before and found.alive and await self.leads(found):
                     return found, time.monotonic() - began
             await asyncio.sleep(0.05)
-        raise AssertionError(f"nobody followed {before or 'nobody'} within {seconds:.0f} s")
+        raise AssertionError(f"nobody followed {before or 'nobody'} within {seconds:.0f} s:\n{await self._account()}")
+
+    async def _account(self) -> str:
+        """Who has the lease, and of each replica whether it lives, what it answers and what it said last."""
+        try:
+            lines = [f"the lease is held by {await self.holder() or 'nobody'}"]
+        except ApiError as error:
+            lines = [f"the lease can't be read: {error}"]
+        for each in self.replicas:
+            lines.append(f"{each.name} {'lives' if each.alive else 'is dead'}; ready: {await self.readiness(each)}")
+            lines.append(f"leads: {await self.leads(each)}; its log ends so:\n{each.log()[-3000:]}")
+        return "\n".join(lines)
 
 
 @asynccontextmanager
@@ -186,8 +219,8 @@ async def replicated(
     async with AsyncExitStack() as stack:
         fleet = Fleet(sandbox, api, times, count, command)
         stack.push_async_callback(fleet.close)
-        looking = asyncio.create_task(fleet.keep_looking())
-        stack.callback(looking.cancel)
+        looking = asyncio.create_task(fleet.keep_looking(), name="look")
+        stack.push_async_callback(_stop, looking)
         for replica in fleet.replicas:
             replica.start()
             stack.push_async_callback(_end, replica)
@@ -196,6 +229,11 @@ async def replicated(
         await fleet.await_ready()
         await fleet.leader()
         yield fleet
+
+
+async def _stop(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def _end(replica: Replica) -> None:
@@ -214,7 +252,7 @@ async def _service(port: int, replicas: Sequence[Replica], target: str) -> Async
     turn = itertools.count()
 
     def endpoint() -> int | None:
-        ready = [each for each in replicas if each.ready]
+        ready = [each for each in replicas if each.serves]
         return getattr(ready[next(turn) % len(ready)], target) if ready else None
 
     connections: set[asyncio.Task[None]] = set()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.pool import GPU, Json, Pool, deployment, pod
+from tests.controlplane.pool import GPU, Json, Pool, deployment, pod, refers
 
 
 def deviceshare(pool: Pool, *arguments: str, stdin: str | None = None, code: int = 0) -> str:
@@ -34,6 +34,7 @@ def busy(pool: Pool) -> tuple[str, str]:
     first, second = pool.group("first", 3), pool.group("second", 2)
     pool.apply(pod("one", first))
     pool.running("one")
+    pool.eventually(lambda: pool.status(first).get("podCount"))
     pool.apply(pod("two", second))
     pool.eventually(lambda: pool.condition(second), lambda seen: f"{first} holds" in seen.get("message", ""))
     return first, second
@@ -65,8 +66,8 @@ def test_explain_begins_with_what_condition_and_event_say(pool: Pool, busy: tupl
     assert [line for line in told if f"{GPU} 0,1,2" in line and f"kubectl delete sdg {first}" in line]
 
     chosen = f"reason=Waiting,involvedObject.name={second}"
-    events = pool.kubectl("get", "events", "-A", "--field-selector", chosen, "-o", "jsonpath={.items[*].message}")
-    assert message in events
+    events = ("get", "events", "-A", "--field-selector", chosen, "-o", "jsonpath={.items[*].message}")
+    pool.eventually(lambda: pool.kubectl(*events), refers(message))
 
 
 def test_explain_tells_what_a_bound_group_and_its_pod_have(pool: Pool, busy: tuple[str, str]) -> None:

@@ -22,6 +22,11 @@ from deviceshare.loops.ports import Forbidden
 from tests.controlplane.pool import GPU, Json, Pool, pod
 
 SINCE = "2026-11-21T03:00:00Z"
+ALLOWS = {
+    "deviceshare-view": ("list", "nodedevices.deviceshare.io"),
+    "deviceshare-recover": ("patch", "nodedevices.deviceshare.io", "--subresource=status"),
+}
+"""For each role something that only it allows her."""
 
 
 class Person(NamedTuple):
@@ -51,6 +56,12 @@ class Person(NamedTuple):
         subject = f"--serviceaccount={self.pool.name}:{self.name}"
         name = f"{role}-{self.pool.name}-{self.name}"
         self.pool.kubectl("create", "clusterrolebinding", name, f"--clusterrole={role}", subject)
+        self.await_right(role)
+
+    def await_right(self, role: str) -> None:
+        """Until the API server knows what the role allows: its authorizer reads bindings from a cache."""
+        ask = ("auth", "can-i", *ALLOWS[role], f"--as=system:serviceaccount:{self.pool.name}:{self.name}")
+        self.pool.eventually(lambda: self.pool.sandbox.kubectl(*ask).returncode == 0)
 
 
 @pytest.fixture
@@ -78,6 +89,7 @@ def test_who_may_read_nothing_learns_which_role_to_ask_for(alice: Person) -> Non
     assert f"--clusterrole=deviceshare-view --serviceaccount={account}" in refusal
     command = refusal.splitlines()[-1].split()
     alice.pool.kubectl(*command[1:])
+    alice.await_right("deviceshare-view")
     alice.runs("inspect")
 
 

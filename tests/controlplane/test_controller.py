@@ -9,6 +9,9 @@ import pytest
 from tests.controlplane.admission import validation_away
 from tests.controlplane.pool import AMD, GPU, Pool, pod, refers
 
+AT_ONCE_SECONDS = 20.0
+"""For a claim that nobody needs on a busy machine; to wait out binds takes 28 s before Kubernetes 1.21."""
+
 
 def claims(pool: Pool, node: str) -> dict[str, str]:
     """Group name → its devices on the node, a `*` behind those being released."""
@@ -26,6 +29,11 @@ def events(pool: Pool, name: str, *, namespace: str = "default") -> list[str]:
     return said.split()
 
 
+def turns(pool: Pool, group: str) -> list[str]:
+    """The same of a group, sorted, but for the wait of its first pod: a busy kube-scheduler has it wait for seconds."""
+    return sorted(reason for reason in events(pool, group) if reason != "Waiting")
+
+
 def pod_events(pool: Pool, name: str) -> list[str]:
     return events(pool, name, namespace=pool.name)
 
@@ -40,7 +48,7 @@ def test_a_deleted_group_gives_its_devices_back_at_once(pool: Pool, capsys: pyte
     pool.kubectl("delete", "pod", "one", "-n", pool.name)
     pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", group), lambda done: done.returncode == 0)
     deleted = time.monotonic()
-    pool.eventually(lambda: claims(pool, node), lambda left: not left, 10)
+    pool.eventually(lambda: claims(pool, node), lambda left: not left, AT_ONCE_SECONDS)
     with capsys.disabled():
         print(f"\nThe devices of a deleted group were free after {time.monotonic() - deleted:.2f} s")
     pool.eventually(lambda: pool.kubectl("get", "ndev", node), refers(f"{GPU}=4   {GPU}=4"))
@@ -60,8 +68,9 @@ def test_a_group_deleted_under_its_pods_keeps_its_devices_until_they_end(pool: P
 
     second = pool.group("second")
     pool.apply(pod("waits", second))
-    pool.eventually(lambda: pool.condition(second), lambda seen: seen.get("reason") == "Waiting")
-    assert f"{group} still uses 0,1,2" in pool.condition(second)["message"]
+    pool.eventually(lambda: pool.condition(second).get("message", ""), refers(f"{group} still uses 0,1,2"))
+    assert pool.condition(second)["reason"] == "Waiting"
+    pool.eventually(lambda: pool.reason("waits"))
     assert pool.placed("waits") == ""
     pool.kubectl("delete", "pod", "user", "-n", pool.name)
     pool.running("waits")
@@ -76,7 +85,7 @@ def test_what_happens_to_a_group_is_told_in_its_events(pool: Pool) -> None:
     pool.running("one")
     pool.apply(pod("two", second))
     pool.eventually(lambda: events(pool, second), lambda said: said == ["Waiting"])
-    pool.eventually(lambda: events(pool, first), lambda said: said == ["Bound"])
+    pool.eventually(lambda: turns(pool, first), lambda said: said == ["Bound"])
     described = pool.kubectl("describe", "sdg", first)
     assert f"holds {GPU} 0,1,2 on node" in described
     pool.kubectl("delete", "pod", "one", "-n", pool.name)
@@ -106,7 +115,7 @@ def test_devices_that_a_node_loses_degrade_their_group(pool: Pool) -> None:
     assert (status["phase"], status["nodeName"], status["selectedDevices"]) == ("Degraded", node, {GPU: "0,1"})
     pool.kubectl("annotate", "--overwrite", "node", node, f"deviceshare.io/devices={GPU}=4")
     pool.eventually(lambda: pool.status(group)["phase"], lambda phase: phase == "Bound")
-    pool.eventually(lambda: events(pool, group), lambda said: sorted(said) == ["Bound", "Degraded", "Recovered"])
+    pool.eventually(lambda: turns(pool, group), lambda said: said == ["Bound", "Degraded", "Recovered"])
 
 
 def test_a_node_that_is_not_shared_any_more_keeps_what_is_held(pool: Pool) -> None:

@@ -221,7 +221,7 @@ def test_an_idle_group_that_is_in_the_way_is_deleted(pool: Pool) -> None:
     pool.apply(pod("waits", waits))
     pool.eventually(lambda: pool.reason("waits"), bool)
     pool.eventually(lambda: deviceshare(pool, "explain", "group", waits, "-d").stdout, refers("kubectl delete sdg"))
-    pool.kubectl("delete", "sdg", idle)
+    pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", idle).returncode == 0)
     pool.running("waits")
 
 

@@ -36,6 +36,7 @@ def test_a_group_that_is_deleted_under_its_pods_ends_with_the_last_of_them(pool:
     node, group = pool.node(), pool.group()
     pool.apply(pod("one", group), pod("two", group))
     pool.running("one", "two")
+    pool.eventually(lambda: pool.status(group).get("podCount"))  # by which policies go
     assert f"{group!r} is used by" in pool.kubectl("delete", "sdg", group, fails=True)
     kept(pool, group)
     pool.kubectl("delete", "sdg", group, "--wait=false")
@@ -75,6 +76,7 @@ def test_the_policy_changes_under_running_pods(pool: Pool) -> None:
     group = pool.group()
     pool.apply(pod("one", group))
     pool.running("one")
+    pool.eventually(lambda: pool.status(group).get("podCount"))  # by which policies go
     kept(pool, group)
     says(pool, group, deletionPolicy="Refuse")
     pool.eventually(lambda: finalizers(pool, group), lambda found: found == [])

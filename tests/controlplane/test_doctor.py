@@ -18,12 +18,14 @@ from click.testing import CliRunner
 from msgspec import Struct
 
 from deviceshare.cli.main import main
+from deviceshare.domain.contract import IDENTITY
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
 from deviceshare.sandbox import Options, Sandbox
 from tests.controlplane.bare_cluster import bare_cluster
 from tests.controlplane.pool import GPU, pod
+from tests.controlplane.test_recovery import leads
 
 Json = dict[str, Any]
 
@@ -74,6 +76,7 @@ def deviceshare(sandbox: Sandbox, *flags: str) -> Iterator[subprocess.Popen[byte
         )
     try:
         wait(lambda: answers(f"{sandbox.probe_url}/readyz"))
+        wait(lambda: leads(sandbox))  # one that was killed before keeps its lease for a while
         wait(lambda: all("=" in kubectl(sandbox, "get", "ndev", node, "--no-headers") for node in ("node-1", "node-2")))
         yield process
     finally:
@@ -122,6 +125,18 @@ def nothing_left(sandbox: Sandbox) -> bool:
     return (
         kubectl(sandbox, "get", "sdg,pods", "-A", "-l", "app.kubernetes.io/name=deviceshare-canary", "-o", "name") == ""
     )
+
+
+def dry_run(sandbox: Sandbox) -> str:
+    """The labels of a pod of a group as it would be stored, or why it would not: what admission does at this moment.
+
+    The API server learns of a changed configuration a moment after it was changed.
+    """
+    body = pod("probe", "probe")
+    body["metadata"]["labels"] = {"probe": "probe"}
+    arguments = ("create", "--dry-run=server", "-o", "jsonpath={.metadata.labels}", "-f", "-")
+    done = sandbox.kubectl(*arguments, stdin=json.dumps(body))
+    return done.stdout + done.stderr
 
 
 def marks(told: Told, **others: str) -> Json:
@@ -230,6 +245,7 @@ def test_a_lost_webhook_configuration_is_found(sandbox: Sandbox) -> None:
     with deviceshare(sandbox):
         kubectl(sandbox, "delete", "mutatingwebhookconfiguration", "deviceshare")
         try:
+            wait(lambda: "deviceshare.io/group" not in dry_run(sandbox))
             told = examine(sandbox, "--no-canary")
         finally:
             kubectl(sandbox, "create", "-f", "-", stdin=saved)
@@ -253,6 +269,7 @@ def test_a_webhook_that_trusts_nobody_is_found(sandbox: Sandbox) -> None:
     with deviceshare(sandbox):
         write("")
         try:
+            wait(lambda: "x509" in dry_run(sandbox))
             told = examine(sandbox, "--no-canary")
         finally:
             write(bundle)
@@ -308,22 +325,25 @@ def test_nodes_that_lost_their_label_are_found(sandbox: Sandbox) -> None:
 def test_nodes_where_shares_are_refused_are_found(sandbox: Sandbox) -> None:
     """By what gpushare's plugin left on one; where memory is unknown, that is said and is no fault."""
     label = ("label", "node", "node-2", "--overwrite")
-    node = json.loads(kubectl(sandbox, "get", "--raw", "/api/v1/nodes/node-1"))
-    for field in ("capacity", "allocatable"):
-        node["status"][field]["aliyun.com/gpu-mem"] = "0"
-    left = ("replace", "--raw", "/api/v1/nodes/node-1/status", "-f", "-")
+
+    def leave(quantity: str | None) -> bool:
+        node = json.loads(kubectl(sandbox, "get", "--raw", "/api/v1/nodes/node-1"))
+        for field in ("capacity", "allocatable"):
+            node["status"][field].pop("aliyun.com/gpu-mem", None)
+            if quantity is not None:
+                node["status"][field]["aliyun.com/gpu-mem"] = quantity
+        command = ("replace", "--raw", "/api/v1/nodes/node-1/status", "-f", "-")
+        return sandbox.kubectl(*command, stdin=json.dumps(node)).returncode == 0  # controllers write nodes, too
+
     with deviceshare(sandbox):
-        kubectl(sandbox, *left, stdin=json.dumps(node))
+        wait(lambda: leave("0"))
         kubectl(sandbox, *label, f"{GPU}.memory-")
         try:
             wait(lambda: kubectl(sandbox, "get", "ndev", "node-2", "-o", "jsonpath={.status.memoryMib}") in ("", "{}"))
             told = examine(sandbox, "--no-canary")
         finally:
             kubectl(sandbox, *label, f"{GPU}.memory=16384")
-            node = json.loads(kubectl(sandbox, "get", "--raw", "/api/v1/nodes/node-1"))
-            for field in ("capacity", "allocatable"):
-                del node["status"][field]["aliyun.com/gpu-mem"]
-            kubectl(sandbox, *left, stdin=json.dumps(node))
+            wait(lambda: leave(None))
     assert told.status == 0 and told.marks["shares"] == WARNING
     text = told.texts["shares"]
     assert "aliyun.com/gpu-mem is advertised by node-1" in text and "kubectl patch node NODE" in text
@@ -361,7 +381,9 @@ def test_lost_rights_are_found(sandbox: Sandbox) -> None:
     assert len(kept) < len(rules)
     with deviceshare(sandbox):
         kubectl(sandbox, "patch", "clusterrole", "deviceshare", "--type=merge", "-p", json.dumps({"rules": kept}))
+        ask = ("auth", "can-i", "create", "nodedevices.deviceshare.io", f"--as={IDENTITY}")
         try:
+            wait(lambda: sandbox.kubectl(*ask).returncode != 0)  # the authorizer reads roles from a cache
             told = examine(sandbox, "--no-canary")
         finally:
             patch = json.dumps({"rules": rules})

@@ -27,6 +27,7 @@ def a_failed_pod(pool: Pool, seconds: int) -> str:
     group = pool.group("first", 2)
     pool.apply(pod("evicted", group, terminationGracePeriodSeconds=seconds))
     pool.running("evicted")
+    pool.eventually(lambda: pool.status(group).get("podCount") == 1)
     report(pool, "evicted", phase="Failed", reason="Evicted", states={"running": {}})
     assert "is used by 1 pod" in pool.kubectl("delete", "sdg", group, fails=True)
     return group
@@ -41,7 +42,7 @@ def test_devices_of_a_failed_pod_are_given_on_once_its_containers_have_ended(poo
     assert pool.placed("next") == ""
     report(pool, "evicted", states={"terminated": {"exitCode": 137}})
     pool.eventually(lambda: pool.status(group).get("podCount") == 0)
-    pool.kubectl("delete", "sdg", group)
+    pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", group).returncode == 0)
     pool.running("next")
 
 
@@ -49,6 +50,6 @@ def test_devices_of_a_failed_pod_are_given_on_after_its_grace_period(pool: Pool)
     """Its kubelet never says that its containers have ended; the leader writes down that it waited."""
     group = a_failed_pod(pool, GRACE_SECONDS)
     pool.eventually(lambda: "deviceshare.io/ended" in pool.get("pod", "evicted")["metadata"]["annotations"])
-    pool.kubectl("delete", "sdg", group)
+    pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", group).returncode == 0)
     pool.apply(pod("next", pool.group("second", 2)))
     pool.running("next")

@@ -64,7 +64,7 @@ def test_the_clusters_own_scheduler_binds_the_pods_of_a_group(pool: Pool) -> Non
     seen = pool.eventually(lambda: pool.environments(pool.get("pods")))
     assert {env[VISIBLE] for env in seen} == {devices}
     assert "kube-scheduler binds it there" in pool.eventually(lambda: events(pool, "Placed"))
-    assert "Successfully assigned" in events(pool, "Scheduled")
+    assert "Successfully assigned" in pool.eventually(lambda: events(pool, "Scheduled"))
 
 
 def test_shares_need_no_scheduler_of_ours_either(pool: Pool) -> None:
@@ -88,7 +88,7 @@ def test_a_freed_device_leads_to_a_decision_at_once(pool: Pool) -> None:
     pool.apply(pod("b", second, scheduler=DEFAULT))
     assert "shared nodes fit" in pool.eventually(lambda: events(pool, "NotPlaced"))
     pool.kubectl("delete", "pod", "a", "-n", pool.name)
-    pool.kubectl("delete", "sdg", first)
+    pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", first).returncode == 0)
     pool.running("b")
 
 

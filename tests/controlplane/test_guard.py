@@ -43,7 +43,7 @@ def test_a_pod_forged_where_no_webhook_looks_claims_no_devices(left_out: Pool) -
         new = [each for each in found if each["metadata"]["uid"] != old and each.get("status", {}).get("devices")]
         return dict(new[0]) if new else {}
 
-    assert pool.eventually(recreated, bool, 60)["spec"].get("claims", {}) == {}
+    assert pool.eventually(recreated, bool, 90)["spec"].get("claims", {}) == {}
     group = pool.group(count=4)
     pool.apply(pod("real", group))
     pool.running("real")

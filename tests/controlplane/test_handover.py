@@ -90,7 +90,7 @@ def test_after_a_rebind_by_cdi_only_a_recreated_pod_sees_other_devices(pool: Poo
     assert told(pool, "old") == before
     assert [each["index"] for each in _former(pool, node)] == [1]
     pool.kubectl("delete", "pod", "old", "-n", pool.name)
-    pool.eventually(lambda: _former(pool, node) == [])
+    pool.eventually(lambda: _former(pool, node) == [], seconds=90)  # binds are waited out: 28 s before 1.21
     pool.eventually(lambda: pool.condition(group, "Healthy").get("reason"), lambda reason: reason == "AsClaimed")
 
 

@@ -9,18 +9,16 @@ A910, A310 = "huawei.com/Ascend910", "huawei.com/Ascend310P"
 
 def capacity(pool: Pool, node: str, **resources: str) -> None:
     """As the kubelet writes it once a device plugin has registered."""
-    patch = [
-        {"op": "add", "path": f"/status/{field}/{name.replace('/', '~1')}", "value": quantity}
-        for field in ("capacity", "allocatable")
-        for name, quantity in resources.items()
-    ]
-    # kubectl 1.20 doesn't patch subresources.
-    path = f"/api/v1/nodes/{node}/status"
-    body = json.loads(pool.kubectl("get", "--raw", f"/api/v1/nodes/{node}"))
-    for each in patch:
-        _, _, field, name = str(each["path"]).split("/")
-        body["status"][field][name.replace("~1", "/")] = each["value"]
-    pool.kubectl("replace", "--raw", path, "-f", "-", stdin=json.dumps(body))
+
+    def written() -> bool:
+        body = json.loads(pool.kubectl("get", "--raw", f"/api/v1/nodes/{node}"))
+        for field in ("capacity", "allocatable"):
+            body["status"][field] |= resources
+        # kubectl 1.20 doesn't patch subresources.
+        command = ("replace", "--raw", f"/api/v1/nodes/{node}/status", "-f", "-")
+        return pool.sandbox.kubectl(*command, stdin=json.dumps(body)).returncode == 0
+
+    pool.eventually(written)  # controllers write nodes, too
 
 
 def test_a_limit_of_zero_takes_no_node_from_groups(pool: Pool) -> None:

@@ -82,8 +82,8 @@ async def test_nodes_are_mirrored_by_other_systems_labels_where_a_setting_names_
     try:
         async with owned(mirrors.by_name["nodes"].run()):
             await until(lambda: mirrors.nodes.get(namespace) is not None)
+            await until(lambda: len(mirrors.nodes) == 3)  # the sandbox's two have our own
             assert all(node.shared for node in mirrors.nodes.values())
-            assert len(mirrors.nodes) == 3  # the sandbox's two have our own
             await api.patch(NODES, namespace, {"metadata": {"labels": {namespace: None}}})
             await until(lambda: mirrors.nodes.get(namespace) is None)
             await api.patch(NODES, namespace, {"metadata": {"labels": {namespace: "true"}}})
@@ -113,7 +113,7 @@ async def test_a_binding_gives_node_and_annotations_at_once(api: Api, namespace:
     """In one write, so that no kubelet ever sees the one without the other."""
     made = await api.create(PODS, pod("p"), namespace)
     node = (await api.list(NODES))[0].metadata.name
-    bind: dict[str, Any] = {"uid": made.metadata.uid, "node": node, "timeout": 2.5}
+    bind: dict[str, Any] = {"uid": made.metadata.uid, "node": node, "timeout": 20.0}
     seen = []
     mirror = ApiMirror(api, PODS, namespace=namespace)
     mirror.subscribe(lambda change: seen.append(change.new))

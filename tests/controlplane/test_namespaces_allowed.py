@@ -42,10 +42,11 @@ def test_a_pod_waits_whose_namespace_lost_its_label(pool: Pool) -> None:
     created(pool, pod("late", group, nodeSelector={"open": "yes"}), pool.name)
     pool.eventually(lambda: pool.reason("late"))
     pool.kubectl("label", "namespace", pool.name, "gpus-")
-    pool.kubectl("label", "nodes", "-l", f"pool={pool.name}", "open=yes")
-    pool.eventually(lambda: why(pool, "late"), refers(f"takes no pods of namespace {pool.name}, only those of"))
+    # Before the node suits the pod: else a deviceshare that hasn't heard of the label yet would bind it.
     explained = pool.eventually(lambda: pool.condition(group).get("message", ""), refers("can't join it"))
     assert f"pod {pool.name}/late" in explained
+    pool.kubectl("label", "nodes", "-l", f"pool={pool.name}", "open=yes")
+    pool.eventually(lambda: why(pool, "late"), refers(f"takes no pods of namespace {pool.name}, only those of"))
     pool.kubectl("label", "namespace", pool.name, "gpus=yes")
     pool.running("late")
 

@@ -42,7 +42,7 @@ def test_a_group_leaves_a_deleted_node_once_its_pods_objects_are_gone(pool: Pool
     pool.apply(pod("second", group))
     pool.running("second")
     assert pool.placed("second") == node_of(pool, group) == other
-    pool.kubectl("wait", "--for=condition=Ready", f"sdg/{group}", "--timeout=30s")
+    pool.kubectl("wait", "--for=condition=Ready", f"sdg/{group}", "--timeout=45s")
 
 
 def test_a_group_that_stays_on_a_node_out_of_service_is_let_go_by_its_policy(pool: Pool) -> None:

@@ -65,6 +65,7 @@ def test_a_node_that_is_not_shared_is_not_offered(pool: Pool) -> None:
     """Its owner decides, by the label."""
     node = pool.node()
     pool.kubectl("label", "node", node, "deviceshare.io/mode-")
+    pool.eventually(lambda: pool.kubectl("get", "ndev", "--ignore-not-found", node) == "")  # deviceshare has seen it
     pool.apply(pod("waits", pool.group()))
     pool.eventually(lambda: pool.reason("waits"), bool)
     assert pool.placed("waits") == ""

@@ -106,8 +106,8 @@ def while_all_are_stopped(pool: Pool) -> None:
 
 def when_it_is_back(pool: Pool) -> None:
     """Those of a group all have the group's devices, and no others."""
-    pool.eventually(lambda: len(running_of(pool, "ours")), lambda count: count == 3)
-    pool.eventually(lambda: len(running_of(pool, "hostile")), bool)
+    pool.eventually(lambda: len(running_of(pool, "ours")), lambda count: count == 3, 90)
+    pool.eventually(lambda: len(running_of(pool, "hostile")), bool, 90)
     pods = pool.eventually(
         lambda: {name: visible(each) for name, each in seen(pool).items() if not name.startswith("theirs")},
         lambda found: all(found.values()),

@@ -74,6 +74,12 @@ def group(name: str, count: int) -> Json:
     return head | {"spec": {"resources": {"nvidia.com/gpu": count}}}
 
 
+def injects(there: Installed) -> bool:
+    """Whether the API server asks the webhooks by now, and believes them: a replica is ready a moment earlier."""
+    flags = ("create", "-n", "default", "--dry-run=server", "-o", "jsonpath={.metadata.labels}", "-f", "-")
+    return "deviceshare.io/group" in there.tries(*flags, stdin=pod("probe", "probe")).stdout
+
+
 def placed(there: Installed, *names: str) -> bool:
     """Whether all these pods have a node."""
     return all(there.get("pod", name)["spec"].get("nodeName") for name in names)
@@ -96,12 +102,26 @@ def events(there: Installed, name: str, reason: str) -> int:
     return sum(each["count"] for each in there.get("events", "-A", "--field-selector", chosen)["items"])
 
 
+STORIES = 5
+"""In one of them the leader's touch comes before the scheduler's own attempt."""
 QUOTA = {"metadata": {"name": "every"}, "spec": {"groupSelector": {}, "hard": {"nvidia.com/gpu": 99}}}
 
 
 def share_and_wait(there: Installed) -> None:
     """Two pods share, a third waits until their group is gone, and is woken then. A quota counts both groups."""
     apply(there, {"apiVersion": "deviceshare.io/v1alpha1", "kind": "DeviceQuota", **QUOTA})
+    for _ in range(STORIES):
+        wait_and_be_placed(there)
+        if "Woke pod" in there.log("keeper"):
+            break
+        there.kubectl("delete", "pod", "three")
+        there.until(lambda: there.tries("delete", "sdg", "second").returncode == 0)
+    there.kubectl("patch", "sdg", "second", "--type=merge", "-p", '{"spec": {"deletionPolicy": "AfterLastPod"}}')
+    there.until(lambda: there.get("sdg", "second")["metadata"].get("finalizers"), "keeper")
+
+
+def wait_and_be_placed(there: Installed) -> None:
+    """The third pod is placed when it was woken; or when the end of the others had a slow scheduler try it so late."""
     apply(there, group("first", 4), pod("one", "first"), pod("two", "first"))
     there.until(lambda: placed(there, "one", "two"), "extender")
     apply(there, group("second", 1), pod("three", "second"))
@@ -109,10 +129,8 @@ def share_and_wait(there: Installed) -> None:
     there.kubectl("delete", "pod", "one", "two")
     # Their end has the scheduler try once more. After that only deviceshare can tell it that devices came free.
     time.sleep(3)
-    there.kubectl("delete", "sdg", "first")
+    there.until(lambda: there.tries("delete", "sdg", "first").returncode == 0)
     there.until(lambda: placed(there, "three"), "keeper")
-    there.kubectl("patch", "sdg", "second", "--type=merge", "-p", '{"spec": {"deletionPolicy": "AfterLastPod"}}')
-    there.until(lambda: there.get("sdg", "second")["metadata"].get("finalizers"), "keeper")
 
 
 def end_a_share(there: Installed) -> None:
@@ -181,16 +199,18 @@ def test_every_right_of_the_chart_is_enough_and_needed(installed: Installed) -> 
     empty = node("node-2", Options(devices=0), installed.get("node", "node-1")["status"]["nodeInfo"]["kubeletVersion"])
     with installed.deviceshare("extender", "extender"), installed.kube_scheduler("scheduler"):
         with installed.deviceshare("keeper", "controller", "webhook"):
+            installed.until(lambda: injects(installed), "keeper")
             installed.kubectl("create", "-f", "-", stdin={"apiVersion": "v1", "kind": "Node", **empty})
             share_and_wait(installed)
             end_a_share(installed)
             bind_a_stranger(installed)
             meet_an_impostor(installed)
-            installed.until(lambda: events(installed, "node-2", "DevicesUnknown") == 1, "keeper")
+            installed.until(lambda: events(installed, "node-2", "DevicesUnknown") >= 1, "keeper")
+            said = events(installed, "node-2", "DevicesUnknown")
         slip_past(installed)
         with installed.deviceshare("keeper", "controller", "webhook"):
             # A successor says the same again, in the same event.
-            installed.until(lambda: events(installed, "node-2", "DevicesUnknown") == 2, "keeper")
+            installed.until(lambda: events(installed, "node-2", "DevicesUnknown") > said, "keeper")
             installed.until(lambda: recreated(installed), "keeper")
             come_and_go(installed)
             lose_and_mend(installed)

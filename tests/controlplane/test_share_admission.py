@@ -61,7 +61,8 @@ def test_a_resource_quota_counts_shares_like_any_extended_resource(pool: Pool, r
     pool.apply(asking("first", resource, size=3))
     assert "exceeded quota" in pool.apply(asking("second", resource, size=3), fails=True)
     pool.apply(asking("third", resource, size=2))
-    assert pool.get("quota", "shares")["status"]["used"] == {f"requests.{resource}": "5"}
+    used = {f"requests.{resource}": "5"}
+    pool.eventually(lambda: pool.get("quota", "shares")["status"]["used"], lambda counted: counted == used)
 
 
 @pytest.mark.parametrize(

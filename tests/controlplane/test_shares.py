@@ -158,7 +158,7 @@ def test_a_deleted_ledger_is_recreated_from_what_pods_were_given(pool: Pool) -> 
     pool.eventually(
         lambda: json.loads(pool.sandbox.kubectl("get", "ndev", node, "-o", "json").stdout or "{}"),
         lambda ledger: ledger.get("spec", {}).get("claims") == before and ledger["status"].get("devices"),
-        seconds=60,
+        seconds=90,
     )
     pool.apply(sharer(pool, "late", container(mem=7)))
     pool.eventually(lambda: pool.reason("late"), refers("6 of 16 GiB"))

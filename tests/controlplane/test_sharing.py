@@ -15,8 +15,8 @@ def test_a_deployment_and_a_job_in_two_namespaces_see_the_same_devices(pool: Poo
     sidecar = [{"name": "main", "image": "busybox"}, {"name": "sidecar", "image": "busybox"}]
     pool.apply(deployment("server", group, 4, initContainers=[prepare], containers=sidecar))
     pool.apply(job("once", group, initContainers=[prepare]), namespace=elsewhere)
-    pool.kubectl("rollout", "status", "deployment/server", "-n", pool.name, "--timeout=30s")
-    pool.kubectl("wait", "--for=condition=Complete", "job/once", "-n", elsewhere, "--timeout=30s")
+    pool.kubectl("rollout", "status", "deployment/server", "-n", pool.name, "--timeout=45s")
+    pool.kubectl("wait", "--for=condition=Complete", "job/once", "-n", elsewhere, "--timeout=45s")
 
     pods = pool.running() + pool.running(namespace=elsewhere)
     status = pool.status(group)
@@ -36,7 +36,7 @@ def test_a_groups_status_says_where_it_is_and_who_uses_it(pool: Pool) -> None:
     node = pool.node()
     group = pool.group()
     pool.apply(deployment("server", group, 2), job("once", group))
-    pool.kubectl("wait", "--for=condition=Complete", "job/once", "-n", pool.name, "--timeout=30s")
+    pool.kubectl("wait", "--for=condition=Complete", "job/once", "-n", pool.name, "--timeout=45s")
     servers = sorted(f"{pool.name}/{each['metadata']['name']}" for each in pool.get("pods", "-l", "app=server"))
 
     status = pool.eventually(lambda: pool.status(group), lambda seen: seen.get("allocatedPods") == servers)
@@ -48,7 +48,7 @@ def test_a_groups_status_says_where_it_is_and_who_uses_it(pool: Pool) -> None:
     header, row = pool.kubectl("get", "sdg", group, "-o", "wide").splitlines()
     assert header.split() == ["NAME", "PHASE", "NODE", "WANTS", "DEVICES", "PODS", "IDLE", "WHY", "AGE"]
     assert row.split()[3:7] == [f"{GPU}:", "2", "0,1", "2"]
-    assert pool.kubectl("wait", "--for=condition=Ready", f"sdg/{group}", "--timeout=5s")
+    assert pool.kubectl("wait", "--for=condition=Ready", f"sdg/{group}", "--timeout=45s")
     assert f"{group}: {GPU}=0,1" in pool.eventually(lambda: pool.kubectl("get", "ndev", node), refers(group))
 
 

@@ -54,14 +54,16 @@ class RawApi:
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError is one
             raise Answered(0, repr(error)) from error
 
-    async def get(self, path: str) -> Json | None:
-        """None where there is no such object."""
-        try:
-            return await self.call("GET", path)
-        except Answered as error:
-            if error.status == 404:
-                return None
-            raise
+    async def get(self, path: str, seconds: float = 120) -> Json | None:
+        """None where there is no such object; asks until the API server, which may be away, says so."""
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    return await self.call("GET", path)
+                except Answered as error:
+                    if error.status == 404:
+                        return None
+                await asyncio.sleep(0.2)
 
     async def insist(self, method: str, path: str, body: Json | None = None, seconds: float = 120) -> None:
         """Until it is done, though the API server or a webhook is away; what is there, or gone, counts as done."""

@@ -3,10 +3,12 @@
 import asyncio
 import random
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
 from tests.faults.checker import State, never, unfinished, unproven
 from tests.faults.faults import Fault
+from tests.faults.raw_api import Answered
 from tests.faults.repertoire import EDITING, STORIES
 from tests.faults.scene import Scene
 from tests.faults.stage import Stage
@@ -81,7 +83,8 @@ async def judge(stage: Stage, proven: list[str]) -> None:
     while left := _left(state):
         assert time.monotonic() < deadline, left
         await asyncio.sleep(0.2)
-        state = await stage.history.now()
+        with suppress(Answered):
+            state = await stage.history.now()
 
 
 def _left(state: State) -> list[str]:

@@ -16,7 +16,7 @@ from deviceshare.kube.connection import connect
 from deviceshare.sandbox import Options, Sandbox
 from deviceshare.sandbox.simulated.nodes import node as node_document
 from tests.controlplane.replicas import Fleet, Times, replicated, until
-from tests.faults.checker import State, never
+from tests.faults.checker import State, claims_of, never
 from tests.faults.fault_proxy import FaultProxy, proxying
 from tests.faults.history import StoreHistory, recorded
 from tests.faults.raw_api import LEDGERS, NODES, PODS, Answered, Json, RawApi, admin
@@ -179,5 +179,8 @@ async def staged(sandbox: Sandbox, seed: int) -> AsyncIterator[Stage]:
 
 
 async def ledger_of(stage: Stage, node: str) -> Json:
-    """As it is now; an empty object where there is none."""
-    return await stage.api.get(f"{LEDGERS}/{node}") or {}
+    """With the claims that are there: somebody may just have deleted it, and it is recreated."""
+    async with asyncio.timeout(STEP_SECONDS):
+        while not claims_of(found := await stage.api.get(f"{LEDGERS}/{node}") or {}):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+    return found

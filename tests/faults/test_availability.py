@@ -25,13 +25,16 @@ from tests.controlplane.replicas import Fleet, Replica, Times, replicated
 from tests.controlplane.stream import NAMESPACE, streaming
 from tests.faults.conftest import LONG
 
-KILLED_SECONDS, STOPPED_SECONDS = 24.0, 8.0
-"""Until another leads, after a kill -9 and after a graceful stop, with the election's own times."""
+KILLED_SECONDS, STOPPED_SECONDS = 30.0, 14.0
+"""Until another leads, after a kill -9 and after a graceful stop, with the election's own times, on a busy machine. A
+lease that isn't released at a stop takes 15 s, and two leases in a row 30 s: that is noticed."""
 QUICK = Times(3, 2, 0.5)
 """For tests of many takeovers; the rules are the same."""
 QUICK_SECONDS = 30.0
 """Three seconds and the jitter, where nothing else runs: docs/reliability.md has that figure. Beside other suites on
 two cores a process takes longer to start than a lease lasts; 17.7 s were seen. Each kill has to be survived."""
+HUNG_SECONDS = 4.0
+"""A bind that takes more than 8 s is given up."""
 KILLS = 20 if LONG else 3
 OUTAGE_SECONDS = 60.0 if LONG else 25.0
 """A replica says after 20 s that the API server doesn't answer."""
@@ -148,7 +151,7 @@ async def test_a_rolling_restart_is_noticed_by_nobody(sandbox: Sandbox, api: Api
 async def test_a_stopping_leader_finishes_what_it_was_asked_and_releases_its_lease_last(
     sandbox: Sandbox, api: Api, say: list[str]
 ) -> None:
-    """It binds a pod for an API server that takes five seconds; meanwhile it is not ready, and still the leader."""
+    """It binds a pod for an API server that hangs for seconds; meanwhile it is not ready, and still the leader."""
     scheduler, server = sandbox.pid("deviceshare-scheduler"), sandbox.pid("kube-apiserver")
     async with replicated(sandbox, api, count=1) as fleet:
         leader, identity = await fleet.leader(), await fleet.holder()
@@ -156,12 +159,11 @@ async def test_a_stopping_leader_finishes_what_it_was_asked_and_releases_its_lea
             uid = await create_pod(api, "in-flight")
             with stopped(server):
                 binding = asyncio.create_task(bind(leader, "in-flight", uid))
-                await asyncio.sleep(0.5)
+                await comes_true(lambda: fleet.binding(leader))
                 leader.signal(signal.SIGTERM)
                 began = time.monotonic()
-                await asyncio.sleep(0.5)
-                assert "stopping" in await fleet.readiness(leader)
-                await asyncio.sleep(4)
+                await comes_true(lambda: stopping(fleet, leader))
+                await asyncio.sleep(max(began + HUNG_SECONDS - time.monotonic(), 0))
                 assert leader.alive
             assert await binding == {"Error": ""}
             assert await leader.ended() == 0
@@ -170,7 +172,7 @@ async def test_a_stopping_leader_finishes_what_it_was_asked_and_releases_its_lea
         assert (await fleet.holder(), identity != "") == ("", True)
         said = leader.log()
         assert said.index("Stopped server") < said.index("Stopped reconciling") < said.index("Released the lease")
-        say.append(f"stopped in {ended:.1f} s, of which the API server hung for 4.5 s")
+        say.append(f"stopped in {ended:.1f} s, of which the API server hung for {HUNG_SECONDS:g} s")
         leader.start()
         await fleet.await_ready()
         await api.delete(PODS, "in-flight", NAMESPACE)
@@ -192,7 +194,7 @@ async def test_replicas_outlive_an_api_server_that_hangs_and_one_that_is_dead(
         with dead(sandbox):
             began = time.monotonic()
             unready = await nobody(fleet.is_ready, fleet)
-            await asyncio.sleep(OUTAGE_SECONDS - unready)
+            await asyncio.sleep(max(OUTAGE_SECONDS - unready, 0))
             assert "[-]api-server" in await fleet.readiness(fleet.replicas[0])
             away = time.monotonic() - began
         back = time.monotonic()
@@ -204,16 +206,33 @@ async def test_replicas_outlive_an_api_server_that_hangs_and_one_that_is_dead(
         await fleet.leader()
         await stream.served(16)
         assert [replica.pid for replica in fleet.replicas if replica.alive] == pids
-        assert sum([await fleet.leads(each) for each in fleet.replicas]) <= 1
+        await comes_true(lambda: at_most_one_leads(fleet))
         await fleet.leader()  # on a busy machine a lease of 3 s may just have been lost again
     say.append(str(stream))
+
+
+async def comes_true(asked: Callable[[], Awaitable[bool]]) -> None:
+    """Returns when it is true."""
+    async with asyncio.timeout(QUICK_SECONDS):
+        while not await asked():  # noqa: ASYNC110 another process is asked
+            await asyncio.sleep(0.05)
+
+
+async def stopping(fleet: Fleet, replica: Replica) -> bool:
+    """Whether it says that it is."""
+    return "stopping" in await fleet.readiness(replica)
+
+
+async def at_most_one_leads(fleet: Fleet) -> bool:
+    """By their metrics, which are asked one after the other, and may be a second old."""
+    return sum([await fleet.leads(each) for each in fleet.replicas]) <= 1
 
 
 async def nobody(asked: Callable[[Replica], Awaitable[bool]], fleet: Fleet) -> float:
     """The seconds until it is true of no replica any more."""
     began = time.monotonic()
     while any([await asked(each) for each in fleet.replicas]):
-        assert time.monotonic() < began + OUTAGE_SECONDS, "still true of a replica"
+        assert time.monotonic() < began + OUTAGE_SECONDS + QUICK_SECONDS, "still true of a replica"
         await asyncio.sleep(0.1)
     return time.monotonic() - began
 

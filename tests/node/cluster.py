@@ -86,8 +86,11 @@ class Cluster:
         """The first line that the pod's container prints, once there is one."""
         return self.eventually(lambda: self.sandbox.kubectl("logs", name, "-c", "main").stdout.partition("\n")[0])
 
-    def eventually(self, look: Callable[[], T], true: Callable[[T], object] = bool, seconds: float = 60.0) -> T:
-        """Looks until it is true and returns what was seen; fails after `seconds` with what was seen last."""
+    def eventually(self, look: Callable[[], T], true: Callable[[T], object] = bool, seconds: float = 90.0) -> T:
+        """Looks until it is true and returns what was seen; fails after `seconds` with what was seen last.
+
+        A kubelet takes tens of seconds for some things, and restarts what fails after ten, twenty and forty.
+        """
         deadline = time.monotonic() + seconds
         while not true(seen := look()):
             assert time.monotonic() < deadline, f"after {seconds:.0f} s still {seen!r}"

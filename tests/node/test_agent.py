@@ -20,7 +20,7 @@ from tests.node.release import LEASES, Release
 from tests.nvml import Script
 
 STAY = f"{TELL}; sleep 3600 & wait"
-SEES = "trap 'exit 0' TERM; deviceshare smi; sleep 3600 & wait"
+SEES = "trap 'exit 0' TERM; deviceshare smi; echo all; sleep 3600 & wait"
 REST_SECONDS = 20
 MEMORY_MIB = 80
 
@@ -112,9 +112,9 @@ def test_smi_shows_a_pods_own_devices(cluster: Cluster, uuids: list[str]) -> Non
     cluster.apply(group("looking", 2))
     cluster.apply(pod("looker", "", "looking", container=own, automountServiceAccountToken=False))
 
-    lines = cluster.eventually(lambda: cluster.sandbox.kubectl("logs", "looker").stdout.splitlines()[1:])
+    said = cluster.eventually(lambda: cluster.sandbox.kubectl("logs", "looker").stdout, lambda text: "\nall\n" in text)
 
-    assert [line.split()[0] for line in lines] == ["0", "1"]
+    assert [line.split()[0] for line in said.splitlines()[1:]] == ["0", "1", "all"]
 
 
 def test_a_broken_gpu_is_not_handed_out(cluster: Cluster, agent: Agent, script: Script, uuids: list[str]) -> None:

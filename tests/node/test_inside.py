@@ -65,10 +65,11 @@ def asked(cluster: Cluster, name: str, path: str, accept: str = "*/*", host: str
 
 
 def smi(cluster: Cluster, name: str) -> Json:
-    """What the pod is shown, for programs."""
-    head, _, body = asked(cluster, name, "/smi", "application/json").partition("\n\n")
-    assert " 200 " in head.partition("\n")[0], body
-    found: Json = json.loads(body)
+    """What the pod is shown, for programs, once its agent knows its address."""
+    answer = cluster.eventually(
+        lambda: asked(cluster, name, "/smi", "application/json"), lambda said: " 200 " in said.partition("\n")[0]
+    )
+    found: Json = json.loads(answer.partition("\n\n")[2])
     return found
 
 
@@ -122,7 +123,9 @@ def test_strangers_are_refused_with_the_way_out(cluster: Cluster, agent: Agent) 
     for name in ("plain", "hosted"):
         cluster.tells(name)
 
-    plain = asked(cluster, "plain", "/smi", host=NODE)
+    plain = cluster.eventually(
+        lambda: asked(cluster, "plain", "/smi", host=NODE), lambda said: "the address of no running pod" not in said
+    )
     hosted = asked(cluster, "hosted", "/smi", host=NODE)
     itself = on_node(cluster, f"exec {sys.executable} -c '{ASK}'").stdout.decode()
     outside = subprocess.run(

@@ -36,8 +36,9 @@ def test_up_starts_containers_and_down_leaves_nothing(directory: Path) -> None:
     assert started.exit_code == 0, started.output
     cluster = Cluster(Sandbox(Layout(directory)))
     cluster.eventually(lambda: cluster.inventory() >= {"serviceaccount/default"})
-    names = {process.name for process in cluster.sandbox.status().processes if process.healthy}
-    assert names >= {"containerd", "kubelet", "kube-proxy", "deviceshare", "deviceshare-scheduler"}
+    names = {"containerd", "kubelet", "kube-proxy", "deviceshare", "deviceshare-scheduler"}
+    assert names <= {process.name for process in cluster.sandbox.status().processes}
+    cluster.eventually(lambda: cluster.sandbox.status().ready)  # one that is busy may miss a probe
     cluster.apply(group("pair", 2))
     ask = "wget -O - http://$KUBERNETES_SERVICE_HOST:443/ 2>&1"
     cluster.apply(pod("a", f"{TELL}; {ask}; sleep 3600 & wait", "pair"))
@@ -72,7 +73,10 @@ def test_a_node_that_loses_its_runtime_starts_anew(directory: Path) -> None:
         cluster.apply(pod("back-again", f"{TELL}; sleep 3600 & wait"))
         assert cluster.tells("back-again") == "[]"
         os.kill(sandbox.pid("containerd"), signal.SIGKILL)
-        cluster.eventually(lambda: statuses(cluster, "back-again"), lambda seen: seen == [(1, True)])
+        # Once again, or twice where the kubelet was in a hurry.
+        cluster.eventually(
+            lambda: statuses(cluster, "back-again"), lambda seen: bool(seen) and all(n and runs for n, runs in seen)
+        )
 
 
 def invoke(*arguments: str | Path) -> Result:

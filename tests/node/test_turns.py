@@ -23,9 +23,9 @@ from tests.node.cluster import Cluster, Json, group, pod
 from tests.node.release import Release
 from tests.nvml import Script
 
-BUDGET = float(os.environ.get("TURN_BUDGET", "5"))
+BUDGET = float(os.environ.get("TURN_BUDGET", "8"))
 """Seconds within which the queue goes on; a program's own start is part of them. The goal is 2 (TURN_BUDGET=2), on a
-machine that does nothing else."""
+machine that does nothing else. Where the end of a program isn't seen, its turn goes on after 43."""
 WITNESS = "/run/turns-witness"
 STAY = "echo up; sleep 3600 & wait"
 VOLUMES: Json = {
@@ -113,7 +113,7 @@ def runs(cluster: Cluster) -> dict[str, Run]:
     return {name: Run(name, min(times), max(times), len(times)) for name, times in seen.items()}
 
 
-def both_ran(cluster: Cluster, lines: int, seconds: float = 60.0) -> tuple[Run, Run]:
+def both_ran(cluster: Cluster, lines: int, seconds: float = 120.0) -> tuple[Run, Run]:
     """The runs of `a` and of `b`, once `b` has written as many lines."""
     found = cluster.eventually(lambda: runs(cluster), lambda seen: "b" in seen and seen["b"].lines == lines, seconds)
     return found["a"], found["b"]
@@ -138,7 +138,7 @@ def kill(cluster: Cluster, name: str, pattern: str) -> None:
 
 def test_programs_of_a_group_take_turns(cluster: Cluster, agent: Agent) -> None:
     """Each runs when the one before has ended, the one with the highest priority first."""
-    take_turn(cluster, "a", 150)
+    take_turn(cluster, "a", 300)
     begun(cluster)
     call = f"wget -qO- $DEVICESHARE_AGENT/turn.sh | sh -s -- --priority 5 -- sh -c '{WORK}' preferred 5"
     inside(cluster, "a", f"({call}) >/witness/more 2>&1 </dev/null &")
@@ -148,7 +148,7 @@ def test_programs_of_a_group_take_turns(cluster: Cluster, agent: Agent) -> None:
     between = runs(cluster)["preferred"]
     assert first.last < between.first <= between.last < last.first
     assert between.first - first.last < BUDGET and last.first - between.last < BUDGET
-    assert (first.lines, between.lines) == (150, 5)
+    assert (first.lines, between.lines) == (300, 5)
     assert cluster.eventually(lambda: "status 0" in said(cluster, "b"))
 
 
@@ -160,14 +160,14 @@ def test_a_program_whose_watchers_are_killed_keeps_the_turn(
     cluster: Cluster, agent: Agent, parts: tuple[str, ...]
 ) -> None:
     """Its connection is lost, or all shells that watched it are gone; the kernel still shows that it runs."""
-    take_turn(cluster, "a", 120)
+    take_turn(cluster, "a", 250)
     begun(cluster)
     for part in parts:
         kill(cluster, "a", part)
 
     first, last = both_ran(cluster, 5)
 
-    assert first.lines == 120
+    assert first.lines == 250
     assert 0 < last.first - first.last < BUDGET
 
 
@@ -215,7 +215,7 @@ def read(path: Path) -> bytes:
 
 def the_agents_return(cluster: Cluster) -> float:
     """When it answered again, by the kernel's clock."""
-    return float(on_node(cluster, f"cat {WITNESS}/back"))
+    return float(cluster.eventually(lambda: on_node(cluster, f"cat {WITNESS}/back").strip()))
 
 
 def note_the_agents_return(cluster: Cluster) -> None:
@@ -234,7 +234,7 @@ def test_a_killed_agents_successor_knows_who_has_the_turn(cluster: Cluster, agen
     first, last = both_ran(cluster, 5, 180)
 
     assert first.lines == 300
-    assert 0 < last.first - max(first.last, the_agents_return(cluster)) < BUDGET
+    assert first.last < last.first < max(first.last, the_agents_return(cluster)) + BUDGET
 
 
 def test_a_turn_that_ended_without_an_agent_goes_on_when_the_next_one_is_there(cluster: Cluster, agent: Agent) -> None:
@@ -268,25 +268,25 @@ def cut_off(cluster: Cluster, name: str) -> Iterator[None]:
 
 def test_an_unplugged_program_keeps_the_turn_until_it_ends(cluster: Cluster, agent: Agent) -> None:
     """Also if its end can't be told: the agent sees it, and needs no network for that."""
-    take_turn(cluster, "a", 150)
+    take_turn(cluster, "a", 250)
     begun(cluster)
     with cut_off(cluster, "a"):
         first, last = both_ran(cluster, 5)
 
-    assert first.lines == 150
+    assert first.lines == 250
     assert 0 < last.first - first.last < BUDGET
 
 
 def test_a_program_that_was_unplugged_for_a_while_goes_on(cluster: Cluster, agent: Agent) -> None:
     """It has the turn when the network is back."""
-    take_turn(cluster, "a", 200)
+    take_turn(cluster, "a", 250)
     begun(cluster)
     with cut_off(cluster, "a"):
         time.sleep(5)
 
     first, last = both_ran(cluster, 5)
 
-    assert first.lines == 200
+    assert first.lines == 250
     assert 0 < last.first - first.last < BUDGET
 
 
