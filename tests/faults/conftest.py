@@ -15,7 +15,7 @@ __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary"]
 
 LONG = os.environ.get("FAULTS_LONG") == "1"
 SHORT_RUNS, LONG_RUNS = 100, 1000
-SHORT_SECONDS = 200.0
+SHORT_SECONDS = 330.0
 SHORT_SEED = 7
 """The short mode ends after its runs or after this long, whichever comes first."""
 
