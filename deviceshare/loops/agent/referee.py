@@ -255,7 +255,7 @@ class Referee:
             self._records.save(records)
         except OSError as error:
             reason = error.strerror or str(error)
-            if reason != self._unrecorded:  # it is tried again twice a second
+            if reason != self._unrecorded:  # it is retried twice a second
                 log.error("Failed to record a turn, so none is given", error=str(error))
             self._unrecorded = reason
             return False
