@@ -15,7 +15,7 @@ from tests.unit.loops.agent.node import NOW, part, sight, uuid
 from tests.unit.loops.agent.test_lookout import Tower
 
 GREEDY = Intruder("ns", "greedy", "uid-of-greedy")
-SHARE, OVER, TOLERATED = 8192, 9100, 9000
+SHARE, OVER, TOLERATED = 8192, 9300, 9000
 """MiB: of each pod's share, beyond the tolerance, and within it."""
 
 
@@ -67,7 +67,7 @@ def test_who_exceeds_its_share_is_evicted_after_the_grace_and_its_neighbour_neve
     (told, first), (evicted, second) = [(name, message) for name, _, message in shop.events]
     assert (told, evicted) == ("greedy", "greedy")
     assert f"container main uses {OVER} MiB of {GPU} 0 on node n1, its share is {SHARE} MiB" in first
-    assert "above 9011 MiB for 60 s the pod is evicted" in first
+    assert "above 9216 MiB for 60 s the pod is evicted" in first
     assert "its pod is being evicted" in second
 
 
