@@ -13,6 +13,7 @@ from deviceshare.loops.protocol.release import Release
 from deviceshare.loops.protocol.unclaimed import leave
 from tests.unit.loops.histories import CARELESS, GROUP_NAMES, USUAL, HistoryWorld, Move, Wait, many, schedules
 from tests.unit.loops.model import Actor
+from tests.unit.loops.replicas import SteppedReplica
 
 
 class UnclaimedWorld(HistoryWorld):
@@ -87,8 +88,11 @@ def test_a_device_keeps_one_owner_while_groups_without_a_claim_leave(schedule: b
 class OldServer(UnclaimedWorld):
     """Bindings aren't compared. Pod p1 of group a lives on n1, p2 of a waits; b is unbound, and p3 of it waits."""
 
+    compared = False
+
     def __init__(self) -> None:
-        super().__init__(bytes([1, *[0] * 6]), [])
+        super().__init__(bytes([not self.compared, *[0] * 6]), [])
+        assert self.cluster.compares is self.compared
 
     def group(self, name: str) -> Group:
         found = self.cluster.read(GROUPS, name)
@@ -120,6 +124,16 @@ class OldServer(UnclaimedWorld):
             repair.open_ledger(self.cluster, node, self.have, gather=lambda: gather(self.cluster), mark="opened"),
         ).finish()
 
+    def a_binding_under_way(self) -> tuple[SteppedReplica, Any]:
+        """Of p2, which has read everything, and whose request the server has yet to serve."""
+        replica, pod = self.replicas[0], self.cluster.read(PODS, "p2", "ns")
+        assert pod is not None
+        replica.hear()
+        task = replica.begin("p2", pod.metadata.uid, "n1")
+        while not replica.requests[0].what.startswith("bind p2"):
+            replica.serve(replica.requests[0])
+        return replica, task
+
     def leaving(self, name: str) -> Actor:
         self.begin_leaving(self.group(name))
         return self.others[-1][0]
@@ -128,6 +142,12 @@ class OldServer(UnclaimedWorld):
         group = self.group(name)
         self.cluster.edit(NODE_DEVICES, group.node, {"spec": {"claims": {group.uid: None}}})
         self.robbed.add((group.node, group.uid))
+
+
+class NewServer(OldServer):
+    """Bindings are compared, and nobody waits."""
+
+    compared = True
 
 
 def test_a_recreation_that_slept_leaves_a_group_without_its_claim_and_that_is_repaired() -> None:
@@ -157,12 +177,7 @@ def test_a_recreation_that_slept_leaves_a_group_without_its_claim_and_that_is_re
 def test_binds_under_way_are_waited_out_before_a_group_leaves() -> None:
     """One that read the claim before it was deleted may still post its Binding; then the group stays."""
     world = OldServer()
-    world.replicas[0].hear()
-    replica, pod = world.replicas[0], world.cluster.read(PODS, "p2", "ns")
-    assert pod is not None
-    task = replica.begin("p2", pod.metadata.uid, "n1")
-    while not replica.requests[0].what.startswith("bind p2"):
-        replica.serve(replica.requests[0])
+    replica, task = world.a_binding_under_way()
     world.cluster.remove(PODS, "p1", "ns")
     world.delete_claim("a")
     actor = world.leaving("a")
@@ -171,6 +186,18 @@ def test_binds_under_way_are_waited_out_before_a_group_leaves() -> None:
     assert replica.finish(task) == ""
     assert actor.finish() is Release.STAYS
     assert world.group("a").node == "n1"
+    world.close()
+
+
+def test_a_binding_under_way_fails_once_the_group_left() -> None:
+    """Where it carries the version of the pod, which was touched meanwhile."""
+    world = NewServer()
+    replica, task = world.a_binding_under_way()
+    world.cluster.remove(PODS, "p1", "ns")
+    world.delete_claim("a")
+    assert world.leaving("a").finish() is Release.LEFT
+    replica.finish(task)
+    assert not world.using()
     world.close()
 
 
@@ -205,7 +232,7 @@ def test_a_group_whose_claim_is_put_back_meanwhile_stays() -> None:
         for _ in range(steps):
             actor.step()
         world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {world.group("a").uid: claim}}})
-        assert actor.finish() in (Release.ABSENT,) or isinstance(actor.outcome, Conflict)
+        assert actor.finish() is Release.ABSENT or isinstance(actor.outcome, Conflict)
         assert world.group("a").node == "n1"
         world.close()
 
