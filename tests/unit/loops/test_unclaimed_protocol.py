@@ -85,7 +85,7 @@ def test_a_device_keeps_one_owner_while_groups_without_a_claim_leave(schedule: b
     UnclaimedWorld(schedule, UNCLAIMED).run()
 
 
-class OldServer(UnclaimedWorld):
+class IgnoringServer(UnclaimedWorld):
     """Bindings aren't compared. Pod p1 of group a lives on n1, p2 of a waits; b is unbound, and p3 of it waits."""
 
     compared = False
@@ -144,7 +144,7 @@ class OldServer(UnclaimedWorld):
         self.robbed.add((group.node, group.uid))
 
 
-class NewServer(OldServer):
+class ComparingServer(IgnoringServer):
     """Bindings are compared, and nobody waits."""
 
     compared = True
@@ -152,7 +152,7 @@ class NewServer(OldServer):
 
 def test_a_recreation_that_slept_leaves_a_group_without_its_claim_and_that_is_repaired() -> None:
     """The ledger is lost, recreated by another leader, and lost once more before the sleeper creates it."""
-    world = OldServer()
+    world = IgnoringServer()
     world.cluster.remove(NODE_DEVICES, "n2")
     sleeper = world.recreating("n2", "asleep")
     for _ in ("list groups", "fence b", "list pods", "create"):
@@ -176,7 +176,7 @@ def test_a_recreation_that_slept_leaves_a_group_without_its_claim_and_that_is_re
 
 def test_binds_under_way_are_waited_out_before_a_group_leaves() -> None:
     """One that read the claim before it was deleted may still post its Binding; then the group stays."""
-    world = OldServer()
+    world = IgnoringServer()
     replica, task = world.a_binding_under_way()
     world.cluster.remove(PODS, "p1", "ns")
     world.delete_claim("a")
@@ -191,7 +191,7 @@ def test_binds_under_way_are_waited_out_before_a_group_leaves() -> None:
 
 def test_a_binding_under_way_fails_once_the_group_left() -> None:
     """Where it carries the version of the pod, which was touched meanwhile."""
-    world = NewServer()
+    world = ComparingServer()
     replica, task = world.a_binding_under_way()
     world.cluster.remove(PODS, "p1", "ns")
     world.delete_claim("a")
@@ -203,7 +203,7 @@ def test_a_binding_under_way_fails_once_the_group_left() -> None:
 
 def test_a_leader_that_saw_a_live_pod_before_claims_nothing_for_it_any_more() -> None:
     """A pod could join by that claim while its group leaves."""
-    world = OldServer()
+    world = IgnoringServer()
     pods, group = world.using(), world.group("a")
     world.delete_claim("a")
     seen = world.ledger("n1")
@@ -223,7 +223,7 @@ def test_a_leader_that_saw_a_live_pod_before_claims_nothing_for_it_any_more() ->
 def test_a_group_whose_claim_is_put_back_meanwhile_stays() -> None:
     """Whatever step of its leaving that comes after; then there is nothing to repair."""
     for steps in range(1, 5):
-        world = OldServer()
+        world = IgnoringServer()
         claim = world.cluster.objects[NODE_DEVICES.plural]["n1"]["spec"]["claims"][world.group("a").uid]
         for name in ("p1", "p2"):
             world.cluster.remove(PODS, name, "ns")
@@ -239,7 +239,7 @@ def test_a_group_whose_claim_is_put_back_meanwhile_stays() -> None:
 
 def test_a_closed_or_lost_ledger_is_left_to_its_repair() -> None:
     """Which claims for the groups that are bound there."""
-    world = OldServer()
+    world = IgnoringServer()
     world.delete_claim("a")
     for name in ("p1", "p2"):
         world.cluster.remove(PODS, name, "ns")
