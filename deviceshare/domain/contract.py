@@ -64,7 +64,10 @@ PLACEMENT_GATE: Final = f"{PREFIX}placement"
 # On pods: written by the controller.
 WOKEN_AT: Final = f"{PREFIX}woken-at"
 BIND_FENCE: Final = f"{PREFIX}bind-fence"
-"""The mark of a claim that is being collected: a Binding decided before the pod bore it fails (claims.md, collect)."""
+"""The mark of a claim that is being collected: a Binding decided before the pod bore it fails (claims.md, collect).
+
+On NodeDevices: a write that changes nothing else, so that claims decided before it fail (claims.md, repair).
+"""
 ENDED: Final = f"{PREFIX}ended"
 """The pod's own UID: it failed, no kubelet says that its containers ended, and their grace period is over."""
 FORMER_DEVICES: Final = f"{PREFIX}former-devices"

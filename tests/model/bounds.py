@@ -5,6 +5,7 @@ from tests.model.deletions import deletions, finalizations
 from tests.model.leaders import collections, releases
 from tests.model.repairs import adoptions, moves, openings, recreations, retirements
 from tests.model.shares import share_binds, share_collections
+from tests.model.unclaimed import claims_are_deleted, coverings, namings, unclaimed
 from tests.model.world import Bounds
 from tests.model.worldly import (
     garbage_goes,
@@ -21,6 +22,7 @@ REPAIR = (adoptions, recreations, openings)
 MOVE = (binds, moves, collections, nodes_go, nodes_return, garbage_goes, retirements, *REPAIR)
 LOST = (binds, collections, groups_go, pods_end, ledgers_are_deleted, *REPAIR)
 DELETION = (binds, deletions, finalizations, collections, pods_end)
+UNCLAIMED = (binds, unclaimed, coverings, namings, collections, pods_end, claims_are_deleted)
 SHARES = (share_binds, share_collections, pods_end)
 
 SMALL: dict[str, Bounds] = {
@@ -52,6 +54,10 @@ SMALL: dict[str, Bounds] = {
         settles=False,
     ),
     "a ledger is lost, two groups on a node": Bounds(LOST, (0, 1), nodes=1, leaders=1, binders=1),
+    "a claim is deleted twice, two leaders": Bounds(
+        UNCLAIMED, (0,), groups=1, nodes=1, binders=1, bound=True, careless=True, misfortunes=2
+    ),
+    "a claim is deleted, two pods": Bounds(UNCLAIMED, (0, 0), groups=1, nodes=1, binders=1, bound=True, careless=True),
     "shares, two pods on two nodes": Bounds(SHARES, (0, 1), leaders=1, binders=2, shares=True),
     "shares, two leaders": Bounds(SHARES, (0,), groups=1, leaders=2, binders=2, shares=True),
 }
@@ -68,7 +74,10 @@ LARGE: dict[str, Bounds] = {
     "release, two leaders, two nodes": Bounds(RELEASE, (0,), groups=1, binders=1),
     "deletion, two leaders, two pods": Bounds(DELETION, (0, 0), groups=1, nodes=1, binders=2, finalizers=True),
     "move, two leaders, all repairs": Bounds(
-        (*MOVE, pods_end), (0,), groups=1, nodes=1, binders=1, bound=True, misfortunes=2
+        (*MOVE, pods_end, unclaimed), (0,), groups=1, nodes=1, binders=1, bound=True, misfortunes=2
+    ),
+    "a claim is deleted twice, two pods": Bounds(
+        UNCLAIMED, (0, 0), groups=1, nodes=1, binders=1, bound=True, careless=True, misfortunes=2
     ),
     "shares, two leaders, two pods on two nodes": Bounds(SHARES, (0, 1), binders=2, shares=True),
 }

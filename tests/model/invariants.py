@@ -1,11 +1,12 @@
 """What must hold in every state of the model, and when it is settled."""
 
+from tests.model.unclaimed import unclaimed
 from tests.model.world import GONE, LIVE, NOWHERE, OWNED, Bounds, WorldState
 
 
 def broken(bounds: Bounds, state: WorldState) -> str:
     """What is wrong, or ""."""
-    return _pods(bounds, state) or _groups(state)
+    return _pods(bounds, state) or _groups(bounds, state)
 
 
 def _pods(bounds: Bounds, state: WorldState) -> str:
@@ -27,25 +28,33 @@ def _pods(bounds: Bounds, state: WorldState) -> str:
         ):
             return "a pod lives on a node, and its group isn't bound there"
         claim = ledger.claim_of(pod.group) if ledger and ledger.open else None
-        if ledger and ledger.open and (claim is None or claim.device != pod.device):
+        lost = claim.device != pod.device if claim else not bounds.careless
+        if ledger and ledger.open and lost:
             return "a live pod has lost its device"
         if bounds.finalizers and group.life == GONE:
             return "a group is gone, and a pod of it lives"
     return ""
 
 
-def _groups(state: WorldState) -> str:
+def _groups(bounds: Bounds, state: WorldState) -> str:
+    """Where nothing would repair it, no bound group may ever lack its claim; elsewhere it must not when all is done."""
+    if unclaimed not in bounds.actions and _unclaimed(state):
+        return "a bound group has no claim"
+    return ""
+
+
+def _unclaimed(state: WorldState) -> bool:
     for number, group in enumerate(state.groups):
         if group.life != GONE and group.node != NOWHERE:
             ledger = state.ledgers[group.node]
             if ledger and ledger.open and ledger.claim_of(number) is None:
-                return "a bound group has no claim"
-    return ""
+                return True
+    return False
 
 
 def settled(state: WorldState) -> bool:
     """Nothing is under way, and each claim is of a group that is bound there, unmarked, or of pods that live there."""
-    if state.processes:
+    if state.processes or _unclaimed(state):
         return False
     for number, group in enumerate(state.groups):
         if group.node != NOWHERE and not state.nodes[group.node] and not _lives(state, number, group.node):

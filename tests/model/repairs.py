@@ -43,18 +43,18 @@ def move_1(world: Draft, me: ModelProcess) -> object:
     if world.ledgers[me.node] is not None:
         return release_1(world, me)
     _fence_unbound(world)
-    world.begin_to_wait(me.leader)
-    me = me.saw(ledger_bit(me.node))
     if not world.must(Rule.MOVE_1_CREATE):
-        return world.go(me, release_2)
+        world.begin_to_wait(me.leader)
+        return world.go(me.saw(ledger_bit(me.node)), release_2)
     return world.go(me._replace(found=_evidence(world, me.node)), move_1_create)
 
 
 @step(GROUPS, LEDGERS)
 def move_1_create(world: Draft, me: ModelProcess) -> object:
-    """The create of it."""
+    """The create of it. Whoever joined by the lost one before has to be waited for: the wait begins here."""
     if world.ledgers[me.node] is not None:
         return None
+    world.begin_to_wait(me.leader)
     claims = tuple(
         claim._replace(marked=claim.holder == me.holder and world.must(Rule.MOVE_1_MARKED)) for claim in me.found
     )

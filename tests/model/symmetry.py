@@ -41,7 +41,7 @@ def renaming(nodes: Order, groups: Order, pods: Order) -> Callable[[WorldState],
     @lru_cache(1 << 16)
     def bits(same: int) -> int:
         moved = 0
-        for start, order in ((0, groups), (8, nodes), (16, pods)):
+        for start, order in ((0, groups), (8, nodes), (16, pods), (24, groups)):
             for old, new in enumerate(order):
                 moved |= (same >> (start + old) & 1) << (start + new)
         return moved

@@ -115,6 +115,8 @@ class Bounds:
     """Whether the first group begins bound to the first node."""
     wipes: bool = False
     """Whether somebody may wipe a group's status."""
+    careless: bool = False
+    """Whether somebody may delete a claim, also while pods use it."""
     suspects_only: bool = True
     """Whether collections begin only where a look at the API server makes the claim suspect."""
     finalizers: bool = False
@@ -138,6 +140,11 @@ def ledger_bit(node: int) -> int:
 
 def pod_bit(pod: int) -> int:
     return 1 << (16 + pod)
+
+
+def claim_bit(group: int) -> int:
+    """That no ledger got a claim of the group, as the leader's watch shows it."""
+    return 1 << (24 + group)
 
 
 class Draft:
@@ -213,6 +220,10 @@ class Draft:
         self._wrote(group_bit(group))
 
     def write_ledger(self, node: int, ledger: ModelLedger | None) -> None:
+        before = self.ledgers[node]
+        for claim in ledger.claims if ledger else ():
+            if before is None or before.claim_of(claim.holder) is None:
+                self._wrote(claim_bit(claim.holder))
         self.ledgers[node] = ledger
         self._wrote(ledger_bit(node))
 
@@ -268,7 +279,7 @@ Step = Callable[[Draft, ModelProcess], object]
 Action = Callable[[Draft], Iterator[tuple[str, Callable[[Draft], object]]]]
 STEPS: dict[str, Step] = {}
 NEEDS: dict[str, int] = {}
-GROUPS, LEDGERS, PODS = 0xFF, 0xFF00, 0xFF0000
+GROUPS, LEDGERS, PODS, CLAIMS = 0xFF, 0xFF00, 0xFF0000, 0xFF000000
 
 
 def step(*needs: int) -> Callable[[Step], Step]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tests.model.binds import binds
+from tests.model.unclaimed import claims_are_deleted
 from tests.model.world import ALIVE, GONE, LIVE, NOWHERE, ORPHANED, OVER, OWNED, PENDING, Action, Draft
 
 Begun = Iterator[tuple[str, Callable[[Draft], object]]]
@@ -68,4 +69,12 @@ def _ledger_is_deleted(world: Draft, node: int) -> None:
     world.write_ledger(node, None)
 
 
-WORLDLY: tuple[Action, ...] = (binds, groups_go, pods_end, nodes_go, nodes_return, ledgers_are_deleted)
+WORLDLY: tuple[Action, ...] = (
+    binds,
+    groups_go,
+    pods_end,
+    nodes_go,
+    nodes_return,
+    ledgers_are_deleted,
+    claims_are_deleted,
+)

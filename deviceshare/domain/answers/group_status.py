@@ -199,7 +199,7 @@ def _health(group: Group, fleet: Fleet, home: Node | None, pods: Collection[Pod]
         return fault
     claim = ledger.claims.get(group.uid) if ledger else None
     if ledger is None or claim is None or home is None:
-        text = f"its claim on node {node} is missing and is restored from its pods"
+        text = f"its claim on node {node} is missing: it is restored from its pods; without any the group leaves"
         return Reason(ReasonKind.CLAIM_MISSING, text, f"if this stays, {recreate}")
     # What the node has now, also where the ledger doesn't say so yet.
     inventory = take(home, ledger.status.hardware, ledger.status.published)

@@ -217,6 +217,15 @@ def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
     return _patch(ledger, uid, None)
 
 
+def fence_patch(ledger: NodeDevices, mark: str) -> Patch:
+    """Changes nothing of what anybody holds, but makes every write fail that read the ledger before.
+
+    `mark` differs each time: the API server doesn't store what is equal.
+    """
+    annotations = {contract.BIND_FENCE: mark}
+    return {"metadata": {"resourceVersion": ledger.metadata.resource_version, "annotations": annotations}}
+
+
 def _patch(ledger: NodeDevices, uid: str, claim: Mapping[str, Any] | None) -> Patch:
     return {
         "metadata": {"resourceVersion": ledger.metadata.resource_version},

@@ -37,6 +37,7 @@ from deviceshare.loops.leader.rebinder import Rebinder
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.leader.residents import Residents
 from deviceshare.loops.leader.term import Term
+from deviceshare.loops.leader.unclaimed_groups import UnclaimedGroups
 from deviceshare.loops.leader.uninjected_pods import UninjectedPods
 from deviceshare.loops.leader.waker import Waker
 from deviceshare.loops.ports import Mirror, ObjectChange, Watcher
@@ -67,12 +68,13 @@ class Controller:
         self._idle = IdleGroups(term)
         self._deletions = GroupDeletions(term)
         self._moving = MovingGroups(term)
+        self._unclaimed = UnclaimedGroups(term)
         self._uninjected = UninjectedPods(term)
         self._gates = GateReconcilers(term, term.placement) if term.placement else None
         reconcilers = (self._keeper, self._releaser, self._rebinder, self._endings, self._statuses, self._waker)
         self._queues: tuple[Queue[Any], ...] = tuple(reconciler.queue for reconciler in reconcilers)
         self._queues += (self._quotas.queue, self._idle.queue, self._deletions.queue, self._moving.queue)
-        self._queues += (self._uninjected.queue,)
+        self._queues += (self._unclaimed.queue, self._uninjected.queue)
         self._queues += self._gates.queues if self._gates else ()
 
     async def run(self) -> None:
@@ -133,6 +135,7 @@ class Controller:
                 self._idle.enqueue_for_pods(pod.group)
                 self._deletions.enqueue_for_pods(pod.group)
                 self._moving.enqueue(self._term.groups.get(pod.group))
+                self._unclaimed.enqueue(self._term.groups.get(pod.group))
             if pod.share:
                 self._releaser.enqueue_holder(change.key)
             if pod.holder_uid:
@@ -175,6 +178,7 @@ class Controller:
         self._idle.queue.add(change.key)
         self._deletions.queue.add(change.key)
         self._moving.queue.add(change.key)
+        self._unclaimed.change(change)
         self._waker.queue.add(change.key)
         self._quotas.change_group(change)
         if self._gates:
@@ -223,6 +227,7 @@ class Controller:
         for group in self._residents[node]:
             self._statuses.queue.add(group.name)
             self._moving.enqueue(group)
+            self._unclaimed.enqueue(group)
         self._statuses.enqueue_concerned()
 
 
