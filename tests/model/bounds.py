@@ -54,6 +54,14 @@ SMALL: dict[str, Bounds] = {
         settles=False,
     ),
     "a ledger is lost, two groups on a node": Bounds(LOST, (0, 1), nodes=1, leaders=1, binders=1),
+    "a ledger is lost twice, two leaders": Bounds(
+        (binds, collections, pods_end, ledgers_are_deleted, recreations, openings, unclaimed),
+        (0,),
+        groups=1,
+        nodes=1,
+        binders=1,
+        misfortunes=2,
+    ),
     "a claim is deleted twice, two leaders": Bounds(
         UNCLAIMED, (0,), groups=1, nodes=1, binders=1, bound=True, careless=True, misfortunes=2
     ),
@@ -78,6 +86,9 @@ LARGE: dict[str, Bounds] = {
     ),
     "a claim is deleted twice, two pods": Bounds(
         UNCLAIMED, (0, 0), groups=1, nodes=1, binders=1, bound=True, careless=True, misfortunes=2
+    ),
+    "a claim is deleted, two leaders, two nodes": Bounds(
+        UNCLAIMED, (0,), groups=1, binders=1, bound=True, careless=True
     ),
     "shares, two leaders, two pods on two nodes": Bounds(SHARES, (0, 1), binders=2, shares=True),
 }

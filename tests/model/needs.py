@@ -12,6 +12,7 @@ NEEDED: dict[Rule, tuple[str, bool]] = {
     Rule.BIND_3_MARK: ("bind and collect, two leaders", True),
     Rule.BIND_4_CAS: ("bind and collect, two leaders", True),
     Rule.BIND_4_LOSER: ("bind and collect, two binds at once", True),
+    Rule.BIND_4_AGAIN: ("a ledger is lost twice, two leaders", True),
     Rule.BIND_5_VERSION: ("bind and collect, two leaders", True),
     Rule.BIND_5_AGAIN: ("bind and collect, two leaders", True),
     Rule.COLLECT_1_MARK: ("bind and collect, two leaders", True),
@@ -34,6 +35,7 @@ NEEDED: dict[Rule, tuple[str, bool]] = {
     Rule.OPEN_CAS: ("move, two leaders", True),
     Rule.RECREATE_FENCE: ("a ledger is lost, two groups on a node", True),
     Rule.RECREATE_WAIT: ("a ledger is lost, two groups on a node", True),
+    Rule.OPEN_LIST: ("a ledger is lost twice, two leaders", True),
     Rule.OPEN_FENCE: ("move, two leaders", True),
     Rule.OPEN_MARK: ("move, two leaders", True),
     Rule.LEAVE_2_WAIT: ("a claim is deleted, two pods", True),
@@ -52,19 +54,11 @@ NEEDED: dict[Rule, tuple[str, bool]] = {
 }
 """The bounds of `bounds.SMALL`, and whether the server compares versions."""
 UNPROVEN: dict[Rule, str] = {
-    Rule.BIND_4_AGAIN: (
-        "A claim that step 3 created, or found unmarked, is only dropped after a mark. The pod was read before it,"
-        " so the touch or the wait that follows it stops the Binding. The step ends such a bind without them."
-    ),
     Rule.MOVE_1_CREATE: (
         "It is enough that the ledger is still missing after the group was read: nobody joins without one."
     ),
     Rule.RETIRE_CAS: (
         "A ledger that is deleted with claims in it is one that was lost: repair has to cope with that anyway."
-    ),
-    Rule.OPEN_LIST: (
-        "Here the fences and the list of a lost ledger's recreation are one step, so nothing is missed between them. In"
-        " the cluster they are many requests; the second list finds what was bound between the first and the fences."
     ),
 }
 """Those without which nothing was seen to break, and why that is so; docs/claims.md says the same."""
