@@ -102,8 +102,8 @@ async def _look(api: Cluster, name: str) -> Asked[Group]:
     claim = ledger.claims.get(group.uid)
     if claim is None:
         raise click.ClickException(
-            f"The claim of group {name} on node {group.node} is missing: it is restored from its pods, or the group leaves"
-            f" the node where none of them runs; retry once kubectl get sdg {name} -o wide shows it healthy"
+            f"The claim of group {name} on node {group.node} is missing and is restored from its pods; without any the"
+            f" group leaves the node. Retry once deviceshare inspect {group.node} shows it"
         )
     return Asked(group, ledger, claim)
 

@@ -80,7 +80,7 @@ async def test_groups_that_hold_nothing_or_are_not_there_are_told_apart() -> Non
     with pytest.raises(click.ClickException, match="There is no group nobody"):
         await ask(world.cluster, "nobody")
     world.cluster.edit(GROUPS, "idle", {"status": {"nodeName": "n1"}})
-    with pytest.raises(click.ClickException, match="kubectl get ndev n1"):
+    with pytest.raises(click.ClickException, match="deviceshare inspect n1"):
         await ask(world.cluster, "idle")
 
 
