@@ -100,6 +100,26 @@ def test_a_wiped_status_is_made_again_from_its_pods(pool: Pool, settled: tuple[s
     pool.eventually(lambda: pool.condition(first, "Healthy"), lambda each: each.get("status") == "True")
 
 
+def test_a_claim_deleted_by_hand_comes_back_or_its_group_leaves(pool: Pool, settled: tuple[str, str]) -> None:
+    """Restored from a pod that runs; and where none does, the group's next pod binds it again."""
+    node, first = settled
+    before, uid = claims(pool, node), pool.get("sdg", first)["metadata"]["uid"]
+    delete = ("patch", "ndev", node, "--type=merge", "-p", json.dumps({"spec": {"claims": {uid: None}}}))
+    pool.kubectl(*delete)
+    pool.eventually(lambda: claims(pool, node), lambda found: found == before)
+
+    pool.kubectl("delete", "pods", "one", "two", "-n", pool.name)
+    pool.eventually(lambda: pool.status(first).get("podCount"), lambda count: not count)
+    pool.kubectl(*delete)
+    pool.apply(pod("next", first))
+    told = f"involvedObject.name={first},reason=LeftNode"
+    pool.eventually(
+        lambda: pool.kubectl("get", "events", "--field-selector", told, "-o", "jsonpath={..message}"), bool, 60
+    )
+    pool.running("next")
+    assert claims(pool, node) == before
+
+
 def test_ledger_and_status_lost_while_deviceshare_is_dead(pool: Pool, settled: tuple[str, str]) -> None:
     """Only the annotations of the running pods are left, and they are enough."""
     node, first = settled
