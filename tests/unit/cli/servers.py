@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from tests.unit.kube.scripted import kubeconfig
+from tests.unit.kube.scripted import accepted, kubeconfig
 
 
 @contextmanager
@@ -25,6 +25,7 @@ def served(handle: Callable[[web.Request], Awaitable[web.StreamResponse]], direc
         ready.set()
 
     async def end() -> None:
+        await accepted()
         server = runner.server
         transports = [each.transport for each in server.connections] if server else []
         await runner.cleanup()
