@@ -87,6 +87,23 @@ async def closed_ledger(scene: Scene) -> AsyncIterator[Goal]:
     yield scene.gone
 
 
+async def deleted_claim(scene: Scene) -> AsyncIterator[Goal]:
+    """Somebody deletes the claim of a group that no pod uses; it leaves the node, and its next pod binds it again."""
+    node = await scene.node(2)
+    group = await scene.group("group", 2)
+    one = await scene.pod("one", group)
+    yield scene.bound(one)
+    uid = next(iter(claims_of(await ledger_of(scene.stage, node))))
+    await scene.delete(one)
+    yield lambda state: [f"{one} is there"] if f"default/{one}" in state.pods else []
+    await scene.change(f"{LEDGERS}/{node}", spec={"claims": {uid: None}})
+    yield scene.unbound(group)
+    two = await scene.pod("two", group)
+    yield scene.bound(two)
+    await scene.delete(two, group)
+    yield scene.gone
+
+
 async def wiped_under_a_mark(scene: Scene) -> AsyncIterator[Goal]:
     """Somebody wipes a group's status whose claim a collector has marked; it is adopted with its claim."""
     node = await scene.node(2)
@@ -149,7 +166,17 @@ async def former(scene: Scene) -> AsyncIterator[Goal]:
 
 RARE: dict[str, Story] = {
     story.__name__.replace("_", "-"): story
-    for story in (impostor, ended, loser, kept, former, closed_ledger, wiped_under_a_mark, emptied_secret)
+    for story in (
+        impostor,
+        ended,
+        loser,
+        kept,
+        former,
+        closed_ledger,
+        deleted_claim,
+        wiped_under_a_mark,
+        emptied_secret,
+    )
 }
 
 

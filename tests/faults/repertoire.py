@@ -7,7 +7,7 @@ STORIES: dict[str, Story] = {**COMMON, **RARE}
 EDITING = frozenset(
     {
         *("lost-node", "recreated-node", "lost-ledger", "wiped-status", "edited-ledger", "marked-claim"),
-        *("closed-ledger", "wiped-under-a-mark", "impostor", "loser"),
+        *("closed-ledger", "deleted-claim", "wiped-under-a-mark", "impostor", "loser"),
     }
 )
 """In which people take evidence away by hand, so that a live pod may be without a claim for a while."""

@@ -39,6 +39,7 @@ POINTS: dict[str, tuple[str, ...]] = {
     "PATCH nodedevices/status protocol/repair.py open_ledger 2": ("lost-ledger", "closed-ledger"),
     "PATCH nodedevices protocol/repair.py readopt": ("wiped-under-a-mark",),
     "PATCH nodedevices protocol/repair.py cover": ("edited-ledger",),
+    "PATCH nodedevices protocol/unclaimed.py leave": ("deleted-claim",),
     "PATCH nodedevices leader/ledgers.py Ledgers._adopt": ("edited-ledger",),
     "DELETE nodedevices leader/ledgers.py Ledgers._retire": ("lost-node",),
     # What follows.
