@@ -93,11 +93,13 @@ async def deleted_claim(scene: Scene) -> AsyncIterator[Goal]:
     group = await scene.group("group", 2)
     one = await scene.pod("one", group)
     yield scene.bound(one)
-    uid = next(iter(claims_of(await ledger_of(scene.stage, node))))
     await scene.delete(one)
     yield lambda state: [f"{one} is there"] if f"default/{one}" in state.pods else []
-    await scene.change(f"{LEDGERS}/{node}", spec={"claims": {uid: None}})
-    yield scene.unbound(group)
+    ledger = await ledger_of(scene.stage, node)
+    await scene.change(f"{LEDGERS}/{node}", spec={"claims": dict.fromkeys(claims_of(ledger))})
+    # A ledger that was deleted since has the claim of a group that was still bound.
+    unbound = scene.unbound(group)
+    yield lambda state: unbound(state) if _uid(state, node) in ("", ledger["metadata"]["uid"]) else []
     two = await scene.pod("two", group)
     yield scene.bound(two)
     await scene.delete(two, group)
@@ -188,6 +190,10 @@ def _status(state: State, pod: str) -> dict[str, object]:
 def _annotation(state: State, pod: str, name: str) -> str:
     said = state.pods.get(f"default/{pod}", {}).get("metadata", {}).get("annotations") or {}
     return str(said.get(f"{PREFIX}{name}", ""))
+
+
+def _uid(state: State, node: str) -> str:
+    return str(state.ledgers.get(node, {}).get("metadata", {}).get("uid", ""))
 
 
 def _marks(state: State, node: str) -> list[str]:
