@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from tests.faults.checker import PREFIX, State, claims_of
-from tests.faults.raw_api import GROUPS, LEDGERS, PODS, QUOTAS
+from tests.faults.raw_api import GROUPS, LEDGERS, PODS, QUOTAS, Json
 from tests.faults.scene import GPU, Scene
 from tests.faults.stage import Goal, ledger_of
 from tests.faults.stories import Story, has_ledger, report, unanswered
@@ -97,9 +97,9 @@ async def deleted_claim(scene: Scene) -> AsyncIterator[Goal]:
     yield lambda state: [f"{one} is there"] if f"default/{one}" in state.pods else []
     ledger = await ledger_of(scene.stage, node)
     await scene.change(f"{LEDGERS}/{node}", spec={"claims": dict.fromkeys(claims_of(ledger))})
-    # A ledger that was deleted since has the claim of a group that was still bound.
-    unbound = scene.unbound(group)
-    yield lambda state: unbound(state) if _uid(state, node) in ("", ledger["metadata"]["uid"]) else []
+    # Where the ledger was lost, too, the claim is back: it is recreated, and filled before it is opened.
+    unbound, before = scene.unbound(group), _version(ledger)
+    yield lambda state: [] if _has_claims_since(before, state.ledgers.get(node, {})) else unbound(state)
     two = await scene.pod("two", group)
     yield scene.bound(two)
     await scene.delete(two, group)
@@ -192,8 +192,12 @@ def _annotation(state: State, pod: str, name: str) -> str:
     return str(said.get(f"{PREFIX}{name}", ""))
 
 
-def _uid(state: State, node: str) -> str:
-    return str(state.ledgers.get(node, {}).get("metadata", {}).get("uid", ""))
+def _version(ledger: Json) -> int:
+    return int(ledger["metadata"]["resourceVersion"])
+
+
+def _has_claims_since(version: int, ledger: Json) -> bool:
+    return bool(claims_of(ledger)) and _version(ledger) > version
 
 
 def _marks(state: State, node: str) -> list[str]:
