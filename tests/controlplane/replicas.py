@@ -169,7 +169,11 @@ class Fleet:
     async def await_ready(self, *replicas: Replica) -> None:
         """Until these, or all, are endpoints of the Services."""
         awaited = replicas or self.replicas
-        await until(lambda: all(each.ready for each in awaited), READY_SECONDS, "some replica isn't ready")
+        deadline = time.monotonic() + READY_SECONDS
+        while not all(each.ready for each in awaited):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"some replica isn't ready after {READY_SECONDS:.0f} s:\n{await self._account()}")
+            await asyncio.sleep(0.02)
 
     async def holder(self) -> str:
         """Whose lease it is, "" for nobody's."""
