@@ -236,8 +236,10 @@ async def replicated(
 
 
 async def _stop(task: "asyncio.Task[None]") -> None:
+    """Raises what the task ended by, if it did: nobody is ready any more without its looks."""
     task.cancel()
-    await asyncio.wait([task])
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 async def _end(replica: Replica) -> None:
