@@ -74,6 +74,20 @@ class Connection:
             raise Unavailable(f"{method} {path}: {str(error) or type(error).__name__}") from error
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Fails as a broken connection does where uvloop refuses the descriptor of a new socket.
+
+    Its number may be that of a connection which was given up a moment ago, and which uvloop has not closed yet: it
+    raises RuntimeError ("File descriptor 20 is used by transport"). The next attempt gets another, or finds it closed.
+    """
+
+    async def connect(self, *arguments: Any, **named: Any) -> Any:
+        try:
+            return await super().connect(*arguments, **named)
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+
+
 def _cut_off(response: aiohttp.ClientResponse) -> None:
     """Ends the connection of an answer that wasn't read to its end, such as a watch.
 
@@ -97,7 +111,7 @@ async def connect(kubeconfig: str | None = None, context: str | None = None) -> 
     """
     access = await _access(kubeconfig, context)
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=POOL_SIZE, ssl=access.tls, keepalive_timeout=KEEPALIVE),
+        connector=_Connector(limit=POOL_SIZE, ssl=access.tls, keepalive_timeout=KEEPALIVE),
         headers=HEADERS,
         cookie_jar=aiohttp.DummyCookieJar(),
         # With `trust_env` aiohttp would read the environment, and ~/.netrc in a thread, again for each request.

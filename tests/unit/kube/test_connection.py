@@ -19,6 +19,7 @@ from deviceshare.certificates import issuance
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect, within
 from deviceshare.loops.kinds import NODES
+from deviceshare.loops.ports import Unavailable
 from tests.unit.kube.scripted import Scripted, answer, kubeconfig, node, serving
 
 UNREACHABLE = "http://cluster.invalid:6443"
@@ -108,3 +109,21 @@ def test_nothing_in_a_cluster_runs_the_kubernetes_client() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=modules, check=True)
 
     assert done.stdout.strip() == "False"
+
+
+async def test_a_descriptor_that_uvloop_still_uses_is_a_broken_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that was given up a moment ago: it ended the process, which retries what is unavailable."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("File descriptor 20 is used by transport <TCPTransport closed=False>")
+
+    async with serving(answer({}), tmp_path) as connection:
+        with monkeypatch.context() as patched:
+            patched.setattr("aiohttp.connector.aiohappyeyeballs.start_connection", refuse)
+            with pytest.raises(Unavailable, match="File descriptor 20"):
+                async with connection.request("GET", "/", timeout=within(5)):
+                    pass
+        async with connection.request("GET", "/", timeout=within(5)) as response:
+            assert response.status == 200
