@@ -169,7 +169,7 @@ class Ledgers:
         known = self._term.claims_known()
         published = steady(self._dra.publication(seen.node, claims_known=known), seen)
         if not known and published != NOTHING_PUBLISHED:
-            self.queue.add(seen.node, CLAIMS_SECONDS)  # Where there are no claims, nothing tells that they can be read.
+            self.queue.add(seen.node, CLAIMS_SECONDS)  # Without any claim, no event shows that they can be read.
         return published
 
     def _offer(self, node: Node, seen: NodeDevices, published: Publication) -> tuple[Offer, dict[str, str]]:

@@ -16,7 +16,8 @@ def free_ports(count: int) -> list[int]:
     """
     found: list[int] = []
     for port in random.sample(range(_FIRST, _LAST), _LAST - _FIRST):
-        if _is_free(port) and _is_reserved(port):
+        # Reserved first: another's port may be free for a moment, while what listens there is restarted.
+        if _is_reserved(port) and _is_free(port):
             found.append(port)
         if len(found) == count:
             return found

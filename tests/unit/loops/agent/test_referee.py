@@ -286,7 +286,7 @@ async def test_an_unreadable_record_is_as_good_as_none(table: Table) -> None:
 
 @at_a_table
 async def test_a_turn_that_cannot_be_recorded_is_not_given(table: Table) -> None:
-    """An agent that restarted wouldn't know of it. Who waits learns why; the log has it once."""
+    """An agent that restarted wouldn't know of it. Waiting programs are told why; the log has it once."""
     await asyncio.sleep(1)
     table.records.full = True
     with capture_logs() as logs:
