@@ -22,8 +22,9 @@ from deviceshare.domain.vendors import Vendor
 
 _LONGEST_FOR_NRI: Final = 53
 """Characters of a container's name behind `nvidia.cdi.k8s.io/container.`, of the 63 that a name may have."""
-_RESERVE_MIB: Final = 512
-"""What a process takes of a device beside its framework's memory pool: the CUDA context, and libraries' workspaces."""
+_RESERVE_MIB: Final = 640
+"""What a process takes of a device beside its framework's memory pool: the CUDA context, and libraries. With PyTorch
+610 MiB on an H100 (docs/reliability.md)."""
 
 
 def share_annotations(pod: Pod, ledger: NodeDevices, shares: Sequence[Share]) -> dict[str, str]:
