@@ -7,7 +7,7 @@ tests/unit/loops/test_protocol.py, which drives the Binder. Change them only wit
 G is the group, L the NodeDevices of the node, P the pod.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 
 from deviceshare.domain import contract
@@ -162,6 +162,22 @@ async def fence_pod(cluster: Cluster, pod: Pod, mark: str) -> None:
         return
     with suppress(Conflict):
         await annotate(cluster, pod, {contract.BIND_FENCE: mark})
+
+
+async def stop_binds(
+    cluster: Cluster, pods: Iterable[Pod], mark: str, wait_out_binds: Callable[[str], Awaitable[None]]
+) -> bool:
+    """Touches those of the pods that are pending, and waits out their binds; whether there were any.
+
+    From here on nobody writes such a pod who read the ledger before the mark. One may have done so meanwhile: list them
+    again. Raises ApiError, and what `wait_out_binds` does.
+    """
+    pending = [pod for pod in pods if pod.pending]
+    for pod in pending:
+        await fence_pod(cluster, pod, mark)
+    if pending:
+        await wait_out_binds(mark)
+    return bool(pending)
 
 
 async def read_ledger(cluster: Cluster, node: str) -> NodeDevices:

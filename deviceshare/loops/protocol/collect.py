@@ -65,12 +65,8 @@ async def collect(
         pods = await holders.pods(cluster, holder)
         if any(pod.holds(uid, node) for pod in pods):
             return Outcome.KEPT_IN_USE
-        pending = [pod for pod in pods if pod.pending]
-        if waited or not pending:
+        if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds):
             break
-        for pod in pending:
-            await bind.fence_pod(cluster, pod, mark)
-        await wait_out_binds(mark)
         waited = True
     # 4. With the version of step 1: had anybody unmarked the claim meanwhile, this fails.
     await cluster.patch(NODE_DEVICES, node, ledger.drop_patch(seen, uid))

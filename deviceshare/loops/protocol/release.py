@@ -65,13 +65,9 @@ async def release(
             await holders.fence(cluster, group)  # Another release of it fails, before anybody joins.
             await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, uid))
             return Release.STAYS
-        pending = [pod for pod in pods if pod.pending]
-        if waited or not pending:
-            break
         # 2. Whoever read the ledger before and is about to write a pod fails by its version, or has ended.
-        for pod in pending:
-            await bind.fence_pod(cluster, pod, mark)
-        await wait_out_binds(mark)
+        if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds):
+            break
         waited = True
     # The claim still bears the mark, in the same ledger, and who takes it away from now on writes the group first.
     again = new_mark()

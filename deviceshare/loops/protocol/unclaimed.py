@@ -50,13 +50,9 @@ async def leave(
         pods = await holders.pods(cluster, holder)
         if any(pod.holds(holder.uid, node) for pod in pods):
             return Release.STAYS
-        pending = [pod for pod in pods if pod.pending]
-        if waited or not pending:
-            break
         # Whoever read the claim before it was lost and is about to write a pod fails by its version, or has ended.
-        for pod in pending:
-            await bind.fence_pod(cluster, pod, mark)
-        await wait_out_binds(mark)
+        if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds):
+            break
         waited = True
     # The claim is still missing, and a leader that saw a live pod of the group before can't claim for it any more.
     await cluster.patch(NODE_DEVICES, node, ledger.fence_patch(seen, new_mark()))
