@@ -21,6 +21,9 @@ PASSED, FAILED = 0, 1
 def main(words: Sequence[str]) -> int:
     """Runs those whose rule has one of the words; all without words."""
     chosen = [each for each in mutations() if not words or any(word in each.rule for word in words)]
+    if not chosen:
+        print(f"No rule has any of these words: {', '.join(words)}")
+        return 1
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
         for part in ("deviceshare", "tests", "manifests", "examples"):
@@ -37,7 +40,7 @@ def main(words: Sequence[str]) -> int:
         f"{len(chosen) - len(survivors)} of {len(chosen)} were noticed."
         + "".join(f"\nSurvived: {s}" for s in survivors)
     )
-    return 1 if survivors or not chosen else 0
+    return 1 if survivors else 0
 
 
 def _noticed(tree: Path, mutation: Mutation) -> bool:
