@@ -12,7 +12,7 @@ import pytest
 from deviceshare import assets
 
 ROOT = Path(__file__).parents[2]
-LONGEST_FILE = 300
+LONGEST_FILE = 500
 
 # Hosts of registries and mirrors differ from machine to machine: a file that names one breaks behind someone's proxy.
 REGISTRY = re.compile(
@@ -65,7 +65,7 @@ def test_an_address_of_a_registry_is_recognised(defanged: str) -> None:
 
 
 def test_no_module_is_long() -> None:
-    """A file that outgrows this has become two ideas."""
+    """A file that outgrows this can't be read from top to bottom any more."""
     lengths = {path: path.read_text().count("\n") for path in (ROOT / "deviceshare").rglob("*.py")}
     assert lengths
     assert {path.relative_to(ROOT): lines for path, lines in lengths.items() if lines > LONGEST_FILE} == {}
