@@ -68,7 +68,7 @@ def bind_2(world: Draft, me: ModelProcess) -> object:
     ledger = world.ledgers[me.node]
     if not world.must(Rule.BIND_2_FRESH):
         return world.go(me, bind_5)
-    if ledger is None or (not ledger.open and world.must(Rule.BIND_2_CLOSED)):
+    if ledger is None:
         return None
     claim = ledger.claim_of(me.holder)
     if claim is None:
@@ -77,20 +77,27 @@ def bind_2(world: Draft, me: ModelProcess) -> object:
         claim = ModelClaim(me.holder, 0, False, me.token)
     if claim.marked and world.must(Rule.BIND_2_MARK):
         return None
-    if claim.token != me.token:
+    if claim.token != me.token or claim.device == NOWHERE:
         return None
     return world.go(me._replace(device=claim.device), bind_5)
 
 
 @step(GROUPS, PODS)
 def bind_3(world: Draft, me: ModelProcess) -> object:
-    """First pod: L fresh. Its unmarked claim is used; where there is none, free devices are claimed."""
+    """First pod. Its unmarked claim is used, of L fresh; where there is none, free devices are claimed.
+
+    The copy of L on which it chooses may be of any age: the CAS with that copy's version succeeds only where it is the
+    newest, so that a choice by an older one is a bind that ends here. A claim that a copy shows proves nothing.
+    """
     ledger = world.ledgers[me.node]
+    old = [token for node, token in world.groups[me.holder].was if node == me.node]
+    if not world.must(Rule.BIND_3_FRESH) and old:
+        return world.go(me._replace(token=old[0]), bind_4)
     if ledger is None:
         return None
     claim = ledger.claim_of(me.holder)
     if claim is not None:
-        if claim.marked and world.must(Rule.BIND_3_MARK):
+        if (claim.marked and world.must(Rule.BIND_3_MARK)) or claim.device == NOWHERE:
             return None
         return world.go(me._replace(device=claim.device, token=claim.token), bind_4)
     free = world.free(me.node)
@@ -120,7 +127,7 @@ def bind_4(world: Draft, me: ModelProcess) -> object:
     if group.life != ALIVE:
         return None
     world.write_home(me.holder, me.node, me.device, me.token)
-    return world.go(me, bind_2 if world.must(Rule.BIND_4_AGAIN) else bind_5)
+    return world.go(me, bind_5)
 
 
 @step(PODS)

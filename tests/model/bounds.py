@@ -3,14 +3,14 @@
 from tests.model.binds import binds
 from tests.model.deletions import deletions, finalizations
 from tests.model.leaders import collections, releases
-from tests.model.repairs import adoptions, moves, openings, recreations, retirements
+from tests.model.repairs import creations, moves, namings, repairs, retirements
 from tests.model.shares import share_binds, share_collections
-from tests.model.unclaimed import claims_are_deleted, coverings, namings, unclaimed
 from tests.model.world import Bounds
 from tests.model.worldly import (
-    garbage_goes,
+    claims_are_deleted,
     groups_go,
     ledgers_are_deleted,
+    ledgers_are_lost,
     nodes_go,
     nodes_return,
     pods_end,
@@ -18,11 +18,11 @@ from tests.model.worldly import (
 
 COLLECT = (binds, collections, groups_go, pods_end)
 RELEASE = (binds, releases, collections, pods_end)
-REPAIR = (adoptions, recreations, openings)
-MOVE = (binds, moves, collections, nodes_go, nodes_return, garbage_goes, retirements, *REPAIR)
-LOST = (binds, collections, groups_go, pods_end, ledgers_are_deleted, *REPAIR)
+REPAIR = (creations, repairs, namings)
+MOVE = (binds, moves, collections, pods_end, nodes_go, nodes_return, retirements, *REPAIR)
+LOST = (binds, collections, pods_end, ledgers_are_lost, *REPAIR)
 DELETION = (binds, deletions, finalizations, collections, pods_end)
-UNCLAIMED = (binds, unclaimed, coverings, namings, collections, pods_end, claims_are_deleted)
+UNCLAIMED = (binds, releases, collections, pods_end, claims_are_deleted, *REPAIR)
 SHARES = (share_binds, share_collections, pods_end)
 
 SMALL: dict[str, Bounds] = {
@@ -33,35 +33,12 @@ SMALL: dict[str, Bounds] = {
     "release, two leaders": Bounds(RELEASE, (0,), groups=1, nodes=1, binders=1),
     "release, two groups on a node": Bounds(RELEASE, (0, 1), nodes=1, leaders=1, binders=1),
     "deletion, two leaders": Bounds(DELETION, (0,), groups=1, nodes=1, binders=1, finalizers=True),
-    "move, one leader": Bounds((*MOVE, pods_end), (0,), groups=1, nodes=1, leaders=1, binders=1, bound=True),
-    "move, two leaders": Bounds(
-        (binds, moves, nodes_go, nodes_return, garbage_goes, recreations, openings),
-        (0,),
-        groups=1,
-        nodes=1,
-        binders=1,
-        bound=True,
-        settles=False,
+    "move, two leaders": Bounds(MOVE, (0,), groups=1, nodes=1, binders=1, bound=True),
+    "retire, two leaders": Bounds(
+        (*RELEASE, ledgers_are_deleted, retirements, *REPAIR), (0,), groups=1, nodes=1, binders=1
     ),
-    "move, while another group is bound there": Bounds(
-        (binds, moves, nodes_go, nodes_return, garbage_goes, recreations, openings),
-        (1,),
-        nodes=1,
-        devices=2,
-        leaders=1,
-        binders=1,
-        bound=True,
-        settles=False,
-    ),
-    "a ledger is lost, two groups on a node": Bounds(LOST, (0, 1), nodes=1, leaders=1, binders=1),
-    "a ledger is lost twice, two leaders": Bounds(
-        (binds, collections, pods_end, ledgers_are_deleted, recreations, openings, unclaimed),
-        (0,),
-        groups=1,
-        nodes=1,
-        binders=1,
-        misfortunes=2,
-    ),
+    "a ledger is lost, two groups on a node": Bounds((*LOST, groups_go), (0, 1), nodes=1, leaders=1, binders=1),
+    "a ledger is lost twice, two leaders": Bounds((*LOST, releases), (0,), groups=1, nodes=1, binders=1, misfortunes=2),
     "a claim is deleted twice, two leaders": Bounds(
         UNCLAIMED, (0,), groups=1, nodes=1, binders=1, bound=True, careless=True, misfortunes=2
     ),
@@ -81,9 +58,10 @@ LARGE: dict[str, Bounds] = {
     "release, two leaders, two pods": Bounds(RELEASE, (0, 0), groups=1, nodes=1, binders=2),
     "release, two leaders, two nodes": Bounds(RELEASE, (0,), groups=1, binders=1),
     "deletion, two leaders, two pods": Bounds(DELETION, (0, 0), groups=1, nodes=1, binders=2, finalizers=True),
-    "move, two leaders, all repairs": Bounds(
-        (*MOVE, pods_end, unclaimed), (0,), groups=1, nodes=1, binders=1, bound=True, misfortunes=2
+    "move, two leaders, a ledger is lost": Bounds(
+        (*MOVE, ledgers_are_lost, ledgers_are_deleted), (0,), groups=1, nodes=1, binders=1, bound=True
     ),
+    "a ledger is lost, two pods, two leaders": Bounds((*LOST, releases), (0, 0), groups=1, nodes=1, binders=2),
     "a claim is deleted twice, two pods": Bounds(
         UNCLAIMED, (0, 0), groups=1, nodes=1, binders=1, bound=True, careless=True, misfortunes=2
     ),

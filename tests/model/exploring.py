@@ -11,7 +11,6 @@ from tests.model.symmetry import one_of_its_kind
 from tests.model.world import (
     ALIVE,
     NOWHERE,
-    OWNED,
     PENDING,
     STEPS,
     Bounds,
@@ -28,12 +27,12 @@ from tests.model.worldly import WORLDLY
 
 def first_state(bounds: Bounds) -> WorldState:
     groups = [ModelGroup(ALIVE, NOWHERE, 0, 0, ())] * bounds.groups
-    ledgers = [ModelLedger(True, OWNED, ())] * bounds.nodes
+    ledgers = [ModelLedger(True, False, ())] * bounds.nodes
     if bounds.bound:
         groups[0] = ModelGroup(ALIVE, 0, 0, 1, ((0, 1),))
-        ledgers[0] = ModelLedger(True, OWNED, (ModelClaim(0, 0, False, 1),))
+        ledgers[0] = ModelLedger(True, False, (ModelClaim(0, 0, False, 1),))
     pods = tuple(ModelPod(group, PENDING, NOWHERE, 0) for group in bounds.pods)
-    return WorldState(tuple(groups), tuple(ledgers), pods, (True,) * bounds.nodes, (), (0, 0, 0))
+    return WorldState(tuple(groups), tuple(ledgers), pods, (True,) * bounds.nodes, (), (0, 0, 0, 0))
 
 
 def happenings(bounds: Bounds, state: WorldState) -> Iterator[Happening[WorldState]]:

@@ -1,7 +1,7 @@
 """What must hold in every state of the model, and when it is settled."""
 
-from tests.model.unclaimed import unclaimed
-from tests.model.world import GONE, LIVE, NOWHERE, OWNED, Bounds, WorldState
+from tests.model.repairs import repairs
+from tests.model.world import GONE, LIVE, NOWHERE, Bounds, WorldState
 
 
 def broken(bounds: Bounds, state: WorldState) -> str:
@@ -38,7 +38,7 @@ def _pods(bounds: Bounds, state: WorldState) -> str:
 
 def _groups(bounds: Bounds, state: WorldState) -> str:
     """Where nothing would repair it, no bound group may ever lack its claim; elsewhere it must not when all is done."""
-    if unclaimed not in bounds.actions and _unclaimed(state):
+    if repairs not in bounds.actions and _unclaimed(state):
         return "a bound group has no claim"
     return ""
 
@@ -61,7 +61,7 @@ def settled(state: WorldState) -> bool:
             return False
     for node, ledger in enumerate(state.ledgers):
         if state.nodes[node]:
-            if ledger is None or not ledger.open or ledger.owner != OWNED:
+            if ledger is None or not ledger.open or (ledger.deleting and not ledger.claims):
                 return False
         elif ledger is not None and not ledger.claims:
             return False

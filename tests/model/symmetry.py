@@ -41,7 +41,7 @@ def renaming(nodes: Order, groups: Order, pods: Order) -> Callable[[WorldState],
     @lru_cache(1 << 16)
     def bits(same: int) -> int:
         moved = 0
-        for start, order in ((0, groups), (8, nodes), (16, pods), (24, groups)):
+        for start, order in ((0, groups), (8, nodes), (16, pods)):
             for old, new in enumerate(order):
                 moved |= (same >> (start + old) & 1) << (start + new)
         return moved
@@ -56,7 +56,7 @@ def renaming(nodes: Order, groups: Order, pods: Order) -> Callable[[WorldState],
         if old is None:
             return None
         claims = (claim._replace(holder=groups[claim.holder]) for claim in old.claims)
-        return ModelLedger(old.open, old.owner, tuple(sorted(claims)))
+        return ModelLedger(old.open, old.deleting, tuple(sorted(claims)))
 
     @lru_cache(1 << 16)
     def of_pod(old: ModelPod) -> ModelPod:

@@ -14,7 +14,6 @@ T = TypeVar("T")
 NOWHERE = -1
 ALIVE, DELETING, GONE = "alive", "deleting", "gone"
 PENDING, LIVE, OVER = "pending", "live", "over"
-NO_OWNER, OWNED, ORPHANED = "no owner", "owned", "its owner is gone"
 
 
 class ModelGroup(NamedTuple):
@@ -37,10 +36,13 @@ class ModelClaim(NamedTuple):
 
 
 class ModelLedger(NamedTuple):
-    """L. One that isn't open names no devices: nothing in it is free, and nobody joins by it."""
+    """L. A new one isn't open: it has no claims and names no devices, so nothing in it is free, and nobody joins by it.
+
+    One that is being deleted serves on: its finalizer keeps it as long as it has claims.
+    """
 
     open: bool
-    owner: str
+    deleting: bool
     claims: tuple[ModelClaim, ...]
 
     def claim_of(self, holder: int) -> ModelClaim | None:
@@ -142,11 +144,6 @@ def pod_bit(pod: int) -> int:
     return 1 << (16 + pod)
 
 
-def claim_bit(group: int) -> int:
-    """That no ledger got a claim of the group, as the leader's watch shows it."""
-    return 1 << (24 + group)
-
-
 class Draft:
     """A state while one step changes it. A step that has to choose is run once for each choice."""
 
@@ -220,10 +217,6 @@ class Draft:
         self._wrote(group_bit(group))
 
     def write_ledger(self, node: int, ledger: ModelLedger | None) -> None:
-        before = self.ledgers[node]
-        for claim in ledger.claims if ledger else ():
-            if before is None or before.claim_of(claim.holder) is None:
-                self._wrote(claim_bit(claim.holder))
         self.ledgers[node] = ledger
         self._wrote(ledger_bit(node))
 
@@ -279,7 +272,7 @@ Step = Callable[[Draft, ModelProcess], object]
 Action = Callable[[Draft], Iterator[tuple[str, Callable[[Draft], object]]]]
 STEPS: dict[str, Step] = {}
 NEEDS: dict[str, int] = {}
-GROUPS, LEDGERS, PODS, CLAIMS = 0xFF, 0xFF00, 0xFF0000, 0xFF000000
+GROUPS, LEDGERS, PODS = 0xFF, 0xFF00, 0xFF0000
 
 
 def step(*needs: int) -> Callable[[Step], Step]:

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tests.model.binds import binds
-from tests.model.unclaimed import claims_are_deleted
-from tests.model.world import ALIVE, GONE, LIVE, NOWHERE, ORPHANED, OVER, OWNED, PENDING, Action, Draft
+from tests.model.world import ALIVE, GONE, LIVE, NOWHERE, OVER, PENDING, Action, Draft
 
 Begun = Iterator[tuple[str, Callable[[Draft], object]]]
 
@@ -25,7 +24,7 @@ def pods_end(world: Draft) -> Begun:
 
 
 def nodes_go(world: Draft) -> Begun:
-    """A node object is deleted, and its ledger with it, some time."""
+    """A node object is deleted. Its ledger stays."""
     for node, there in enumerate(world.nodes):
         if there and world.spent[0] < world.bounds.misfortunes:
             yield f"node {node} goes", partial(_node_goes, node=node)
@@ -34,9 +33,6 @@ def nodes_go(world: Draft) -> Begun:
 def _node_goes(world: Draft, node: int) -> None:
     world.spent[0] += 1
     world.nodes[node] = False
-    ledger = world.ledgers[node]
-    if ledger and ledger.owner == OWNED:
-        world.write_ledger(node, ledger._replace(owner=ORPHANED))
 
 
 def nodes_return(world: Draft) -> Begun:
@@ -50,23 +46,46 @@ def _node_returns(world: Draft, node: int) -> None:
     world.nodes[node] = True
 
 
-def garbage_goes(world: Draft) -> Begun:
-    """Kubernetes deletes a ledger whose owner is gone, also when another node of the name is there."""
-    for node, ledger in enumerate(world.ledgers):
-        if ledger and ledger.owner == ORPHANED:
-            yield f"ledger {node} is garbage", partial(Draft.write_ledger, node=node, ledger=None)
-
-
 def ledgers_are_deleted(world: Draft) -> Begun:
-    """By a careless hand."""
+    """Somebody deletes a ledger: it gets a deletionTimestamp, and its finalizer keeps it."""
     for node, ledger in enumerate(world.ledgers):
-        if ledger and world.spent[1] < world.bounds.misfortunes:
+        if ledger and not ledger.deleting and world.spent[3] < world.bounds.misfortunes:
             yield f"ledger {node} is deleted", partial(_ledger_is_deleted, node=node)
 
 
 def _ledger_is_deleted(world: Draft, node: int) -> None:
+    ledger = world.ledgers[node]
+    assert ledger is not None
+    world.spent[3] += 1
+    world.write_ledger(node, ledger._replace(deleting=True))
+
+
+def ledgers_are_lost(world: Draft) -> Begun:
+    """Somebody deletes a ledger and removes its finalizer by force."""
+    for node, ledger in enumerate(world.ledgers):
+        if ledger and world.spent[1] < world.bounds.misfortunes:
+            yield f"ledger {node} is lost", partial(_ledger_is_lost, node=node)
+
+
+def _ledger_is_lost(world: Draft, node: int) -> None:
     world.spent[1] += 1
     world.write_ledger(node, None)
+
+
+def claims_are_deleted(world: Draft) -> Begun:
+    """By a careless hand, whoever uses it."""
+    for node, ledger in enumerate(world.ledgers):
+        for claim in ledger.claims if ledger else ():
+            if world.spent[2] < world.bounds.misfortunes:
+                yield (
+                    f"the claim of {claim.holder} on {node} is deleted",
+                    partial(_claim_is_deleted, node=node, holder=claim.holder),
+                )
+
+
+def _claim_is_deleted(world: Draft, node: int, holder: int) -> None:
+    world.spent[2] += 1
+    world.write_claim(node, holder, None)
 
 
 WORLDLY: tuple[Action, ...] = (
@@ -76,5 +95,6 @@ WORLDLY: tuple[Action, ...] = (
     nodes_go,
     nodes_return,
     ledgers_are_deleted,
+    ledgers_are_lost,
     claims_are_deleted,
 )
