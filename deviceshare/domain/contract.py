@@ -45,6 +45,11 @@ USERS: Final = frozenset({GROUP, STRATEGY})
 
 # On groups: written by the leader.
 PODS_FINALIZER: Final = f"{PREFIX}pods"
+CLAIMS_FINALIZER: Final = f"{PREFIX}claims"
+"""On every NodeDevices: it goes when nothing is claimed there any more."""
+FILLED: Final = f"{PREFIX}filled"
+"""On a NodeDevices, its own UID once it has the claims of all who live on the node (claims.md, repair). One that was
+lost and came from elsewhere, such as a backup, has another UID."""
 """The finalizer that keeps a deleted group until its last pod has ended."""
 
 # On pods: written by the Binding, in the same write that sets `spec.nodeName`.
@@ -64,10 +69,7 @@ PLACEMENT_GATE: Final = f"{PREFIX}placement"
 # On pods: written by the controller.
 WOKEN_AT: Final = f"{PREFIX}woken-at"
 BIND_FENCE: Final = f"{PREFIX}bind-fence"
-"""The mark of a claim that is being collected: a Binding decided before the pod bore it fails (claims.md, collect).
-
-On NodeDevices: a write that changes nothing else, so that claims decided before it fail (claims.md, repair).
-"""
+"""The mark of a claim that is being collected: a Binding decided before the pod bore it fails (claims.md, collect)."""
 ENDED: Final = f"{PREFIX}ended"
 """The pod's own UID: it failed, no kubelet says that its containers ended, and their grace period is over."""
 FORMER_DEVICES: Final = f"{PREFIX}former-devices"

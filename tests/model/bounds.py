@@ -22,7 +22,7 @@ REPAIR = (creations, repairs, namings)
 MOVE = (binds, moves, collections, pods_end, nodes_go, nodes_return, retirements, *REPAIR)
 LOST = (binds, collections, pods_end, ledgers_are_lost, *REPAIR)
 DELETION = (binds, deletions, finalizations, collections, pods_end)
-UNCLAIMED = (binds, releases, collections, pods_end, claims_are_deleted, *REPAIR)
+UNCLAIMED = (binds, collections, pods_end, claims_are_deleted, *REPAIR)
 SHARES = (share_binds, share_collections, pods_end)
 
 SMALL: dict[str, Bounds] = {
@@ -39,8 +39,8 @@ SMALL: dict[str, Bounds] = {
     ),
     "a ledger is lost, two groups on a node": Bounds((*LOST, groups_go), (0, 1), nodes=1, leaders=1, binders=1),
     "a ledger is lost twice, two leaders": Bounds((*LOST, releases), (0,), groups=1, nodes=1, binders=1, misfortunes=2),
-    "a claim is deleted twice, two leaders": Bounds(
-        UNCLAIMED, (0,), groups=1, nodes=1, binders=1, bound=True, careless=True, misfortunes=2
+    "a claim is deleted, two leaders": Bounds(
+        (*UNCLAIMED, releases), (0,), groups=1, nodes=1, binders=1, bound=True, careless=True
     ),
     "a claim is deleted, two pods": Bounds(UNCLAIMED, (0, 0), groups=1, nodes=1, binders=1, bound=True, careless=True),
     "shares, two pods on two nodes": Bounds(SHARES, (0, 1), leaders=1, binders=2, shares=True),
@@ -63,7 +63,7 @@ LARGE: dict[str, Bounds] = {
     ),
     "a ledger is lost, two pods, two leaders": Bounds((*LOST, releases), (0, 0), groups=1, nodes=1, binders=2),
     "a claim is deleted twice, two pods": Bounds(
-        UNCLAIMED, (0, 0), groups=1, nodes=1, binders=1, bound=True, careless=True, misfortunes=2
+        (*UNCLAIMED, releases), (0, 0), groups=1, nodes=1, binders=1, bound=True, careless=True, misfortunes=2
     ),
     "a claim is deleted, two leaders, two nodes": Bounds(
         UNCLAIMED, (0,), groups=1, binders=1, bound=True, careless=True

@@ -2,6 +2,7 @@
 
 from tests.model.repairs import repairs
 from tests.model.world import GONE, LIVE, NOWHERE, Bounds, WorldState
+from tests.model.worldly import ledgers_are_lost
 
 
 def broken(bounds: Bounds, state: WorldState) -> str:
@@ -20,6 +21,8 @@ def _pods(bounds: Bounds, state: WorldState) -> str:
         if owners.setdefault((pod.node, pod.device), pod.group) != pod.group:
             return "live pods of two groups hold a device"
         group, ledger = state.groups[pod.group], state.ledgers[pod.node]
+        if ledger is None and ledgers_are_lost not in bounds.actions:
+            return "a ledger with claims has disappeared, and nobody removed its finalizer by force"
         if (
             not bounds.shares
             and group.life != GONE

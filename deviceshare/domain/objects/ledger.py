@@ -12,7 +12,6 @@ from msgspec import Struct, field, to_builtins
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware
-from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
 from deviceshare.domain.objects.requests import GROUP, POD, Holder
@@ -116,6 +115,18 @@ class NodeDevices(Struct, frozen=True, gc=False, rename="camel"):
         return self.spec.claims
 
     @property
+    def filled(self) -> bool:
+        """Whether it has the claims of all who live on the node: only then devices may be written."""
+        return bool(self.status.devices) or self.metadata.annotations.get(contract.FILLED) == self.metadata.uid
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is lost by force only, and says that it is filled; those of older releases were their nodes'."""
+        meta = self.metadata
+        marked = meta.deletion_timestamp or contract.CLAIMS_FINALIZER in meta.finalizers
+        return bool(marked) and not meta.owner_references and meta.annotations.get(contract.FILLED) == meta.uid
+
+    @property
     def hardware(self) -> Hardware:
         """What the node's agent reports, or where it reports no devices, what DRA drivers publish; else empty."""
         return self.status.published.behind(self.status.hardware)
@@ -217,13 +228,20 @@ def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
     return _patch(ledger, uid, None)
 
 
-def fence_patch(ledger: NodeDevices, mark: str) -> Patch:
-    """Changes nothing of what anybody holds, but makes every write fail that read the ledger before.
+def filled_patch(ledger: NodeDevices, claims: Mapping[str, Claim]) -> Patch:
+    """Adds the claims, says that none is missing, and makes the ledger one that is lost by force only."""
+    patch = claims_patch(ledger, claims)
+    kept = [name for name in ledger.metadata.finalizers if name != contract.CLAIMS_FINALIZER]
+    patch["metadata"] |= {"annotations": {contract.FILLED: ledger.metadata.uid}, "ownerReferences": None}
+    if not ledger.metadata.deletion_timestamp:  # The API server refuses new finalizers from then on.
+        patch["metadata"]["finalizers"] = [*kept, contract.CLAIMS_FINALIZER]
+    return patch
 
-    `mark` differs each time: the API server doesn't store what is equal.
-    """
-    annotations = {contract.BIND_FENCE: mark}
-    return {"metadata": {"resourceVersion": ledger.metadata.resource_version, "annotations": annotations}}
+
+def let_go_patch(ledger: NodeDevices) -> Patch:
+    """Takes the finalizer away, if nobody claimed since the ledger was read."""
+    kept = [name for name in ledger.metadata.finalizers if name != contract.CLAIMS_FINALIZER]
+    return {"metadata": {"resourceVersion": ledger.metadata.resource_version, "finalizers": kept}}
 
 
 def _patch(ledger: NodeDevices, uid: str, claim: Mapping[str, Any] | None) -> Patch:
@@ -233,15 +251,13 @@ def _patch(ledger: NodeDevices, uid: str, claim: Mapping[str, Any] | None) -> Pa
     }
 
 
-def new_ledger(node: Node, claims: Mapping[str, Claim]) -> dict[str, Any]:
-    """A NodeDevices to create, owned by its node unless that is gone, with claims by the UID of their holder."""
-    meta = node.metadata
-    owners = [{"apiVersion": "v1", "kind": "Node", "name": meta.name, "uid": meta.uid}] if meta.uid else []
+def new_ledger(node: str) -> dict[str, Any]:
+    """A NodeDevices to create: without claims, and without an owner, with which it would be lost."""
     return {
         "apiVersion": f"{contract.API_GROUP}/{contract.API_VERSION}",
         "kind": contract.NODE_DEVICES_KIND,
-        "metadata": {"name": meta.name, "ownerReferences": owners},
-        "spec": {"claims": {uid: _claim_json(claim) for uid, claim in claims.items()}},
+        "metadata": {"name": node, "finalizers": [contract.CLAIMS_FINALIZER]},
+        "spec": {"claims": {}},
     }
 
 

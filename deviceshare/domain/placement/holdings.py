@@ -105,10 +105,10 @@ def all_holdings(claims: list[Holding], groups: Iterable[Group], pods: Iterable[
     """All evidence for the node. A group's status names no UUIDs, so it counts only where nothing else is evidence."""
     named = [*claims, *of_pods(pods, node)]
     known = {holding.holder.uid for holding in named}
-    return [*named, *(holding for holding in _of_groups(groups, node) if holding.holder.uid not in known)]
+    return [*named, *(holding for holding in of_groups(groups, node) if holding.holder.uid not in known)]
 
 
-def _of_groups(groups: Iterable[Group], node: str) -> Iterable[Holding]:
+def of_groups(groups: Iterable[Group], node: str) -> Iterable[Holding]:
     for group in groups:
         if group.node == node:
             try:

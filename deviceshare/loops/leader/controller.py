@@ -24,7 +24,6 @@ from deviceshare.domain.placement import allocation, counted_devices, device_mem
 from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.loops.gradual_subscription import GradualSubscription
-from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.endings import Endings
 from deviceshare.loops.leader.gate_reconcilers import GateReconcilers
 from deviceshare.loops.leader.group_deletions import GroupDeletions
@@ -37,7 +36,6 @@ from deviceshare.loops.leader.rebinder import Rebinder
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.leader.residents import Residents
 from deviceshare.loops.leader.term import Term
-from deviceshare.loops.leader.unclaimed_groups import UnclaimedGroups
 from deviceshare.loops.leader.uninjected_pods import UninjectedPods
 from deviceshare.loops.leader.waker import Waker
 from deviceshare.loops.ports import Mirror, ObjectChange, Watcher
@@ -57,24 +55,23 @@ class Controller:
     def __init__(self, term: Term) -> None:
         self._term = term
         self._dra = DraView()
-        self._keeper = Ledgers(term, Coverage(term), self._dra)
+        self._residents = Residents()
+        self._keeper = Ledgers(term, self._residents, self._dra)
         self._statuses = GroupStatuses(term)
         self._releaser = Releaser(term)
         self._rebinder = Rebinder(term)
         self._endings = Endings(term)
         self._waker = Waker(term)
         self._quotas = QuotaCounts(term)
-        self._residents = Residents()
         self._idle = IdleGroups(term)
         self._deletions = GroupDeletions(term)
         self._moving = MovingGroups(term)
-        self._unclaimed = UnclaimedGroups(term)
         self._uninjected = UninjectedPods(term)
         self._gates = GateReconcilers(term, term.placement) if term.placement else None
         reconcilers = (self._keeper, self._releaser, self._rebinder, self._endings, self._statuses, self._waker)
         self._queues: tuple[Queue[Any], ...] = tuple(reconciler.queue for reconciler in reconcilers)
         self._queues += (self._quotas.queue, self._idle.queue, self._deletions.queue, self._moving.queue)
-        self._queues += (self._unclaimed.queue, self._uninjected.queue)
+        self._queues += (self._uninjected.queue,)
         self._queues += self._gates.queues if self._gates else ()
 
     async def run(self) -> None:
@@ -135,7 +132,6 @@ class Controller:
                 self._idle.enqueue_for_pods(pod.group)
                 self._deletions.enqueue_for_pods(pod.group)
                 self._moving.enqueue(self._term.groups.get(pod.group))
-                self._unclaimed.enqueue(self._term.groups.get(pod.group))
             if pod.share:
                 self._releaser.enqueue_holder(change.key)
             if pod.holder_uid:
@@ -178,12 +174,12 @@ class Controller:
         self._idle.queue.add(change.key)
         self._deletions.queue.add(change.key)
         self._moving.queue.add(change.key)
-        self._unclaimed.change(change)
         self._waker.queue.add(change.key)
         self._quotas.change_group(change)
         if self._gates:
             self._gates.placer.enqueue()
         if change.new:
+            self._keeper.enqueue_home(change.new)
             self._rebinder.enqueue_holder(change.new)
 
     def _on_node(self, change: ObjectChange[Node]) -> None:
@@ -227,7 +223,6 @@ class Controller:
         for group in self._residents[node]:
             self._statuses.queue.add(group.name)
             self._moving.enqueue(group)
-            self._unclaimed.enqueue(group)
         self._statuses.enqueue_concerned()
 
 

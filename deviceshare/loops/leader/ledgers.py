@@ -1,14 +1,19 @@
-"""The reconciler of shared nodes: keeps a ledger for each, with what the node has, and recreates one that was lost.
+"""The reconciler of shared nodes: keeps a ledger for each, with what the node has, and fills one that was lost.
 
 A new ledger names no devices and so is closed: nothing can be claimed in it. Only when everything that lives on the
-node has a claim is it opened, by writing the devices (repair.open_ledger). A ledger that has lost all its devices for a
-moment, as when a device plugin restarts, is opened in the same way.
+node has a claim is it opened, by writing the devices (repair.fill). It has no owner and bears a finalizer, so it is
+lost by force only: one that is deleted serves on until it is empty.
 """
+
+from contextlib import suppress
+from typing import Final
 
 import structlog
 
+from deviceshare.domain import contract
 from deviceshare.domain.answers import ledger_status
 from deviceshare.domain.objects import ledger
+from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
@@ -22,6 +27,7 @@ from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.leader.coverage import Coverage
 from deviceshare.loops.leader.inventory_faults import InventoryFaults
 from deviceshare.loops.leader.releaser import new_mark
+from deviceshare.loops.leader.residents import Residents
 from deviceshare.loops.leader.term import Term, UnchangedSince
 from deviceshare.loops.ports import NotFound
 from deviceshare.loops.protocol import repair
@@ -36,6 +42,8 @@ SUMMARY_SECONDS = 2.0
 """Between two writes of a ledger's one-line summaries. Each makes a bind that is claiming there at the moment retry."""
 GATHER_SECONDS = 1.0
 """Between a claim and the summaries that include it: where one group is bound, others often follow."""
+LOOK_SECONDS: Final = 1.5
+"""Between the change that shows a group without its claim and the look at it: the mirror of ledgers may be behind."""
 CLAIMS_SECONDS = 20.0
 """Between two looks at a node with ResourceSlices while ResourceClaims can't be read."""
 
@@ -43,101 +51,105 @@ CLAIMS_SECONDS = 20.0
 class Ledgers:
     """The reconciler of shared nodes and their NodeDevices, keyed by node name."""
 
-    def __init__(self, term: Term, coverage: Coverage, dra: DraView) -> None:
+    def __init__(self, term: Term, residents: Residents, dra: DraView) -> None:
         self._term = term
+        self._residents = residents
         self._dra = dra
         self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=WORKERS, clock=term.clock)
-        self._coverage = coverage
+        self._coverage = Coverage(term, residents)
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
-        self._fenced_evidence = SharedRead(lambda _: repair.fenced_evidence(term.cluster))
         self._evidence = SharedRead(lambda _: repair.evidence(term.cluster))
-        self._missing_since: UnchangedSince[str] = UnchangedSince(term)
+        self._new_since: UnchangedSince[str] = UnchangedSince(term)
+        """By node, with the UID of its ledger that has to be filled."""
         self._written: dict[str, float] = {}
         self._outdated_since: dict[str, float] = {}
         self._faults = InventoryFaults(term)
 
     async def close(self) -> None:
         """Ends the reads under way."""
-        await self._fenced_evidence.close()
         await self._evidence.close()
 
     async def _reconcile(self, name: str) -> None:
         node, seen = self._term.nodes.get(name), self._term.ledgers.get(name)
         if any(each.metadata.unreadable for each in (node, seen) if each):
             return  # What it hides may be in use: nothing is overwritten, nor concluded from the rest.
+        if seen is not None and (not seen.filled or not seen.lasting):
+            await (self._convert if seen.filled else self._fill)(seen)
+            return
+        self._new_since.forget(name)
         if node is None or not node.shared:
             self._forget(name)
-            if seen is None:
+            if seen is not None:
+                await self._coverage.check(name)
+                await self._retire(name, seen)
+            elif self._residents[name] or self._term.members.holding(name):
+                await self._create(name)
+            else:
                 self._coverage.forget(name)
-            await self._retire(name, seen)
             return
         if seen is None:
-            await self._recreate(node)
+            await self._create(name)
+            return
+        if seen.metadata.deletion_timestamp and not seen.claims:
+            await self._let_go(seen)
             return
         published = self._published(seen)
         offer, words = self._offer(node, seen, published)
         self._faults.report(node, offer)
         self._faults.report_twice(node, seen, published)
-        self._missing_since.forget(name)
-        if node.metadata.uid not in {owner.uid for owner in seen.metadata.owner_references}:
-            await self._adopt(node, seen)
-            return
         await self._keep_devices(node, seen, offer, _rest(node, offer, words, published))
         await self._coverage.check(name)
 
-    async def _recreate(self, node: Node) -> None:
-        name = node.metadata.name
-        since = self._missing_since(name)
+    def enqueue_home(self, group: Group) -> None:
+        """Enqueues the node of a bound group if its ledger or its claim seems to be missing."""
+        seen = self._term.ledgers.get(group.node)
+        if group.node and (seen is None or group.uid not in seen.claims):
+            self.queue.add(group.node, LOOK_SECONDS)
 
-        async def wait_out_binds() -> None:
-            # Binds that began after the ledger was seen missing can't have claimed in it.
-            self._term.wait_until(since + self._term.binds_over)
+    async def _create(self, name: str) -> None:
+        self._term.ledgers.put(await self._term.cluster.create(NODE_DEVICES, ledger.new_ledger(name)))
+        log.info("Created ledger", node=name)
 
-        made, disputed = await repair.recreate(
+    async def _fill(self, seen: NodeDevices) -> None:
+        """Adds the claims of who lives there, when binds are over that may have used an earlier ledger."""
+
+        async def wait_out_binds(uid: str) -> None:
+            self._term.wait_until(self._new_since(seen.node, uid) + self._term.binds_over)
+
+        made, disputed = await repair.fill(
             self._term.cluster,
-            node,
-            gather=lambda: self._fenced_evidence(""),
+            seen.node,
+            gather=lambda: self._evidence(""),
             mark=new_mark(),
             wait_out_binds=wait_out_binds,
         )
         self._term.ledgers.put(made)
-        log.info("Created ledger", node=name, claims=len(made.claims))
+        log.info("Filled ledger", node=seen.node, claims=len(made.claims))
         if made.claims:
             holders = listed(sorted(claim.holder_name for claim in made.claims.values()))
             text = f"recreated with what groups and running pods hold: {holders}"
             self._term.recorder.note(subject_of(made), "Repaired", text)
-        self._coverage.report_disputed(name, disputed)
+        self._coverage.report_disputed(seen.node, disputed)
 
-    async def _adopt(self, node: Node, seen: NodeDevices) -> None:
-        """Makes the ledger the child of a node that was recreated, before it is deleted with the old one."""
-        body = {
-            "metadata": {
-                "resourceVersion": seen.metadata.resource_version,
-                "ownerReferences": ledger.new_ledger(node, {})["metadata"]["ownerReferences"],
-            }
-        }
-        self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, seen.node, body))
-        log.info("Adopted ledger", node=seen.node)
+    async def _convert(self, seen: NodeDevices) -> None:
+        """Makes a ledger of an older release one that isn't lost with its node."""
+        patch = ledger.filled_patch(seen, {})
+        self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, seen.node, patch))
+        log.info("Converted ledger", node=seen.node)
 
     async def _keep_devices(self, node: Node, seen: NodeDevices, offer: Offer, rest: LedgerStatus) -> None:
-        name, devices = node.metadata.name, offer.devices
+        name = node.metadata.name
         decided = rest == _as_written(seen.status)
-        if devices and decided and not seen.status.devices:
-            disputed = await repair.open_ledger(
-                self._term.cluster, name, devices, gather=lambda: self._evidence(""), mark=new_mark()
-            )
-            log.info("Opened ledger", node=name, devices=len(devices))
-            self._coverage.report_disputed(name, disputed)
-            return
-        same_devices = decided and tuple(sorted(seen.status.devices)) in (devices, ())
+        # It is opened once it says what is withheld, and in which words.
+        devices = offer.devices if decided or seen.status.devices else ()
+        same_devices = decided and tuple(sorted(seen.status.devices)) == devices
         if same_devices and all(getattr(seen.status, k) == text for k, text in ledger_status.summary(seen).items()):
             self._outdated_since.pop(name, None)
             return
         if same_devices and (left := self._until_summary(name)) > 0:
             self.queue.add(name, left)
             return
-        # A closed ledger stays closed here: it is opened above, once it says what is withheld, and in which words.
-        patch = ledger_status.devices_patch(seen, devices if seen.status.devices else (), rest)
+        patch = ledger_status.devices_patch(seen, devices, rest)
         self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, name, patch, subresource="status"))
         self._written[name] = self._term.clock()
         self._outdated_since.pop(name, None)
@@ -150,19 +162,26 @@ class Ledgers:
         gathered = self._outdated_since.setdefault(name, now) + GATHER_SECONDS
         return max(gathered, self._written.get(name, -SUMMARY_SECONDS) + SUMMARY_SECONDS) - now
 
-    async def _retire(self, name: str, seen: NodeDevices | None) -> None:
+    async def _retire(self, name: str, seen: NodeDevices) -> None:
         """Deletes the ledger of a node that is no longer shared, once nothing of it is held."""
-        if seen is None or seen.claims:
+        if seen.claims:
             return
         node = await find(self._term.cluster, NODES, name)
         if node and node.shared:
             raise Later(1.0)  # The mirror is behind.
         meta = seen.metadata
-        try:
-            await self._term.cluster.delete(NODE_DEVICES, name, uid=meta.uid, resource_version=meta.resource_version)
-        except NotFound:
+        if meta.deletion_timestamp:
+            await self._let_go(seen)
             return
-        log.info("Deleted ledger", node=name)
+        with suppress(NotFound):
+            await self._term.cluster.delete(NODE_DEVICES, name, uid=meta.uid, resource_version=meta.resource_version)
+
+    async def _let_go(self, seen: NodeDevices) -> None:
+        """Takes the finalizer from an empty ledger that is being deleted."""
+        if contract.CLAIMS_FINALIZER in seen.metadata.finalizers:
+            with suppress(NotFound):
+                await self._term.cluster.patch(NODE_DEVICES, seen.node, ledger.let_go_patch(seen))
+            log.info("Deleted ledger", node=seen.node)
 
     def _published(self, seen: NodeDevices) -> Publication:
         """What DRA says of the node. Two mirrors know it, and one of them may be without what it is to show."""
@@ -179,7 +198,6 @@ class Ledgers:
         return handover.apply(offer, node.metadata.labels, hardware, self._term.handover)
 
     def _forget(self, name: str) -> None:
-        self._missing_since.forget(name)
         self._written.pop(name, None)
         self._outdated_since.pop(name, None)
         self._faults.forget(name)

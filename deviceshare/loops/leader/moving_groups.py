@@ -1,9 +1,10 @@
 """The reconciler of groups on lost nodes: a group whose policy is Move leaves its node once its pods are gone.
 
 Whether the node is lost is read from the API server each time: the mirror holds shared nodes only, and may be behind. A
-node that comes back meanwhile is safe, since nobody can join by a marked claim (protocol/move.py).
+node that comes back meanwhile is safe, since nobody can join by a marked claim (protocol/release.py).
 """
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import structlog
@@ -13,13 +14,12 @@ from deviceshare.domain.answers.group_status import unbound_for
 from deviceshare.domain.answers.node_loss import moved
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.lost_nodes import is_lost, left_behind, moves
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODES
-from deviceshare.loops.leader.releaser import new_mark
-from deviceshare.loops.leader.term import Term, UnchangedSince
+from deviceshare.loops.leader.term import Term
 from deviceshare.loops.leader.unused_groups import UnusedGroups
-from deviceshare.loops.protocol import move
 from deviceshare.loops.protocol.release import Release
 from deviceshare.loops.queue import Queue
 from deviceshare.loops.subjects import subject_of
@@ -38,7 +38,6 @@ class MovingGroups:
         self._term = term
         self.queue: Queue[str] = Queue("moving-groups", self._reconcile, workers=WORKERS, clock=term.clock)
         self._releases = UnusedGroups(term)
-        self._missing_since: UnchangedSince[str] = UnchangedSince(term)
 
     def enqueue(self, group: Group | None) -> None:
         """Enqueues a group that may have to move: it, one of its pods or its node changed."""
@@ -68,25 +67,19 @@ class MovingGroups:
         def said(group: Group) -> dict[str, Any]:
             return unbound_for(group, moved(group.node, node), timestamps.now())
 
-        await self._ensure_ledger(group, node)
-        outcome = await self._releases.release(group, move.stays, said)
-        self._missing_since.forget(group.name)
+        outcome = await self._releases.release(group, _stays, said)
         if outcome is Release.LEFT:
             text = moved(group.node, node).text
             log.warning("Moved group off lost node", group=group.name, node=group.node, gone=node is None)
             self._term.recorder.note(subject_of(group), "LeftNode", text)
 
-    async def _ensure_ledger(self, group: Group, node: Node | None) -> None:
-        if self._term.fleet.ledger(group.node):
-            return  # If the mirror is behind, a step of the release fails.
-        since = self._missing_since(group.name)
-
-        async def wait_out_binds() -> None:
-            # Binds that began after the ledger was seen missing can't have claimed in it.
-            self._term.wait_until(since + self._term.binds_over)
-
-        await move.ensure_ledger(self._term.cluster, group.node, node, mark=new_mark(), wait_out_binds=wait_out_binds)
-
     def _end(self, name: str) -> None:
         self._releases.end(name)
-        self._missing_since.forget(name)
+
+
+def _stays(group: Group, pods: Collection[Pod]) -> bool:
+    """Whether the group stays on its lost node: its policy was changed, or the API server still has a pod of it.
+
+    A pending pod doesn't keep it: it waits for a node that runs nothing.
+    """
+    return not moves(group) or bool(left_behind(group, pods))

@@ -47,7 +47,10 @@ class UnusedGroups:
         return name in self._begun
 
     async def release(
-        self, group: Group, keeps: Keeps, status: Callable[[Group], Mapping[str, Any]] = lambda _: {}
+        self,
+        group: Group,
+        keeps: Keeps = lambda _group, _pods: False,
+        status: Callable[[Group], Mapping[str, Any]] = lambda _: {},
     ) -> Release:
         """Takes the group from its node; raises `Later` while binds have to be waited out, and as `release` does."""
         stayed = self._stayed.get(group.name)

@@ -71,6 +71,8 @@ def joinable(seen: NodeDevices, holder: Holder, token: str) -> Devices:
         raise Conflict(f"{doubt}. If this stays, the CRDs are of an older release: deviceshare doctor")
     if claim.token not in ("", token):
         raise Conflict(f"{holder} was bound again meanwhile")
+    if not claim.devices:
+        raise Refused(f"others have the devices that {holder} had on node {seen.node}, which it is leaving")
     if reason := joining_obstacle(seen, device_states(seen), holder):
         raise Refused(reason)
     return tuple(sorted(claim.devices))

@@ -1,36 +1,34 @@
-"""The claim protocol's repair: recreates lost ledgers and statuses from other evidence (claims.md, repair).
+"""The claim protocol's repair: fills lost ledgers, and restores claims and statuses, from other evidence (claims.md).
 
 Ownership is written in three places (the claim, the group's status, the annotations of live pods), so any one of them
 can be deleted by hand and is recreated from the others. What contradicts is reported, never guessed.
 """
 
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.ledger_status import devices_patch
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Devices, identities
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
-from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.device_states import device_states
-from deviceshare.domain.placement.holdings import Holding, all_holdings, of_claim, of_pods, reconcile_holdings
+from deviceshare.domain.placement.holdings import (
+    Holding,
+    all_holdings,
+    of_claim,
+    of_groups,
+    of_pods,
+    reconcile_holdings,
+)
 from deviceshare.domain.placement.rooms import used
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.ports import Cluster, Conflict, NotFound, Undecodable
+from deviceshare.loops.ports import Cluster, Undecodable
 from deviceshare.loops.protocol import holders
-
-
-class Recreated(NamedTuple):
-    """A recreated ledger, and the holdings that contradict it and were left out."""
-
-    ledger: NodeDevices
-    disputed: list[Holding]
 
 
 class Evidence(NamedTuple):
@@ -49,83 +47,24 @@ async def evidence(cluster: Cluster) -> Evidence:
     return Evidence(groups, await cluster.list(PODS, label_selector=contract.GROUP))
 
 
-async def fenced_evidence(cluster: Cluster) -> Evidence:
-    """The same, with every bind made to fail that read an unbound group before this call.
+async def fill(
+    cluster: Cluster, node: str, *, gather: Gather, mark: str, wait_out_binds: Callable[[str], Awaitable[None]]
+) -> tuple[NodeDevices, list[Holding]]:
+    """Writes the claims of all who live on the node into its new ledger, which was missing or came from elsewhere.
 
-    Where somebody writes a group between our LIST and our fence, that write has made those binds fail. So no group is
-    fenced twice, and hundreds that are written all the time don't keep a node from its ledger. Raises ApiError.
-    """
-    groups = [await _fenced(cluster, group) for group in await cluster.list(GROUPS)]
-    return Evidence(
-        [group for group in groups if group is not None], await cluster.list(PODS, label_selector=contract.GROUP)
-    )
+    It names no devices yet: nothing in it is free. An earlier one may have been lost with claims that only binds and
+    updates of pods know which are under way. So where there may be any they are waited out first, by the UID of this
+    very ledger. `gather` is `evidence`, or a share in one that begins after this call.
 
+    A release may be under way by a mark that was lost. So groups' claims bear the new `mark`: collect takes it away,
+    once that release can't commit any more.
 
-async def _fenced(cluster: Cluster, group: Group) -> Group | None:
-    """The group with a version newer than `group`, by our write or by another's; None when it is gone.
-
-    A bound one is as it is. One that can't be read is bound by nobody, and a bind that read it before loses to who made
-    it so.
-    """
-    if group.node or group.metadata.unreadable:
-        return group
-    try:
-        return await holders.fence(cluster, group)
-    except NotFound:
-        return None
-    except Conflict:
-        # It may just have been bound: what it says now counts.
-        return await find(cluster, GROUPS, group.name)
-
-
-async def recreate(
-    cluster: Cluster, node: Node, *, gather: Gather, mark: str, wait_out_binds: Callable[[], Awaitable[None]]
-) -> Recreated:
-    """Creates the node's ledger, with the claims of groups bound there and of live pods in the same write.
-
-    A release may be under way of a group that was bound there, by an earlier mark that was lost with the ledger. So
-    groups' claims bear the new `mark` from the start: collect takes it away, once that release can't commit any more.
-    A node without a UID is gone, and its ledger has no owner.
-
-    A bind may be under way that claimed in the ledger that was lost. Those of unbound groups are fenced off: `gather`
-    is `fenced_evidence`, or a share in one that begins after this call. What nothing fences is waited out: binds of
-    groups that are gone, of pods with shares, and of groups and shares that were rebound, since they, and leaders that
-    update pods, may have read other devices in the ledger than anything else names.
-
-    Raises:
-        AlreadyExists: somebody else created it.
-        ApiError: a request failed; retry.
-    """
-    name = node.metadata.name
-    groups, pods = await gather()
-    known = {group.name for group in groups}
-    unfenced = any(_unfenced(pod, known, name) for pod in pods)
-    rebound = any(group.rebind and group.node == name for group in groups)
-    if unfenced or rebound or any(pod.rebind and pod.lives_on(name) for pod in pods):
-        await wait_out_binds()
-        pods = await cluster.list(PODS, label_selector=contract.GROUP)
-    _refuse_hidden(groups, pods, name)
-    kept, disputed = reconcile_holdings(all_holdings([], groups, pods, name))
-    tokens = {group.uid: group.status.claim_token for group in groups if group.node == name}
-    claims = {h.holder.uid: _marked(h.claim, mark, tokens.get(h.holder.uid, mark)) for h in kept}
-    body = ledger.new_ledger(node, claims)
-    return Recreated(await cluster.create(NODE_DEVICES, body), disputed)
-
-
-def _marked(claim: Claim, mark: str, token: str) -> Claim:
-    return claim if claim.pod else replace(claim, releasing=mark, token=token)
-
-
-async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: Gather, mark: str) -> list[Holding]:
-    """Writes which devices the node has into a ledger that names none yet; from then on binders can claim them.
-
-    Until then the ledger is closed: nothing is free, so nothing that the evidence of a moment ago left out can have
-    gone to somebody else. It is looked at once more, and only then, if nobody wrote the ledger meanwhile, opened.
-    `gather` is `evidence`, or a share in one that begins after this call. Claims of groups that are added bear the
-    `mark`, as in a recreated ledger, and for the same reason.
+    Args:
+        wait_out_binds: called with the ledger's UID; returns when every bind has ended that began before this process
+            saw that ledger.
 
     Returns:
-        The holdings that contradict the claims.
+        The ledger, and the holdings that contradict others and were left out.
 
     Raises:
         NotFound: the ledger is gone again.
@@ -133,25 +72,23 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
         ApiError: a request failed; retry.
     """
     seen = await cluster.get(NODE_DEVICES, node)
+    if seen.filled:
+        return seen, []
     groups, pods = await gather()
+    if any(pod.pending or pod.lives_on(node) for pod in pods):
+        await wait_out_binds(seen.metadata.uid)
+        groups, pods = await gather()
     _refuse_hidden(groups, pods, node)
     claims = [of_claim(uid, claim) for uid, claim in seen.claims.items()]
     kept, disputed = reconcile_holdings(all_holdings(claims, groups, pods, node), present=seen.present)
     tokens = {group.uid: group.status.claim_token for group in groups if group.node == node}
-    for holding in kept:
-        uid = holding.holder.uid
-        claim = seen.claims.get(uid)
-        if claim is None:
-            patch = ledger.claim_patch(seen, uid, _marked(holding.claim, mark, tokens.get(uid, mark)))
-        elif holding.shares and len(holding.shares) > len(claim.shares):
-            patch = ledger.claim_patch(seen, uid, replace(claim, shares=list(holding.shares)))
-        elif len(holding.former) > len(claim.former) and not holding.shares:
-            patch = ledger.former_patch(seen, uid, holding.former)
-        else:
-            continue
-        seen = await cluster.patch(NODE_DEVICES, node, patch)
-    await cluster.patch(NODE_DEVICES, node, devices_patch(seen, devices), subresource="status")
-    return disputed
+    found = {each.holder.uid: each for each in kept}
+    filled = {uid: _marked(each.claim, mark, tokens.get(uid) or mark) for uid, each in found.items()}
+    return await cluster.patch(NODE_DEVICES, node, ledger.filled_patch(seen, filled)), disputed
+
+
+def _marked(claim: Claim, mark: str, token: str) -> Claim:
+    return claim if claim.pod else replace(claim, releasing=mark, token=token)
 
 
 async def readopt(cluster: Cluster, name: str, *, token: str) -> Group | None:
@@ -184,7 +121,7 @@ async def readopt(cluster: Cluster, name: str, *, token: str) -> Group | None:
             # to mark the claim again, its fence would fail our settling.
             await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, group.uid))
         return await holders.settle(cluster, group, node, tuple(sorted(claim.devices)), claim.token)
-    covered = await cover(cluster, seen, mine, group.uid, token=token)
+    covered = await cover(cluster, seen, mine, group.uid, token=token, mark=token)
     return await holders.settle(cluster, group, node, covered, token) if covered else None
 
 
@@ -211,21 +148,44 @@ async def name_claim(cluster: Cluster, name: str) -> Group | None:
     return await holders.settle(cluster, group, group.node, tuple(sorted(claim.devices)), claim.token)
 
 
-async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod], uid: str, *, token: str) -> Devices:
+async def cover(
+    cluster: Cluster,
+    seen: NodeDevices,
+    pods: Iterable[Pod],
+    uid: str,
+    *,
+    token: str,
+    mark: str,
+    group: Group | None = None,
+) -> Devices:
     """Claims what live pods of the holder have on the node without a claim; empty when others hold some of it.
 
-    `token`: of the claim that the group's status names, or one that was never written before.
+    Where none lives there, but the `group` is bound to the node, what its status names is claimed, or nothing where
+    others hold that: then it has to leave the node. A group's claim bears the `mark`, and collect decides about it.
+
+    `pods` and `group` were read after `seen`. `token`: of the claim that the group's status names, or one that was
+    never written before.
 
     Raises:
         Conflict: somebody else wrote the ledger; retry.
         ApiError: a request failed; retry.
     """
-    mine = [each for each in of_pods(pods, seen.node) if each.holder.uid == uid]
-    holdings, disputed = reconcile_holdings(mine, seen.present)
+    here = [each for each in of_pods(pods, seen.node) if each.holder.uid == uid]
+    evidence = here or list(of_groups([group] if group else [], seen.node))
+    holdings, disputed = reconcile_holdings(evidence, seen.present)
     if len(holdings) != 1 or disputed:
         return ()
     [holding] = holdings
-    devices, former = holding.devices, holding.former
+    if not _free(holding, seen):
+        if here:
+            return ()
+        holding = Holding(holding.holder, ())
+    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, _marked(holding.claim, mark, token)))
+    return holding.devices
+
+
+def _free(holding: Holding, seen: NodeDevices) -> bool:
+    """Whether nobody else has any of it; and it is there, where the ledger says what is."""
     # What a pod had before need not be there any more: that may be why it was replaced.
     there = identities((*seen.devices, *seen.kept_out))
     others = (of_claim(each, claim) for each, claim in seen.claims.items())
@@ -235,12 +195,10 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod], uid: s
         if other.owner != holding.owner and other.holder.uid != holding.within
         for device in (*other.devices, *other.former)
     }
-    wanted, before = identities(map(seen.present, devices)), identities(map(seen.present, former))
-    if not wanted <= there - taken or not taken.isdisjoint(before) or not _has_room(holding, seen):
-        return ()
-    claim = holding.claim if holding.shares else replace(holding.claim, token=token)
-    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, claim))
-    return devices
+    wanted = identities(map(seen.present, holding.devices))
+    before = identities(map(seen.present, holding.former))
+    known = wanted <= there or not seen.status.devices
+    return known and taken.isdisjoint(wanted | before) and _has_room(holding, seen)
 
 
 def _has_room(holding: Holding, seen: NodeDevices) -> bool:
@@ -262,10 +220,3 @@ def _refuse_hidden(groups: Iterable[Group], pods: Iterable[Pod], node: str) -> N
         meta = pod.metadata
         if pod.lives_on(node) and (not pod.node or meta.hides("metadata.annotations")):
             raise Undecodable(f"pod {meta.key} may hold devices of node {node}, but can't be read ({meta.fault})")
-
-
-def _unfenced(pod: Pod, groups: Container[str], node: str) -> bool:
-    """Whether a bind of the pod may be under way that no group's fence stops."""
-    if pod.pending:
-        return bool(pod.share) or pod.group not in groups
-    return bool(pod.group) and pod.group not in groups and pod.lives and pod.node == node

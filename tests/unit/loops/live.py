@@ -20,7 +20,7 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NAMESPACES, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.leader.term import GatePlacement, Term
-from deviceshare.loops.ports import ApiError, Conflict, Kind, ObjectChange, Subject, Unavailable, Watcher
+from deviceshare.loops.ports import ApiError, Kind, ObjectChange, Subject, Unavailable, Watcher
 from deviceshare.loops.protocol import gate
 from deviceshare.loops.protocol.bind import attach
 from deviceshare.loops.replica.binder import Attach, Binder
@@ -132,7 +132,8 @@ class LiveCluster(ModelCluster):
 
     def edit(self, kind: Kind[Any], name: str, patch: Mapping[str, Any], namespace: str = "") -> None:
         super().edit(kind, name, patch, namespace)
-        self._tell(kind, name, namespace)
+        if self._key(name, namespace) in self._table(kind):
+            self._tell(kind, name, namespace)
 
     def remove(self, kind: Kind[Any], name: str, namespace: str = "") -> None:
         super().remove(kind, name, namespace)
@@ -165,14 +166,8 @@ class LiveCluster(ModelCluster):
     async def delete(
         self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""
     ) -> None:
-        work = self._delete(kind, name, namespace, uid, resource_version)
+        work = super().delete(kind, name, namespace, uid=uid, resource_version=resource_version)
         await self._request("delete", kind, name, work)
-
-    async def _delete(self, kind: Kind[Any], name: str, namespace: str, uid: str, version: str) -> None:
-        meta = (await super().get(kind, name, namespace)).metadata
-        if (uid or meta.uid, version or meta.resource_version) != (meta.uid, meta.resource_version):
-            raise Conflict(name)
-        self.remove(kind, name, namespace)
 
     async def bind(self, namespace: str, pod: str, **binding: Any) -> None:
         self.bindings.append(binding)

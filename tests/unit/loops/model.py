@@ -120,6 +120,8 @@ class ModelCluster:
         _merge(raw, patch)
         raw["metadata"]["generation"] += raw.get("spec") != before
         raw["metadata"]["resourceVersion"] = str(next(self.versions))
+        if raw["metadata"].get("deletionTimestamp") and raw["metadata"].get("finalizers") == []:
+            self.remove(kind, name, namespace)
 
     # The port.
 
@@ -176,7 +178,16 @@ class ModelCluster:
         self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""
     ) -> None:
         await self.pause()
-        self.remove(kind, name, namespace)
+        raw = self._table(kind).get(self._key(name, namespace))
+        if raw is None:
+            raise NotFound(f"{kind.plural} {name}")
+        meta = raw["metadata"]
+        if (uid or meta["uid"], resource_version or meta["resourceVersion"]) != (meta["uid"], meta["resourceVersion"]):
+            raise Conflict(f"{kind.plural} {name}")
+        if meta.get("finalizers"):
+            self.edit(kind, name, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, namespace)
+        else:
+            self.remove(kind, name, namespace)
 
     async def bind(
         self,

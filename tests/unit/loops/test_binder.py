@@ -15,7 +15,7 @@ from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.join_obstacles import not_injected
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import ApiError, Conflict, ObjectChange, Unavailable
 from deviceshare.loops.protocol import bind, whole_devices
 from deviceshare.loops.protocol.bind import Refused
@@ -35,11 +35,7 @@ class Scheduler:
         self.binder = self.world.binder(self._count)
         for name in ("n1", "n2"):
             self.world.node(name)
-            node = self.cluster.read(NODES, name)
-            assert node is not None
-            self.cluster.put(
-                NODE_DEVICES, {**new_ledger(node, {}), "status": {"devices": as_json(devices_of({GPU: 4}))}}
-            )
+            self.cluster.put(NODE_DEVICES, {**new_ledger(name), "status": {"devices": as_json(devices_of({GPU: 4}))}})
 
     async def bind(self, pod: str, node: str) -> str:
         """The error's text, or ""."""

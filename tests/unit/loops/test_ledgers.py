@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects.ledger import new_ledger
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.ledgers import Ledgers
-from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU, free_on
 from tests.unit.loops.live import World, a_bound_group, led_world, soon
@@ -16,14 +16,11 @@ from tests.unit.loops.virtual_time import in_virtual_time, now
 
 @in_virtual_time
 async def test_a_shared_node_gets_a_ledger_of_its_own() -> None:
-    """Owned by the node, with its devices and summaries."""
+    """Of no owner, with which it would be lost; with its devices and summaries."""
     async with led_world() as world:
         await soon(lambda: world.open("n1"))
     ledger = world.ledger("n1")
-    node = world.cluster.read(NODES, "n1")
-    assert node is not None
-    (owner,) = ledger.metadata.owner_references
-    assert (owner.kind, owner.name, owner.uid) == ("Node", "n1", node.metadata.uid)
+    assert (ledger.metadata.owner_references, ledger.metadata.finalizers) == ([], [contract.CLAIMS_FINALIZER])
     assert (ledger.status.total, ledger.status.free, ledger.status.held) == ("nvidia.com/gpu=4",) * 2 + ("",)
     assert len(ledger.devices) == 4
 
@@ -207,15 +204,85 @@ async def test_a_ledger_that_somebody_else_just_wrote_is_not_deleted() -> None:
 
 
 @in_virtual_time
-async def test_a_deleted_ledger_comes_back_with_its_claims() -> None:
-    """From the groups bound there and the pods' annotations; nothing is free meanwhile that isn't."""
+async def test_a_deleted_ledger_serves_on_until_it_is_empty() -> None:
+    """Pods join by it; then it goes, and a new one takes its place."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        before = world.ledger("n1").metadata.uid
+        await world.cluster.delete(NODE_DEVICES, "n1")
+        await asyncio.sleep(30)
+        world.pod("b", "team")
+        await world.bind("b", "n1")
+        assert (world.ledger("n1").metadata.uid, world.holders("n1")) == (before, {"team": "0,1"})
+        for name in "ab":
+            world.cluster.remove(PODS, name, "ns")
+        world.cluster.remove(GROUPS, "team")
+        await soon(lambda: world.open("n1") and world.ledger("n1").metadata.uid != before, 5)
+        assert world.holders("n1") == {}
+
+
+@in_virtual_time
+async def test_a_ledger_that_is_claimed_in_meanwhile_keeps_its_finalizer() -> None:
+    """It goes with the version that showed it empty."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+
+        def claim_first(verb: str, plural: str, name: str) -> None:
+            if (verb, plural) == ("patch", NODE_DEVICES.plural):
+                world.cluster.fail = lambda *_: None
+                claims = {group.uid: {"group": "late", "devices": [{"resource": GPU, "index": 0}]}}
+                world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": claims}})
+                world.cluster.edit(GROUPS, "late", {"status": {"nodeName": "n1"}})
+
+        group, uid = world.group("late", 1), world.ledger("n1").metadata.uid
+        await asyncio.sleep(5)
+        world.cluster.fail = claim_first
+        await world.cluster.delete(NODE_DEVICES, "n1")
+        await asyncio.sleep(30)
+        assert (world.ledger("n1").metadata.uid, world.holders("n1")) == (uid, {"late": "0"})
+
+
+@in_virtual_time
+async def test_a_ledger_whose_finalizer_was_removed_by_force_comes_back_with_its_claims() -> None:
+    """From the groups bound there and the pods' annotations, when binds are over that may have used it."""
     async with led_world() as world:
         await a_bound_group(world)
         world.cluster.remove(NODE_DEVICES, "n1")
-        await soon(lambda: world.open("n1"))
-        assert world.holders("n1") == {"team": "0,1"}
+        lost = now()
+        await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 2)
+        assert now() >= lost + BINDS_OVER_SECONDS
+        await soon(lambda: world.holders("n1") == {"team": "0,1"})
         await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
         assert "Repaired" in world.recorder.reasons("n1")
+
+
+@in_virtual_time
+async def test_a_ledger_that_was_restored_from_elsewhere_is_filled_first() -> None:
+    """It bears all our marks, but that of another UID."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        await soon(lambda: bool(world.ledger("n1").status.held))
+        backup = world.cluster.objects[NODE_DEVICES.plural]["n1"]["metadata"]
+        meta = {"name": "n1", "finalizers": backup["finalizers"], "annotations": dict(backup["annotations"])}
+        world.cluster.remove(NODE_DEVICES, "n1")
+        await world.cluster.create(NODE_DEVICES, {"metadata": meta, "spec": {"claims": {}}})
+        await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 2)
+        assert world.holders("n1").keys() <= {"team"} != set()
+        await soon(lambda: world.holders("n1") == {"team": "0,1"})
+
+
+@in_virtual_time
+async def test_a_ledger_of_an_older_release_is_converted_with_its_claims() -> None:
+    """Its node owned it: it would be lost with that."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        owner = [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "uid-of-n1"}]
+        old = {"ownerReferences": owner, "finalizers": ["example.com/theirs"], "annotations": None}
+        world.cluster.edit(NODE_DEVICES, "n1", {"metadata": old})
+        await soon(lambda: world.ledger("n1").lasting)
+    meta = world.ledger("n1").metadata
+    assert (meta.owner_references, meta.finalizers) == ([], ["example.com/theirs", contract.CLAIMS_FINALIZER])
+    assert world.holders("n1") == {"team": "0,1"}
 
 
 @in_virtual_time
@@ -234,39 +301,42 @@ async def test_a_ledger_comes_back_although_its_group_is_gone_and_pods_live() ->
 
 
 @in_virtual_time
-async def test_a_lost_ledger_stays_away_until_binds_that_used_it_are_over() -> None:
-    """Pods of a group that is gone may just be getting devices. A create that fails does not make it wait again."""
+async def test_binds_are_waited_out_since_this_very_ledger_was_seen() -> None:
+    """It was lost before, and the mirror that says so is late: only the wait for that one is over."""
     async with led_world() as world:
         await soon(lambda: world.open("n1"))
         world.pod("orphan", "gone")
         await asyncio.sleep(1)
         world.cluster.remove(NODE_DEVICES, "n1")
+        await asyncio.sleep(BINDS_OVER_SECONDS - 1)
+        mirror = world.cluster.mirrors[NODE_DEVICES.plural]
+        mirror.deaf = True
+        world.cluster.remove(NODE_DEVICES, "n1")
+        mirror.deaf = False
+        await world.cluster.create(NODE_DEVICES, new_ledger("n1"))
         lost = now()
-        tried = []
+        await soon(lambda: world.open("n1"), 2 * BINDS_OVER_SECONDS)
+        assert now() >= lost + BINDS_OVER_SECONDS
 
-        def fail(verb: str, plural: str, name: str) -> Unavailable | None:
-            if verb == "create":
-                tried.append(now())
-            return Unavailable("hiccup") if verb == "create" and now() < lost + BINDS_OVER_SECONDS + 1 else None
 
-        world.cluster.fail = fail
-        await soon(lambda: world.open("n1"), 20)
-        assert tried[0] >= lost + BINDS_OVER_SECONDS
-        assert lost + BINDS_OVER_SECONDS <= now() <= lost + BINDS_OVER_SECONDS + 4
+@in_virtual_time
+async def test_a_new_ledger_is_open_at_once_where_nobody_waits() -> None:
+    """Or lives there."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"), 1)
 
 
 @in_virtual_time
 async def test_a_node_made_again_under_its_name_keeps_its_ledger() -> None:
-    """The ledger follows the new node, so the garbage collector leaves it alone."""
+    """As when a VM is stopped and started."""
     async with led_world() as world:
         await a_bound_group(world)
+        uid = world.ledger("n1").metadata.uid
         world.cluster.remove(NODES, "n1")
-        await asyncio.sleep(1)
+        await asyncio.sleep(30)
         world.node("n1")
-        node = world.cluster.read(NODES, "n1")
-        assert node is not None
-        await soon(lambda: [o.uid for o in world.ledger("n1").metadata.owner_references] == [node.metadata.uid])
-    assert world.holders("n1") == {"team": "0,1"}
+        await asyncio.sleep(5)
+    assert (world.ledger("n1").metadata.uid, world.holders("n1")) == (uid, {"team": "0,1"})
 
 
 @in_virtual_time

@@ -24,7 +24,6 @@ def lose(world: World, *, gone: bool) -> None:
     """The node is deleted, and its ledger with it; or somebody says that it is down."""
     if gone:
         world.cluster.remove(NODES, "n1")
-        world.cluster.remove(NODE_DEVICES, "n1")
     else:
         taint = {"key": OUT_OF_SERVICE, "effect": "NoSchedule"}
         world.cluster.edit(NODES, "n1", {"spec": {"taints": [taint]}})

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from deviceshare.loops.protocol.unclaimed import leave
+
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -10,7 +12,6 @@ from deviceshare.loops.ports import Conflict
 from deviceshare.loops.protocol import holders, repair, whole_devices
 from deviceshare.loops.protocol.claiming import claim_all
 from deviceshare.loops.protocol.release import Release
-from deviceshare.loops.protocol.unclaimed import leave
 from tests.unit.loops.histories import CARELESS, GROUP_NAMES, USUAL, HistoryWorld, Move, Wait, many, schedules
 from tests.unit.loops.model import Actor
 from tests.unit.loops.replicas import SteppedReplica
