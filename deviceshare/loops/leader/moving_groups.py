@@ -67,7 +67,7 @@ class MovingGroups:
         def said(group: Group) -> dict[str, Any]:
             return unbound_for(group, moved(group.node, node), timestamps.now())
 
-        outcome = await self._releases.release(group, _stays, said)
+        outcome = await self._releases.release(group, stays, said)
         if outcome is Release.LEFT:
             text = moved(group.node, node).text
             log.warning("Moved group off lost node", group=group.name, node=group.node, gone=node is None)
@@ -77,7 +77,7 @@ class MovingGroups:
         self._releases.end(name)
 
 
-def _stays(group: Group, pods: Collection[Pod]) -> bool:
+def stays(group: Group, pods: Collection[Pod]) -> bool:
     """Whether the group stays on its lost node: its policy was changed, or the API server still has a pod of it.
 
     A pending pod doesn't keep it: it waits for a node that runs nothing.

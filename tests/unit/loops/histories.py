@@ -7,16 +7,19 @@ pass, or lets the world change. After every request the invariants of design.md 
 
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deviceshare.domain import contract
+from deviceshare.domain.answers.ledger_status import devices_patch
 from deviceshare.domain.objects.devices import devices_of
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, as_json, new_ledger
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.protocol import collect, repair
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS, binds_over
@@ -64,6 +67,8 @@ class HistoryWorld:
         self.seen_mark: dict[str, float] = {}
         self.lost: set[str] = set()
         """Nodes whose ledger somebody deleted and nobody has recreated and opened yet."""
+        self.refilled: set[str] = set()
+        """Nodes whose ledger was: a bind of a pod that is gone may bind its group there late."""
         self.received: dict[str, set[int]] = {}
         """By the UID of a pod, the numbers of all devices that its annotations ever named."""
         self.stopped: set[str] = set()
@@ -72,7 +77,7 @@ class HistoryWorld:
         for name in ("n1", "n2"):
             self.cluster.put(NODES, {"metadata": {"name": name, "labels": {contract.MODE_LABEL: "shared"}}})
             status = {"devices": as_json(self.have), **self.known}
-            self.cluster.put(NODE_DEVICES, {**new_ledger(self._node(name), {}), "status": status})
+            self.cluster.put(NODE_DEVICES, {**new_ledger(name), "status": status})
         for name in GROUP_NAMES:
             self.make_group(name)
         for name, group in zip(self.pods, ("a", "a", "b", "b"), strict=False):
@@ -210,30 +215,41 @@ class HistoryWorld:
         self._begin(f"readopt {name}", lambda wait: repair.readopt(self.cluster, name, token=self._new_mark()))
 
     def ledger_is_recreated(self) -> None:
-        """As the controller does it: created without devices, then opened."""
-        if not self.lost:
+        """As the controller does it: created empty, filled, then opened."""
+        if self.lost:
+            name = self.pick(sorted(self.lost))
+            self._begin("recreate", lambda wait: self.recreating(name, wait))
+
+    async def recreating(self, node: str, wait: "Wait") -> None:
+        if self.cluster.read(NODE_DEVICES, node) is None:
+            await self.cluster.create(NODE_DEVICES, new_ledger(node))
+
+        async def wait_out(uid: str) -> None:
+            await wait(self.seen_mark.setdefault(uid, self.clock.now) + binds_over(None))
+
+        gather = partial(repair.evidence, self.cluster)
+        seen, _ = await repair.fill(self.cluster, node, gather=gather, mark=self._new_mark(), wait_out_binds=wait_out)
+        if not seen.status.devices:
+            await self.cluster.patch(NODE_DEVICES, node, devices_patch(seen, self.have), subresource="status")
+            self.refilled.add(node)
+
+    def claim_is_written_again(self) -> None:
+        """Of a group or a pod whose node has an open ledger without it; as the controller does it."""
+        name = self.pick(NODE_NAMES)
+        self._begin(f"cover {name}", lambda wait: self.covering(name))
+
+    async def covering(self, name: str) -> None:
+        seen = await find(self.cluster, NODE_DEVICES, name)
+        if seen is None or not seen.devices:
             return
-        node = self._node(self.pick(sorted(self.lost)))
-
-        async def work(wait: "Wait") -> None:
-            ledger = self.cluster.read(NODE_DEVICES, node.metadata.name)
-            if ledger is None:
-                await repair.recreate(
-                    self.cluster,
-                    node,
-                    gather=lambda: repair.fenced_evidence(self.cluster),
-                    mark=self._new_mark(),
-                    wait_out_binds=lambda: wait(self.clock.now + binds_over(None)),
-                )
-            await repair.open_ledger(
-                self.cluster,
-                node.metadata.name,
-                self.have,
-                gather=lambda: repair.evidence(self.cluster),
-                mark=self._new_mark(),
-            )
-
-        self._begin("recreate", work)
+        groups, pods = await repair.evidence(self.cluster)
+        bound = {group.uid: group for group in groups if group.node == name}
+        living = {pod.holder_uid for pod in pods if pod.lives_on(name) and pod.holder_uid and not pod.impostor}
+        for uid in sorted((bound.keys() | living) - seen.claims.keys()):
+            mark, group = self._new_mark(), bound.get(uid)
+            token = (group.status.claim_token if group else "") or mark
+            if await repair.cover(self.cluster, seen, pods, uid, token=token, mark=mark, group=group):
+                return
 
     def binds_over(self) -> float:
         """How long a collector waits; nothing, where the server compares what a Binding carries."""
@@ -314,13 +330,19 @@ class HistoryWorld:
                     assert self.received[pod.metadata.uid] <= reserved[pod.holder_uid], "all that it ever received does"
                     self.check_told(pod, ledger.claims[pod.holder_uid])
         for group in self.cluster.all(GROUPS):
-            assert not group.node or group.node in self.lost or self.claim_held(group), "a bound group holds its claim"
+            known = not group.node or group.node in self.lost | self.refilled
+            assert known or self.claim_held(group), "a bound group holds its claim"
 
     def check_told(self, pod: Pod, claim: Claim) -> None:
         assert tuple(sorted(claim.devices)) == pod.devices, "a pod is told what its group's claim holds"
 
     def settle(self) -> None:
-        """What must come true at last, once nobody disturbs any more."""
+        """What must come true at last, once nobody disturbs any more: each bound group has its claim again."""
+        for name in self.refilled - self.lost:
+            for _ in range(len(GROUP_NAMES) + len(self.pods)):
+                Actor("cover", self.covering(name)).finish()
+        self.refilled -= self.refilled - self.lost
+        self.check()
 
     # How the world is made.
 
@@ -386,6 +408,7 @@ CARELESS: list[Move] = [
     HistoryWorld.ledger_is_deleted,
     HistoryWorld.ledger_is_recreated,
     HistoryWorld.ledger_is_recreated,
+    HistoryWorld.claim_is_written_again,
 ]
 schedules = given(st.binary(min_size=60, max_size=160))
 many = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))

@@ -1,6 +1,6 @@
 """The claim protocol's move off lost nodes: random histories, and every step interrupted by what could spoil it.
 
-Nodes go and come back with another UID, or bear the taint; the garbage collector deletes ledgers of nodes that went.
+Nodes go and come back with another UID, or bear the taint; empty ledgers of nodes that went are deleted.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,9 @@ from deviceshare.domain.objects.taints import OUT_OF_SERVICE
 from deviceshare.domain.placement.lost_nodes import is_lost
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.leader.moving_groups import stays
 from deviceshare.loops.ports import ApiError
-from deviceshare.loops.protocol import collect, move, repair
+from deviceshare.loops.protocol import collect
 from deviceshare.loops.protocol.release import Release, release
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.histories import (
@@ -61,26 +62,12 @@ class MoveWorld(HistoryWorld):
         if node := self.cluster.read(NODES, name):
             self.cluster.edit(NODES, name, {"spec": None} if node.out_of_service else TAINTED)
 
-    def garbage_is_collected(self) -> None:
-        """Ledgers whose owner is gone."""
-        there = {node.metadata.uid for node in self.cluster.all(NODES)}
-        for ledger in self.cluster.all(NODE_DEVICES):
-            owners = {owner.uid for owner in ledger.metadata.owner_references}
-            if owners and not owners & there:
-                self.cluster.remove(NODE_DEVICES, ledger.node)
-                self.lost.add(ledger.node)
-
     def ledger_is_retired(self) -> None:
         """An empty one of a node that is gone, by its version."""
         ledger = self.cluster.read(NODE_DEVICES, self.pick(NODE_NAMES))
         if ledger and not ledger.claims and not self.cluster.read(NODES, ledger.node):
             self.cluster.remove(NODE_DEVICES, ledger.node)
             self.lost.add(ledger.node)
-
-    def ledger_is_recreated(self) -> None:
-        """Of nodes that are there; an old leader may still believe in one that is gone."""
-        if all(self._node(name) for name in self.lost):
-            super().ledger_is_recreated()
 
     def move_begins(self) -> None:
         group = self.cluster.read(GROUPS, self.pick(GROUP_NAMES))
@@ -96,16 +83,7 @@ class MoveWorld(HistoryWorld):
         node = await find(self.cluster, NODES, name)
         if not is_lost(node):
             return None
-        await move.ensure_ledger(
-            self.cluster,
-            name,
-            node,
-            mark=self._new_mark(),
-            wait_out_binds=lambda: wait(self.clock.now + self.binds_over()),
-        )
-        return await release(
-            self.cluster, name, uid, new_mark=self._new_mark, wait_out_binds=wait_out, keeps=move.stays
-        )
+        return await release(self.cluster, name, uid, new_mark=self._new_mark, wait_out_binds=wait_out, keeps=stays)
 
 
 MOVES: list[Any] = [
@@ -115,7 +93,6 @@ MOVES: list[Any] = [
     *[MoveWorld.move_begins] * 4,
     *[MoveWorld.node_goes_or_comes_back] * 2,
     *[MoveWorld.node_is_tainted_or_not] * 2,
-    MoveWorld.garbage_is_collected,
     MoveWorld.ledger_is_retired,
     MoveWorld.bind_begins,
 ]
@@ -142,7 +119,6 @@ class Lost(MoveWorld):
         self.uid = group.uid
         if gone:
             self.cluster.remove(NODES, "n1")
-            self.garbage_is_collected()
         else:
             self.cluster.edit(NODES, "n1", TAINTED)
 
@@ -175,30 +151,21 @@ class Lost(MoveWorld):
         self.bind()
 
     def node_returns(self) -> None:
-        """With what another leader does then: its ledger is recreated and opened, marks are taken away."""
+        """With what another leader does then: its ledger is filled if it is new, marks are taken away."""
         if self._node("n1") is None:
             self.node_comes_back("n1")
         elif self._node("n1").out_of_service:
             self.cluster.edit(NODES, "n1", {"spec": None})
-        self.garbage_is_collected()
         self.repaired()
         self.collected()
 
     def repaired(self) -> None:
-        async def at_once() -> None:
+        """By another leader, which has waited long enough, whether the node is there or not."""
+
+        async def at_once(until: float) -> None:
             """Likewise."""
 
-        async def work() -> None:
-            node = self._node("n1")
-            if self.ledger() is None:
-                gather = lambda: repair.fenced_evidence(self.cluster)  # noqa: E731
-                await repair.recreate(self.cluster, node, gather=gather, mark=self._new_mark(), wait_out_binds=at_once)
-            await repair.open_ledger(
-                self.cluster, "n1", self.have, gather=lambda: repair.evidence(self.cluster), mark=self._new_mark()
-            )
-
-        if self._node("n1"):
-            Actor("repair", work()).finish()
+        Actor("repair", self.recreating("n1", at_once)).finish()
 
     def collected(self) -> None:
         """By another leader, to which the claim may be suspect."""
@@ -221,8 +188,6 @@ class Lost(MoveWorld):
         """Likewise, and no claim of it has been looked at yet."""
         self.cluster.remove(NODE_DEVICES, "n1")
         self.lost.add("n1")
-        if self._node("n1") is None:
-            self.node_comes_back("n1")
         self.repaired()
 
     def sound(self) -> None:
@@ -249,13 +214,12 @@ WRITTEN = 4
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_group_leaves_a_lost_node(gone: bool) -> None:
-    """Its next pod goes elsewhere; the ledger of a node that is gone has no owner."""
+    """Its next pod goes elsewhere; the ledger outlives its node."""
     world = Lost(gone=gone)
-    assert (world.ledger() is None) == gone
     assert world.begin().finish() is Release.LEFT
     ledger = world.ledger()
     assert ledger is not None
-    assert (world.node(), ledger.claims, bool(ledger.metadata.owner_references)) == ("", {}, not gone)
+    assert (world.node(), ledger.claims) == ("", {})
     world.replica.hear()
     assert world.bind("n2") == ""
     assert world.node() == "n2"
@@ -325,7 +289,6 @@ def test_a_pod_whose_object_is_there_keeps_the_group(status: dict[str, Any]) -> 
     meta = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
     world.cluster.edit(PODS, "p2", {"metadata": meta, "status": status}, "ns")
     world.cluster.remove(NODES, "n1")
-    world.garbage_is_collected()
     assert world.begin().finish() is Release.STAYS
     assert world.node() == "n1"
     world.cluster.edit(PODS, "p2", {"status": {"phase": "Succeeded"}}, "ns")
@@ -358,6 +321,7 @@ def test_what_others_hold_there_stays_claimed() -> None:
     world.cluster.edit(GROUPS, "a", {"status": None})
     world.cluster.edit(GROUPS, "b", {"spec": {"nodeLossPolicy": "Stay"}, "status": ledger})
     world.cluster.edit(GROUPS, "a", {"status": {"nodeName": "n1", "selectedDevices": {}}})
+    world.ledger_is_replaced()
     world.begin().finish()
     found = world.ledger()
     assert found is not None

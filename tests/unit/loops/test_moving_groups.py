@@ -21,7 +21,7 @@ async def a_settled_group(world: World) -> None:
 
 
 def lose(world: World, *, gone: bool) -> None:
-    """The node is deleted, and its ledger with it; or somebody says that it is down."""
+    """The node is deleted, and its ledger stays; or somebody says that it is down."""
     if gone:
         world.cluster.remove(NODES, "n1")
     else:

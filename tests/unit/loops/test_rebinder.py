@@ -2,20 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.devices import Device, devices_of
+from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement import replacement
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
-from deviceshare.loops.protocol import repair
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU, free_on
 from tests.unit.loops.live import World, led_world, soon
@@ -219,22 +217,6 @@ async def test_a_ledger_lost_after_a_rebind_comes_back_with_the_former_devices()
         await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 3)
         assert now() >= lost + BINDS_OVER_SECONDS
         assert (numbers(claim(world).devices), numbers(claim(world).former)) == ([0, 2], [1])
-
-
-@in_virtual_time
-async def test_a_ledger_is_opened_with_what_pods_had_before() -> None:
-    """Evidence may have been a moment old when the ledger was recreated."""
-    async with led_world() as world:
-        await a_bound_group(world)
-        report(world, 1)
-        ask(world, "team")
-        await soon(lambda: numbers(world.read_pod("a").devices) == [0, 2])
-    uid = world.read_group("team").uid
-    forgetful = {"spec": {"claims": {uid: {"former": None}}}, "status": {"devices": []}}
-    world.cluster.edit(NODE_DEVICES, "n1", forgetful)
-    gathered = partial(repair.evidence, world.cluster)
-    await repair.open_ledger(world.cluster, "n1", devices_of({GPU: 4}), gather=gathered, mark="m")
-    assert (numbers(claim(world).devices), numbers(claim(world).former)) == ([0, 2], [1])
 
 
 @in_virtual_time

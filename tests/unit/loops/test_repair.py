@@ -1,19 +1,17 @@
 """Lost ledgers are recreated from what is left, whoever writes meanwhile."""
 
-from collections.abc import Callable
-
-import pytest
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.devices import devices_of
-from deviceshare.domain.objects.ledger import Claim, new_ledger
+from deviceshare.domain.objects.devices import Devices, devices_of
+from deviceshare.domain.objects.ledger import as_json, new_ledger
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.ports import Conflict
 from deviceshare.loops.protocol import repair
-from deviceshare.loops.protocol.repair import Evidence
-from tests.unit.domain.objects import GPU, free_on
-from tests.unit.loops.model import Actor, ModelCluster
-
-WAITING_GROUPS = 300
+from tests.unit.domain.objects import GPU
+from tests.unit.loops.model import Actor, ModelCluster, Pause
 
 
 def a_cluster(groups: int) -> ModelCluster:
@@ -25,89 +23,107 @@ def a_cluster(groups: int) -> ModelCluster:
     return cluster
 
 
-def gather(cluster: ModelCluster, meanwhile: Callable[[int], None]) -> Evidence:
-    """Fenced evidence, with something happening before each request but the first."""
-    actor = Actor("leader", repair.fenced_evidence(cluster))
-    actor.step()
-    actor.step()
-    requests = 0
-    while not actor.over:
-        meanwhile(requests)
-        actor.step()
-        requests += 1
-    assert requests <= 2 * WAITING_GROUPS + 1, "no group is begun again"
-    assert isinstance(actor.outcome, Evidence), actor.outcome
-    return actor.outcome
+def filling(cluster: ModelCluster, waits: list[str]) -> Actor:
+    """A leader that fills the ledger of n1, and the UIDs by which it waits."""
+
+    async def wait_out(uid: str) -> None:
+        waits.append(uid)
+        await Pause("binds are over")
+
+    gather = partial(repair.evidence, cluster)
+    return Actor("leader", repair.fill(cluster, "n1", gather=gather, mark="m", wait_out_binds=wait_out))
 
 
-def test_a_ledger_does_not_starve_under_groups_that_are_written_all_the_time() -> None:
-    """Their conditions change while hundreds of them wait: each such write is as good a fence as ours."""
-    cluster = a_cluster(WAITING_GROUPS)
-    before = {group.name: group.metadata.resource_version for group in cluster.all(GROUPS)}
-
-    def every_group_is_written(requests: int) -> None:
-        for group in before:
-            cluster.edit(GROUPS, group, {"status": {"phase": "Pending"}})
-
-    evidence = gather(cluster, every_group_is_written)
-    assert len(evidence.groups) == WAITING_GROUPS
-    assert all(group.metadata.resource_version != before[group.name] for group in cluster.all(GROUPS))
+def a_pod(cluster: ModelCluster, group: str, node: str = "") -> None:
+    annotations = {contract.GROUP: group}
+    if node:
+        annotations |= {contract.GROUP_UID: f"uid-of-{group}", contract.SELECTED_DEVICES: f'{{"{GPU}": "1"}}'}
+    meta = {"name": "p", "labels": {contract.GROUP: group}, "annotations": annotations}
+    cluster.put(PODS, {"metadata": meta, "spec": {"nodeName": node}}, "ns")
 
 
-def test_every_bind_fails_that_read_an_unbound_group_before_the_evidence_was_gathered() -> None:
-    """Its version has moved on."""
-    cluster = a_cluster(3)
-    before = {group.metadata.resource_version for group in cluster.all(GROUPS)}
-    gather(cluster, lambda requests: None)
-    assert before.isdisjoint(group.metadata.resource_version for group in cluster.all(GROUPS))
-
-
-def test_a_group_bound_while_evidence_is_gathered_counts_as_bound() -> None:
-    """The LIST still showed it unbound; its devices must not be anybody else's."""
-    cluster = a_cluster(3)
-    bound = {"status": {"nodeName": "n1", "selectedDevices": {GPU: "0"}}}
-    evidence = gather(cluster, lambda requests: cluster.edit(GROUPS, "g1", bound) if requests == 0 else None)
-    assert [group.node for group in evidence.groups] == ["", "n1", ""]
-
-
-@pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_group_deleted_while_evidence_is_gathered_is_left_out(at: int) -> None:
-    """Before our fence, or between its conflict and our look."""
-    cluster = a_cluster(2)
-
-    def change(requests: int) -> None:
-        if requests == 0:
-            cluster.edit(GROUPS, "g0", {})
-        if requests == at:
-            cluster.remove(GROUPS, "g0")
-
-    evidence = gather(cluster, change)
-    assert len(evidence.groups) == (2 if at == 2 else 1)
-
-
-def test_a_ledger_is_opened_only_after_a_second_look() -> None:
-    """A group was bound, and a pod of another got devices, after the evidence that the closed ledger was made from."""
-    cluster = a_cluster(2)
-    node = cluster.read(NODES, "n1")
-    assert node is not None
-    cluster.put(NODE_DEVICES, new_ledger(node, {}))
-    cluster.edit(GROUPS, "g0", {"status": {"nodeName": "n1", "selectedDevices": {GPU: "0"}}})
-    annotations = {
-        contract.GROUP: "g1",
-        contract.GROUP_UID: "uid-of-g1",
-        contract.SELECTED_DEVICES: f'{{"{GPU}": "1"}}',
-    }
-    meta = {"name": "p", "labels": {contract.GROUP: "g1"}, "annotations": annotations}
-    cluster.put(PODS, {"metadata": meta, "spec": {"nodeName": "n1"}}, "ns")
-    work = repair.open_ledger(cluster, "n1", devices_of({GPU: 4}), gather=lambda: repair.evidence(cluster), mark="m")
-    assert Actor("leader", work).finish() == []
+def claims(cluster: ModelCluster) -> dict[str, list[int]]:
+    """By group, with an asterisk where the claim is marked."""
     ledger = cluster.read(NODE_DEVICES, "n1")
     assert ledger is not None
-    assert {claim.group: [device.index for device in claim.devices] for claim in ledger.claims.values()} == {
-        "g0": [0],
-        "g1": [1],
-    }
-    assert [device.index for device in free_on(ledger)] == [2, 3]
+    found = ledger.claims.values()
+    return {f"{claim.group}{'*' * bool(claim.releasing)}": [d.index for d in claim.devices] for claim in found}
+
+
+def test_a_new_ledger_is_filled_with_what_groups_and_live_pods_say() -> None:
+    """Marked, since a release may be under way by a mark that was lost."""
+    cluster, waits = a_cluster(2), list[str]()
+    uid = cluster.put(NODE_DEVICES, new_ledger("n1"))["metadata"]["uid"]
+    cluster.edit(GROUPS, "g0", {"status": {"nodeName": "n1", "selectedDevices": {GPU: "0"}}})
+    a_pod(cluster, "g1", "n1")
+    filling(cluster, waits).finish()
+    assert (claims(cluster), waits) == ({"g0*": [0], "g1*": [1]}, [uid])
+    ledger = cluster.read(NODE_DEVICES, "n1")
+    assert ledger is not None and ledger.filled
+
+
+def test_what_is_bound_while_binds_are_waited_out_is_in_the_ledger() -> None:
+    """It is listed again after the wait, for as long as any pod waits."""
+    cluster = a_cluster(1)
+    cluster.put(NODE_DEVICES, new_ledger("n1"))
+    a_pod(cluster, "g0")
+    leader = filling(cluster, [])
+    while not leader.waiting:
+        leader.step()
+    cluster.edit(GROUPS, "g0", {"status": {"nodeName": "n1", "selectedDevices": {GPU: "0"}}})
+    leader.finish()
+    assert claims(cluster) == {"g0*": [0]}
+
+
+def test_a_ledger_that_somebody_wrote_meanwhile_is_not_filled() -> None:
+    """Of two leaders the second begins again, and finds it done."""
+    cluster = a_cluster(1)
+    cluster.put(NODE_DEVICES, new_ledger("n1"))
+    late = filling(cluster, [])
+    for _ in ("get ledger", "list groups", "list pods", "write ledger"):
+        late.step()
+    filling(cluster, []).finish()
+    assert isinstance(late.finish(), Conflict)
+    version = cluster.objects[NODE_DEVICES.plural]["n1"]["metadata"]["resourceVersion"]
+    filling(cluster, []).finish()
+    assert cluster.objects[NODE_DEVICES.plural]["n1"]["metadata"]["resourceVersion"] == version
+
+
+def covering(cluster: ModelCluster, taken: Mapping[str, Any]) -> Devices:
+    """What is claimed again for g0, which is bound to n1 with device 0, beside these claims."""
+    cluster.edit(GROUPS, "g0", {"status": {"nodeName": "n1", "selectedDevices": {GPU: "0"}}})
+    body = {**new_ledger("n1"), "spec": {"claims": taken}, "status": {"devices": as_json(devices_of({GPU: 2}))}}
+    cluster.put(NODE_DEVICES, body)
+    seen, group = cluster.read(NODE_DEVICES, "n1"), cluster.read(GROUPS, "g0")
+    assert seen is not None and group is not None
+    work = repair.cover(cluster, seen, cluster.all(PODS), group.uid, token="t", mark="m", group=group)
+    devices: Devices = Actor("leader", work).finish()
+    return devices
+
+
+def test_a_bound_group_without_a_claim_gets_it_again_marked() -> None:
+    """Collect takes the mark away, once no release can go on that read the group before."""
+    cluster = a_cluster(1)
+    assert len(covering(cluster, {})) == 1
+    assert claims(cluster) == {"g0*": [0]}
+
+
+def test_a_bound_group_whose_devices_others_have_gets_a_claim_without_any() -> None:
+    """Nobody can join by it; the group is released."""
+    cluster = a_cluster(1)
+    taken = {"uid": {"group": "other", "devices": [{"resource": GPU, "index": 0}]}}
+    assert covering(cluster, taken) == ()
+    assert claims(cluster) == {"other": [0], "g0*": []}
+
+
+def test_a_live_pod_whose_devices_others_have_is_left_to_a_person() -> None:
+    """It is reported: the ledger can't say what is so."""
+    cluster = a_cluster(1)
+    cluster.objects[GROUPS.plural]["g0"]["metadata"]["uid"] = "uid-of-g0"
+    a_pod(cluster, "g0", "n1")
+    taken = {"uid": {"group": "other", "devices": [{"resource": GPU, "index": 1}]}}
+    assert covering(cluster, taken) == ()
+    assert claims(cluster) == {"other": [1]}
 
 
 def test_a_wiped_group_that_is_being_deleted_is_not_bound_again() -> None:
@@ -117,32 +133,13 @@ def test_a_wiped_group_that_is_being_deleted_is_not_bound_again() -> None:
     assert Actor("leader", repair.readopt(cluster, "g0", token="t1")).finish() is None
 
 
-def test_a_ledger_is_recreated_with_what_a_bound_group_holds_before_it_has_pods() -> None:
-    """Its first pod may be on its way."""
-    cluster = a_cluster(1)
-    cluster.edit(GROUPS, "g0", {"status": {"nodeName": "n1", "selectedDevices": {GPU: "0"}}})
-    node = cluster.read(NODES, "n1")
-    assert node is not None
-
-    async def over() -> None:
-        """Every bind is over."""
-
-    work = repair.recreate(cluster, node, gather=lambda: repair.fenced_evidence(cluster), mark="m", wait_out_binds=over)
-    assert Actor("leader", work).finish().disputed == []
-    ledger = cluster.read(NODE_DEVICES, "n1")
-    assert ledger is not None
-    assert [claim.group for claim in ledger.claims.values()] == ["g0"]
-
-
 def test_a_collectors_mark_is_taken_away_before_the_group_is_bound_again() -> None:
     """The collector may have listed the pods already: without its mark its last write fails."""
     cluster = a_cluster(1)
-    group, node = cluster.read(GROUPS, "g0"), cluster.read(NODES, "n1")
-    assert group is not None and node is not None
-    claim = Claim("g0", list(devices_of({GPU: 1})))
-    body = new_ledger(node, {group.uid: claim})
-    body["spec"]["claims"][group.uid]["releasing"] = "a mark"
-    cluster.put(NODE_DEVICES, body)
+    group = cluster.read(GROUPS, "g0")
+    assert group is not None
+    claim = {"group": "g0", "devices": as_json(devices_of({GPU: 1})), "releasing": "a mark"}
+    cluster.put(NODE_DEVICES, {**new_ledger("n1"), "spec": {"claims": {group.uid: claim}}})
     annotations = {contract.GROUP: "g0", contract.GROUP_UID: group.uid, contract.SELECTED_DEVICES: f'{{"{GPU}": "0"}}'}
     meta = {"name": "p", "labels": {contract.GROUP: "g0"}, "annotations": annotations}
     cluster.put(PODS, {"metadata": meta, "spec": {"nodeName": "n1"}}, "ns")

@@ -103,7 +103,8 @@ class SharingWorld(HistoryWorld):
         for ledger in self.cluster.all(NODE_DEVICES):
             self.check_ledger(ledger, [pod for pod in pods if pod.node == ledger.node])
         for group in self.cluster.all(GROUPS):
-            assert not group.node or group.node in self.lost or self.claim_held(group), "a bound group holds its claim"
+            known = not group.node or group.node in self.lost | self.refilled
+            assert known or self.claim_held(group), "a bound group holds its claim"
 
     def check_ledger(self, ledger: NodeDevices, pods: Iterable[Pod]) -> None:
         owners: dict[int, str] = {}
@@ -136,11 +137,11 @@ class SharingWorld(HistoryWorld):
             if pod.impostor:  # every replica deletes those
                 self.cluster.remove(PODS, pod.metadata.name, "ns")
         for name in sorted(self.lost):
-            self._end(self._recreate(name))
+            self._end(self.recreating(name, _at_once))
         for name in GROUP_NAMES:
             self._end(repair.readopt(self.cluster, name, token=self._new_mark()))
         self.lost.clear()
-        self.check()
+        super().settle()
         for _ in range(3):  # a group's claim after those within it, and once more after a mark was taken away
             for ledger in self.cluster.all(NODE_DEVICES):
                 for uid in ledger.claims:
@@ -157,19 +158,6 @@ class SharingWorld(HistoryWorld):
                 assert (ledger.node, uid) in live | bound, "nothing leaks"
                 assert not claim.releasing or claim.group, "no pod waits for ever behind a mark"
 
-    async def _recreate(self, name: str) -> None:
-        if self.cluster.read(NODE_DEVICES, name) is None:
-
-            async def gather() -> repair.Evidence:
-                return await repair.fenced_evidence(self.cluster)
-
-            await repair.recreate(
-                self.cluster, self._node(name), gather=gather, mark="m", wait_out_binds=lambda: _over("")
-            )
-        await repair.open_ledger(
-            self.cluster, name, self.have, gather=lambda: repair.evidence(self.cluster), mark=self._new_mark()
-        )
-
     def _end(self, work: Any) -> None:
         actor = Actor("the end", work)
         outcome = actor.finish()
@@ -184,6 +172,10 @@ class RoomySharingWorld(SharingWorld):
 
 
 async def _over(mark: str) -> None:
+    await Pause()
+
+
+async def _at_once(until: float) -> None:
     await Pause()
 
 
