@@ -12,12 +12,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
+from deviceshare import timestamps
+from deviceshare.domain.answers.group_status import status_once_bound, status_patch
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Holder, Request
@@ -212,7 +214,8 @@ class Binder:
             ledger = await self._claim(whole_devices.wanted(group.request, token=secrets.token_hex(8)), node)
             token = ledger.claims[group.uid].token
             devices = bind.joinable(ledger, group.holder, token)
-            settled = await holders.settle(self._cluster, group, node, devices, token)
+            said = self._said(group, node, ledger)
+            settled = await holders.settle(self._cluster, group, node, devices, token, said)
             self._groups.put(settled)
             log.info("Bound group", group=group.name, node=node, devices=settled.status.selected_devices)
             return settled, ledger
@@ -221,6 +224,15 @@ class Binder:
             del self._settling[group.uid]
             outcome.set_result(settled)
             self._fleet.forget(group.uid)
+
+    def _said(self, group: Group, node: str, ledger: NodeDevices) -> Mapping[str, Any]:
+        """What the group's status says besides, so that the leader need write its pods alone.
+
+        What isn't well is left to the leader, which tells people of it.
+        """
+        home = self._fleet.node(node)
+        status = status_once_bound(group, home, ledger, timestamps.now()) if home else None
+        return status_patch(group.status, status) if status and status.phase == BOUND else {}
 
     async def _reserve(self, group: Group) -> None:
         """Before step 3, for groups that a quota counts; others cost nothing (claims.md, Quotas)."""
