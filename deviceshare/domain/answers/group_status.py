@@ -66,8 +66,9 @@ def desired_status(
     """
     health = _home(group, home, pods) or _health(group, fleet.ledger(group.node), home, pods)
     is_bound, users = bound(group, fleet, pods, waits), sorted(fleet.pods(group.uid))
+    status = _status(group, is_bound, health, selected_devices(group, fleet), now)
     idle = idle_since(group, now, used=bool(users))
-    return _status(group, is_bound, health, selected_devices(group, fleet), users, now, idle)
+    return replace(status, allocated_pods=users, pod_count=len(users), idle_since=idle)
 
 
 def status_once_bound(group: Group, node: Node, ledger: NodeDevices, now: str) -> GroupStatus:
@@ -78,12 +79,11 @@ def status_once_bound(group: Group, node: Node, ledger: NodeDevices, now: str) -
     there = replace(group, status=replace(group.status, node_name=node.metadata.name))
     health = _home(there, node, ()) or _health(there, ledger, node, ())
     devices = selected(ledger.held(ledger.claims[group.uid]))
-    return _status(there, _holds(there, devices), health, devices, [], now, "")
+    return _status(there, _holds(there, devices), health, devices, now)
 
 
-def _status(
-    group: Group, is_bound: Reason, health: Reason, devices: dict[str, str], users: list[str], now: str, idle: str
-) -> GroupStatus:
+def _status(group: Group, is_bound: Reason, health: Reason, devices: dict[str, str], now: str) -> GroupStatus:
+    """All but who uses the group."""
     healthy = _HEALTHY.get(health.kind, FALSE)
     ready = readiness(group, is_bound, healthy, health)
     return replace(
@@ -93,14 +93,11 @@ def _status(
         wants=wants_line(group),
         devices=devices_line(devices),
         selected_devices=devices,
-        allocated_pods=users,
-        pod_count=len(users),
         conditions=[
             _condition(group, IS_BOUND, TRUE if group.node else FALSE, is_bound, now),
             _condition(group, IS_HEALTHY, healthy, health, now),
             _condition(group, IS_READY, ready.status, ready.reason, now),
         ],
-        idle_since=idle,
         observed_generation=group.metadata.generation,
     )
 

@@ -224,7 +224,9 @@ class GroupStatuses:
         """Remembers since when a bind or a repair is probably taking the group."""
         triable = [pod for pod in self._term.members.pending(group.name) if not pod.gates]
         untried = bool(triable) and not any(pod.refusal for pod in triable)
-        if not group.node and (untried or self._term.fleet.assumed(group.uid) or self._term.fleet.pods(group.uid)):
+        if not group.node and self._term.fleet.assumed(group.uid):
+            self._unsettled_since[group.name] = self._term.clock()  # A bind is at it, however long its pods waited.
+        elif not group.node and (untried or self._term.fleet.pods(group.uid)):
             self._unsettled_since.setdefault(group.name, self._term.clock())
         else:
             self._unsettled_since.pop(group.name, None)

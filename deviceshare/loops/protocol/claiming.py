@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from deviceshare.domain.answers.ledger_status import with_summary
 from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
@@ -75,4 +76,14 @@ def _choose(seen: NodeDevices, wanted: Iterable[WantedClaim]) -> tuple[dict[str,
 
 
 async def _write(cluster: Cluster, seen: NodeDevices, chosen: Mapping[str, Claim]) -> NodeDevices:
-    return await cluster.patch(NODE_DEVICES, seen.node, ledger.claims_patch(seen, chosen)) if chosen else seen
+    return await write_claims(cluster, seen, ledger.claims_patch(seen, chosen)) if chosen else seen
+
+
+async def write_claims(cluster: Cluster, seen: NodeDevices, patch: Patch) -> NodeDevices:
+    """CAS L: each write of claims, which brings the summary that follows from them; the ledger as written.
+
+    Raises:
+        Conflict: somebody else wrote the ledger since it was read.
+        ApiError: it could not be written.
+    """
+    return await cluster.patch(NODE_DEVICES, seen.node, with_summary(seen, patch))

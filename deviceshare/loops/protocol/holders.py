@@ -49,7 +49,7 @@ async def home(cluster: Cluster, holder: Holder, node: str) -> str:
 
 
 async def settle(
-    cluster: Cluster, group: Group, node: str, devices: Devices, token: str, said: Mapping[str, Any] | None = None
+    cluster: Cluster, group: Group, node: str, devices: Devices, *, token: str, said: Mapping[str, Any] | None = None
 ) -> Group:
     """Bind's step 4: makes the node the holder's home, if nobody wrote the holder since it was read (before L was).
 

@@ -24,6 +24,7 @@ from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Conflict, NotFound, Undecodable
 from deviceshare.loops.protocol import holders
+from deviceshare.loops.protocol.claiming import write_claims
 
 
 class Recreated(NamedTuple):
@@ -149,7 +150,7 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
             patch = ledger.former_patch(seen, uid, holding.former)
         else:
             continue
-        seen = await cluster.patch(NODE_DEVICES, node, patch)
+        seen = await write_claims(cluster, seen, patch)
     await cluster.patch(NODE_DEVICES, node, devices_patch(seen, devices), subresource="status")
     return disputed
 
@@ -182,10 +183,10 @@ async def readopt(cluster: Cluster, name: str, *, token: str) -> Group | None:
         if claim.releasing:
             # A collector is at it and may have looked for pods already. Without the mark its last write fails; were it
             # to mark the claim again, its fence would fail our settling.
-            await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, group.uid))
-        return await holders.settle(cluster, group, node, tuple(sorted(claim.devices)), claim.token)
+            await write_claims(cluster, seen, ledger.unmark_patch(seen, group.uid))
+        return await holders.settle(cluster, group, node, tuple(sorted(claim.devices)), token=claim.token)
     covered = await cover(cluster, seen, mine, group.uid, token=token)
-    return await holders.settle(cluster, group, node, covered, token) if covered else None
+    return await holders.settle(cluster, group, node, covered, token=token) if covered else None
 
 
 async def name_claim(cluster: Cluster, name: str) -> Group | None:
@@ -208,7 +209,7 @@ async def name_claim(cluster: Cluster, name: str) -> Group | None:
     claim = seen.claims.get(group.uid) if seen else None
     if claim is None or claim.releasing or claim.token in ("", group.status.claim_token):
         return None
-    return await holders.settle(cluster, group, group.node, tuple(sorted(claim.devices)), claim.token)
+    return await holders.settle(cluster, group, group.node, tuple(sorted(claim.devices)), token=claim.token)
 
 
 async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod], uid: str, *, token: str) -> Devices:
@@ -239,7 +240,7 @@ async def cover(cluster: Cluster, seen: NodeDevices, pods: Iterable[Pod], uid: s
     if not wanted <= there - taken or not taken.isdisjoint(before) or not _has_room(holding, seen):
         return ()
     claim = holding.claim if holding.shares else replace(holding.claim, token=token)
-    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, claim))
+    await write_claims(cluster, seen, ledger.claim_patch(seen, uid, claim))
     return devices
 
 

@@ -215,7 +215,7 @@ class Binder:
             token = ledger.claims[group.uid].token
             devices = bind.joinable(ledger, group.holder, token)
             said = self._said(group, node, ledger)
-            settled = await holders.settle(self._cluster, group, node, devices, token, said)
+            settled = await holders.settle(self._cluster, group, node, devices, token=token, said=said)
             self._groups.put(settled)
             log.info("Bound group", group=group.name, node=node, devices=settled.status.selected_devices)
             return settled, ledger

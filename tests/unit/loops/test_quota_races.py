@@ -64,7 +64,7 @@ async def bind(race: Race, name: str) -> None:
     """As the Binder does it, but for the ledger, which is another one for each of these groups."""
     group = await race.cluster.get(GROUPS, name)
     await reserve(race.cluster, group, ["q"], race.known)
-    await holders.settle(race.cluster, group, f"node-of-{name}", (Device(GPU, 0), Device(GPU, 1)), "t")
+    await holders.settle(race.cluster, group, f"node-of-{name}", (Device(GPU, 0), Device(GPU, 1)), token="t")
 
 
 async def bind_a(race: Race) -> None:

@@ -165,7 +165,7 @@ def test_a_recreation_that_slept_leaves_a_group_without_its_claim_and_that_is_re
     world.cluster.remove(NODE_DEVICES, "n2")
     sleeper.finish()
     world.open("n2")
-    Actor("settle", holders.settle(world.cluster, unbound, "n2", devices, "t")).finish()
+    Actor("settle", holders.settle(world.cluster, unbound, "n2", devices, token="t")).finish()
 
     assert world.group("b").node == "n2"
     assert world.ledger("n2").claims == {}
