@@ -157,6 +157,7 @@ class Ledgers:
         self._outdated_since.pop(name, None)
         if written.spec.summary != wanted:
             self._not_kept_until = self._term.clock() + AGAIN_SECONDS
+            self.queue.add(name, AGAIN_SECONDS)
             cure = "apply the CRDs of this release (deviceshare doctor); kubectl get ndev shows no devices until then"
             log.error("API server drops fields that the CRD lacks", kind="NodeDevices", fields=["summary"], cure=cure)
 

@@ -49,6 +49,22 @@ async def test_a_bound_group_says_what_it_holds_and_who_uses_it() -> None:
 
 
 @in_virtual_time
+async def test_a_group_whose_node_fails_as_it_is_bound_is_told_of_by_the_leader() -> None:
+    """The bind says nothing of what isn't well: the leader does, with an event."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        world.group("team")
+        world.pod("a", "team")
+        world.cluster.edit(NODES, "n1", {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}})
+        await asyncio.sleep(1)
+        await world.bind("a", "n1")
+        await soon(lambda: world.condition("team", "Healthy") == ("False", "NodeNotReady"))
+        await asyncio.sleep(2)
+    assert world.read_group("team").status.phase == DEGRADED
+    assert world.recorder.reasons("team") == ["Degraded"]
+
+
+@in_virtual_time
 async def test_finished_pods_leave() -> None:
     """The first one comes and the last one goes at once: a policy goes by it whether the group may be deleted."""
     world = World()

@@ -48,6 +48,36 @@ async def test_the_summaries_follow_the_claims() -> None:
 
 
 @in_virtual_time
+async def test_the_lines_of_an_older_version_are_cleared_once() -> None:
+    """They say what was so before the upgrade, and nobody keeps them up to date any more."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        await soon(lambda: world.ledger("n1").spec.summary.total)
+        lines = {"total": "nvidia.com/gpu=4", "free": "nvidia.com/gpu=4", "held": ""}
+        world.cluster.edit(NODE_DEVICES, "n1", {"status": lines})
+        before = len(world.cluster.writes("nodedevices"))
+        await asyncio.sleep(60)
+        status = world.ledger("n1").status
+        assert (status.total, status.free, len(status.devices)) == ("", "", 4)
+        assert len(world.cluster.writes("nodedevices")) - before == 1
+
+
+@in_virtual_time
+async def test_a_summary_that_nobody_wrote_with_the_claims_is_corrected() -> None:
+    """A replica of an older version claims without it; several claims are summed up in one write."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        await soon(lambda: world.ledger("n1").spec.summary.total)
+        before = len(world.cluster.writes("nodedevices"))
+        for number in range(2):
+            group = world.group(f"g{number}", 1)
+            claim = {"group": group.name, "devices": [{"resource": GPU, "index": number}]}
+            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {group.uid: claim}}})
+        await soon(lambda: world.ledger("n1").spec.summary.free == "nvidia.com/gpu=2", 4)
+        assert len(world.cluster.writes("nodedevices")) - before == 1
+
+
+@in_virtual_time
 async def test_a_node_without_devices_gets_a_closed_ledger_and_an_event() -> None:
     """In which its agent may write what it sees, or until its device plugin says how many there are."""
     async with led_world(0) as world:
