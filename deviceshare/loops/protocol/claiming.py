@@ -56,10 +56,10 @@ async def claim_all(
         chosen, refused = _choose(known, wishes)
         if not refused:
             with suppress(Conflict, NotFound):
-                return Claimed(await _write(cluster, known, chosen), {})
+                return Claimed(await _claim(cluster, known, chosen), {})
     seen = await bind.read_ledger(cluster, node)
     chosen, refused = _choose(seen, wishes)
-    return Claimed(await _write(cluster, seen, chosen), refused)
+    return Claimed(await _claim(cluster, seen, chosen), refused)
 
 
 def _choose(seen: NodeDevices, wanted: Iterable[WantedClaim]) -> tuple[dict[str, Claim], dict[str, Reason]]:
@@ -75,7 +75,7 @@ def _choose(seen: NodeDevices, wanted: Iterable[WantedClaim]) -> tuple[dict[str,
     return chosen, refused
 
 
-async def _write(cluster: Cluster, seen: NodeDevices, chosen: Mapping[str, Claim]) -> NodeDevices:
+async def _claim(cluster: Cluster, seen: NodeDevices, chosen: Mapping[str, Claim]) -> NodeDevices:
     return await write_claims(cluster, seen, ledger.claims_patch(seen, chosen)) if chosen else seen
 
 
