@@ -48,7 +48,7 @@ def test_groups_get_what_dra_publishes_and_no_claim_holds(pool: Pool) -> None:
     publish(pool, node, 4)
     pool.eventually(lambda: pool.kubectl("get", "ndev", "--no-headers", node), refers(f"{GPU}=4"))
     allocate(pool, node, "train", "gpu-0", "gpu-2")
-    pool.eventually(lambda: pool.get("ndev", node)["status"]["free"], refers(f"{GPU}=2"))
+    pool.eventually(lambda: pool.get("ndev", node)["spec"]["summary"]["free"], refers(f"{GPU}=2"))
     pool.apply(pod("three", pool.group("three", 3)))
     pool.eventually(lambda: pool.reason("three"), refers(f"needs 3 {GPU} (2 of 4 free)"))
     pool.apply(pod("one", pool.group("one", 1)))

@@ -187,9 +187,8 @@ def lose_and_mend(there: Installed) -> None:
 def come_and_go(there: Installed) -> None:
     """A node gets devices, and leaves again."""
     there.kubectl("annotate", "node", "node-2", "deviceshare.io/devices=nvidia.com/gpu=1")
-    there.until(
-        lambda: "1" in there.kubectl("get", "ndev", "node-2", "--ignore-not-found", "-o", "jsonpath={.status.total}")
-    )
+    total = "jsonpath={.spec.summary.total}"
+    there.until(lambda: "1" in there.kubectl("get", "ndev", "node-2", "--ignore-not-found", "-o", total))
     there.kubectl("label", "node", "node-2", "deviceshare.io/mode-")
     there.until(lambda: not exists(there, "ndev", "node-2"), "keeper")
 

@@ -37,12 +37,15 @@ PASSED_THROUGH = ("kube/api.py", "kube/connection.py", "loops/replica/guarded_cl
 _HELPERS = frozenset(
     f"loops/{each}"
     for each in (
+        "protocol/claiming.py write_claims",
         "protocol/holders.py _write",
         "protocol/holders.py fence",
         "leader/group_deletions.py GroupDeletions._write",
     )
 )
-_WRITING = frozenset({"patch", "create", "delete", "bind", "apply", "evict", "annotate", "fence", "_write"})
+_WRITING = frozenset(
+    {"patch", "create", "delete", "bind", "apply", "evict", "annotate", "fence", "_write", "write_claims"}
+)
 
 
 class Write(NamedTuple):

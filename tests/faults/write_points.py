@@ -7,7 +7,7 @@ BOUNDARIES = ("before", "after")
 
 POINTS: dict[str, tuple[str, ...]] = {
     # Bind, for groups and shares.
-    "PATCH nodedevices protocol/claiming.py claim_all": ("groups", "shares", "quota", "idle", "share-rebind"),
+    "PATCH nodedevices protocol/claiming.py _claim": ("groups", "shares", "quota", "idle", "share-rebind"),
     "PATCH shareddevicegroups/status protocol/holders.py settle": ("groups", "quota", "wiped-status"),
     "POST pods/binding protocol/bind.py post_binding": ("groups", "shares", "rebind"),
     "PATCH devicequotas/status protocol/reserve.py _write": ("quota",),
@@ -43,7 +43,8 @@ POINTS: dict[str, tuple[str, ...]] = {
     "PATCH nodedevices leader/ledgers.py Ledgers._adopt": ("edited-ledger",),
     "DELETE nodedevices leader/ledgers.py Ledgers._retire": ("lost-node",),
     # What follows.
-    "PATCH nodedevices/status leader/ledgers.py Ledgers._keep_devices": ("groups", "rebind"),
+    "PATCH nodedevices/status leader/ledgers.py Ledgers._keep_devices": ("rebind", "share-rebind"),
+    "PATCH nodedevices leader/ledgers.py Ledgers._keep_summary": ("groups", "rebind"),
     "PATCH shareddevicegroups/status leader/group_statuses.py GroupStatuses._reconcile": ("groups", "idle"),
     "PATCH pods leader/waker.py Waker._touch": ("groups", "shares"),
     "PATCH pods leader/endings.py Endings._reconcile": ("ended",),
@@ -79,8 +80,10 @@ ELSEWHERE: dict[str, str] = {
     "agent/reporter.py _write": "an agent's",
     "replica/shared_claims.py __call__": "no write: a function of that name",
     "web/extender.py _bind": "no write: it calls the binder",
-    "protocol/reserve.py reserve": "no write: it calls _write",
+    "protocol/reserve.py reserve 1": "no write: it calls _write",
+    "protocol/reserve.py reserve 2": "no write: it calls _write",
     "protocol/reserve.py recount 2": "no write: it calls _write",
+    "protocol/claiming.py write_claims": "named by who calls it",
     "protocol/holders.py fence": "named by who calls it",
     "protocol/holders.py _write": "named by who calls it",
     "leader/group_deletions.py _write": "named by who calls it",

@@ -64,10 +64,27 @@ def desired_status(
         now: RFC 3339, the time of a transition.
         waits: of the same fleet, where many groups are asked about.
     """
-    health = _home(group, home, pods) or _health(group, fleet, home, pods)
+    health = _home(group, home, pods) or _health(group, fleet.ledger(group.node), home, pods)
+    is_bound, users = bound(group, fleet, pods, waits), sorted(fleet.pods(group.uid))
+    status = _status(group, is_bound, health, selected_devices(group, fleet), now)
+    idle = idle_since(group, now, used=bool(users))
+    return replace(status, allocated_pods=users, pod_count=len(users), idle_since=idle)
+
+
+def status_once_bound(group: Group, node: Node, ledger: NodeDevices, now: str) -> GroupStatus:
+    """The status of an unbound group that the bind of its first pod writes together with its node.
+
+    `ledger` is the node's, with the group's claim. What is said is what the leader says of it until there are pods.
+    """
+    there = replace(group, status=replace(group.status, node_name=node.metadata.name))
+    health = _home(there, node, ()) or _health(there, ledger, node, ())
+    devices = selected(ledger.held(ledger.claims[group.uid]))
+    return _status(there, _holds(there, devices), health, devices, now)
+
+
+def _status(group: Group, is_bound: Reason, health: Reason, devices: dict[str, str], now: str) -> GroupStatus:
+    """All but who uses the group."""
     healthy = _HEALTHY.get(health.kind, FALSE)
-    users, devices = sorted(fleet.pods(group.uid)), selected_devices(group, fleet)
-    is_bound = bound(group, fleet, pods, waits)
     ready = readiness(group, is_bound, healthy, health)
     return replace(
         group.status,
@@ -76,14 +93,11 @@ def desired_status(
         wants=wants_line(group),
         devices=devices_line(devices),
         selected_devices=devices,
-        allocated_pods=users,
-        pod_count=len(users),
         conditions=[
             _condition(group, IS_BOUND, TRUE if group.node else FALSE, is_bound, now),
             _condition(group, IS_HEALTHY, healthy, health, now),
             _condition(group, IS_READY, ready.status, ready.reason, now),
         ],
-        idle_since=idle_since(group, now, used=bool(users)),
         observed_generation=group.metadata.generation,
     )
 
@@ -139,9 +153,7 @@ def transitions(old: GroupStatus, new: GroupStatus) -> list[Condition]:
 
 def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], waits: WaitingReasons | None) -> Reason:
     if group.node:
-        held = described(selected_devices(group, fleet)) or "its devices"
-        text = f"holds {held} on node {group.node}"
-        return Reason(ReasonKind.CLAIMED, f"{text}; it is being deleted and takes no pods" if group.deleting else text)
+        return _holds(group, selected_devices(group, fleet))
     if fault := invalid(group):
         return fault
     if homes := sorted(set(fleet.pods(group.uid).values())):
@@ -159,6 +171,11 @@ def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], waits: WaitingReas
     if all(pod.gates for pod in pending):
         return Reason(ReasonKind.GATED, f"none of its pods is to be scheduled yet: each {behind_gates(pending)}")
     return waits.of(group) if waits else why_a_group_waits(fleet, group)
+
+
+def _holds(group: Group, devices: dict[str, str]) -> Reason:
+    text = f"holds {described(devices) or 'its devices'} on node {group.node}"
+    return Reason(ReasonKind.CLAIMED, f"{text}; it is being deleted and takes no pods" if group.deleting else text)
 
 
 def _repairing(homes: list[str]) -> Reason:
@@ -191,10 +208,9 @@ def _home(group: Group, home: Node | None, pods: Collection[Pod]) -> Reason | No
     return None
 
 
-def _health(group: Group, fleet: Fleet, home: Node | None, pods: Collection[Pod]) -> Reason:
+def _health(group: Group, ledger: NodeDevices | None, home: Node | None, pods: Collection[Pod]) -> Reason:
     """Whether the devices of a group on a good node are healthy and its own."""
     node, recreate, rebind = group.node, recreating(group.holder), f"deviceshare rebind {group.name}"
-    ledger = fleet.ledger(node)
     if ledger is not None and (fault := ledger_fault(ledger)):
         return fault
     claim = ledger.claims.get(group.uid) if ledger else None

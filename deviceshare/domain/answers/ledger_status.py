@@ -1,14 +1,13 @@
-"""The status of a NodeDevices: what the node has for groups, and the lines that `kubectl get ndev` prints."""
+"""The status of a NodeDevices, what the node has for groups, and its summary, which `kubectl get ndev` prints."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
 from msgspec import to_builtins
-from msgspec.structs import replace
 
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, Patch, as_json
+from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, Patch, Summary, as_json, patched
 from deviceshare.domain.objects.shares import WHOLE, in_gib
 from deviceshare.domain.placement.device_state import DeviceState, Health, Use
 from deviceshare.domain.placement.device_states import by_resource, device_states, numbers
@@ -17,17 +16,18 @@ from deviceshare.domain.wording import counted
 
 T = TypeVar("T")
 
+_FORMER: Final = ("total", "free", "held")
+"""The lines of the summary, which were part of the status in versions before this one."""
 _NOT_SOUND: Final = (Health.UNHEALTHY, Health.LOST)
 
 
 def devices_patch(ledger: NodeDevices, devices: Iterable[Device], rest: LedgerStatus | None = None) -> Patch:
-    """Writes what the node has, with the lines that follow from it; for the status subresource.
+    """Writes what the node has; for the status subresource.
 
     `rest` is what else the leader decided about the devices; what the ledger says of it, by default.
     """
     before, have = ledger.status, sorted(devices)
     decided = rest or before
-    then = replace(decided, devices=have, hardware=before.hardware)
     return {
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
         "status": {
@@ -39,9 +39,21 @@ def devices_patch(ledger: NodeDevices, devices: Iterable[Device], rest: LedgerSt
             "forGroups": as_json(decided.for_groups),
             # Most nodes have none, and before its CRD is upgraded a cluster stores none.
             **({"published": decided.published.as_json()} if decided.published != before.published else {}),
-            **summary(replace(ledger, status=then)),
+            "reasons": "; ".join(map(str, decided.withheld)),
+            **{line: None for line in _FORMER if getattr(before, line)},
         },
     }
+
+
+def with_summary(ledger: NodeDevices, patch: Patch) -> Patch:
+    """A patch of the ledger's claims with the summary that follows from them, so that both are one write."""
+    return {**patch, "spec": {**patch["spec"], "summary": to_builtins(summary(patched(ledger, patch)))}}
+
+
+def summary_patch(ledger: NodeDevices) -> Patch:
+    """Corrects the summary, if nobody wrote the ledger meanwhile."""
+    version = {"resourceVersion": ledger.metadata.resource_version}
+    return {"metadata": version, "spec": {"summary": to_builtins(summary(ledger))}}
 
 
 def _merged(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, T | None]:
@@ -49,18 +61,17 @@ def _merged(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, T | No
     return {**dict.fromkeys(before), **after}
 
 
-def summary(ledger: NodeDevices) -> dict[str, str]:
-    """The lines by their names: total, free, held, and why devices are withheld."""
+def summary(ledger: NodeDevices) -> Summary:
+    """What the node has, what of it is free, and who holds the rest."""
     states = device_states(ledger)
     there = {resource: mine for resource, mine in by_resource(states).items() if any(each.offered for each in mine)}
     groups = sorted((claim.group, uid) for uid, claim in ledger.claims.items() if claim.group)
     holding = (_group(states, ledger.claims[uid], uid) for _, uid in groups)
-    return {
-        "total": ", ".join(f"{resource}={_total(mine)}" for resource, mine in there.items()),
-        "free": ", ".join(f"{resource}={_free(mine)}" for resource, mine in there.items()),
-        "held": "; ".join(filter(None, (*holding, _shared(states)))),
-        "reasons": "; ".join(map(str, ledger.status.withheld)),
-    }
+    return Summary(
+        total=", ".join(f"{resource}={_total(mine)}" for resource, mine in there.items()),
+        free=", ".join(f"{resource}={_free(mine)}" for resource, mine in there.items()),
+        held="; ".join(filter(None, (*holding, _shared(states)))),
+    )
 
 
 def _group(states: Iterable[DeviceState], claim: Claim, uid: str) -> str:

@@ -5,9 +5,10 @@ resourceVersion that was read, so that of two writers one loses. A patch names o
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, convert, field, to_builtins
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, Devices
@@ -69,8 +70,20 @@ class Claim(Struct, frozen=True, gc=False, rename="camel"):
         return Holder(uid, GROUP, self.group) if self.group else Holder(uid, POD, self.pod)
 
 
+class Summary(Struct, frozen=True, gc=False):
+    """What `kubectl get ndev` prints: one line each, for people alone. Whoever writes claims writes it with them."""
+
+    total: str = ""
+    free: str = ""
+    held: str = ""
+
+
+NO_SUMMARY: Final = Summary()
+
+
 class LedgerSpec(Struct, frozen=True, gc=False, rename="camel"):
     claims: dict[str, Claim] = field(default_factory=dict)
+    summary: Summary = NO_SUMMARY
 
 
 class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
@@ -92,6 +105,7 @@ class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
     """By DRA drivers, and held by ResourceClaims."""
     reasons: str = ""
     total: str = ""
+    """Where versions before `spec.summary` wrote that; as the next two it is only cleared."""
     free: str = ""
     held: str = ""
     hardware: Hardware = NO_HARDWARE
@@ -226,6 +240,17 @@ def unmark_patch(ledger: NodeDevices, uid: str) -> Patch:
 def drop_patch(ledger: NodeDevices, uid: str) -> Patch:
     """Removes a claim, so that its devices are free."""
     return _patch(ledger, uid, None)
+
+
+def patched(ledger: NodeDevices, patch: Patch) -> NodeDevices:
+    """The ledger with the claims as a patch of claims leaves them."""
+    claims = dict(ledger.claims)
+    for uid, change in patch["spec"]["claims"].items():
+        before = to_builtins(claims.pop(uid, None)) or {}
+        if change is not None:
+            fields = {key: value for key, value in {**before, **change}.items() if value is not None}
+            claims[uid] = convert(fields, Claim)
+    return replace(ledger, spec=replace(ledger.spec, claims=claims))
 
 
 def filled_patch(ledger: NodeDevices, claims: Mapping[str, Claim]) -> Patch:

@@ -224,14 +224,16 @@ class GroupStatuses:
         """Remembers since when a bind or a repair is probably taking the group."""
         triable = [pod for pod in self._term.members.pending(group.name) if not pod.gates]
         untried = bool(triable) and not any(pod.refusal for pod in triable)
-        if not group.node and (untried or self._term.fleet.assumed(group.uid) or self._term.fleet.pods(group.uid)):
+        if not group.node and self._term.fleet.assumed(group.uid):
+            self._unsettled_since[group.name] = self._term.clock()  # A bind is at it, however long its pods waited.
+        elif not group.node and (untried or self._term.fleet.pods(group.uid)):
             self._unsettled_since.setdefault(group.name, self._term.clock())
         else:
             self._unsettled_since.pop(group.name, None)
 
     def _note_first_pod(self, group: Group) -> None:
-        """Remembers since when the group has had a node, no pod there, and no condition that says that it is bound."""
-        said = any(each.type == group_status.IS_BOUND and each.status == TRUE for each in group.status.conditions)
+        """Remembers since when the group has had a node, but neither a pod there nor a status that says so."""
+        said = bool(group.status.allocated_pods or group.status.idle_since)
         if group.node and not said and not self._term.fleet.pods(group.uid):
             self._first_pod_awaited_since.setdefault(group.name, self._term.clock())
         else:
@@ -252,9 +254,7 @@ class GroupStatuses:
         if now.type == group_status.IS_READY:
             return  # it follows from the others
         if now.type == group_status.IS_BOUND:
-            if now.status == TRUE:
-                self._term.recorder.note(subject_of(group), "Bound", now.message)
-            elif now.reason not in (ReasonKind.NO_PODS, ReasonKind.GATED, ReasonKind.RELEASED):
+            if now.status != TRUE and now.reason not in (ReasonKind.NO_PODS, ReasonKind.GATED, ReasonKind.RELEASED):
                 self._term.recorder.warn(subject_of(group), now.reason, now.message)
             return
         before = {condition.type: condition.status for condition in group.status.conditions}.get(now.type)

@@ -25,6 +25,7 @@ from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.leader.coverage import Coverage
+from deviceshare.loops.leader.dropped_fields import AGAIN_SECONDS
 from deviceshare.loops.leader.inventory_faults import InventoryFaults
 from deviceshare.loops.leader.releaser import new_mark
 from deviceshare.loops.leader.residents import Residents
@@ -63,6 +64,8 @@ class Ledgers:
         """By node, with the UID of its ledger that has to be filled."""
         self._written: dict[str, float] = {}
         self._outdated_since: dict[str, float] = {}
+        self._not_kept_until = 0.0
+        """The API server drops summaries: the CRD is of an older release."""
         self._faults = InventoryFaults(term)
 
     async def close(self) -> None:
@@ -143,18 +146,32 @@ class Ledgers:
         # It is opened once it says what is withheld, and in which words.
         devices = offer.devices if decided or seen.status.devices else ()
         same_devices = decided and tuple(sorted(seen.status.devices)) == devices
-        if same_devices and all(getattr(seen.status, k) == text for k, text in ledger_status.summary(seen).items()):
+        if not same_devices or seen.status.total:
+            patch = ledger_status.devices_patch(seen, devices, rest)
+            seen = await self._term.cluster.patch(NODE_DEVICES, name, patch, subresource="status")
+            self._term.ledgers.put(seen)
+            log.info("Recorded devices of node", node=name, devices=len(seen.status.devices))
+        await self._keep_summary(seen, at_once=not same_devices)
+
+    async def _keep_summary(self, seen: NodeDevices, *, at_once: bool) -> None:
+        """Corrects the summary: who writes claims does so himself, who writes devices or hardware doesn't."""
+        name, wanted = seen.node, ledger_status.summary(seen)
+        if seen.spec.summary == wanted:
             self._outdated_since.pop(name, None)
             return
-        if same_devices and (left := self._until_summary(name)) > 0:
+        left = max(0.0 if at_once else self._until_summary(name), self._not_kept_until - self._term.clock())
+        if left > 0:
             self.queue.add(name, left)
             return
-        patch = ledger_status.devices_patch(seen, devices, rest)
-        self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, name, patch, subresource="status"))
+        written = await self._term.cluster.patch(NODE_DEVICES, name, ledger_status.summary_patch(seen))
+        self._term.ledgers.put(written)
         self._written[name] = self._term.clock()
         self._outdated_since.pop(name, None)
-        if not same_devices:
-            log.info("Recorded devices of node", node=name, total=patch["status"]["total"])
+        if written.spec.summary != wanted:
+            self._not_kept_until = self._term.clock() + AGAIN_SECONDS
+            self.queue.add(name, AGAIN_SECONDS)
+            cure = "apply the CRDs of this release (deviceshare doctor); kubectl get ndev shows no devices until then"
+            log.error("API server drops fields that the CRD lacks", kind="NodeDevices", fields=["summary"], cure=cure)
 
     def _until_summary(self, name: str) -> float:
         """Seconds until the ledger's outdated summaries may be written."""

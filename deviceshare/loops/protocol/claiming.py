@@ -1,19 +1,21 @@
 """The claim protocol's bind, step 3: claims in a node's ledger, of all holders that ask at once.
 
-One GET and one CAS of the ledger may claim for several groups and pods: each gets what it asks for beside those before
-it, or is left out with the reason.
+One CAS of the ledger may claim for several groups and pods: each gets what it asks for beside those before it, or is
+left out with the reason.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from deviceshare.domain.answers.ledger_status import with_summary
 from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.loops.ports import Cluster
+from deviceshare.loops.ports import Cluster, Conflict, NotFound
 from deviceshare.loops.protocol import bind
 
 
@@ -33,17 +35,35 @@ class Claimed(NamedTuple):
     refused: Mapping[str, Reason]
 
 
-async def claim_all(cluster: Cluster, wanted: Iterable[WantedClaim], node: str) -> Claimed:
+async def claim_all(
+    cluster: Cluster, wanted: Iterable[WantedClaim], node: str, known: NodeDevices | None = None
+) -> Claimed:
     """The ledger with a claim for each of the holders; writes those that aren't there.
 
-    The GET begins after this call. A claim that is there unmarked is used, since it is of a bind that ended half-way.
+    A claim that is there unmarked is used, since it is of a bind that ended half-way.
+
+    `known` is a copy of the ledger of any age. A write by its version proves that it was the newest when it was
+    written, which is after this call. Where nothing is written nothing is proven: so where a claim is there already, or
+    somebody is refused, as where the copy turns out to be old, the ledger is read, after this call began.
 
     Raises:
         Refused: the node has no ledger.
-        Conflict: somebody else wrote the ledger; retry.
+        Conflict: somebody else wrote the ledger since it was read; retry.
         ApiError: the ledger could not be read or written.
     """
+    wishes = list(wanted)
+    if known is not None and not known.metadata.unreadable and not any(wish.uid in known.claims for wish in wishes):
+        chosen, refused = _choose(known, wishes)
+        if not refused:
+            with suppress(Conflict, NotFound):
+                return Claimed(await _claim(cluster, known, chosen), {})
     seen = await bind.read_ledger(cluster, node)
+    chosen, refused = _choose(seen, wishes)
+    return Claimed(await _claim(cluster, seen, chosen), refused)
+
+
+def _choose(seen: NodeDevices, wanted: Iterable[WantedClaim]) -> tuple[dict[str, Claim], dict[str, Reason]]:
+    """The claims to write, each chosen beside those before it, and why others get none."""
     after, chosen, refused = seen, dict[str, Claim](), dict[str, Reason]()
     for uid, choose in wanted:
         found = choose(after)
@@ -52,6 +72,18 @@ async def claim_all(cluster: Cluster, wanted: Iterable[WantedClaim], node: str) 
         elif uid not in seen.claims:
             chosen[uid] = found
             after = replace(after, spec=replace(after.spec, claims={**after.claims, uid: found}))
-    if chosen:
-        seen = await cluster.patch(NODE_DEVICES, node, ledger.claims_patch(seen, chosen))
-    return Claimed(seen, refused)
+    return chosen, refused
+
+
+async def _claim(cluster: Cluster, seen: NodeDevices, chosen: Mapping[str, Claim]) -> NodeDevices:
+    return await write_claims(cluster, seen, ledger.claims_patch(seen, chosen)) if chosen else seen
+
+
+async def write_claims(cluster: Cluster, seen: NodeDevices, patch: Patch) -> NodeDevices:
+    """CAS L: each write of claims, which brings the summary that follows from them; the ledger as written.
+
+    Raises:
+        Conflict: somebody else wrote the ledger since it was read.
+        ApiError: it could not be written.
+    """
+    return await cluster.patch(NODE_DEVICES, seen.node, with_summary(seen, patch))

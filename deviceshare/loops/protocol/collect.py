@@ -12,6 +12,7 @@ from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster
 from deviceshare.loops.protocol import bind, holders
+from deviceshare.loops.protocol.claiming import write_claims
 
 
 class Outcome(Enum):
@@ -53,11 +54,11 @@ async def collect(
     # 1. From here on nobody joins by this claim.
     mark = claim.releasing or new_mark()
     if not claim.releasing:
-        seen = await cluster.patch(NODE_DEVICES, node, ledger.mark_patch(seen, uid, mark))
+        seen = await write_claims(cluster, seen, ledger.mark_patch(seen, uid, mark))
     # 2. From here on nobody who read the holder before commits to this node, nor releases it from there.
     holder = claim.holder(uid)
     if await holders.home(cluster, holder, node) == node:
-        await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, uid))
+        await write_claims(cluster, seen, ledger.unmark_patch(seen, uid))
         return Outcome.KEPT_BOUND
     # 3. A pod that got the devices keeps them; one that may be getting them just now is waited for.
     waited = False
@@ -69,5 +70,5 @@ async def collect(
             break
         waited = True
     # 4. With the version of step 1: had anybody unmarked the claim meanwhile, this fails.
-    await cluster.patch(NODE_DEVICES, node, ledger.drop_patch(seen, uid))
+    await write_claims(cluster, seen, ledger.drop_patch(seen, uid))
     return Outcome.FREED

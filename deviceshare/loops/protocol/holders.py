@@ -48,10 +48,12 @@ async def home(cluster: Cluster, holder: Holder, node: str) -> str:
     return group.node if group is not None else ""
 
 
-async def settle(cluster: Cluster, group: Group, node: str, devices: Devices, token: str) -> Group:
+async def settle(
+    cluster: Cluster, group: Group, node: str, devices: Devices, *, token: str, said: Mapping[str, Any] | None = None
+) -> Group:
     """Bind's step 4: makes the node the holder's home, if nobody wrote the holder since it was read (before L was).
 
-    `token` is that of the claim.
+    `token` is that of the claim; `said` are further fields of the status, for people.
 
     The loser leaves its claim where it is: the winner may be using it, and a collector finds what nobody uses.
 
@@ -60,7 +62,7 @@ async def settle(cluster: Cluster, group: Group, node: str, devices: Devices, to
         ApiError: the holder could not be written.
     """
     bound = {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices), "claimToken": token or None}
-    return await _write(cluster, group, bound)
+    return await _write(cluster, group, {**(said or {}), **bound})
 
 
 async def unsettle(cluster: Cluster, group: Group, said: Mapping[str, Any]) -> Group:

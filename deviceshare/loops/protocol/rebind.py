@@ -18,6 +18,7 @@ from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
 from deviceshare.loops.ports import Cluster
 from deviceshare.loops.protocol import bind, holders
+from deviceshare.loops.protocol.claiming import write_claims
 
 
 class Answer(NamedTuple):
@@ -46,7 +47,7 @@ async def rebind(cluster: Cluster, name: str, *, opaque: Callable[[str], Collect
     if seen is None or (claim := seen.claims.get(group.uid)) is None or not replacement.awaits(group, seen, claim):
         return None
     verdict = share_replacement.judge_group(seen, group.uid, opaque(group.node))
-    written = await cluster.patch(NODE_DEVICES, seen.node, rebind_patch(seen, group.uid, group.rebind, verdict))
+    written = await write_claims(cluster, seen, rebind_patch(seen, group.uid, group.rebind, verdict))
     return Answer(group, group.holder, written, verdict)
 
 
@@ -72,7 +73,7 @@ async def rebind_share(
     if not share_replacement.awaits(pod, seen, claim):
         return None
     verdict = share_replacement.judge_share(seen, pod, opaque(node))
-    written = await cluster.patch(NODE_DEVICES, node, rebind_patch(seen, holder.uid, pod.rebind, verdict))
+    written = await write_claims(cluster, seen, rebind_patch(seen, holder.uid, pod.rebind, verdict))
     return Answer(pod, holder, written, verdict)
 
 
@@ -126,4 +127,4 @@ async def release_former(
     held = replacement.still_held(claim, mine)
     if len(held) == len(claim.former):
         return None
-    return await cluster.patch(NODE_DEVICES, node, ledger.former_patch(seen, uid, held))
+    return await write_claims(cluster, seen, ledger.former_patch(seen, uid, held))

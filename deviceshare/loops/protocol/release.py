@@ -16,6 +16,7 @@ from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Conflict
 from deviceshare.loops.protocol import bind, holders
+from deviceshare.loops.protocol.claiming import write_claims
 
 
 class Release(Enum):
@@ -53,7 +54,7 @@ async def release(
     # 1. From here on nobody joins by this claim.
     mark = claim.releasing or new_mark()
     if not claim.releasing:
-        seen = await cluster.patch(NODE_DEVICES, node, ledger.mark_patch(seen, uid, mark))
+        seen = await write_claims(cluster, seen, ledger.mark_patch(seen, uid, mark))
     holder, waited = claim.holder(uid), False
     while True:
         # 3. The group is read first: a write of it after the list makes step 4 fail.
@@ -63,7 +64,7 @@ async def release(
             return Release.ABSENT  # An earlier try came as far as step 4, or the group went by itself: collect ends it.
         if any(pod.holds(uid, node) for pod in pods) or keeps(group, pods):
             await holders.fence(cluster, group)  # Another release of it fails, before anybody joins.
-            await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, uid))
+            await write_claims(cluster, seen, ledger.unmark_patch(seen, uid))
             return Release.STAYS
         # 2. Whoever read the ledger before and is about to write a pod fails by its version, or has ended.
         if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds):
@@ -71,15 +72,15 @@ async def release(
         waited = True
     # The claim still bears the mark, in the same ledger, and who takes it away from now on writes the group first.
     again = new_mark()
-    seen = await cluster.patch(NODE_DEVICES, node, ledger.mark_patch(seen, uid, again, token=claim.token or again))
+    seen = await write_claims(cluster, seen, ledger.mark_patch(seen, uid, again, token=claim.token or again))
     if not (seen.claims[uid].token or group.deleting):
         # Without tokens nobody could tell what a bind leaves there that loses the group to another node.
         await holders.fence(cluster, group)
-        await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, uid))
+        await write_claims(cluster, seen, ledger.unmark_patch(seen, uid))
         return Release.NAMELESS
     # 4. The group has no node, and binds that read it before fail.
     await holders.unsettle(cluster, group, status(group))
     # 5. With the version of the last mark. Whoever wrote L meanwhile, such as its summary, leaves the claim to collect.
     with suppress(Conflict):
-        await cluster.patch(NODE_DEVICES, node, ledger.drop_patch(seen, uid))
+        await write_claims(cluster, seen, ledger.drop_patch(seen, uid))
     return Release.LEFT

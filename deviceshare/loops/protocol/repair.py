@@ -29,6 +29,7 @@ from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Cluster, Undecodable
 from deviceshare.loops.protocol import holders
+from deviceshare.loops.protocol.claiming import write_claims
 
 
 class Evidence(NamedTuple):
@@ -84,7 +85,7 @@ async def fill(
     tokens = {group.uid: group.status.claim_token for group in groups if group.node == node}
     found = {each.holder.uid: each for each in kept}
     filled = {uid: _marked(each.claim, mark, tokens.get(uid) or mark) for uid, each in found.items()}
-    return await cluster.patch(NODE_DEVICES, node, ledger.filled_patch(seen, filled)), disputed
+    return await write_claims(cluster, seen, ledger.filled_patch(seen, filled)), disputed
 
 
 def _marked(claim: Claim, mark: str, token: str) -> Claim:
@@ -119,10 +120,10 @@ async def readopt(cluster: Cluster, name: str, *, token: str) -> Group | None:
         if claim.releasing:
             # A collector is at it and may have looked for pods already. Without the mark its last write fails; were it
             # to mark the claim again, its fence would fail our settling.
-            await cluster.patch(NODE_DEVICES, node, ledger.unmark_patch(seen, group.uid))
-        return await holders.settle(cluster, group, node, tuple(sorted(claim.devices)), claim.token)
+            await write_claims(cluster, seen, ledger.unmark_patch(seen, group.uid))
+        return await holders.settle(cluster, group, node, tuple(sorted(claim.devices)), token=claim.token)
     covered = await cover(cluster, seen, mine, group.uid, token=token, mark=token)
-    return await holders.settle(cluster, group, node, covered, token) if covered else None
+    return await holders.settle(cluster, group, node, covered, token=token) if covered else None
 
 
 async def name_claim(cluster: Cluster, name: str) -> Group | None:
@@ -145,7 +146,7 @@ async def name_claim(cluster: Cluster, name: str) -> Group | None:
     claim = seen.claims.get(group.uid) if seen else None
     if claim is None or claim.releasing or claim.token in ("", group.status.claim_token):
         return None
-    return await holders.settle(cluster, group, group.node, tuple(sorted(claim.devices)), claim.token)
+    return await holders.settle(cluster, group, group.node, tuple(sorted(claim.devices)), token=claim.token)
 
 
 async def cover(
@@ -180,7 +181,7 @@ async def cover(
         if here:
             return ()
         holding = Holding(holding.holder, ())
-    await cluster.patch(NODE_DEVICES, seen.node, ledger.claim_patch(seen, uid, _marked(holding.claim, mark, token)))
+    await write_claims(cluster, seen, ledger.claim_patch(seen, uid, _marked(holding.claim, mark, token)))
     return holding.devices
 
 

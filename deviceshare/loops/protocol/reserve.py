@@ -4,37 +4,60 @@ Q is a DeviceQuota that matches the group G. Its status is written by compare-an
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from types import MappingProxyType
 
 from deviceshare.domain.objects.device_quota import DeviceQuota, Reservation, quota_patch, reservation_of
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.requests import GROUP, Holder
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS
-from deviceshare.loops.ports import Cluster
+from deviceshare.loops.ports import Cluster, Conflict, NotFound
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.bind import Refused
 
 
-async def reserve(cluster: Cluster, group: Group, names: Iterable[str]) -> list[DeviceQuota]:
+async def reserve(
+    cluster: Cluster, group: Group, names: Collection[str], known: Mapping[str, DeviceQuota] = MappingProxyType({})
+) -> list[DeviceQuota]:
     """Reserves what the group wants in each of these quotas that matches it; returns them as they are then.
 
     `group` is as step 1 of the bind read it, which must have been before this: a reservation is dropped only after a
     write that makes the bind fail which read the group before (`recount`). So what is reserved stays, whatever becomes
     of this bind; it may be of use to another one.
 
+    `known` are copies of any age. A write by a copy's version proves that it was the newest; all are read where one is
+    missing or has changed since, has nothing to be written, or leaves no room.
+
     Raises:
         Refused: the group and those that hold devices already would exceed a quota.
-        Conflict: somebody else wrote a quota; retry.
+        Conflict: somebody else wrote a quota since it was read; retry.
         ApiError: a quota could not be read or written.
     """
+    copies = [known.get(name) for name in names]
+    quotas = [quota for quota in copies if quota and not quota.metadata.unreadable]
+    if len(quotas) == len(copies) and all(_shows_itself(quota, group) for quota in quotas):
+        with suppress(Conflict, NotFound):
+            return [await _write(cluster, quota, add={group.uid: reservation_of(group)}) for quota in quotas]
     read = [quota for name in names if (quota := await find(cluster, DEVICE_QUOTAS, name))]
     quotas = [quota for quota in read if quota.matches(group.metadata.labels)]
     # All of them are asked before the first is written, so that one doesn't count what another refuses.
     for quota in quotas:
-        if reason := quota.obstacle(group.uid, group.name, group.spec.resources):
+        if reason := _obstacle(quota, group):
             raise Refused(reason)
-    mine = {group.uid: reservation_of(group)}
-    return [await _write(cluster, quota, add=mine) for quota in quotas]
+    return [await _write(cluster, quota, add={group.uid: reservation_of(group)}) for quota in quotas]
+
+
+def _shows_itself(quota: DeviceQuota, group: Group) -> bool:
+    """Whether the group's reservation changes this copy, so that a write shows whether it is the newest."""
+    if _obstacle(quota, group) or not quota.matches(group.metadata.labels):
+        return False
+    return bool(quota_patch(quota, add={group.uid: reservation_of(group)}))
+
+
+def _obstacle(quota: DeviceQuota, group: Group) -> Reason | None:
+    return quota.obstacle(group.uid, group.name, group.spec.resources)
 
 
 async def recount(

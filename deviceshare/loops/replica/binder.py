@@ -12,12 +12,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
+from deviceshare import timestamps
+from deviceshare.domain.answers.group_status import status_once_bound, status_patch
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Holder, Request
@@ -82,7 +84,7 @@ class Binder:
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._settling: dict[str, asyncio.Future[Group | None]] = {}
         self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(lambda node: bind.read_ledger(cluster, node))
-        self._claim = SharedClaims(cluster)
+        self._claim = SharedClaims(cluster, ledgers)
 
     def remember(self, pod: Pod) -> None:
         """Keeps a pod that filter was asked about, so that its bind needs no read."""
@@ -153,12 +155,16 @@ class Binder:
         request, obstacle = request_of(pod, group), pod_obstacle(pod, group, self._fleet.namespaces)
         if obstacle or request is None:
             raise Refused(obstacle or missing(pod))
+        ledger = None
         if group is not None:
-            group = await self._at_home(group, node)
+            group, ledger = await self._at_home(group, node)
             request = request_of(pod, group) or request
         elif (home := self._fleet.pinned(request)) and home != node:
             raise Refused(elsewhere(request.holder, home))
-        ledger = await (self._with_share(request, node) if request.share else self._fresh_ledger(node))
+        if request.share:
+            ledger = await self._with_share(request, node)
+        elif ledger is None:
+            ledger = await self._fresh_ledger(node)
         devices = _annotations(pod, request, ledger, group.status.claim_token if group else "")
         if self._clock() >= deadline:
             # This process was held up: where versions aren't compared, the claim may have been collected meanwhile.
@@ -166,8 +172,11 @@ class Binder:
         await self._attach(self._cluster, pod, request.holder, node, devices, timeout=BINDING_SECONDS)
         log.info("Bound pod", pod=pod.metadata.key, holder=str(request.holder), node=node)
 
-    async def _at_home(self, group: Group, node: str) -> Group:
-        """The group once it lives on the node; raises Refused where it lives elsewhere."""
+    async def _at_home(self, group: Group, node: str) -> tuple[Group, NodeDevices | None]:
+        """The group once it lives on the node, with the ledger where this bind claimed for it.
+
+        Raises Refused where it lives elsewhere.
+        """
         # Of the binds that waited for one that failed, the first to wake begins another, for which the rest wait again.
         while not group.node and (settling := self._settling.get(group.uid)):
             # Shielded: others wait for the same bind, and one of them may give up.
@@ -176,7 +185,7 @@ class Binder:
         home = self._fleet.home(group.request)
         if home and home != node:
             raise Refused(elsewhere(group.holder, home))
-        return group if group.node else await self._settle(group, node)
+        return (group, None) if group.node else await self._settle(group, node)
 
     async def _with_share(self, request: Request, node: str) -> NodeDevices:
         """The node's ledger with a claim of the pod's share."""
@@ -187,13 +196,11 @@ class Binder:
         if shares := sharing.choose_shares(request.share, request.strategy, rooms):
             self._fleet.assume(uid, Assumption(node, shares=shares, within=within))
         try:
-            ledger = await self._claim(share.wanted(request, partial(self._fleet.opaque, node)), node)
-            self._ledgers.put(ledger)
-            return ledger
+            return await self._claim(share.wanted(request, partial(self._fleet.opaque, node)), node)
         finally:
             self._fleet.forget(uid)
 
-    async def _settle(self, group: Group, node: str) -> Group:
+    async def _settle(self, group: Group, node: str) -> tuple[Group, NodeDevices]:
         """Steps 3 and 4, once for all binds of the group that are under way in this process."""
         if reason := self._fleet.opacity(group.request, node):
             raise Refused(reason)  # Since filter, the node may have got a pod with devices of the device plugin.
@@ -205,23 +212,33 @@ class Binder:
         try:
             await self._reserve(group)
             ledger = await self._claim(whole_devices.wanted(group.request, token=secrets.token_hex(8)), node)
-            self._ledgers.put(ledger)
             token = ledger.claims[group.uid].token
             devices = bind.joinable(ledger, group.holder, token)
-            settled = await holders.settle(self._cluster, group, node, devices, token)
+            said = self._said(group, node, ledger)
+            settled = await holders.settle(self._cluster, group, node, devices, token=token, said=said)
             self._groups.put(settled)
             log.info("Bound group", group=group.name, node=node, devices=settled.status.selected_devices)
-            return settled
+            return settled, ledger
         finally:
             # Either the mirrors hold the outcome now, or there is none: forget what was assumed.
             del self._settling[group.uid]
             outcome.set_result(settled)
             self._fleet.forget(group.uid)
 
+    def _said(self, group: Group, node: str, ledger: NodeDevices) -> Mapping[str, Any]:
+        """What the group's status says besides, so that the leader need write its pods alone.
+
+        What isn't well is left to the leader, which tells people of it.
+        """
+        home = self._fleet.node(node)
+        status = status_once_bound(group, home, ledger, timestamps.now()) if home else None
+        return status_patch(group.status, status) if status and status.phase == BOUND else {}
+
     async def _reserve(self, group: Group) -> None:
         """Before step 3, for groups that a quota counts; others cost nothing (claims.md, Quotas)."""
         if names := self._fleet.quotas.matching(group.metadata.labels):
-            for quota in await reserve.reserve(self._cluster, group, names):
+            known = {name: quota for name in names if self._quotas and (quota := self._quotas.get(name))}
+            for quota in await reserve.reserve(self._cluster, group, names, known):
                 if self._quotas is not None:
                     self._quotas.put(quota)
 

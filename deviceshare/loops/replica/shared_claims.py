@@ -9,7 +9,7 @@ import copy
 from typing import NamedTuple
 
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.loops.ports import Cluster
+from deviceshare.loops.ports import Cluster, Mirror
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.loops.protocol.claiming import WantedClaim, claim_all
 from deviceshare.loops.shared_read import SharedRead
@@ -23,13 +23,15 @@ class _Asked(NamedTuple):
 class SharedClaims:
     """Claims by node. Its tasks are its own: `close` ends them."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, ledgers: Mirror[NodeDevices]) -> None:
+        """`ledgers` get what is read and written here, so that the next write begins with the newest version."""
         self._cluster = cluster
+        self._ledgers = ledgers
         self._asked: dict[str, list[_Asked]] = {}
         self._write: SharedRead[None] = SharedRead(self._claim)
 
     async def __call__(self, wanted: WantedClaim, node: str) -> NodeDevices:
-        """The node's ledger with the claim that is wanted, read after this call.
+        """The node's ledger with the claim that is wanted, as it was at a moment after this call.
 
         Raises:
             Refused: there is no room, or the claim is being released.
@@ -56,14 +58,16 @@ class SharedClaims:
         if not waiting:
             return
         try:
-            ledger, refused = await claim_all(self._cluster, [each.wanted for each in waiting], node)
+            wanted = [each.wanted for each in waiting]
+            ledger, refused = await claim_all(self._cluster, wanted, node, self._ledgers.get(node))
         except Exception as error:  # noqa: BLE001 - everybody who asked raises it
             # Each gets its own: a traceback grows with everybody who raises it.
             for each in waiting:
                 _fail(each.answer, _copy(error))
             return
-        for wanted, answer in waiting:
-            if reason := refused.get(wanted.uid):
+        self._ledgers.put(ledger)
+        for wish, answer in waiting:
+            if reason := refused.get(wish.uid):
                 _fail(answer, Refused(reason))
             elif not answer.done():
                 answer.set_result(ledger)

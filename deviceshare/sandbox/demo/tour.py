@@ -65,7 +65,7 @@ def play(stage: Stage) -> Surprise | None:
 def _two_groups(stage: Stage) -> str:
     stage.eventually(
         "the devices of both nodes to be known",
-        lambda: stage.ask("get", "ndev", "-o", "jsonpath={.items[*].status.total}"),
+        lambda: stage.ask("get", "ndev", "-o", "jsonpath={.items[*].spec.summary.total}"),
         lambda seen: "" if seen.count(f"={story.DEVICES}") == story.NODES else f"totals {seen!r}",
     )
     stage.kubectl("apply", manifest=story.TWO_GROUPS, file="groups.yaml")

@@ -185,7 +185,7 @@ def test_a_device_is_free_where_nothing_at_all_is_in_the_way(case: Case) -> None
     spare = 1 if case.claim == FORMER else 2
     assert (0 in {device.index for device in free_on(a_ledger(case))}) == free
     assert free_on(a_ledger(case)) == a_fleet_of(case).free("n1")
-    assert summary(a_ledger(case))["free"] == f"{GPU}={spare + free}"
+    assert summary(a_ledger(case)).free == f"{GPU}={spare + free}"
     (node,) = draw(a_fleet_of(case), [], []).nodes
     assert node.counts[0].free == spare + free
     assert a_fleet_of(case).filter(a_group("other", count=spare + free).request, ["n1"]).fits
@@ -245,14 +245,14 @@ def test_the_lines_of_the_ledger_say_who_holds_it_and_its_health(case: Case) -> 
     """`kubectl get ndev`."""
     lines, there = summary(a_ledger(case)), case.health is not Health.LOST and not case.withheld
     ill = {Health.UNHEALTHY: " (1 unhealthy)", Health.LOST: " (1 lost)"}.get(case.health, "")
-    assert lines["total"] == f"{GPU}={2 + there}{ill}"
+    assert lines.total == f"{GPU}={2 + there}{ill}"
     mark = f" ({case.health} 0)" if case.sick else ""
     held = {
         HELD: f"team: {GPU}=0{mark}",
         RELEASING: f"team (releasing): {GPU}=0{mark}",
         FORMER: f"team: {GPU}=2 (former 0)",
     }
-    assert lines["held"] == held.get(case.claim, "")
+    assert lines.held == held.get(case.claim, "")
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.claim == HELD], ids=name_of)
@@ -307,7 +307,7 @@ def test_a_device_in_two_claims_is_judged_for_either_holder() -> None:
         assert [state.device.index for state in held_by(device_states(ledger), f"uid-of-{name}")] == [0]
         with pytest.raises(Refused, match="unhealthy"):
             joinable(ledger, a_group(name).holder, "")
-    assert summary(ledger)["held"] == "a: nvidia.com/gpu=0 (unhealthy 0); b: nvidia.com/gpu=0 (unhealthy 0)"
+    assert summary(ledger).held == "a: nvidia.com/gpu=0 (unhealthy 0); b: nvidia.com/gpu=0 (unhealthy 0)"
 
 
 def test_a_lost_device_is_not_found_by_the_number_that_another_has_now() -> None:
@@ -328,4 +328,4 @@ def test_a_claim_of_former_devices_alone_names_no_number_as_held() -> None:
     """Of a resource of which a group only has what a rebind replaced."""
     spec = LedgerSpec({"uid-of-a": Claim("a", former=[Device(GPU, 0)])})
     ledger = NodeDevices(ObjectMeta(name="n1"), spec, LedgerStatus([Device(GPU, 0)]))
-    assert summary(ledger)["held"] == "a: nvidia.com/gpu (former 0)"
+    assert summary(ledger).held == "a: nvidia.com/gpu (former 0)"

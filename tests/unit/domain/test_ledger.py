@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from deviceshare.domain.answers.ledger_status import summary, with_summary
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -41,7 +42,7 @@ def test_what_is_claimed_is_not_free() -> None:
 
 
 def test_each_patch_changes_one_claim_and_carries_the_version() -> None:
-    """Of two writers one loses; the other's claims stay as they are."""
+    """Of two writers one loses; the other's claims stay as they are. The summary is that of the claims written."""
     seen = a_ledger(a=gpus(0), b=gpus(1))
     patches = {
         "claim": ledger.claim_patch(seen, "uid-of-c", ledger.claim_of(a_group("c").holder, gpus(2, 3))),
@@ -58,6 +59,13 @@ def test_each_patch_changes_one_claim_and_carries_the_version() -> None:
     unmarked = applied(marked, ledger.unmark_patch(marked, "uid-of-a"))
     assert unmarked.claims == seen.claims
     assert all(each.claims["uid-of-b"] == seen.claims["uid-of-b"] for each in (claimed, marked, dropped))
+    patches["former"] = ledger.former_patch(seen, "uid-of-a", gpus(2))
+    for patch in patches.values():
+        written = applied(seen, with_summary(seen, patch))
+        assert written.claims == applied(seen, patch).claims == ledger.patched(seen, patch).claims
+        assert written.spec.summary == summary(written) != summary(seen)
+    unmarked = applied(marked, with_summary(marked, ledger.unmark_patch(marked, "uid-of-a")))
+    assert unmarked.spec.summary == summary(seen)
 
 
 def test_a_groups_claim_is_written_as_older_replicas_read_it() -> None:

@@ -6,7 +6,7 @@ from deviceshare.domain.answers.ledger_status import devices_patch, summary
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
-from deviceshare.domain.objects.ledger import Claim, LedgerStatus
+from deviceshare.domain.objects.ledger import Claim, LedgerStatus, Summary
 from deviceshare.domain.objects.withheld import Withheld
 from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
 from tests.unit.domain.test_drawing import with_claim, with_hardware
@@ -24,27 +24,32 @@ def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
             {"resource": GPU, "reason": "out of order", "cure": "repair it", "devices": ledger.as_json(gpus(3))}
         ],
         "reasons": "nvidia.com/gpu 3: out of order; repair it",
-        "total": "amd.com/gpu=1, nvidia.com/gpu=3",
-        "free": "amd.com/gpu=0, nvidia.com/gpu=1",
-        "held": "a: amd.com/gpu=0 nvidia.com/gpu=0; b (releasing): nvidia.com/gpu=2",
         "handover": {},
         "memoryMib": {},
         "forShares": [],
         "forGroups": [],
     }
+    then = replace(before, status=replace(before.status, devices=have, withheld=[withheld]))
+    assert summary(then) == Summary(
+        total="amd.com/gpu=1, nvidia.com/gpu=3",
+        free="amd.com/gpu=0, nvidia.com/gpu=1",
+        held="a: amd.com/gpu=0 nvidia.com/gpu=0; b (releasing): nvidia.com/gpu=2",
+    )
 
 
 def test_a_claim_on_a_lost_device_is_not_counted_as_free_or_had() -> None:
     """The node shrank."""
-    assert summary(a_ledger(devices={GPU: 2}, a=gpus(0, 3)))["free"] == "nvidia.com/gpu=1"
-    assert summary(a_ledger(devices={}, a=gpus(0, 3)))["total"] == ""
+    assert summary(a_ledger(devices={GPU: 2}, a=gpus(0, 3))).free == "nvidia.com/gpu=1"
+    assert summary(a_ledger(devices={}, a=gpus(0, 3))).total == ""
 
 
 def test_the_leader_writes_numbers_only_and_counts_the_unhealthy() -> None:
     """What the agent knows is the agent's to write."""
-    status = devices_patch(on(a_ledger(), seen(*CARDS, unhealthy="Xid 79")), gpus(0, 1))["status"]
+    before = on(a_ledger(), seen(*CARDS, unhealthy="Xid 79"))
+    status = devices_patch(before, gpus(0, 1))["status"]
     assert status["devices"] == [{"resource": GPU, "index": 0}, {"resource": GPU, "index": 1}]
-    assert (status["total"], status["free"]) == ("nvidia.com/gpu=2 (1 unhealthy)", "nvidia.com/gpu=1")
+    lines = summary(replace(before, status=replace(before.status, devices=[*gpus(0, 1)])))
+    assert (lines.total, lines.free) == ("nvidia.com/gpu=2 (1 unhealthy)", "nvidia.com/gpu=1")
 
 
 def test_a_claim_says_which_of_its_devices_are_broken_or_former() -> None:
@@ -52,9 +57,9 @@ def test_a_claim_says_which_of_its_devices_are_broken_or_former() -> None:
     claim = Claim("a", [*gpus(0, 1), Device(GPU, 7)], former=[*gpus(2)])
     parts = [Part(GPU, 0), Part(GPU, 1, unhealthy="Xid 79"), Part(GPU, 2, unhealthy="Xid 79"), Part(GPU, 3)]
     lines = summary(with_claim(with_hardware(a_ledger(), Hardware(devices=parts)), "uid-of-a", claim))
-    assert lines["held"] == "a: nvidia.com/gpu=0,1,7 (unhealthy 1; lost 7; former 2)"
-    assert lines["total"] == "nvidia.com/gpu=4 (2 unhealthy, 1 lost)"
-    assert lines["free"] == "nvidia.com/gpu=1"
+    assert lines.held == "a: nvidia.com/gpu=0,1,7 (unhealthy 1; lost 7; former 2)"
+    assert lines.total == "nvidia.com/gpu=4 (2 unhealthy, 1 lost)"
+    assert lines.free == "nvidia.com/gpu=1"
 
 
 def test_what_no_longer_holds_is_nulled_and_the_rest_stays() -> None:

@@ -312,7 +312,7 @@ def test_sixty_pods_with_parts_are_a_few_words() -> None:
     """Whoever lists nodes doesn't want their names."""
     pods = {f"p{number}": [part(2 + number % 2, percent=1)] for number in range(60)}
     lines = summary(with_pods(a_shared_ledger(devices=4, groups={"team-a": gpus(0)}), pods))
-    assert lines["held"] == f"team-a: {GPU}=0; 60 pods share {GPU}=2,3"
-    assert lines["free"] == f"{GPU}=1 (+22.4 GiB for shares)"
+    assert lines.held == f"team-a: {GPU}=0; 60 pods share {GPU}=2,3"
+    assert lines.free == f"{GPU}=1 (+22.4 GiB for shares)"
     unknown = summary(a_shared_ledger(size=0, devices=1, a=[part(0, percent=30)]))
-    assert (unknown["held"], unknown["free"]) == (f"1 pod shares {GPU}=0", f"{GPU}=0 (+70% for shares)")
+    assert (unknown.held, unknown.free) == (f"1 pod shares {GPU}=0", f"{GPU}=0 (+70% for shares)")

@@ -149,7 +149,7 @@ async def test_a_bind_repeated_after_a_lost_answer_is_a_success() -> None:
         world.group("a")
         world.pod("p", "a")
         await asyncio.sleep(1)
-        lost = iter([False, False, False, False, True])
+        lost = iter([False, False, True])
         scheduler.cluster.lose = lambda: next(lost, False)
         assert "lost" in await scheduler.bind("p", "n1")
         assert world.read_pod("p").node == "n1"

@@ -45,7 +45,7 @@ async def test_a_group_gets_what_no_claim_holds_and_waits_for_the_rest() -> None
     """By UUID; when the claim is deallocated the waiting pod is woken."""
     async with dra_world() as world:
         allocate(world, "train", "gpu-0", "gpu-1")
-        await soon(lambda: world.ledger("n1").status.free == "nvidia.com/gpu=2", 5)
+        await soon(lambda: world.ledger("n1").spec.summary.free == "nvidia.com/gpu=2", 5)
         world.group("team", 2)
         world.pod("a", "team")
         await world.bind("a", "n1")

@@ -144,7 +144,9 @@ def test_a_claim_that_lost_lets_nobody_join_who_read_the_group_before_its_releas
         Actor(token, claim_all(world.cluster, [whole_devices.wanted(left.request, token=token)], node)).finish()
     ledger = world.cluster.read(NODE_DEVICES, "n2")
     assert ledger is not None
-    Actor("won", holders.settle(world.cluster, left, "n2", tuple(ledger.claims[left.uid].devices), "won")).finish()
+    Actor(
+        "won", holders.settle(world.cluster, left, "n2", tuple(ledger.claims[left.uid].devices), token="won")
+    ).finish()
 
     replica, pod = world.replicas[0], world.cluster.read(PODS, "p2", "ns")
     assert pod is not None

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.ledger import new_ledger
+from deviceshare.domain.objects.ledger import Summary, new_ledger
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.ledgers import Ledgers
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
@@ -19,25 +19,58 @@ async def test_a_shared_node_gets_a_ledger_of_its_own() -> None:
     """Of no owner, with which it would be lost; with its devices and summaries."""
     async with led_world() as world:
         await soon(lambda: world.open("n1"))
+        await soon(lambda: world.ledger("n1").spec.summary.total)
     ledger = world.ledger("n1")
     assert (ledger.metadata.owner_references, ledger.metadata.finalizers) == ([], [contract.CLAIMS_FINALIZER])
-    assert (ledger.status.total, ledger.status.free, ledger.status.held) == ("nvidia.com/gpu=4",) * 2 + ("",)
+    assert ledger.spec.summary == Summary("nvidia.com/gpu=4", "nvidia.com/gpu=4")
     assert len(ledger.devices) == 4
 
 
 @in_virtual_time
 async def test_the_summaries_follow_the_claims() -> None:
-    """Within seconds, and not with every claim: each write disturbs binds."""
+    """In the same write."""
     async with led_world(8) as world:
         await soon(lambda: world.open("n1"))
+        await soon(lambda: world.ledger("n1").spec.summary.total)
         before = len(world.cluster.writes("nodedevices"))
         for number in range(8):
             world.group(f"g{number}", 1)
             world.pod(f"p{number}", f"g{number}")
             await world.bind(f"p{number}", "n1")
-        await soon(lambda: world.ledger("n1").status.free == "nvidia.com/gpu=0", 5)
-        assert len(world.cluster.writes("nodedevices")) - before == 8 + 1
-    assert world.ledger("n1").status.held.startswith("g0: nvidia.com/gpu=0; g1: nvidia.com/gpu=1")
+            assert world.ledger("n1").spec.summary.free == f"nvidia.com/gpu={7 - number}"
+        await asyncio.sleep(5)
+        assert len(world.cluster.writes("nodedevices")) - before == 8
+    assert world.ledger("n1").spec.summary.held.startswith("g0: nvidia.com/gpu=0; g1: nvidia.com/gpu=1")
+
+
+@in_virtual_time
+async def test_the_lines_of_an_older_version_are_cleared_once() -> None:
+    """They say what was so before the upgrade, and nobody keeps them up to date any more."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        await soon(lambda: world.ledger("n1").spec.summary.total)
+        lines = {"total": "nvidia.com/gpu=4", "free": "nvidia.com/gpu=4", "held": ""}
+        world.cluster.edit(NODE_DEVICES, "n1", {"status": lines})
+        before = len(world.cluster.writes("nodedevices"))
+        await asyncio.sleep(60)
+        status = world.ledger("n1").status
+        assert (status.total, status.free, len(status.devices)) == ("", "", 4)
+        assert len(world.cluster.writes("nodedevices")) - before == 1
+
+
+@in_virtual_time
+async def test_a_summary_that_nobody_wrote_with_the_claims_is_corrected() -> None:
+    """A replica of an older version claims without it; several claims are summed up in one write."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        await soon(lambda: world.ledger("n1").spec.summary.total)
+        before = len(world.cluster.writes("nodedevices"))
+        for number in range(2):
+            group = world.group(f"g{number}", 1)
+            claim = {"group": group.name, "devices": [{"resource": GPU, "index": number}]}
+            world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {group.uid: claim}}})
+        await soon(lambda: world.ledger("n1").spec.summary.free == "nvidia.com/gpu=2", 4)
+        assert len(world.cluster.writes("nodedevices")) - before == 1
 
 
 @in_virtual_time

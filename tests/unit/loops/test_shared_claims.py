@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices, claim_of, claims_patch, share_claim_of
@@ -29,7 +30,9 @@ class Claiming:
         self.cluster = LiveCluster()
         status = {"devices": [{"resource": GPU, "index": index} for index in range(devices)]}
         self.cluster.put(NODE_DEVICES, {"metadata": {"name": "n1"}, "spec": {"claims": {}}, "status": status})
-        self.claims = SharedClaims(self.cluster)
+        self.mirror = self.cluster.mirrors[NODE_DEVICES.plural]
+        self.mirror.set("n1", self.cluster.read(NODE_DEVICES, "n1"))
+        self.claims = SharedClaims(self.cluster, self.mirror)
 
     def begin(self, name: str, percent: int = 10) -> asyncio.Task[NodeDevices]:
         return asyncio.create_task(self.claims(share.wanted(a_request(name, percent)), "n1"), name=name)
@@ -58,16 +61,61 @@ async def outcomes(tasks: Iterable[asyncio.Task[Any]]) -> list[str]:
 
 @in_virtual_time
 async def test_those_who_ask_while_a_claim_is_written_share_the_next_write() -> None:
-    """Two requests for each write, however many pods there are; all of them fit."""
+    """One request for each write, however many pods there are; all of them fit. The watch has told nothing yet."""
     claiming = Claiming()
+    claiming.mirror.deaf = True
     first = claiming.begin("p0")
     await asyncio.sleep(0.001)
     others = [claiming.begin(f"p{number}") for number in range(1, 10)]
     assert set(await outcomes([first, *others])) == {"NodeDevices"}
-    assert claiming.verbs == ["get", "patch", "get", "patch"]
+    assert claiming.verbs == ["patch", "patch"]
     assert len(claiming.pods) == 10
     seen = await others[-1]
     assert len(seen.claims) == 10
+
+
+@pytest.mark.parametrize(
+    ("then", "verbs"),
+    [
+        ("nothing", ["patch"]),
+        ("written", ["patch", "get", "patch"]),
+        ("missing", ["get", "patch"]),
+        ("unreadable", ["get", "patch"]),
+        ("full", ["get", "patch"]),
+    ],
+)
+@in_virtual_time
+async def test_the_ledger_is_read_only_where_the_mirrors_copy_does_not_do(then: str, verbs: list[str]) -> None:
+    """Written since, not there, not readable, or without the room that there is by now."""
+    claiming = Claiming()
+    claiming.mirror.deaf = True
+    known = claiming.cluster.read(NODE_DEVICES, "n1")
+    assert known is not None
+    if then in ("written", "full"):
+        claiming.cluster.edit(NODE_DEVICES, "n1", {})
+    if then == "missing":
+        claiming.mirror.objects.clear()
+    if then == "unreadable":
+        hidden = replace(known.metadata, unreadable={"spec": "a claim without a holder"})
+        claiming.mirror.objects["n1"] = replace(known, metadata=hidden)
+    if then == "full":
+        claiming.mirror.objects["n1"] = replace(known, status=replace(known.status, devices=[]))
+    assert await outcomes([claiming.begin("p")]) == ["NodeDevices"]
+    assert claiming.verbs == verbs
+    assert claiming.pods == ["p"]
+
+
+@in_virtual_time
+async def test_a_claim_that_is_there_already_is_read() -> None:
+    """Nothing is written then, so nothing would show that it is there still, and unmarked."""
+    claiming = Claiming()
+    seen = await claiming.begin("p")
+    claiming.mirror.deaf = True
+    [uid] = seen.claims
+    claiming.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: {"releasing": "mark"}}}})
+    claiming.cluster.requests.clear()
+    assert await outcomes([claiming.begin("p")]) == ["Refused"]
+    assert claiming.verbs == ["get"]
 
 
 @in_virtual_time
@@ -99,7 +147,7 @@ async def test_who_gives_up_while_the_write_is_under_way_fails_nobody() -> None:
     """Its claim is written, since nobody can tell; the leader collects it."""
     claiming = Claiming()
     gone, stays = claiming.begin("gone"), claiming.begin("stays")
-    await asyncio.sleep(0.006)
+    await asyncio.sleep(0.004)
     gone.cancel()
     assert await outcomes([gone, stays]) == ["CancelledError", "NodeDevices"]
     assert claiming.pods == ["gone", "stays"]
@@ -181,7 +229,7 @@ async def test_groups_and_pods_with_shares_are_claimed_for_together() -> None:
     wishes = [whole_devices.wanted(request, token=f"token-{request.holder.name}") for request in requests]
     others = [asyncio.create_task(claiming.claims(wish, "n1"), name=wish.uid) for wish in wishes]
     assert await outcomes([first, *others]) == [*4 * ["NodeDevices"], "Refused"]
-    assert claiming.verbs == ["get", "patch", "get", "patch"]
+    assert claiming.verbs == ["patch", "get", "patch"], "who is refused is refused by a fresh read"
     seen = await others[0]
     held = {
         claim.group: (claim.token, [d.index for d in claim.devices]) for claim in seen.claims.values() if claim.group
