@@ -11,7 +11,7 @@ from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, Patch, as_json
 from deviceshare.domain.objects.shares import WHOLE, in_gib
 from deviceshare.domain.placement.device_state import DeviceState, Health, Use
-from deviceshare.domain.placement.device_states import by_resource, device_states, numbers
+from deviceshare.domain.placement.device_states import by_resource, device_states, doubted, numbers
 from deviceshare.domain.placement.rooms import mib
 from deviceshare.domain.wording import counted
 
@@ -59,7 +59,7 @@ def summary(ledger: NodeDevices) -> dict[str, str]:
         "total": ", ".join(f"{resource}={_total(mine)}" for resource, mine in there.items()),
         "free": ", ".join(f"{resource}={_free(mine)}" for resource, mine in there.items()),
         "held": "; ".join(filter(None, (*holding, _shared(states)))),
-        "reasons": "; ".join(map(str, ledger.status.withheld)),
+        "reasons": "; ".join(map(str, (*ledger.status.withheld, *doubted(states).values()))),
     }
 
 

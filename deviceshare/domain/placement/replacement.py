@@ -152,8 +152,13 @@ def annotation_changes(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str,
 
 
 def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
-    """Those of the claim's former devices that one of the pods received."""
-    received = {device for pod in pods for device in pod.received}
+    """Those of the claim's former devices that one of the pods received.
+
+    A pod that is told a device's UUID by now doesn't hold the number that it was told before (steady_numbers.by_uuid).
+    """
+    told = {device.uuid for device in claim.devices if device.uuid}
+    every = {device for pod in pods for device in ([s.device for s in pod.shares] if claim.pod else pod.received)}
+    received = [device for device in every if device.uuid not in told]
     return tuple(sorted(f for f in claim.former if any(same(f, device) for device in received)))
 
 

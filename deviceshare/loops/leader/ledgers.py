@@ -10,12 +10,11 @@ import structlog
 from deviceshare.domain.answers import ledger_status
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
-from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.nodes import Node, same_boot
 from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
-from deviceshare.domain.placement import device_memory, handover
+from deviceshare.domain.placement import device_memory, handover, steady_numbers
 from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.domain.placement.inventory import Offer, take
-from deviceshare.domain.placement.steady_numbers import steady
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
@@ -82,6 +81,8 @@ class Ledgers:
         if node.metadata.uid not in {owner.uid for owner in seen.metadata.owner_references}:
             await self._adopt(node, seen)
             return
+        if await self._name_by_uuid(node, seen):
+            return  # The change of the ledger enqueues this node again.
         await self._keep_devices(node, seen, offer, _rest(node, offer, words, published))
         await self._coverage.check(name)
 
@@ -118,6 +119,18 @@ class Ledgers:
         }
         self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, seen.node, body))
         log.info("Adopted ledger", node=seen.node)
+
+    async def _name_by_uuid(self, node: Node, seen: NodeDevices) -> bool:
+        """Writes the UUIDs into claims from before the agent's first report; whether any was written."""
+        if not same_boot(node, seen.status.hardware):
+            return False
+        here = [pod for pod in self._term.members.holding(seen.node) if pod.sealed or pod.metadata.unreadable]
+        told = steady_numbers.by_uuid(seen, {uid for pod in here for uid in (pod.holder_uid, pod.share_uid)})
+        if not told:
+            return False
+        self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, seen.node, ledger.claims_patch(seen, told)))
+        log.info("Named devices of claims by UUID", node=seen.node, claims=len(told))
+        return True
 
     async def _keep_devices(self, node: Node, seen: NodeDevices, offer: Offer, rest: LedgerStatus) -> None:
         name, devices = node.metadata.name, offer.devices
@@ -167,7 +180,7 @@ class Ledgers:
     def _published(self, seen: NodeDevices) -> Publication:
         """What DRA says of the node. Two mirrors know it, and one of them may be without what it is to show."""
         known = self._term.claims_known()
-        published = steady(self._dra.publication(seen.node, claims_known=known), seen)
+        published = steady_numbers.steady(self._dra.publication(seen.node, claims_known=known), seen)
         if not known and published != NOTHING_PUBLISHED:
             self.queue.add(seen.node, CLAIMS_SECONDS)  # Without any claim, no event shows that they can be read.
         return published
