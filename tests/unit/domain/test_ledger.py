@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from deviceshare.domain.answers.ledger_status import summary
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -148,7 +149,8 @@ def test_a_rebind_of_a_share_under_way_leaves_the_parts_that_nobody_gave_up() ->
     assert ahead.claim.shares == list(both)
 
 
-def test_a_device_claimed_by_uuid_is_taken_while_no_agent_reports() -> None:
-    """A recreated ledger knows only the UUIDs in the annotations of pods; the number must do until then."""
+def test_nothing_is_free_beside_a_claim_by_uuid_while_no_agent_reports() -> None:
+    """A recreated ledger knows only the UUIDs in the annotations of pods, and any number may mean one of them."""
     seen = a_ledger(a=(Device(GPU, 1, "GPU-1"),))
-    assert free_on(seen) == gpus(0, 2, 3)
+    assert free_on(seen) == ()
+    assert "claims of this node (a) name devices by UUID, and no agent has reported yet" in summary(seen)["reasons"]
