@@ -119,9 +119,9 @@ def claimed_twice(states: Iterable[DeviceState], holder: Holder) -> Reason | Non
         return None
     others = sorted({str(each) for state in twice for each in state.claimed_twice if each.uid != holder.uid})
     devices = listed(f"{state.device}{f' ({state.device.uuid})' * bool(state.device.uuid)}" for state in twice)
-    text = f"{devices} of {holder} {'is' if len(twice) == 1 else 'are'} claimed by {listed(others, most=SHOWN_HOLDERS)}, too"
-    cure = "delete and recreate the pods of one of them"
-    return Reason(ReasonKind.CLAIMED_TWICE, text, f"{cure}, and a group with its pods; no pod joins either until then")
+    claimed = f"{'is' if len(twice) == 1 else 'are'} claimed by {listed(others, most=SHOWN_HOLDERS)}, too"
+    cure = "delete one of them with its pods, and recreate it; no pod joins either until then"
+    return Reason(ReasonKind.CLAIMED_TWICE, f"{devices} of {holder} {claimed}", cure)
 
 
 def home_gone(holder: Holder, home: str) -> Reason:

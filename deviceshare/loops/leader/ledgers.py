@@ -77,6 +77,7 @@ class Ledgers:
         offer, words = self._offer(node, seen, published)
         self._faults.report(node, offer)
         self._faults.report_twice(node, seen, published)
+        self._faults.report_claimed_twice(seen)
         self._missing_since.forget(name)
         if node.metadata.uid not in {owner.uid for owner in seen.metadata.owner_references}:
             await self._adopt(node, seen)
