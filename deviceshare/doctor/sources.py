@@ -44,7 +44,7 @@ def summary(shared: Iterable[Node], ledgers: Ledgers) -> str:
 
 
 def judge(shared: Sequence[Node], ledgers: Ledgers) -> list[Finding]:
-    """One finding for nodes with a device plugin and a DRA driver, and one for each that is claimed or allocated twice."""
+    """One finding for nodes with a device plugin and a DRA driver, and one for each double claim or allocation."""
     both = [
         node.metadata.name
         for node in shared

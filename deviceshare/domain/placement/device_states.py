@@ -210,7 +210,7 @@ def _sharers(ledger: NodeDevices, named: _Names) -> dict[Identity, list[Sharer]]
 
 
 def _wholes(ledger: NodeDevices, named: _Names) -> dict[Identity, list[tuple[str, str]]]:
-    """The groups' claims that reserve each device, also as a former one: the holder's UID, and the UUID that it names."""
+    """The groups' claims that reserve each device, former ones too: the holder's UID, and the UUID that it names."""
     found: dict[Identity, list[tuple[str, str]]] = {}
     for uid, claim in ledger.claims.items():
         for device in (*claim.whole, *claim.former) if claim.group else ():

@@ -5,6 +5,7 @@ The test knows which card has which number: a name opens the card that has it wh
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 import pytest
@@ -49,6 +50,10 @@ async def a_group_gets(world: World, name: str, count: int = 1) -> bool:
     with suppress(Refused):
         await world.bind(name, "n1")
     return bool(world.read_pod(name).node)
+
+
+def is_claimed_twice(world: World, group: str) -> bool:
+    return world.condition(group, "Healthy") == ("False", "DevicesClaimedTwice")
 
 
 async def two_numbered_groups(world: World) -> None:
@@ -107,11 +112,9 @@ async def test_a_share_by_number_is_named_by_uuid_too() -> None:
         world.share("s1", 60)
         await world.bind("s1", "n1")
         report(world, "AB")
-        await soon(lambda: (opened(world, "s0", "AB"), opened(world, "s1", "AB")) == ({"A"}, {"B"}))
-        assert opened(world, "s0", "BA") == {"A"}, "whatever its number is"
-        assert all(claim.former for claim in world.ledger("n1").claims.values()), (
-            "the numbers stay until binds are over"
-        )
+        await soon(lambda: [opened(world, name, "BA") for name in ("s0", "s1")] == [{"A"}, {"B"}])
+        assert [opened(world, name, "AB") for name in ("s0", "s1")] == [{"A"}, {"B"}], "whatever their numbers are"
+        assert all(claim.former for claim in world.ledger("n1").claims.values()), "numbers stay until binds are over"
         await soon(lambda: not any(c.former for c in world.ledger("n1").claims.values()), BINDS_OVER_SECONDS + 5)
         world.share("s2", 40)
         await world.bind("s2", "n1")
@@ -183,10 +186,9 @@ async def test_two_owners_of_one_card_are_an_error_that_everybody_sees() -> None
         await soon(lambda: world.condition("g2", "Healthy") == ("True", "AsClaimed"))
         report(world, "ACB", boot="")
         for one, another in (("g1", "g2"), ("g2", "g1")):
-            await soon(lambda one=one: world.condition(one, "Healthy") == ("False", "DevicesClaimedTwice"))
-            assert f"nvidia.com/gpu 1 (GPU-C) of group {one} is claimed by group {another}, too" in world.message(
-                one, "Healthy"
-            )
+            await soon(partial(is_claimed_twice, world, one))
+            said = f"nvidia.com/gpu 1 (GPU-C) of group {one} is claimed by group {another}, too, on node n1"
+            assert said in world.message(one, "Healthy")
             assert world.read_group(one).status.phase == "Degraded"
             assert "Degraded" in world.recorder.reasons(one)
             world.pod(f"more-{one}", one)
@@ -209,8 +211,7 @@ async def test_shares_that_exceed_a_card_are_told_to_their_pods() -> None:
         uid = world.read_pod("s0").metadata.uid
         shares = [{"container": "main", "resource": GPU, "index": 0, "percent": 60}]
         world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: {"shares": shares}}}})
-        for name in ("s0", "s1"):
-            await soon(lambda name=name: world.recorder.reasons(name) == ["DevicesClaimedTwice"])
+        await soon(lambda: all(world.recorder.reasons(name) == ["DevicesClaimedTwice"] for name in ("s0", "s1")))
         world.cluster.edit(NODE_DEVICES, "n1", {"metadata": {"annotations": {"touched": "1"}}})
         await asyncio.sleep(5)
         assert world.recorder.reasons("s1") == ["DevicesClaimedTwice"]
