@@ -94,3 +94,32 @@ def test_no_card_has_two_owners_however_cards_are_numbered_and_named(steps: list
             assert percent <= 100, f"{card} is shared out by {percent}% after {step}"
         if machine.reported and not any(claim.former for claim in machine.ledger.claims.values()):
             assert not any(state.claimed_twice for state in device_states(machine.ledger))
+
+
+def test_a_number_that_pods_may_still_be_told_keeps_uuids_from_everybody() -> None:
+    """Named by UUID a moment ago: whoever gets another card now might share it after a reboot with a pod not told yet."""
+    claim = Claim("a", [Device(GPU, 1, "GPU-B")], former=[Device(GPU, 1)])
+    parts = [Part(GPU, n, f"GPU-{card}") for n, card in enumerate(CARDS)]
+    status = LedgerStatus(devices=[part.device for part in parts], hardware=Hardware(devices=parts))
+    seen = NodeDevices(spec=LedgerSpec({"a": claim}), status=status)
+    assert not allocation.available(seen).devices
+    assert not allocation.available(seen).rooms
+    told = replace(seen, spec=LedgerSpec({"a": replace(claim, former=[])}))
+    assert [device.uuid for device in allocation.available(told).devices] == ["GPU-A", "GPU-C", "GPU-D"]
+
+
+def test_only_claims_that_can_all_be_named_are_and_what_was_replaced_keeps_its_card() -> None:
+    """A group's pods are told numbers or UUIDs, never a mixture; a number that the node doesn't have stays one."""
+    parts = [Part(GPU, n, f"GPU-{card}") for n, card in enumerate("ABC")]
+    claims = {
+        "half": Claim("half", [Device(GPU, 0), Device(GPU, 7)]),
+        "whole": Claim("whole", [Device(GPU, 1)], former=[Device(GPU, 2)]),
+        "sealed": Claim("sealed", [Device(GPU, 0)]),
+    }
+    seen = NodeDevices(spec=LedgerSpec(claims), status=LedgerStatus(hardware=Hardware(devices=parts)))
+    named = steady_numbers.by_uuid(seen, {"sealed"})
+    former = [Device(GPU, 2, "GPU-C"), Device(GPU, 1)]
+    assert named == {"whole": Claim("whole", [Device(GPU, 1, "GPU-B")], former=former)}
+    by_cdi = replace(seen, status=replace(seen.status, handover={"nvidia": "nvidia.com/gpu"}))
+    by_number = replace(seen, status=replace(seen.status, handover={"nvidia": INDEX}))
+    assert steady_numbers.by_uuid(by_cdi, ()) == steady_numbers.by_uuid(by_number, ()) == {}
