@@ -97,7 +97,7 @@ def test_no_card_has_two_owners_however_cards_are_numbered_and_named(steps: list
 
 
 def test_a_number_that_pods_may_still_be_told_keeps_uuids_from_everybody() -> None:
-    """Named by UUID a moment ago: whoever gets another card now might share it after a reboot with a pod not told yet."""
+    """Named a moment ago: who gets another card now might share it after a reboot with a pod that isn't told yet."""
     claim = Claim("a", [Device(GPU, 1, "GPU-B")], former=[Device(GPU, 1)])
     parts = [Part(GPU, n, f"GPU-{card}") for n, card in enumerate(CARDS)]
     status = LedgerStatus(devices=[part.device for part in parts], hardware=Hardware(devices=parts))

@@ -215,3 +215,15 @@ async def test_shares_that_exceed_a_card_are_told_to_their_pods() -> None:
         world.cluster.edit(NODE_DEVICES, "n1", {"metadata": {"annotations": {"touched": "1"}}})
         await asyncio.sleep(5)
         assert world.recorder.reasons("s1") == ["DevicesClaimedTwice"]
+
+
+@in_virtual_time
+async def test_a_share_of_a_groups_device_is_named_as_the_group_names_it() -> None:
+    """Else the group's card and its pod's would be two after a reboot, one of them another group's by number."""
+    async with led_world(3) as world:
+        await two_numbered_groups(world)
+        report(world, "ABC", boot="")
+        await asyncio.sleep(2)
+        world.share("inside", 30, group="g1")
+        await world.bind("inside", "n1")
+        assert opened(world, "inside", "ACB") == opened(world, "g1", "ACB") == {"C"}
