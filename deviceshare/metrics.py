@@ -125,10 +125,12 @@ class Metrics(ServerMetrics):
         text = "How much of it is allocated: of a shared device its pods' shares, of any other allocated one all."
         self.registry.register(_Gauges(given, text, labels, partial(_memory, devices, attrgetter("allocated"))))
 
-    def watch_twice(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        """Adds `deviceshare_devices_allocated_twice`; at each scrape `counts` gives them by who allocated them, too."""
+    def watch_twice(self, allocated: Callable[[], Mapping[str, int]], claimed: Callable[[], Mapping[str, int]]) -> None:
+        """Adds `deviceshare_devices_allocated_twice`, by who allocated them, too, and `…_claimed_twice`, by node."""
         text = "Devices of groups and shares that the device plugin, or DRA for a ResourceClaim, also allocated."
-        self._watch("deviceshare_devices_allocated_twice", text, "by", counts)
+        self._watch("deviceshare_devices_allocated_twice", text, "by", allocated)
+        text = "Devices about which claims of groups or shares contradict each other; a node without any has no series."
+        self._watch("deviceshare_devices_claimed_twice", text, "node", claimed)
 
     def watch_waiting(self, counts: Callable[[], Mapping[str, int]]) -> None:
         """Adds `deviceshare_waiting_pods`; at each scrape `counts` gives the number of pods by what they want."""

@@ -96,7 +96,7 @@ def metrics() -> str:
         lambda: [DeviceCount("node", "resource", Use.FREE, Health.HEALTHY, 1)], lambda: {"Bound": 1}
     )
     all_of_them.watch_memory(lambda: [DeviceMemory("node", Device("resource", 0), 1, 1)])
-    all_of_them.watch_twice(lambda: {"device-plugin": 0, "resource-claim": 0})
+    all_of_them.watch_twice(lambda: {"device-plugin": 0, "resource-claim": 0}, lambda: {"n1": 0})
     all_of_them.watch_waiting(lambda: {"group": 0, "share": 0})
     all_of_them.watch_unreadable(lambda: {"Pod": 0})
     all_of_them.watch_mirrors(lambda: {"pods": 0})

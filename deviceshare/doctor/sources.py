@@ -11,6 +11,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.quantities import is_some
 from deviceshare.domain.placement import annotated_devices
 from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement.join_obstacles import claimed_twice
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.ports import ApiError, Cluster
 
@@ -43,7 +44,7 @@ def summary(shared: Iterable[Node], ledgers: Ledgers) -> str:
 
 
 def judge(shared: Sequence[Node], ledgers: Ledgers) -> list[Finding]:
-    """One finding for nodes with a device plugin and a DRA driver, and one for each device that is allocated twice."""
+    """One finding for nodes with a device plugin and a DRA driver, and one for each double claim or allocation."""
     both = [
         node.metadata.name
         for node in shared
@@ -78,7 +79,11 @@ def sources(node: Node, status: LedgerStatus) -> dict[str, set[str]]:
 
 
 def _twice(ledger: NodeDevices | None) -> Iterable[Finding]:
-    for state in device_states(ledger) if ledger else ():
+    states = device_states(ledger) if ledger else ()
+    for holder in sorted({holder for state in states for holder in state.claimed_twice}):
+        if reason := claimed_twice(states, holder):
+            yield Finding(PROBLEM, f"{reason.text}, on node {ledger.node if ledger else ''}", reason.cure)
+    for state in states:
         if state.holders and state.resource_claim:
             who = state.group or "pods with shares"
             what = f"{who} and ResourceClaim {state.resource_claim} both have {state.device}"

@@ -22,7 +22,7 @@ def watch(metrics: Metrics, mirrors: Mirrors, *, leading: Callable[[], bool], mo
     metrics.leader.set_function(lambda: float(leading()))
     metrics.watch_cluster(lambda: census.count_devices(fleet), lambda: census.count_groups(groups.values()))
     metrics.watch_memory(lambda: census.device_memory(fleet))
-    metrics.watch_twice(lambda: census.allocated_twice(fleet))
+    metrics.watch_twice(lambda: census.allocated_twice(fleet), lambda: census.claimed_twice(fleet))
     metrics.watch_waiting(lambda: census.count_waiting(pods.values()))
     metrics.watch_unreadable(lambda: count_unreadable(mirrors.by_name.values()))
     metrics.watch_mirrors(lambda: {name: len(mirror) for name, mirror in mirrors.by_name.items()})

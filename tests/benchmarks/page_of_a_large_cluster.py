@@ -38,7 +38,7 @@ async def moments(size: Size) -> list[Moment]:
     groups, pods, metrics = mirrors[GROUPS.plural], mirrors[PODS.plural], Metrics()
     metrics.watch_cluster(lambda: census.count_devices(fleet), lambda: census.count_groups(groups.values()))
     metrics.watch_memory(lambda: census.device_memory(fleet))
-    metrics.watch_twice(lambda: census.allocated_twice(fleet))
+    metrics.watch_twice(lambda: census.allocated_twice(fleet), lambda: census.claimed_twice(fleet))
     metrics.watch_waiting(lambda: census.count_waiting(pods.values()))
 
     def drawn() -> Generator[None, None, bytes]:

@@ -39,6 +39,12 @@ def allocated_twice(fleet: Fleet) -> dict[str, int]:
     }
 
 
+def claimed_twice(fleet: Fleet) -> dict[str, int]:
+    """Devices about which claims contradict each other, by node."""
+    found = {name: sum(bool(state.claimed_twice) for state in fleet.states(name)) for name in fleet.names()}
+    return {name: number for name, number in found.items() if number}
+
+
 class DeviceMemory(NamedTuple):
     """The memory of one device, in MiB, and how much of it is allocated."""
 

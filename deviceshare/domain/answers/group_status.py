@@ -28,7 +28,7 @@ from deviceshare.domain.placement.blind_spots import ledger_fault, node_fault
 from deviceshare.domain.placement.device_states import device_states, held_by, unhealthy_among
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import take
-from deviceshare.domain.placement.join_obstacles import behind_gates, invalid, recreating
+from deviceshare.domain.placement.join_obstacles import behind_gates, claimed_twice, invalid, recreating
 from deviceshare.domain.placement.replacement import handover_fault, is_current
 from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
@@ -220,7 +220,10 @@ def _health(group: Group, ledger: NodeDevices | None, home: Node | None, pods: C
     # What the node has now, also where the ledger doesn't say so yet.
     inventory = take(home, ledger.status.hardware, ledger.status.published)
     offer = replace(ledger.status, devices=list(inventory.devices), withheld=list(inventory.withheld))
-    mine = held_by(device_states(replace(ledger, status=offer)), group.uid)
+    states = device_states(replace(ledger, status=offer))
+    if twice := claimed_twice(states, group.holder):
+        return replace(twice, text=f"{twice.text}, on node {node}")
+    mine = held_by(states, group.uid)
     if unhealthy := unhealthy_among(mine):
         cure = f"take other devices with {rebind}, or repair the node"
         return Reason(ReasonKind.DEVICES_UNHEALTHY, f"{unhealthy} on node {node}", cure)

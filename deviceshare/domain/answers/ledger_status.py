@@ -10,13 +10,13 @@ from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices, Patch, Summary, as_json, patched
 from deviceshare.domain.objects.shares import WHOLE, in_gib
 from deviceshare.domain.placement.device_state import DeviceState, Health, Use
-from deviceshare.domain.placement.device_states import by_resource, device_states, numbers
+from deviceshare.domain.placement.device_states import by_resource, device_states, doubted, numbers
 from deviceshare.domain.placement.rooms import mib
 from deviceshare.domain.wording import counted
 
 T = TypeVar("T")
 
-_FORMER: Final = ("total", "free", "held")
+_FORMER: Final = ("total", "free", "held", "reasons")
 """The lines of the summary, which were part of the status in versions before this one."""
 _NOT_SOUND: Final = (Health.UNHEALTHY, Health.LOST)
 
@@ -39,7 +39,6 @@ def devices_patch(ledger: NodeDevices, devices: Iterable[Device], rest: LedgerSt
             "forGroups": as_json(decided.for_groups),
             # Most nodes have none, and before its CRD is upgraded a cluster stores none.
             **({"published": decided.published.as_json()} if decided.published != before.published else {}),
-            "reasons": "; ".join(map(str, decided.withheld)),
             **{line: None for line in _FORMER if getattr(before, line)},
         },
     }
@@ -62,7 +61,7 @@ def _merged(before: Mapping[str, T], after: Mapping[str, T]) -> dict[str, T | No
 
 
 def summary(ledger: NodeDevices) -> Summary:
-    """What the node has, what of it is free, and who holds the rest."""
+    """What the node has, what of it is free, who holds the rest, and why some can't be had."""
     states = device_states(ledger)
     there = {resource: mine for resource, mine in by_resource(states).items() if any(each.offered for each in mine)}
     groups = sorted((claim.group, uid) for uid, claim in ledger.claims.items() if claim.group)
@@ -71,6 +70,7 @@ def summary(ledger: NodeDevices) -> Summary:
         total=", ".join(f"{resource}={_total(mine)}" for resource, mine in there.items()),
         free=", ".join(f"{resource}={_free(mine)}" for resource, mine in there.items()),
         held="; ".join(filter(None, (*holding, _shared(states)))),
+        reasons="; ".join(map(str, (*ledger.status.withheld, *doubted(states).values()))),
     )
 
 

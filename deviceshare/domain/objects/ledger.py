@@ -76,6 +76,8 @@ class Summary(Struct, frozen=True, gc=False):
     total: str = ""
     free: str = ""
     held: str = ""
+    reasons: str = ""
+    """Why devices are withheld."""
 
 
 NO_SUMMARY: Final = Summary()

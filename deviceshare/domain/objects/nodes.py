@@ -65,6 +65,11 @@ class Node(Struct, frozen=True, gc=False, rename="camel"):
         return next((each.address for each in self.status.addresses if each.type == "InternalIP"), "")
 
 
+def same_boot(node: Node, hardware: Hardware) -> bool:
+    """Whether the node is known to be in the boot in which its agent reported."""
+    return bool(hardware.boot_id) and node.status.node_info.boot_id == hardware.boot_id
+
+
 def rebooted(node: Node, hardware: Hardware) -> bool:
     """Whether the node rebooted since its agent reported: the numbers may mean other devices now."""
     booted = node.status.node_info.boot_id

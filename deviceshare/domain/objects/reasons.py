@@ -65,6 +65,7 @@ class ReasonKind(StrEnum):
     DEVICES_UNHEALTHY = "DevicesUnhealthy"
     DEVICES_GIVEN_AWAY = "DevicesGivenAway"
     DEVICES_NOT_KEPT = "DevicesNotKept"
+    CLAIMED_TWICE = "DevicesClaimedTwice"
     NOT_HANDED_OVER = "DevicesNotHandedOver"
     PODS_OUTDATED = "PodsHoldFormerDevices"
 

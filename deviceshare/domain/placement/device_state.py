@@ -11,8 +11,13 @@ from msgspec import Struct
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.domain.objects.ledger import Claim
+from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.rooms import Room, capacity, used
+from deviceshare.domain.wording import listed
+
+SHOWN_HOLDERS: Final = 4
 
 
 class Use(StrEnum):
@@ -37,7 +42,7 @@ class Use(StrEnum):
     LEFT = "left"
     """Nobody's, but the device plugin may allocate it: no placeholder pod reserves it for groups."""
     UNUSABLE = "unusable"
-    """Nobody's, and nobody gets it: it is unhealthy or lost, or its ledger can't be read."""
+    """Nobody's, and nobody gets it: it is unhealthy or lost, its ledger can't be read, or a claim may mean it."""
     FREE = "free"
     """Nobody's, and a group or shares may get it now, as far as it serves these."""
 
@@ -105,6 +110,10 @@ class DeviceState(Struct, frozen=True):
     """SERVES_SHARES or SERVES_GROUPS alone, by the node's annotation; "" for either."""
     resource_claim: str = ""
     """`namespace/name` of the ResourceClaim that holds it, or the names of several."""
+    doubt: Withheld | None = None
+    """Why a claim may mean it that names devices otherwise (steady_numbers.py), so that nobody new gets it."""
+    claimed_twice: tuple[Holder, ...] = ()
+    """Whose claims contradict each other about it, be it as a former device or by more shares than it has room for."""
 
     @property
     def free(self) -> bool:
@@ -179,14 +188,22 @@ class DeviceState(Struct, frozen=True):
             Use.SPLIT: "split by MIG" if self.split else "",
             Use.WITHHELD: f"withheld: {self.withheld}" if self.withheld else "",
             Use.LEFT: "left to the device plugin" if self.left else "",
+            Use.UNUSABLE: self._unsure,
             self.health: self.fault,
         }
         return {kind: reason for kind, reason in reasons.items() if reason}
 
     @property
+    def _unsure(self) -> str:
+        if self.claimed_twice:
+            return f"claimed by each of {listed(map(str, self.claimed_twice), most=SHOWN_HOLDERS)}"
+        return self.doubt.text if self.doubt else ""
+
+    @property
     def dependable(self) -> bool:
         """Whether a group that holds it can count on it: it is sound, and nobody else has it or may get it."""
-        return self.health.sound and self.offered and not (self.pod or self.resource_claim or self.left)
+        others = self.pod or self.resource_claim or self.left or self.claimed_twice
+        return self.health.sound and self.offered and not others
 
     @property
     def allocated_twice(self) -> bool:

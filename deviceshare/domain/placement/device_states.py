@@ -3,7 +3,7 @@
 Code that chooses, counts or shows devices reads the facts here, and decides none of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from operator import attrgetter
 from typing import Final
 
@@ -13,7 +13,9 @@ from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device, Devices, Identity
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.device_state import (
     SERVES_GROUPS,
     SERVES_SHARES,
@@ -22,6 +24,8 @@ from deviceshare.domain.placement.device_state import (
     Sharer,
     Use,
 )
+from deviceshare.domain.placement.rooms import capacity, units, used
+from deviceshare.domain.placement.steady_numbers import doubts
 
 
 def device_states(ledger: NodeDevices) -> tuple[DeviceState, ...]:
@@ -56,6 +60,7 @@ def _decide(ledger: NodeDevices) -> tuple[DeviceState, ...]:
     serves |= {named.find(device): SERVES_GROUPS for device in ledger.status.for_groups}
     pods, placeholders = _allocated(hardware, named)
     claims = {named.find(each.device): each.claim for each in ledger.status.published.claims}
+    unsure, whole = doubts(ledger), _wholes(ledger, named)
     states = []
     for device, identity in named.devices.items():
         part, pod, kept = parts.get(identity), pods.get(identity, ""), placeholders.get(identity, "")
@@ -65,11 +70,12 @@ def _decide(ledger: NodeDevices) -> tuple[DeviceState, ...]:
         left = hardware.placeholders and part is not None and not (gone or pod or kept)
         use, uid, claim = held.get(identity, (None, "", None))
         if use is None:
-            barred = not health.sound or bool(ledger.metadata.unreadable)
+            barred = not health.sound or bool(ledger.metadata.unreadable) or device.resource in unsure
             use = _unclaimed(part, pod, resource_claim, withheld=identity in withheld, left=left, barred=barred)
         mine, why, size = holders.get(identity, frozenset()), withheld.get(identity, ""), ledger.memory_of(device)
         pods_with_shares, only = tuple(sharers.get(identity, ())), serves.get(identity, "")
-        shared = pods_with_shares, only, resource_claim
+        twice = _claimed_twice(ledger, whole.get(identity, ()), pods_with_shares, size)
+        shared = pods_with_shares, only, resource_claim, unsure.get(device.resource), twice
         states.append(DeviceState(device, use, health, uid, claim, mine, part, pod, kept, why, left, size, *shared))
     return tuple(sorted(states, key=attrgetter("device")))
 
@@ -77,6 +83,16 @@ def _decide(ledger: NodeDevices) -> tuple[DeviceState, ...]:
 def free_devices(states: Iterable[DeviceState]) -> Devices:
     """Those that a group may get now, in the same order."""
     return tuple(state.device for state in states if state.free)
+
+
+def doubted(states: Iterable[DeviceState]) -> dict[str, Withheld]:
+    """By resource, why claims may mean any of its devices."""
+    return {state.device.resource: state.doubt for state in states if state.doubt}
+
+
+def twice_among(states: Iterable[DeviceState], uid: str) -> list[DeviceState]:
+    """Those about which the claim of this UID and others contradict each other."""
+    return [state for state in states if any(holder.uid == uid for holder in state.claimed_twice)]
 
 
 def unhealthy_among(states: Iterable[DeviceState]) -> str:
@@ -191,6 +207,45 @@ def _sharers(ledger: NodeDevices, named: _Names) -> dict[Identity, list[Sharer]]
             counted = claim if identity in theirs or not claim.within else replace(claim, within="")
             sharers.setdefault(identity, []).append(Sharer(uid, counted, tuple(shares)))
     return sharers
+
+
+def _wholes(ledger: NodeDevices, named: _Names) -> dict[Identity, list[tuple[str, str]]]:
+    """The groups' claims that reserve each device, former ones too: the holder's UID, and the UUID that it names."""
+    found: dict[Identity, list[tuple[str, str]]] = {}
+    for uid, claim in ledger.claims.items():
+        for device in (*claim.whole, *claim.former) if claim.group else ():
+            found.setdefault(named.find(device), []).append((uid, device.uuid))
+    return found
+
+
+def _claimed_twice(
+    ledger: NodeDevices, wholes: Collection[tuple[str, str]], sharers: Collection[Sharer], size: int
+) -> tuple[Holder, ...]:
+    """The holders whose claims contradict each other about one device, sorted.
+
+    Where nothing is known of the hardware, names with different UUIDs may have been found by the same number: these are
+    different devices all the same.
+    """
+    if len(wholes) + len(sharers) < 2:
+        return ()
+    twice: set[str] = set()
+    for uuid in {name for _, name in wholes} | {each.shares[0].uuid for each in sharers}:
+        owners = {uid for uid, name in wholes if name in ("", uuid)}
+        parts = [each for each in sharers if each.shares[0].uuid in ("", uuid)]
+        for within in {each.claim.within for each in parts}:
+            mine = [each for each in parts if each.claim.within == within]
+            beside = owners - {within, *(each.uid for each in mine)}
+            if beside or (len(mine) > 1 and _exceeds(mine, size)):
+                twice |= {*beside, *(each.uid for each in mine)}
+        twice |= owners if len(owners) > 1 else set()
+    return tuple(sorted(ledger.claims[uid].holder(uid) for uid in twice))
+
+
+def _exceeds(sharers: Iterable[Sharer], size: int) -> bool:
+    """Whether their shares are more than the device has; never where that can't be said."""
+    each = [sharer.shares for sharer in sharers]
+    known = all(units(share, size) is not None for shares in each for share in shares)
+    return known and sum(used(shares, size) for shares in each) > capacity(size)
 
 
 def _allocated(hardware: Hardware, named: _Names) -> tuple[dict[Identity, str], dict[Identity, str]]:

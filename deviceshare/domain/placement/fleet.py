@@ -20,7 +20,7 @@ from deviceshare.domain.placement.assumptions import Assumption, left_of, touche
 from deviceshare.domain.placement.blind_spots import BlindSpots, UnreadableObject
 from deviceshare.domain.placement.device_sizes import DeviceSizes
 from deviceshare.domain.placement.device_state import DeviceState
-from deviceshare.domain.placement.device_states import device_states, free_devices
+from deviceshare.domain.placement.device_states import device_states, doubted, free_devices
 from deviceshare.domain.placement.dialect_leftovers import advertised, leftover_reason
 from deviceshare.domain.placement.homes import Homes
 from deviceshare.domain.placement.namespaces import Namespaces
@@ -289,6 +289,7 @@ class Fleet:
             tuple((each.resource, join_obstacles.withheld_reason(each.resource, each)) for each in withheld),
             tuple(sorted(room for device, room in self.rooms(name) if device.resource not in opaque)),
             advertised(node) if node else frozenset(),
+            tuple((r, join_obstacles.withheld_reason(r, doubt)) for r, doubt in doubted(self.states(name)).items()),
             tuple(sorted(each.whole for each in self.states(name) if each.free and each.device in free)),
         )
 

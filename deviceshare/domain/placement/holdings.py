@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.devices import Device, Devices, Identity, identities, parse_selected
+from deviceshare.domain.objects.devices import Device, Devices, Identity, parse_selected
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
@@ -56,18 +56,29 @@ def reconcile_holdings(
 ) -> tuple[list[Holding], list[Holding]]:
     """Joins the holdings of each holder, earlier evidence first, and sets aside what would give a device two owners.
 
-    `present` says which device is meant (NodeDevices.present): a reboot may have changed the numbers since.
+    `present` says which device is meant (NodeDevices.present): a reboot may have changed the numbers since. Those with
+    different UUIDs are two, also where it only knows the number that each had when it was claimed.
     """
     kept: dict[str, list[Holding]] = {}
-    owners: dict[Identity, str] = {}
+    owners: dict[Identity, set[tuple[str, str]]] = {}
+    """Who names the device, and by which UUID."""
     disputed = []
     for holding in holdings:
-        meant = identities(present(device) for device in (*holding.devices, *holding.former))
-        if any(owners.get(device, holding.owner) != holding.owner for device in meant):
+        meant = {
+            (identity, device.uuid)
+            for device in (*holding.devices, *holding.former)
+            for identity in (present(device).identity, device.identity if device.uuid else present(device).identity)
+        }
+        if any(
+            owner != holding.owner and (uuid == name or not (uuid and name))
+            for identity, uuid in meant
+            for owner, name in owners.get(identity, ())
+        ):
             disputed.append(holding)
             continue
         kept.setdefault(holding.holder.uid, []).append(holding)
-        owners.update(dict.fromkeys(meant, holding.owner))
+        for identity, uuid in meant:
+            owners.setdefault(identity, set()).add((holding.owner, uuid))
     return [_joined(mine, present) for mine in kept.values()], disputed
 
 

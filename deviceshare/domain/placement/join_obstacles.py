@@ -13,8 +13,8 @@ from deviceshare.domain.objects.requests import POD, Holder, Request
 from deviceshare.domain.objects.taints import OUT_OF_SERVICE
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
-from deviceshare.domain.placement.device_state import DeviceState
-from deviceshare.domain.placement.device_states import held_by, unhealthy_among
+from deviceshare.domain.placement.device_state import SHOWN_HOLDERS, DeviceState
+from deviceshare.domain.placement.device_states import held_by, twice_among, unhealthy_among
 from deviceshare.domain.placement.namespaces import Namespaces
 from deviceshare.domain.placement.replacement import handover_fault
 from deviceshare.domain.vendors import vendors_of
@@ -93,6 +93,9 @@ def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder:
         return None
     if claim.releasing:
         return Reason(ReasonKind.CLAIM_RELEASING, f"the devices of {holder} are being released")
+    states = tuple(states)
+    if twice := claimed_twice(states, holder):
+        return twice
     mine = held_by(states, holder.uid)
     if unhealthy := unhealthy_among(mine):
         cure = RECREATE_POD if holder.kind == POD else f"deviceshare rebind {holder.name}"
@@ -107,6 +110,18 @@ def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder:
         return None
     text = f"the node lost {listed(map(str, lost))} of {holder}"
     return Reason(ReasonKind.DEVICES_LOST, text, recreating(holder))
+
+
+def claimed_twice(states: Iterable[DeviceState], holder: Holder) -> Reason | None:
+    """Which of the holder's devices other claims mean, too, whatever the cause."""
+    twice = twice_among(states, holder.uid)
+    if not twice:
+        return None
+    others = sorted({str(each) for state in twice for each in state.claimed_twice if each.uid != holder.uid})
+    devices = listed(f"{state.device}{f' ({state.device.uuid})' * bool(state.device.uuid)}" for state in twice)
+    claimed = f"{'is' if len(twice) == 1 else 'are'} claimed by {listed(others, most=SHOWN_HOLDERS)}, too"
+    cure = "delete one of them with its pods, and recreate it; no pod joins either until then"
+    return Reason(ReasonKind.CLAIMED_TWICE, f"{devices} of {holder} {claimed}", cure)
 
 
 def home_gone(holder: Holder, home: str) -> Reason:

@@ -39,6 +39,8 @@ class Shape(NamedTuple):
     """What is left for shares, sorted; none of opaque resources."""
     advertised: frozenset[str] = frozenset()
     """Resources by which shares are asked for and that the node itself has, so that its kubelet would count them."""
+    doubts: tuple[tuple[str, Reason], ...] = ()
+    """Resources of which no device is free since claims may mean any of them, and why."""
     whole: tuple[Room, ...] = ()
     """The devices that a group may get, sorted, and thus the smallest first."""
 
@@ -64,6 +66,9 @@ class Shape(NamedTuple):
         lacks = shortage(request, dict(self.free), total)
         # kube-scheduler writes the number of nodes in front of a reason, hence words like those of its own reasons.
         if lacks:
+            for resource, reason in self.doubts:
+                if resource in request.resources:
+                    return reason
             return Reason(ReasonKind.TOO_FULL, f"node(s) too full: {request.holder} needs {lacks}")
         if not request.share:
             return None
@@ -86,7 +91,8 @@ class Shape(NamedTuple):
             return reason
         there = {resource for resource, _ in self.total}
         withheld = (reason for resource, reason in self.withheld if resource in share.of and resource not in there)
-        return next(withheld, lacks)
+        doubts = (reason for resource, reason in self.doubts if resource in share.of)
+        return next(chain(withheld, doubts), lacks)
 
     def preference(self, request: Request, effort: sharing.Effort | None = None) -> int:
         """The number by which nodes are compared for the request (allocation.scores): the less, the fuller."""

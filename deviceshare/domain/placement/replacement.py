@@ -19,7 +19,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement import topology
 from deviceshare.domain.placement.device_state import DeviceState
-from deviceshare.domain.placement.device_states import device_states, free_devices
+from deviceshare.domain.placement.device_states import device_states, doubted, free_devices
 from deviceshare.domain.placement.handover import as_claimed, is_kind, mute, unspeakable
 
 _NO_CLAIMS: Final[Mapping[str, Claim]] = {}
@@ -67,6 +67,8 @@ def judge(ledger: NodeDevices, claim: Claim, opaque: Collection[str] = ()) -> Re
             obstacle = f"pods on node {ledger.node} hold {resource} through the device plugin, unknown which devices"
         elif mute(gone, handover) and (why := handover_fault(ledger, claim)):
             obstacle = f"can't be given other devices of node {ledger.node}: {why}"
+        elif doubt := doubted(states).get(resource):
+            obstacle = f"can't be given other devices of node {ledger.node}: {doubt.text}"
         elif len(candidates) < count:
             needs = f"{count} healthy {resource} to replace {selected(gone)[resource]}"
             obstacle = f"needs {needs}, but node {ledger.node} has {len(candidates)} free"
@@ -152,8 +154,13 @@ def annotation_changes(pod: Pod, ledger: NodeDevices, claim: Claim) -> dict[str,
 
 
 def still_held(claim: Claim, pods: Iterable[Pod]) -> Devices:
-    """Those of the claim's former devices that one of the pods received."""
-    received = {device for pod in pods for device in pod.received}
+    """Those of the claim's former devices that one of the pods received.
+
+    A pod that is told a device's UUID by now doesn't hold the number that it was told before (steady_numbers.by_uuid).
+    """
+    told = {device.uuid for device in claim.devices if device.uuid}
+    every = {device for pod in pods for device in ([s.device for s in pod.shares] if claim.pod else pod.received)}
+    received = [device for device in every if device.uuid not in told]
     return tuple(sorted(f for f in claim.former if any(same(f, device) for device in received)))
 
 

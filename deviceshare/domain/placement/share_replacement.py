@@ -16,7 +16,7 @@ from deviceshare.domain.objects.devices import Device, identities
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import MAX_SHARES, Share, current, need_of, share_of
-from deviceshare.domain.placement import allocation
+from deviceshare.domain.placement import allocation, replacement
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.handover import as_claimed, mute
@@ -116,6 +116,11 @@ def pod_changes(pod: Pod, ledger: NodeDevices, claim: Claim) -> Mapping[str, str
         return {contract.SHARES: wanted[contract.SHARES]}
     stale = container_annotations(share.container for share in pod.shares) & pod.metadata.annotations.keys()
     return {**dict.fromkeys(sorted(stale)), **wanted}
+
+
+def is_settled(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
+    """Whether the pod's annotations are final: they say what its claim does, or record what a sealed pod keeps."""
+    return _is_told(pod, claim) if claim.pod else replacement.is_settled(pod, ledger, claim)
 
 
 def _is_told(pod: Pod, claim: Claim) -> bool:

@@ -3,21 +3,83 @@
 ResourceSlices number devices as the kernel does, a device plugin and an agent as the driver's library does. A UUID is
 the same in all of them. So nobody new gets devices while a claim names some by a number of the one kind and only the
 other kind is known; and what a claim names by UUID stays known while it is held, published or not.
+
+Numbers and UUIDs don't mix: after a reboot a number may mean the device that another claim names by its UUID. While one
+claim of a node names devices in the one way, nobody new gets any that would be named in the other (`doubts`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from msgspec.structs import replace
 
+from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.publication import Publication
 from deviceshare.domain.objects.withheld import Withheld
+from deviceshare.domain.placement.handover import as_claimed, is_kind
+from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
 
 _SHOWN: Final = 3
+
+
+def doubts(ledger: NodeDevices) -> Mapping[str, Withheld]:
+    """By resource, why any of its devices may be one that a claim names otherwise than a new claim would."""
+    named: dict[Vendor | None, dict[bool, set[str]]] = {}
+    for claim in ledger.claims.values():
+        for device in (*claim.whole, *claim.former, *(share.device for share in claim.shares)):
+            names = named.setdefault(vendors.vendor_of(device.resource), {})
+            names.setdefault(bool(device.uuid), set()).add(claim.holder_name)
+    found = {}
+    for resource in sorted({device.resource for device in ledger.devices}) if named else ():
+        others = named.get(vendors.vendor_of(resource), {})
+        mine = [device for device in ledger.devices if device.resource == resource]
+        for has_uuid in {bool(device.uuid) for device in as_claimed(mine, ledger.status.handover)}:
+            if who := others.get(not has_uuid):
+                seen = any(device.uuid for device in mine)
+                found[resource] = _doubt(resource, who, have_uuids=not has_uuid, seen=seen)
+    return found
+
+
+def by_uuid(ledger: NodeDevices, except_of: Collection[str]) -> dict[str, Claim]:
+    """The claims by number as they are to be, by UUID, once the agent reports in the boot that the node is in.
+
+    Each container that runs was started in this boot, and opened what its number means in it. The numbers stay reserved
+    as former devices until no pod is told them any more (loops/protocol/rebind.py): a reboot may come before that.
+    `except_of`: UIDs of holders whose pods can't be told.
+    """
+    found = {}
+    for uid, claim in ledger.claims.items():
+        numbered = [device for device in claim.devices if not device.uuid]
+        if numbered and uid not in except_of and all(_named(ledger, device).uuid for device in numbered):
+            before = [device if device.uuid else ledger.present(device) for device in claim.former]
+            shares = [s if s.uuid else replace(s, uuid=ledger.present(s.device).uuid) for s in claim.shares]
+            whole = [_named(ledger, device) for device in claim.whole]
+            found[uid] = replace(claim, whole=whole, shares=shares, former=[*before, *numbered])
+    return found
+
+
+def _named(ledger: NodeDevices, device: Device) -> Device:
+    """The device as a new claim names it; without its UUID where containers are told names that can't be changed."""
+    vendor = vendors.vendor_of(device.resource)
+    if vendor is None or is_kind(ledger.status.handover.get(vendor.name, "")):
+        return replace(device, uuid="")
+    return as_claimed([ledger.present(device)], ledger.status.handover)[0]
+
+
+def _doubt(resource: str, names: Collection[str], *, have_uuids: bool, seen: bool) -> Withheld:
+    who, recreate = listed(sorted(names), most=_SHOWN), "recreate those"
+    if not have_uuids:
+        reason = f"claims of this node ({who}) name devices by number, and it is not known which have these now"
+        return Withheld(resource, reason, f"if this stays after the node's agent has reported, {recreate}")
+    if not seen:
+        reason = f"claims of this node ({who}) name devices by UUID, and no agent has reported yet"
+        return Withheld(resource, reason, f"run deviceshare's agent there (agent.enabled=true), or {recreate}")
+    reason = f"claims of this node ({who}) name devices by UUID, and its hand-over by index names them by number"
+    return Withheld(resource, reason, f"let the node hand over by UUID again, or {recreate}")
 
 
 def steady(now: Publication, ledger: NodeDevices) -> Publication:

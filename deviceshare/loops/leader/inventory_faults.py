@@ -7,9 +7,14 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.publication import Publication
+from deviceshare.domain.objects.reasons import ReasonKind
+from deviceshare.domain.objects.requests import POD, Holder
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.inventory import Offer
+from deviceshare.domain.placement.join_obstacles import claimed_twice
+from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.term import Term
+from deviceshare.loops.ports import Subject
 from deviceshare.loops.subjects import subject_of
 
 log = structlog.get_logger(__name__)
@@ -23,6 +28,8 @@ class InventoryFaults:
         self._faults: dict[str, str] = {}
         self._twice: dict[str, set[str]] = {}
         """The devices that DRA allocated, too."""
+        self._contradicted: dict[str, set[Holder]] = {}
+        """The holders whose claims contradict others'."""
 
     def report(self, node: Node, offer: Offer) -> None:
         """Why devices of the node aren't offered, or aren't known."""
@@ -57,7 +64,20 @@ class InventoryFaults:
             text = f"DRA allocated devices that groups or shares have ({devices}): delete the pods of one of them"
             self._recorder.warn(subject_of(node), "DevicesGivenAway", f"{text}, and keep DRA from these devices")
 
+    def report_claimed_twice(self, seen: NodeDevices) -> None:
+        """Reports the claims that mean one device; a group's condition says so, too, and has Events of its own."""
+        states, before = device_states(seen), self._contradicted.pop(seen.node, set())
+        if found := {holder for state in states for holder in state.claimed_twice}:
+            self._contradicted[seen.node] = found
+        for holder in sorted(found - before):
+            reason = str(claimed_twice(states, holder))
+            log.error("Found devices that are claimed twice", node=seen.node, holder=str(holder), reason=reason)
+            if holder.kind == POD:
+                namespace, _, name = holder.name.partition("/")
+                self._recorder.warn(Subject(PODS, name, namespace, holder.uid), ReasonKind.CLAIMED_TWICE, reason)
+
     def forget(self, name: str) -> None:
         """Of a node that is gone, or isn't shared any more."""
         self._faults.pop(name, None)
         self._twice.pop(name, None)
+        self._contradicted.pop(name, None)

@@ -15,12 +15,11 @@ from deviceshare.domain.answers import ledger_status
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
-from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.nodes import Node, same_boot
 from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
-from deviceshare.domain.placement import device_memory, handover
+from deviceshare.domain.placement import device_memory, handover, steady_numbers
 from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.domain.placement.inventory import Offer, take
-from deviceshare.domain.placement.steady_numbers import steady
 from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
@@ -32,6 +31,7 @@ from deviceshare.loops.leader.residents import Residents
 from deviceshare.loops.leader.term import Term, UnchangedSince
 from deviceshare.loops.ports import NotFound
 from deviceshare.loops.protocol import repair
+from deviceshare.loops.protocol.claiming import write_claims
 from deviceshare.loops.queue import Later, Queue
 from deviceshare.loops.shared_read import SharedRead
 from deviceshare.loops.subjects import subject_of
@@ -100,6 +100,9 @@ class Ledgers:
         offer, words = self._offer(node, seen, published)
         self._faults.report(node, offer)
         self._faults.report_twice(node, seen, published)
+        self._faults.report_claimed_twice(seen)
+        if await self._name_by_uuid(node, seen):
+            return  # The change of the ledger enqueues this node again.
         await self._keep_devices(node, seen, offer, _rest(node, offer, words, published))
         await self._coverage.check(name)
 
@@ -140,13 +143,25 @@ class Ledgers:
         self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, seen.node, patch))
         log.info("Converted ledger", node=seen.node)
 
+    async def _name_by_uuid(self, node: Node, seen: NodeDevices) -> bool:
+        """Writes the UUIDs into claims from before the agent's first report; whether any was written."""
+        if not same_boot(node, seen.status.hardware):
+            return False
+        here = [pod for pod in self._term.members.holding(seen.node) if pod.sealed or pod.metadata.unreadable]
+        told = steady_numbers.by_uuid(seen, {uid for pod in here for uid in (pod.holder_uid, pod.share_uid)})
+        if not told:
+            return False
+        self._term.ledgers.put(await write_claims(self._term.cluster, seen, ledger.claims_patch(seen, told)))
+        log.info("Named devices of claims by UUID", node=seen.node, claims=len(told))
+        return True
+
     async def _keep_devices(self, node: Node, seen: NodeDevices, offer: Offer, rest: LedgerStatus) -> None:
         name = node.metadata.name
         decided = rest == _as_written(seen.status)
         # It is opened once it says what is withheld, and in which words.
         devices = offer.devices if decided or seen.status.devices else ()
         same_devices = decided and tuple(sorted(seen.status.devices)) == devices
-        if not same_devices or seen.status.total:
+        if not same_devices or seen.status.total or seen.status.reasons:
             patch = ledger_status.devices_patch(seen, devices, rest)
             seen = await self._term.cluster.patch(NODE_DEVICES, name, patch, subresource="status")
             self._term.ledgers.put(seen)
@@ -203,7 +218,7 @@ class Ledgers:
     def _published(self, seen: NodeDevices) -> Publication:
         """What DRA says of the node. Two mirrors know it, and one of them may be without what it is to show."""
         known = self._term.claims_known()
-        published = steady(self._dra.publication(seen.node, claims_known=known), seen)
+        published = steady_numbers.steady(self._dra.publication(seen.node, claims_known=known), seen)
         if not known and published != NOTHING_PUBLISHED:
             self.queue.add(seen.node, CLAIMS_SECONDS)  # Without any claim, no event shows that they can be read.
         return published

@@ -98,9 +98,9 @@ async def update_pods(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]
 async def release_former(
     cluster: Cluster, node: str, uid: str, *, wait_out_binds: Callable[[Claim], Awaitable[None]]
 ) -> NodeDevices | None:
-    """Releases the former devices of a group's claim that no live pod received; None when there are none.
+    """Releases the former devices of a claim that no live pod received; None when there are none.
 
-    Former parts of a pod's claim are released with the claim.
+    Former parts of a pod's claim are released with the claim; the numbers by which it named its devices as a group's.
 
     `wait_out_binds` is called with the claim; it returns once the claim has stood so for as long as a bind may take,
     so that every bind that read an earlier state of it has ended or given up.
@@ -122,7 +122,7 @@ async def release_former(
     if any(pod.metadata.hides("metadata.annotations") for pod in mine):
         return None
     # While a pod's annotations are outdated, an old leader may be about to write into them what was replaced since.
-    if not all(replacement.is_settled(pod, seen, claim) for pod in mine):
+    if not all(share_replacement.is_settled(pod, seen, claim) for pod in mine):
         return None
     held = replacement.still_held(claim, mine)
     if len(held) == len(claim.former):

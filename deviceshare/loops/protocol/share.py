@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection
 from msgspec.structs import replace
 
 from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Request
@@ -50,7 +49,7 @@ def _choose(request: Request, seen: NodeDevices, opaque: Collection[str]) -> Cla
     if container := too_long_for_cdi(seen, shares):
         text = f"the name of container {container} is too long for the hand-over by CDI on node {seen.node}"
         return Reason(ReasonKind.NOT_HANDED_OVER, text, "give it one of at most 53 characters")
-    return ledger.share_claim_of(sharer, (_as_claimed(share, seen) for share in shares), within)
+    return ledger.share_claim_of(sharer, (_as_claimed(share, seen, within) for share in shares), within)
 
 
 def _is_inside(mine: Claim, seen: NodeDevices, within: str) -> bool:
@@ -59,7 +58,10 @@ def _is_inside(mine: Claim, seen: NodeDevices, within: str) -> bool:
     return all(seen.present(share.device).identity in theirs for share in mine.shares)
 
 
-def _as_claimed(share: Share, seen: NodeDevices) -> Share:
-    """Named as in the pod's annotations: by number alone where those do."""
-    [named] = as_claimed([Device(share.resource, share.index, share.uuid)], seen.status.handover)
+def _as_claimed(share: Share, seen: NodeDevices, within: str) -> Share:
+    """Named as in the pod's annotations: by number alone where those do, and as the group's claim names its device."""
+    for device in seen.claims[within].devices if within else ():
+        if seen.present(device).identity == share.device.identity:
+            return replace(share, uuid=device.uuid)
+    [named] = as_claimed([share.device], seen.status.handover)
     return replace(share, uuid=named.uuid)

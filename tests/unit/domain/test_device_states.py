@@ -298,14 +298,14 @@ def test_a_withheld_device_is_not_free_although_it_is_offered_too() -> None:
 
 
 def test_a_device_in_two_claims_is_judged_for_either_holder() -> None:
-    """As after an edit by hand: the group that comes first must not join on a broken device, nor be called healthy."""
+    """As after an edit by hand: neither group takes pods, nor is called healthy."""
     hardware = Hardware(devices=[Part(GPU, 0, uuid="GPU-0", unhealthy=XID)])
     spec = LedgerSpec({"uid-of-a": Claim("a", [Device(GPU, 0)]), "uid-of-b": Claim("b", [Device(GPU, 0, "GPU-0")])})
     status = LedgerStatus([Device(GPU, 0)], hardware=hardware)
     ledger = NodeDevices(ObjectMeta(name="n1"), spec, status)
     for name in ("a", "b"):
         assert [state.device.index for state in held_by(device_states(ledger), f"uid-of-{name}")] == [0]
-        with pytest.raises(Refused, match="unhealthy"):
+        with pytest.raises(Refused, match=rf"nvidia.com/gpu 0 \(GPU-0\) of group {name} is claimed by group [ab], too"):
             joinable(ledger, a_group(name).holder, "")
     assert summary(ledger).held == "a: nvidia.com/gpu=0 (unhealthy 0); b: nvidia.com/gpu=0 (unhealthy 0)"
 

@@ -80,7 +80,7 @@ def test_a_broken_device_is_shown_but_not_free() -> None:
     """With what the agent says of it; it stays in its group's hands."""
     broken = Part(GPU, 1, "GPU-b", "H100", 81559, unhealthy="Xid 79", since="2026-11-21T03:00:00Z")
     hardware = Hardware(driver="550", devices=[Part(GPU, 0, "GPU-a", "H100", 81559), broken])
-    fleet = a_fleet(a_node(), ledgers=(with_hardware(a_ledger(devices={GPU: 2}, a=gpus(1)), hardware),))
+    fleet = a_fleet(a_node(), ledgers=(with_hardware(a_ledger(devices={GPU: 2}, a=(broken.device,)), hardware),))
     view = devices(fleet)[1]
     assert (view.use, view.group, view.unhealthy, view.since) == ("held", "a", "Xid 79", "2026-11-21T03:00:00Z")
     assert (view.uuid, view.model, view.memory_mib, view.health) == ("GPU-b", "H100", 81559, "unhealthy")
@@ -98,7 +98,7 @@ def test_a_claim_is_followed_by_uuid_when_numbers_change() -> None:
 
 def test_a_lost_device_is_shown_once_with_its_holder() -> None:
     """Whether the agent remembers it or only the claim does; it counts as none that is there."""
-    claims = Claim("a", [Device(GPU, 1, "GPU-gone"), Device(GPU, 2)])
+    claims = Claim("a", [Device(GPU, 1, "GPU-gone"), Device(GPU, 2, "GPU-forgotten")])
     ledger = with_claim(a_ledger(devices={GPU: 1}), "uid-of-a", claims)
     ledger = with_hardware(ledger, Hardware(devices=[Part(GPU, 0, "GPU-a"), Part(GPU, 1, "GPU-gone", lost=True)]))
     fleet = a_fleet(a_node(), ledgers=(ledger,))

@@ -107,7 +107,7 @@ def test_what_is_kept_out_is_given_to_nobody_and_what_is_held_stays_held(
     """Before and after; every device is offered or kept out, never both."""
     hardware = Hardware(devices=[Part(GPU, index, f"GPU-{index}") for index in range(6)]) if agent else NO_HARDWARE
     offer = take(annotated(text, {GPU: 6}), hardware)
-    seen = booked(offer, hardware, old=tuple(Device(GPU, index) for index in sorted(held)))
+    seen = booked(offer, hardware, old=tuple(Device(GPU, n, f"GPU-{n}" * agent) for n in sorted(held)))
     offered, kept_out = {d.index for d in seen.devices}, {d.index for d in seen.kept_out}
     assert offered | kept_out == set(range(6))
     assert not offered & kept_out

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -10,7 +11,8 @@ from msgspec.structs import replace
 from deviceshare.domain.answers.ledger_status import summary, with_summary
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.holdings import Holding, reconcile_holdings
 from tests.unit.domain.objects import GPU, a_group, a_ledger, a_pod, free_on, gpus
@@ -156,7 +158,19 @@ def test_a_rebind_of_a_share_under_way_leaves_the_parts_that_nobody_gave_up() ->
     assert ahead.claim.shares == list(both)
 
 
-def test_a_device_claimed_by_uuid_is_taken_while_no_agent_reports() -> None:
-    """A recreated ledger knows only the UUIDs in the annotations of pods; the number must do until then."""
+def test_nothing_is_free_beside_a_claim_by_uuid_while_no_agent_reports() -> None:
+    """A recreated ledger knows only the UUIDs in the annotations of pods, and any number may mean one of them."""
     seen = a_ledger(a=(Device(GPU, 1, "GPU-1"),))
-    assert free_on(seen) == gpus(0, 2, 3)
+    assert free_on(seen) == ()
+    assert "claims of this node (a) name devices by UUID, and no agent has reported yet" in summary(seen)["reasons"]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["no agent reports", "an agent reports"])
+def test_cards_that_had_one_number_in_different_boots_are_two(known: bool) -> None:
+    """Each is its holder's, whether or not hardware is known; a number may be either's, so it is disputed."""
+    parts = [Part(GPU, 0, "GPU-b"), Part(GPU, 1, "GPU-a")] if known else []
+    seen = NodeDevices(status=LedgerStatus(hardware=Hardware(devices=parts)))
+    before, after = (Holding(a_group(name).holder, (Device(GPU, 0, f"GPU-{name}"),)) for name in "ab")
+    by_number, again = Holding(a_group("c").holder, gpus(0)), Holding(a_group("d").holder, (Device(GPU, 3, "GPU-a"),))
+    kept, disputed = reconcile_holdings([before, after, by_number, again], seen.present)
+    assert (kept, disputed) == ([before, after], [by_number, again])

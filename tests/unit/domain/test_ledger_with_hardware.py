@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from deviceshare.domain.answers.ledger_status import summary
 from deviceshare.domain.objects.devices import Device, Devices, devices_of, visible, with_uuids
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
@@ -43,10 +44,12 @@ def test_a_claim_follows_its_devices_to_their_new_numbers() -> None:
     assert free_on(ledger) == cards((0, "GPU-d"), (1, "GPU-c"))
 
 
-def test_a_claim_without_uuids_keeps_its_numbers() -> None:
-    """Its pods were told numbers, and that is what they get, whatever card it is by now."""
+def test_a_claim_without_uuids_keeps_its_numbers_and_nobody_gets_uuids_beside_it() -> None:
+    """Its pods were told numbers, and open whatever card has them after a reboot."""
     ledger = on(a_ledger(a=gpus(0)), seen(*reversed(CARDS)))
-    assert free_on(ledger) == cards((1, "GPU-c"), (2, "GPU-b"), (3, "GPU-a"))
+    assert ledger.held(ledger.claims["uid-of-a"]) == cards((0, "GPU-d"))
+    assert free_on(ledger) == ()
+    assert "claims of this node (a) name devices by number" in summary(ledger)["reasons"]
 
 
 @given(st.permutations(CARDS), st.permutations(CARDS), st.integers(0, 4))

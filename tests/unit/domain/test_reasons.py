@@ -52,6 +52,7 @@ MUTED = replace(
     ),
 )
 KEPT = Withheld(GPU, "two strategies", "choose one")
+TWICE = a_ledger(team=gpus(0, 1), other=gpus(1))
 SICK = seen(HELD, devices=[Part(GPU, 0, unhealthy="Xid 79"), *PARTS[1:]])
 REBOOTED = replace(NODE, status=msgspec.convert({"nodeInfo": {"bootID": "second"}}, type(NODE.status)))
 TAINTED = replace(NODE, spec=replace(NODE.spec, taints=[Taint("gpu", "mine", "NoSchedule")]))
@@ -193,6 +194,8 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     (Kind.CLAIM_MISSING, healthy(a_ledger()), RECREATE),
     (Kind.DEVICES_LOST, healthy(HELD, a_node(devices={GPU: 1})), RECREATE),
     (Kind.DEVICES_LOST, on(NODE, a_ledger("n1", {GPU: 1}, team=gpus(0, 1)), LIVES), RECREATE),
+    (Kind.CLAIMED_TWICE, healthy(TWICE), "delete one of them with its pods"),
+    (Kind.CLAIMED_TWICE, on(NODE, TWICE, LIVES), "delete one of them with its pods"),
     (Kind.DEVICES_UNHEALTHY, healthy(SICK), "deviceshare rebind team"),
     (Kind.DEVICES_UNHEALTHY, on(NODE, SICK, LIVES), "deviceshare rebind team"),
     (

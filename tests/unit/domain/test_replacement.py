@@ -89,16 +89,12 @@ def test_half_a_cure_is_none() -> None:
     assert (verdict.replacements, verdict.devices) == ((), (Device(AMD, 5), gpu(0)))
 
 
-def test_a_group_that_had_numbers_only_has_uuids_from_then_on() -> None:
-    """Else its pods would be told a mixture, which no runtime understands; the former one is named for good, too."""
+def test_a_group_that_has_numbers_is_given_no_uuids_beside_them() -> None:
+    """Its pods would be told a mixture, which no runtime understands; the leader names its devices by UUID first."""
     claim = Claim("a", list(gpus(0, 1)))
-    seen = a_node(1, a=claim)
-    verdict = replacement.judge(seen, claim)
-    assert verdict.devices == (gpu(0), gpu(2))
-    patch = replacement.rebind_patch(seen, "a", "token", verdict)
-    changed = patch["spec"]["claims"]["a"]
-    assert changed["former"] == [{"resource": GPU, "index": 1, "uuid": "GPU-1"}]
-    assert (changed["rebound"], patch["metadata"]["resourceVersion"]) == ("token", "7")
+    verdict = replacement.judge(a_node(1, a=claim), claim)
+    assert not verdict.replacements
+    assert "claims of this node (a) name devices by number" in verdict.obstacle
 
 
 def test_what_was_former_stays_former() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from deviceshare.domain.objects import ledger
-from deviceshare.domain.objects.devices import devices_of
+from deviceshare.domain.objects.devices import Device, devices_of
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.object_meta import ObjectMeta
@@ -257,3 +257,44 @@ def test_no_framework_is_told_more_than_the_share(percent: int, gib: int, by_mem
     unknown = share_annotations(pod, seen(shared("p", wanted), memory_mib={}), [wanted])
     assert ("deviceshare.io/memory-fraction.main" in unknown) == (not by_memory)
     assert ("deviceshare.io/memory-limit-mib.main" in unknown) == by_memory
+
+
+CARD_A, CARD_B = Device(GPU, 0, "GPU-a"), Device(GPU, 0, "GPU-b")
+BOTH = Hardware(devices=[Part(GPU, 0, "GPU-a"), Part(GPU, 1, "GPU-b")])
+CONTRADICTIONS: list[tuple[str, DeviceState, str]] = [
+    ("two groups", first(whole("a", 0) | whole("b", 0)), "a b"),
+    ("one is being released", first(whole("a", 0, releasing="now") | whole("b", 0)), "a b"),
+    ("one had it before", first(whole("a", 1, former=list(gpus(0))) | whole("b", 0)), "a b"),
+    ("one has it and had it", first(whole("a", 0, former=list(gpus(0)))), ""),
+    ("a number that means a UUID", first(whole("a", 0) | {"uid-of-b": Claim("b", [CARD_A])}, hardware=BOTH), "a b"),
+    ("a number that means another", first(whole("a", 1) | {"uid-of-b": Claim("b", [CARD_A])}, hardware=BOTH), ""),
+    ("a number that may", first(whole("a", 0) | {"uid-of-b": Claim("b", [CARD_A])}), "a b"),
+    ("two UUIDs by one number", first({"uid-of-a": Claim("a", [CARD_A]), "uid-of-b": Claim("b", [CARD_B])}), ""),
+    ("a group and a share", first(whole("a", 0) | shared("p", part(gib=1))), "a ns/p"),
+    ("a group and its share", first(whole("a", 0) | shared("p", part(gib=1), within="uid-of-a")), ""),
+    ("another's share", first(whole("a", 0) | whole("b", 1) | shared("p", part(gib=1), within="uid-of-b")), "a ns/p"),
+    ("a number of the share's", first(shared("p", part(gib=9), former=[CARD_B]) | shared("q", part(gib=7))), ""),
+    ("shares that fit", first(shared("p", part(gib=9)) | shared("q", part(gib=7))), ""),
+    ("shares that don't", first(shared("p", part(gib=9)) | shared("q", part(gib=8))), "ns/p ns/q"),
+    ("of one pod", first(shared("p", part(gib=17))), ""),
+    ("of unknown memory", first(shared("p", part(gib=9)) | shared("q", part(gib=8)), memory_mib={}), ""),
+    (
+        "within the group",
+        first(
+            whole("a", 0)
+            | shared("p", part(percent=60), within="uid-of-a")
+            | shared("q", part(percent=60), within="uid-of-a")
+        ),
+        "ns/p ns/q",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "twice"), [row[1:] for row in CONTRADICTIONS], ids=[row[0] for row in CONTRADICTIONS]
+)
+def test_claims_that_contradict_each_other_are_found(state: DeviceState, twice: str) -> None:
+    """Whatever the cause; nobody new gets anything of such a device, and a rebind replaces it."""
+    assert " ".join(sorted(holder.name for holder in state.claimed_twice)) == twice
+    assert bool(state.barriers.get(Use.UNUSABLE, "").startswith("claimed by each of")) == bool(twice)
+    assert not (twice and (state.dependable or state.shareable or state.free))

@@ -78,6 +78,7 @@ class HistoryWorld:
             self.cluster.put(NODES, {"metadata": {"name": name, "labels": {contract.MODE_LABEL: "shared"}}})
             status = {"devices": as_json(self.have), **self.known}
             self.cluster.put(NODE_DEVICES, {**new_ledger(name), "status": status})
+            self.report(name)
         for name in GROUP_NAMES:
             self.make_group(name)
         for name, group in zip(self.pods, ("a", "a", "b", "b"), strict=False):
@@ -116,6 +117,9 @@ class HistoryWorld:
         """What the API server has and has not done yet."""
         alive = [(replica, request) for replica in self.replicas for request in replica.requests]
         return [*alive, *self.ghosts]
+
+    def report(self, node: str) -> None:
+        """As the node's agent does, where there is one."""
 
     # The world's moves.
 

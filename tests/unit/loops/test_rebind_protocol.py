@@ -71,7 +71,7 @@ class RebindWorld(HistoryWorld):
         self.report(node)
 
     def report(self, node: str) -> None:
-        """As the node's agent does."""
+        """As the node's agent does, from the first day: numbers and UUIDs don't mix."""
         if self.cluster.read(NODE_DEVICES, node):
             parts = [
                 Part(GPU, number, f"GPU-{node}-{number}", unhealthy="broken" if number in self.sick[node] else "")
