@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.reasons import Reason
+from deviceshare.domain.placement import ledger_budget
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster
 from deviceshare.loops.protocol import bind
@@ -49,6 +50,8 @@ async def claim_all(cluster: Cluster, wanted: Iterable[WantedClaim], node: str) 
         found = choose(after)
         if isinstance(found, Reason):
             refused[uid] = found
+        elif uid not in seen.claims and (reason := ledger_budget.obstacle(after, uid, found)):
+            refused[uid] = reason
         elif uid not in seen.claims:
             chosen[uid] = found
             after = replace(after, spec=replace(after.spec, claims={**after.claims, uid: found}))

@@ -17,6 +17,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import stored_once
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.holdings import Holding, all_holdings, of_claim, of_pods, reconcile_holdings
 from deviceshare.domain.placement.rooms import used
@@ -143,7 +144,7 @@ async def open_ledger(cluster: Cluster, node: str, devices: Devices, *, gather: 
         claim = seen.claims.get(uid)
         if claim is None:
             patch = ledger.claim_patch(seen, uid, _marked(holding.claim, mark, tokens.get(uid, mark)))
-        elif holding.shares and len(holding.shares) > len(claim.shares):
+        elif holding.shares and len(holding.shares) > len(stored_once(claim.shares)):
             patch = ledger.claim_patch(seen, uid, replace(claim, shares=list(holding.shares)))
         elif len(holding.former) > len(claim.former) and not holding.shares:
             patch = ledger.former_patch(seen, uid, holding.former)
