@@ -11,7 +11,7 @@ exists all the same: code that decides by a field checks whether that field coul
 import types
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Generic, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Raw, Struct
@@ -99,7 +99,7 @@ def decoder_of(type_: type[T]) -> ObjectDecoder[T]:
 
     A type whose objects others make as large as they like has a method `trimmed`.
     """
-    return _object_decoder(type_)
+    return _object_decoder(cast("Any", type_))
 
 
 def _read(type_: Any, raw: bytes | Raw, path: str, faults: dict[str, str]) -> Any:

@@ -336,9 +336,8 @@ def _excess(pod: Pod) -> list[str]:
 def _emptied(paths: Iterable[str], parent: str) -> dict[str, Any]:
     """These fields' defaults, as far as they are the parent's."""
     mine = {path.removeprefix(f"{parent}.") for path in paths if path.startswith(f"{parent}.")}
-    type_ = {"metadata": ObjectMeta, "spec": PodSpec, "status": PodStatus}[parent]
-    defaults = type_()
-    return {each.name: getattr(defaults, each.name) for each in fields(type_) if each.encode_name in mine}
+    defaults: Struct = {"metadata": ObjectMeta(), "spec": PodSpec(), "status": PodStatus()}[parent]
+    return {each.name: getattr(defaults, each.name) for each in fields(defaults) if each.encode_name in mine}
 
 
 def _size(containers: Iterable[Container]) -> int:
