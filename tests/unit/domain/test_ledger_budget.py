@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from deviceshare.doctor import sources
+from deviceshare.doctor.findings import PROBLEM, WARNING
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices, claim_bytes
@@ -255,6 +257,17 @@ def test_a_claim_is_looked_at_only_where_ledgers_are_nearly_full() -> None:
     """So that filter costs nothing more on all other nodes."""
     assert ledger_budget.crowding(a_ledger(dict(list(ONE.items())[: len(ONE) // 2]))) is None
     assert ledger_budget.crowding(a_ledger(ONE)) is not None
+
+
+def test_the_doctor_names_a_ledger_that_is_nearly_full_and_who_filled_it() -> None:
+    """Over the budget it can be from an older version alone."""
+    over = {f"{uid}{n}": claim for uid, claim in ONE.items() for n in range(2)}
+    marks = []
+    for claims in ({}, ONE, over):
+        found = sources.judge([a_node()], {"n1": a_ledger(claims)})
+        marks.append([each.mark for each in found])
+        assert all("the ledger of n1" in each.what and "(a has " in each.cure for each in found)
+    assert marks == [[], [WARNING], [PROBLEM]]
 
 
 @in_virtual_time

@@ -23,6 +23,7 @@ from deviceshare.loops.ports import (
     Forbidden,
     Invalid,
     NotFound,
+    TooLarge,
     Unavailable,
     Undecodable,
 )
@@ -77,6 +78,7 @@ async def test_a_request_says_who_sends_it(start: Start) -> None:
         (409, "Conflict", Conflict),
         (409, "AlreadyExists", AlreadyExists),
         (410, "Expired", Expired),
+        (413, "RequestEntityTooLarge", TooLarge),
         (422, "Invalid", Invalid),
         (429, "TooManyRequests", Unavailable),
         (500, "InternalError", Unavailable),
@@ -161,6 +163,16 @@ async def test_a_token_that_cannot_be_refreshed_is_an_api_error(
         monkeypatch.setattr(Configuration, "get_api_key_with_prefix", refuse)
         with pytest.raises(Unavailable, match="no BearerToken for now"):
             await Api(connection, timeout=0.2).get(NODES, "a")
+
+
+@pytest.mark.parametrize(
+    "said", ["etcdserver: request is too large", "rpc error: trying to send message larger than max (3 vs. 2)"]
+)
+async def test_what_etcd_does_not_store_is_too_large(start: Start, said: str) -> None:
+    """The API server answers 500, as where etcd is away; but to retry it would be in vain."""
+    async with start(answer({"kind": "Status", "message": said, "code": 500}, status=500)) as (api, _):
+        with pytest.raises(TooLarge):
+            await api.patch(NODES, "a", {})
 
 
 async def test_a_list_follows_its_pages_and_reads_fresh(start: Start) -> None:
