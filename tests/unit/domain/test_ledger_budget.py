@@ -28,7 +28,7 @@ from deviceshare.domain.placement.share_handover import share_annotations
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.protocol import share
 from deviceshare.loops.protocol.claiming import WantedClaim, claim_all
-from tests.unit.domain.objects import GPU, a_node, a_share_pod, a_sharing_container, gpus
+from tests.unit.domain.objects import GPU, a_group, a_node, a_share_pod, a_sharing_container, gpus
 from tests.unit.loops.live import LiveCluster
 from tests.unit.loops.virtual_time import in_virtual_time
 
@@ -235,6 +235,22 @@ def test_filter_sends_a_pod_past_a_full_ledger() -> None:
     assert fleet.filter(mine, ["n1"]).fits == ["n1"]
 
 
+def test_a_pod_that_joins_its_group_with_a_share_is_told_so_too() -> None:
+    """Its group can't go elsewhere: the pod waits until its namespace has ended some of the others."""
+    team = Claim("team", list(gpus(15)))
+    fleet, group = Fleet(), a_group("team", 1, node="n1")
+    fleet.set_node("n1", a_node())
+    for claims, kind in ((ONE, ReasonKind.LEDGER_FULL), ({}, None)):
+        fleet.set_ledger("n1", a_ledger({**claims, group.uid: team}))
+        wanted = request_of(replace(a_share_pod(group="team", percent=10), metadata=MEMBER), group)
+        assert wanted is not None
+        found = fleet.filter(wanted, ["n1"]).reasons.get("n1")
+        assert (found and found.kind) == kind
+
+
+MEMBER = ObjectMeta(name="s", namespace="a", uid=UID, annotations={"deviceshare.io/group": "team"})
+
+
 def a_request(namespace: str) -> Request:
     found = request_of(a_pod({}, {"main": 1}, namespace=namespace), None)
     assert found is not None
@@ -256,7 +272,9 @@ def test_a_full_ledger_is_emptied_claim_by_claim() -> None:
 def test_a_claim_is_looked_at_only_where_ledgers_are_nearly_full() -> None:
     """So that filter costs nothing more on all other nodes."""
     assert ledger_budget.crowding(a_ledger(dict(list(ONE.items())[: len(ONE) // 2]))) is None
-    assert ledger_budget.crowding(a_ledger(ONE)) is not None
+    crowded = ledger_budget.crowding(a_ledger(ONE))
+    assert crowded is not None
+    assert (crowded.used, crowded.namespaces) == (size(ONE), (("a", size(ONE)),))
 
 
 def test_the_doctor_names_a_ledger_that_is_nearly_full_and_who_filled_it() -> None:
