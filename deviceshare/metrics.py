@@ -96,6 +96,12 @@ class Metrics(ServerMetrics):
             "Pods that were created while admission was away, and were deleted for their controllers to recreate.",
             registry=self.registry,
         )
+        self.too_large = Counter(
+            "deviceshare_too_large_writes_total",
+            "Writes that the API server refused since the object would be too large to be stored, by its kind.",
+            ["kind"],
+            registry=self.registry,
+        )
         self.leader = Gauge("deviceshare_leader", "1 while this process is the leader.", registry=self.registry)
 
     def watch_cluster(

@@ -12,6 +12,7 @@ from deviceshare.domain.objects.quantities import is_some
 from deviceshare.domain.placement import annotated_devices
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.join_obstacles import claimed_twice
+from deviceshare.domain.placement.ledger_budget import BUDGET, crowding
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.ports import ApiError, Cluster
 
@@ -44,7 +45,8 @@ def summary(shared: Iterable[Node], ledgers: Ledgers) -> str:
 
 
 def judge(shared: Sequence[Node], ledgers: Ledgers) -> list[Finding]:
-    """One finding for nodes with a device plugin and a DRA driver, and one for each double claim or allocation."""
+    """One finding for nodes with a device plugin and a DRA driver, one for each double claim or allocation, and one for
+    each ledger that has no room for much more."""
     both = [
         node.metadata.name
         for node in shared
@@ -52,7 +54,10 @@ def judge(shared: Sequence[Node], ledgers: Ledgers) -> list[Finding]:
     ]
     what = f"a device plugin and a DRA driver both allocate the same devices: {listed(both)}"
     findings = [Finding(WARNING, what, "let one of the two serve the node: neither knows of the other")] if both else []
-    return [*findings, *(finding for node in shared for finding in _twice(ledgers.get(node.metadata.name)))]
+    for node in shared:
+        if ledger := ledgers.get(node.metadata.name):
+            findings += [*_twice(ledger), *_crowded(ledger)]
+    return findings
 
 
 def _status(node: Node, ledgers: Ledgers) -> LedgerStatus:
@@ -78,14 +83,24 @@ def sources(node: Node, status: LedgerStatus) -> dict[str, set[str]]:
     return dict(found)
 
 
-def _twice(ledger: NodeDevices | None) -> Iterable[Finding]:
-    states = device_states(ledger) if ledger else ()
+def _crowded(ledger: NodeDevices) -> Iterable[Finding]:
+    crowded = crowding(ledger)
+    if crowded is None:
+        return
+    namespace, most = max(crowded.namespaces, key=lambda each: each[1])
+    what = f"claims take {crowded.used} of the {BUDGET} bytes that they may take of the ledger of {ledger.node}"
+    cure = f"delete pods with shares there ({namespace or 'groups'} has {most} bytes), or share another node"
+    yield Finding(WARNING if crowded.used <= BUDGET else PROBLEM, what, cure)
+
+
+def _twice(ledger: NodeDevices) -> Iterable[Finding]:
+    states = device_states(ledger)
     for holder in sorted({holder for state in states for holder in state.claimed_twice}):
         if reason := claimed_twice(states, holder):
-            yield Finding(PROBLEM, f"{reason.text}, on node {ledger.node if ledger else ''}", reason.cure)
+            yield Finding(PROBLEM, f"{reason.text}, on node {ledger.node}", reason.cure)
     for state in states:
         if state.holders and state.resource_claim:
             who = state.group or "pods with shares"
             what = f"{who} and ResourceClaim {state.resource_claim} both have {state.device}"
             cure = "delete the pods of one of them, and keep DRA from devices of groups"
-            yield Finding(PROBLEM, f"{what} of {ledger.node if ledger else ''}", cure)
+            yield Finding(PROBLEM, f"{what} of {ledger.node}", cure)

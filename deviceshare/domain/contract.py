@@ -66,6 +66,10 @@ PLACED_ON: Final = f"{PREFIX}placed-on"
 PLACEMENT_GATE: Final = f"{PREFIX}placement"
 """The scheduling gate of pods that deviceshare's leader places, in clusters without a kube-scheduler of our own."""
 
+# On pods: written by the Job controller.
+JOB_INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
+"""Of an indexed Job's pod: how many pods of its index failed before it."""
+
 # On pods: written by the controller.
 WOKEN_AT: Final = f"{PREFIX}woken-at"
 BIND_FENCE: Final = f"{PREFIX}bind-fence"

@@ -17,6 +17,7 @@ from deviceshare.loops.ports import (
     Forbidden,
     Invalid,
     NotFound,
+    TooLarge,
     Unavailable,
 )
 
@@ -45,10 +46,14 @@ _BY_CODE: dict[int, type[ApiError]] = {
     405: Invalid,
     409: Conflict,
     410: Expired,
-    413: Invalid,
+    413: TooLarge,
     415: Invalid,
     422: Invalid,
 }
+
+
+_TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
+"""What etcd, and its client in the API server, say of an object that they don't store; sent as 500."""
 
 
 def refusal(request: str, code: int, headers: Mapping[str, str], body: bytes) -> ApiError:
@@ -74,4 +79,6 @@ def refusal_of_status(request: str, status: ApiStatus, code: int, retry_after: f
         return Unserved(f"{text} (the kind is not served; kubectl apply -f manifests/crds)", retry_after=retry_after)
     if code == 409 and status.reason == "AlreadyExists":
         return AlreadyExists(text)
+    if code == 500 and any(words in status.message for words in _TOO_LARGE):
+        return TooLarge(text, said=status.message)
     return _BY_CODE.get(code, Unavailable)(text, retry_after=retry_after, said=status.message)

@@ -17,9 +17,6 @@ from deviceshare.domain.objects.resource_claims import ResourceClaim
 from deviceshare.domain.objects.resource_slices import ResourceSlice
 from deviceshare.loops.ports import Kind
 
-JOB_INDEX_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"
-"""The annotation of an indexed Job's pod: how many pods of its index failed before it."""
-
 
 class LeaseSpec(Struct, frozen=True, rename="camel"):
     """Times are RFC 3339; they are for people, nothing is decided by them."""
@@ -83,7 +80,7 @@ class Job(Struct, frozen=True):
 
     def spent(self, pod: Pod, failures: int) -> str:
         """What makes the Job, or the pod's index, fail if this pod fails after so many others; or ""."""
-        count = pod.metadata.annotations.get(JOB_INDEX_FAILURES, "")
+        count = pod.metadata.annotations.get(contract.JOB_INDEX_FAILURES, "")
         of_index, limits = int(count) if re.fullmatch("[0-9]{1,9}", count) else 0, self.spec
         if limits.backoff_limit_per_index is not None and of_index >= limits.backoff_limit_per_index:
             return f"backoffLimitPerIndex {limits.backoff_limit_per_index}, failed {of_index}"

@@ -20,6 +20,7 @@ class ApiError(Exception):
     │   └── AlreadyExists   409 on a create
     ├── Expired        410: the version to continue from is gone; list again
     ├── Forbidden      401, 403: not our right; retrying at once can't help
+    ├── TooLarge       413, or etcd's word for it: the object, or the write, has more bytes than are stored
     ├── Invalid        400, 422: the request itself is wrong
     ├── Undecodable    the answer came, but what it holds isn't what its kind says: a person has to correct it
     └── Unavailable    429, 5xx, time-outs, broken connections: retry later; the write may have happened
@@ -55,6 +56,10 @@ class Forbidden(ApiError):
 
 class Invalid(ApiError):
     """400 or 422"""
+
+
+class TooLarge(ApiError):
+    """413, or what etcd refuses for its size"""
 
 
 class Undecodable(ApiError):

@@ -7,6 +7,7 @@ reconciles. A part that fails ends the process: its successor starts from the AP
 import asyncio
 import ssl
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import structlog
@@ -22,10 +23,11 @@ from deviceshare.kube.mirrors import Mirrors
 from deviceshare.kube.pulse import Pulse
 from deviceshare.kube.recorder import EventRecorder
 from deviceshare.loops.background import Background
+from deviceshare.loops.kinds import NODE_DEVICES, PODS
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.leader.term import GatePlacement, Term
 from deviceshare.loops.leadership import Elector
-from deviceshare.loops.ports import ApiError
+from deviceshare.loops.ports import ApiError, Mirror, Subject
 from deviceshare.loops.protocol import bind, gate
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.guarded_cluster import GuardedCluster
@@ -66,7 +68,7 @@ class Process:
         self._recorder = EventRecorder(api, settings.instance)
         self._pulse = Pulse(api)
         self._guard = PodGuard(settings.left_out)
-        self._cluster = GuardedCluster(api, self._guard)
+        self._cluster = GuardedCluster(api, self._guard, self._report_too_large)
         gates = settings.placement == GATES
         self._mirrors = mirrors = Mirrors(
             api,
@@ -101,6 +103,15 @@ class Process:
         cluster_metrics.watch(
             self._metrics, mirrors, leading=lambda: self._elector.leading, most_groups=settings.group_metrics
         )
+
+    def _report_too_large(self, subject: Subject) -> None:
+        self._metrics.too_large.labels(subject.kind.kind).inc()
+        mirrors: dict[str, Mirror[Any]] = {NODE_DEVICES.kind: self._mirrors.ledgers, PODS.kind: self._mirrors.pods}
+        mirror = mirrors.get(subject.kind.kind)
+        known = mirror.get(f"{subject.namespace}/{subject.name}".lstrip("/")) if mirror else None
+        uid = known.metadata.uid if known else ""
+        text = "deviceshare can't write it: it would be larger than the API server stores; deviceshare doctor"
+        self._recorder.warn(subject._replace(uid=uid), "TooLarge", text)
 
     async def run(self, stopping: asyncio.Event) -> int:
         """Starts everything, waits for the signal or for a part to fail, stops everything; returns the exit code.

@@ -38,6 +38,8 @@ from deviceshare.loops.ports import Mirror
 from deviceshare.web.quoting import Repeats
 from deviceshare.web.review import (
     ALLOWED,
+    MAX_LEDGER_MEMBERS,
+    MAX_MEMBERS,
     BadReview,
     ReviewRequest,
     ReviewVerdict,
@@ -250,10 +252,11 @@ def _handler(
     kind: str, judge: Callable[[ReviewRequest], ReviewVerdict]
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     repeats = Repeats()
+    most = MAX_LEDGER_MEMBERS if kind == contract.NODE_DEVICES_KIND else MAX_MEMBERS
 
     async def handle(request: web.Request) -> web.Response:
         try:
-            review = decode(await request.read(), kind)
+            review = decode(await request.read(), kind, most)
         except BadReview as error:
             if (omitted := repeats.passes("no review")) is not None:
                 log.warning("Refused a malformed review", path=request.path, error=str(error), **omitted)

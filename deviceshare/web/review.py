@@ -19,9 +19,11 @@ _MAX_WARNINGS = 15
 _MAX_WARNING = 256
 """The API server shortens warnings to 256 characters each, 4096 altogether, once they exceed that."""
 
-_MAX_ELEMENTS = 50_000
+MAX_MEMBERS = 50_000
 """Members of all objects and lists of a review. Each takes far more memory decoded than the two or three bytes that it
 may take to send. A pod has some hundreds, a large one some thousands."""
+MAX_LEDGER_MEMBERS = 250_000
+"""Likewise of a NodeDevices. A review has two of them, each of some 60,000 with as many claims as its budget allows."""
 _STRUCTURE = b",[{"
 
 T = TypeVar("T")
@@ -103,10 +105,10 @@ _envelopes = ObjectDecoder(_Envelope)
 _requests = ObjectDecoder(ReviewRequest)
 
 
-def decode(body: bytes, kind: str) -> ReviewRequest:
-    """The request in an AdmissionReview about an object of this kind; raises BadReview."""
-    if _has_many_members(body):
-        raise BadReview(f"the body is not a JSON {KIND} of an object in use: it has more than {_MAX_ELEMENTS} members")
+def decode(body: bytes, kind: str, most: int = MAX_MEMBERS) -> ReviewRequest:
+    """The request in an AdmissionReview of at most so many members, about an object of this kind; raises BadReview."""
+    if _has_many_members(body, most):
+        raise BadReview(f"the body is not a JSON {KIND} of an object in use: it has more than {most} members")
     try:
         envelope = _envelopes.decode(body)
     except (ValueError, RecursionError, msgspec.DecodeError) as error:
@@ -128,14 +130,14 @@ def decode(body: bytes, kind: str) -> ReviewRequest:
     return request
 
 
-def _has_many_members(body: bytes) -> bool:
-    if len(body) <= _MAX_ELEMENTS or _separators(body) <= _MAX_ELEMENTS:
+def _has_many_members(body: bytes, most: int) -> bool:
+    if len(body) <= most or _separators(body) <= most:
         return False
     # Most separators may be in strings: scripts, tables, JSON in annotations.
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    if plain.count(b'"') > 4 * _MAX_ELEMENTS + 4:
+    if plain.count(b'"') > 4 * most + 4:
         return True  # a member has two strings at most
-    return _separators(b"".join(plain.split(b'"')[::2])) > _MAX_ELEMENTS
+    return _separators(b"".join(plain.split(b'"')[::2])) > most
 
 
 def _separators(json: bytes) -> int:

@@ -7,8 +7,8 @@ resourceVersion that was read, so that of two writers one loses. A patch names o
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from msgspec import Struct, convert, field, to_builtins
-from msgspec.structs import replace
+from msgspec import Struct, convert, field, json, to_builtins
+from msgspec.structs import force_setattr, replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, Devices
@@ -16,14 +16,18 @@ from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
 from deviceshare.domain.objects.requests import GROUP, POD, Holder
-from deviceshare.domain.objects.shares import Share, as_stored, current
+from deviceshare.domain.objects.shares import Share, as_stored, current, packed, stored_once, unpacked
 from deviceshare.domain.objects.withheld import Withheld
 
 Patch = dict[str, Any]
 """A JSON merge patch (RFC 7386)."""
 
 
-class Claim(Struct, frozen=True, gc=False, rename="camel"):
+LISTED: Final = 2
+"""As many shares of a claim are stored as objects, which older versions read, too; more are packed."""
+
+
+class Claim(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """What one holder has, named as in its pods' annotations: by UUID where an agent reported UUIDs at that time.
 
     A group has whole devices; a pod has shares, of devices that are nobody's, or `within` those of a group's claim.
@@ -47,7 +51,13 @@ class Claim(Struct, frozen=True, gc=False, rename="camel"):
     token: str = ""
     """Which of the claims that the group has had here it is; a bound group's status names it (claims.md, bind, 2)."""
 
+    parts: list[str] = field(default_factory=list)
+    """The shares as stored where they are more than LISTED (shares.packed); read into `shares`, and empty then."""
+
     def __post_init__(self) -> None:
+        if self.parts:
+            force_setattr(self, "shares", [*self.shares, *unpacked(self.parts)])
+            force_setattr(self, "parts", [])
         if bool(self.group) == bool(self.pod) or bool(self.pod) != bool(self.shares):
             raise ValueError("a claim names a group and its devices, or a pod and its shares")
 
@@ -210,14 +220,14 @@ def share_claim_of(holder: Holder, shares: Iterable[Share], within: str = "") ->
 
 def claim_patch(ledger: NodeDevices, uid: str, claim: Claim) -> Patch:
     """Writes a holder's claim, if nobody wrote the ledger meanwhile."""
-    return _patch(ledger, uid, _claim_json(claim))
+    return claims_patch(ledger, {uid: claim})
 
 
 def claims_patch(ledger: NodeDevices, claims: Mapping[str, Claim]) -> Patch:
     """Writes several claims by their holders' UIDs, if nobody wrote the ledger meanwhile."""
     return {
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
-        "spec": {"claims": {uid: _claim_json(claim) for uid, claim in claims.items()}},
+        "spec": {"claims": {uid: _claim_json(claim, uid in ledger.claims) for uid, claim in claims.items()}},
     }
 
 
@@ -288,12 +298,21 @@ def new_ledger(node: str) -> dict[str, Any]:
     }
 
 
-def _claim_json(claim: Claim) -> dict[str, Any]:
+def claim_bytes(uid: str, claim: Claim) -> int:
+    """What the claim takes of the ledger's JSON, as the API server stores it."""
+    return len(json.encode({uid: _claim_json(claim)})) - len("{}") + len(",")
+
+
+def _claim_json(claim: Claim, again: bool = False) -> dict[str, Any]:
+    """As stored; where there is one already, which a merge patch changes, without what that has in another form."""
     optional = {"former": as_json(claim.former), "rebound": claim.rebound, "within": claim.within}
     optional |= {"releasing": claim.releasing, "token": claim.token}
-    what = {"group": claim.group, "devices": as_json(claim.whole)}
+    what: dict[str, Any] = {"group": claim.group, "devices": as_json(claim.whole)}
     if claim.pod:
-        what = {"pod": claim.pod, "shares": as_stored(claim.shares)}
+        once = stored_once(claim.shares)
+        listed, lines = (as_stored(once), None) if len(once) <= LISTED else (None, packed(once))
+        what = {"pod": claim.pod, "shares": listed, "parts": lines}
+        what = what if again else {key: value for key, value in what.items() if value is not None}
     return what | {k: v for k, v in optional.items() if v}
 
 

@@ -78,6 +78,12 @@ class Affinity(Struct, frozen=True, gc=False, rename="camel"):
         return None if required is None else required.node_selector_terms or ()
 
     @property
+    def size(self) -> int:
+        """How many terms, requirements and values it has together."""
+        asked = [[*(term.match_expressions or ()), *(term.match_fields or ())] for term in self.terms or ()]
+        return sum(1 + sum(1 + len(each.values or ()) for each in requirements) for requirements in asked)
+
+    @property
     def only_node(self) -> str:
         """The node that every term names, as in pods of DaemonSets; "" where another may do."""
         fields = [term.match_fields or () for term in self.terms or ()]

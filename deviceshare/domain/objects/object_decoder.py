@@ -11,7 +11,7 @@ exists all the same: code that decides by a field checks whether that field coul
 import types
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Generic, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Raw, Struct
@@ -35,8 +35,10 @@ _ZEROS: Final[dict[Any, bytes]] = {str: b'""', bytes: b'""', int: b"0", float: b
 class ObjectDecoder(Generic[T]):
     """Decodes one type."""
 
-    def __init__(self, type_: type[T]) -> None:
+    def __init__(self, type_: type[T], trim: Callable[[T], T] | None = None) -> None:
+        """`trim` leaves out what is never read of an object, before the next one is decoded."""
         self._type = type_
+        self._trim = trim
         self._typed = msgspec.json.Decoder(type_)
 
     def decode(self, raw: bytes | Raw) -> T:
@@ -61,6 +63,10 @@ class ObjectDecoder(Generic[T]):
         return replace(found, metadata=replace(metadata, unreadable=faults))
 
     def _read(self, raw: bytes | Raw) -> tuple[T, dict[str, str]]:
+        found, faults = self._whole(raw)
+        return (self._trim(found) if self._trim and found is not _NOTHING else found), faults
+
+    def _whole(self, raw: bytes | Raw) -> tuple[T, dict[str, str]]:
         try:
             return self._part_by_part(raw)
         except msgspec.ValidationError:
@@ -79,14 +85,21 @@ class ObjectDecoder(Generic[T]):
             return _read(self._type, raw, "", faults), faults
 
 
-_object_decoder: Final[Callable[[Any], ObjectDecoder[Any]]] = cache(ObjectDecoder)
+@cache
+def _object_decoder(type_: Any) -> ObjectDecoder[Any]:
+    return ObjectDecoder(type_, getattr(type_, "trimmed", None))
+
+
 _decoder: Final[Callable[[Any], msgspec.json.Decoder[Any]]] = cache(msgspec.json.Decoder)
 _fields: Final[Callable[[Any], tuple[FieldInfo, ...]]] = cache(fields)
 
 
 def decoder_of(type_: type[T]) -> ObjectDecoder[T]:
-    """The decoder of a type, created once."""
-    return _object_decoder(type_)
+    """The decoder of what the API server sends as this type, created once.
+
+    A type whose objects others make as large as they like has a method `trimmed`.
+    """
+    return _object_decoder(cast("Any", type_))
 
 
 def _read(type_: Any, raw: bytes | Raw, path: str, faults: dict[str, str]) -> Any:

@@ -1,10 +1,11 @@
 """A pod: which group it names or which share it asks for, which devices it has, and whether it may still use them."""
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import fields, replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import container_keys, container_states
@@ -31,6 +32,32 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
     status: PodStatus = field(default_factory=PodStatus)
     left_out: str = ""
     """The name of the holder, for a pod that can't be trusted (pod_guard.py). No API server sends this field."""
+
+    def trimmed(self) -> "Pod":
+        """The pod without what is read of no pod: a megabyte of annotations is not held, nor are 30,000 variables.
+
+        What has more entries than any pod needs counts as unreadable.
+        """
+        meta, spec, status = self.metadata, self.spec, self.status
+        excess = dict.fromkeys(_excess(self), f"more than {_MANY} entries")
+        held = replace(
+            meta,
+            labels={key: text for key, text in meta.labels.items() if key.startswith(contract.PREFIX)},
+            annotations={key: text for key, text in meta.annotations.items() if _is_read(key)},
+        )
+        if excess:
+            held = replace(held, unreadable=excess | (meta.unreadable or {}))
+            held = replace(held, **_emptied(excess, "metadata"))
+            spec, status = replace(spec, **_emptied(excess, "spec")), replace(status, **_emptied(excess, "status"))
+        if any(each.env for each in (*spec.containers, *spec.init_containers)):
+            containers = map(_with_our_variables, spec.containers)
+            spec = replace(
+                spec, containers=list(containers), init_containers=[*map(_with_our_variables, spec.init_containers)]
+            )
+        if any(len(each.message) > _LONGEST_MESSAGE for each in status.conditions):
+            conditions = [replace(each, message=each.message[:_LONGEST_MESSAGE]) for each in status.conditions]
+            status = replace(status, conditions=conditions)
+        return replace(self, metadata=held, spec=spec, status=status)
 
     @property
     def group(self) -> str:
@@ -293,5 +320,56 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         return found | {r for each in asked for r in each.parts if vendors.plugin_vendor_of(r)}
 
 
+def _is_read(annotation: str) -> bool:
+    return annotation.startswith(_OURS) or annotation == contract.JOB_INDEX_FAILURES
+
+
+def _with_our_variables(container: Container) -> Container:
+    return replace(container, env=[each for each in container.env if each.name in _VARIABLES])
+
+
+def _excess(pod: Pod) -> list[str]:
+    """The fields of the pod with more entries than any pod needs."""
+    return [path for path, count in _COUNTED.items() if count(pod) > _MANY]
+
+
+def _emptied(paths: Iterable[str], parent: str) -> dict[str, Any]:
+    """These fields' defaults, as far as they are the parent's."""
+    mine = {path.removeprefix(f"{parent}.") for path in paths if path.startswith(f"{parent}.")}
+    defaults: Struct = {"metadata": ObjectMeta(), "spec": PodSpec(), "status": PodStatus()}[parent]
+    return {each.name: getattr(defaults, each.name) for each in fields(defaults) if each.encode_name in mine}
+
+
+def _size(containers: Iterable[Container]) -> int:
+    """Of containers, and of what they ask for an eighth as many."""
+    every = tuple(containers)
+    asked = sum(len(each.resources.limits) + len(each.resources.requests) for each in every)
+    return max(len(every), asked // 8)
+
+
+_MANY: Final = 500
+"""Entries of a list or map. A pod of ours has at most as many containers (web/admission.py)."""
+_COUNTED: Final[Mapping[str, Callable[[Pod], int]]] = {
+    "metadata.finalizers": lambda pod: len(pod.metadata.finalizers),
+    "metadata.ownerReferences": lambda pod: len(pod.metadata.owner_references),
+    "spec.nodeSelector": lambda pod: len(pod.spec.node_selector or ()),
+    "spec.tolerations": lambda pod: len(pod.spec.tolerations),
+    "spec.affinity": lambda pod: pod.spec.affinity.size // 4 if pod.spec.affinity else 0,
+    "spec.schedulingGates": lambda pod: len(pod.spec.scheduling_gates),
+    "spec.containers": lambda pod: _size(pod.spec.containers),
+    "spec.initContainers": lambda pod: _size(pod.spec.init_containers),
+    "spec.resources": lambda pod: len(pod.spec.resources.limits) + len(pod.spec.resources.requests),
+    "spec.overhead": lambda pod: len(pod.spec.overhead),
+    "status.conditions": lambda pod: len(pod.status.conditions),
+    "status.containerStatuses": lambda pod: len(pod.status.container_statuses or ()),
+    "status.initContainerStatuses": lambda pod: len(pod.status.init_container_statuses or ()),
+    "status.ephemeralContainerStatuses": lambda pod: len(pod.status.ephemeral_container_statuses or ()),
+}
+_VARIABLES: Final = frozenset(vendor.env for vendor in vendors.VENDORS)
+_OURS: Final = (
+    contract.PREFIX,
+    *(each.cdi_annotation.partition("/")[0] for each in vendors.VENDORS if each.cdi_annotation),
+)
+_LONGEST_MESSAGE: Final = 1024
 _REFUSALS = (UNSCHEDULABLE, "SchedulerError")
 """The reasons of `PodScheduled=False` after a try; `SchedulingGated` means that there was none (k8s.io/api/core/v1)."""

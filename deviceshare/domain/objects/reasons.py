@@ -28,6 +28,7 @@ class ReasonKind(StrEnum):
     DEVICES_OPAQUE = "DevicesOpaque"
     DEVICES_WITHHELD = "DevicesWithheld"
     TOO_FULL = "TooFewDevices"
+    LEDGER_FULL = "LedgerFull"
     QUOTA = "QuotaExceeded"
     MEMORY_UNKNOWN = "DeviceMemoryUnknown"
     GROUP_ELSEWHERE = "GroupElsewhere"

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device
@@ -23,8 +24,6 @@ WHOLE: Final = 100
 MIB_PER_GIB: Final = 1024
 MAX_DEVICES: Final = 64
 """Devices of one pod, each container's counted apart; more than any node has."""
-MAX_SHARES: Final = 256
-"""Of one claim, former ones among them, as the CRD has it."""
 MAX_GIB: Final = 1 << 20
 """Of one share: more than any device has, little enough to be counted in MiB by 32 bits."""
 
@@ -37,6 +36,9 @@ INIT: Final = "init"
 
 https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
 """
+
+
+_FORMER: Final = "former"
 
 
 class Dialect(NamedTuple):
@@ -233,6 +235,73 @@ def need_of(share: Share) -> Need:
 def current(shares: Iterable[Share]) -> tuple[Share, ...]:
     """Those that no rebind replaced."""
     return tuple(share for share in shares if not share.former)
+
+
+def stored_once(shares: Iterable[Share]) -> tuple[Share, ...]:
+    """Without the init containers that coincide with another, for which the first of them by name stands.
+
+    They ask for the same and got the same devices; they run one after the other, so that one counts as much as all.
+    """
+    alike: dict[tuple[tuple[int, int], ...], dict[str, list[Share]]] = {}
+    for container, mine in _by_init_container(shares).items():
+        alike.setdefault(_amounts(current(mine)), {})[container] = mine
+    needless = {
+        container
+        for same in alike.values()
+        if len({tuple(sorted(replace(share, container="") for share in mine)) for mine in same.values()}) == 1
+        for container in sorted(same)[1:]
+    }
+    return tuple(sorted(share for share in shares if share.role != INIT or share.container not in needless))
+
+
+def in_full(shares: Iterable[Share], request: ShareRequest) -> tuple[Share, ...]:
+    """The inverse of `stored_once`, for the pod that asks for this."""
+    stored, asked = tuple(shares), dict[str, list[Need]]()
+    for need in request.needs:
+        if need.role == INIT:
+            asked.setdefault(need.container, []).append(need)
+    models = {_amounts(current(mine)): mine for _, mine in sorted(_by_init_container(stored).items(), reverse=True)}
+    there = {share.container for share in stored}
+    others = ((name, models.get(_amounts(needs), [])) for name, needs in asked.items() if name not in there)
+    return tuple(sorted((*stored, *(replace(share, container=name) for name, mine in others for share in mine))))
+
+
+def _by_init_container(shares: Iterable[Share]) -> dict[str, list[Share]]:
+    found: dict[str, list[Share]] = {}
+    for share in shares:
+        if share.role == INIT:
+            found.setdefault(share.container, []).append(share)
+    return found
+
+
+def _amounts(parts: Iterable[Share | Need]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted((part.memory_mib, part.percent) for part in parts))
+
+
+def packed(shares: Iterable[Share]) -> list[str]:
+    """Shares in lines, a container's parts of one size in one: `main 100% nvidia.com/gpu 0=GPU-a,1=GPU-b`."""
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for share in sorted(shares):
+        size = f"{share.percent}%" if share.percent else f"{share.memory_mib}Mi"
+        words = (share.role, _FORMER * share.former)
+        devices = lines.setdefault((share.container, size, share.resource, *words), [])
+        devices.append(f"{share.index}={share.uuid}" if share.uuid else str(share.index))
+    return [" ".join(filter(None, (*key[:3], ",".join(devices), *key[3:]))) for key, devices in lines.items()]
+
+
+def unpacked(lines: Iterable[str]) -> list[Share]:
+    """The inverse of `packed`; raises ValueError."""
+    return sorted(share for line in lines for share in _of_line(line))
+
+
+def _of_line(line: str) -> Iterable[Share]:
+    container, size, resource, devices, *words = line.split(" ")
+    mib, percent = size.removesuffix("Mi"), size.removesuffix("%")
+    amounts = (0, int(percent)) if percent != size else (int(mib), 0)
+    role = next((word for word in words if word in (INIT, SIDECAR)), MAIN)
+    for device in devices.split(","):
+        index, _, uuid = device.partition("=")
+        yield Share(container, resource, int(index), uuid, *amounts, role, _FORMER in words)
 
 
 def _names(device: Device) -> tuple[str, int, str]:

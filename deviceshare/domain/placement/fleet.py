@@ -23,6 +23,7 @@ from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states, doubted, free_devices
 from deviceshare.domain.placement.dialect_leftovers import advertised, leftover_reason
 from deviceshare.domain.placement.homes import Homes
+from deviceshare.domain.placement.ledger_budget import Crowding, crowding
 from deviceshare.domain.placement.namespaces import Namespaces
 from deviceshare.domain.placement.node_selections import Selections
 from deviceshare.domain.placement.node_shape import Shape, counts, opaque
@@ -44,6 +45,7 @@ class Fleet:
         self._states: dict[str, tuple[DeviceState, ...]] = {}
         self._rooms: dict[str, tuple[tuple[Device, Room], ...]] = {}
         """By the ledger alone: it changes less often than what is assumed."""
+        self._crowding: dict[str, Crowding] = {}
         self._plugin_pods: dict[str, Mapping[str, frozenset[str]]] = {}
         self._assumed: dict[str, Assumption] = {}
         self._homes = Homes()
@@ -70,6 +72,7 @@ class Fleet:
         self._homes.set_claims(name, before.claims if before else (), ledger.claims if ledger else ())
         _put(self._ledgers, name, ledger)
         _put(self._states, name, device_states(ledger) if ledger else None)
+        _put(self._crowding, name, crowding(ledger) if ledger else None)
         _put(self._rooms, name, allocation.rooms(self._states[name]) if ledger else None)
         self._measure(name)
         self._reshape(name)
@@ -240,7 +243,9 @@ class Fleet:
         shape, within = self._shapes.get(home), request.within
         if shape and (left := shape.advertised & set(request.share.resources)):
             return leftover_reason(left)
-        return sharing.shortage(request.share, [room for _, room in self.rooms(home, within)])
+        lacks = sharing.shortage(request.share, [room for _, room in self.rooms(home, within)])
+        crowded = self._crowding.get(home)
+        return lacks or (crowded.obstacle_to(request._replace(resources={})) if crowded else None)
 
     def how_many(self, request: Request, names: Iterable[str], most: int) -> int:
         """How many pods with the request's share have room on these nodes together; counts no further than `most`."""
@@ -291,6 +296,7 @@ class Fleet:
             advertised(node) if node else frozenset(),
             tuple((r, join_obstacles.withheld_reason(r, doubt)) for r, doubt in doubted(self.states(name)).items()),
             tuple(sorted(each.whole for each in self.states(name) if each.free and each.device in free)),
+            self._crowding.get(name),
         )
 
 

@@ -14,7 +14,7 @@ from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Holder
-from deviceshare.domain.objects.shares import Share, current
+from deviceshare.domain.objects.shares import Share, current, stored_once
 
 
 class Holding(NamedTuple):
@@ -139,11 +139,13 @@ def of_pods(pods: Iterable[Pod], node: str) -> Iterable[Holding]:
 
 
 def of_shares(holder: Holder, shares: Iterable[Share], within: str) -> Holding:
-    parts = tuple(sorted(shares))
+    parts = stored_once(shares)
     before = (share.device for share in parts if share.former)
     devices = (share.device for share in current(parts))
     return Holding(holder, tuple(sorted({*devices})), tuple(sorted({*before})), parts, within)
 
 
 def of_claim(uid: str, claim: Claim) -> Holding:
-    return Holding(claim.holder(uid), tuple(claim.devices), tuple(claim.replaced), tuple(claim.shares), claim.within)
+    return Holding(
+        claim.holder(uid), tuple(claim.devices), tuple(claim.replaced), stored_once(claim.shares), claim.within
+    )

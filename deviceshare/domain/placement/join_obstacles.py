@@ -15,6 +15,7 @@ from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
 from deviceshare.domain.placement.device_state import SHOWN_HOLDERS, DeviceState
 from deviceshare.domain.placement.device_states import held_by, twice_among, unhealthy_among
+from deviceshare.domain.placement.ledger_budget import oversize
 from deviceshare.domain.placement.namespaces import Namespaces
 from deviceshare.domain.placement.replacement import handover_fault
 from deviceshare.domain.vendors import vendors_of
@@ -157,6 +158,8 @@ def pod_obstacle(pod: Pod, group: Group | None, namespaces: Namespaces) -> Reaso
         return pod_fault(pod) or not_injected(lacking)
     if share.faults:
         return Reason(ReasonKind.INVALID_SPEC, f"the share is invalid: {share.faults[0]}", RECREATE_POD)
+    if share and (reason := oversize(pod.sharer, share)):
+        return reason
     if not pod.group:
         return Reason(ReasonKind.GATED, f"the pod {behind_gates([pod])}") if pod.gates else None
     if group is None:

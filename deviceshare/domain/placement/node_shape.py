@@ -18,6 +18,7 @@ from deviceshare.domain.placement.allocation import shortage
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.dialect_leftovers import leftover_reason
 from deviceshare.domain.placement.join_obstacles import opaque_reason
+from deviceshare.domain.placement.ledger_budget import Crowding
 from deviceshare.domain.placement.rooms import Room
 
 Counts = tuple[tuple[str, int], ...]
@@ -44,6 +45,9 @@ class Shape(NamedTuple):
     whole: tuple[Room, ...] = ()
     """The devices that a group may get, sorted, and thus the smallest first."""
 
+    crowded: Crowding | None = None
+    """Of its ledger, where not every claim would fit."""
+
     @property
     def outline(self) -> "Shape":
         """All that requests without a share ask about."""
@@ -55,8 +59,14 @@ class Shape(NamedTuple):
 
     def obstacle_to(self, request: Request, effort: sharing.Effort | None = None) -> Reason | None:
         """Why the request doesn't fit."""
-        if not request.resources:
-            return self._obstacle_to_share(request, effort)
+        lacks = (
+            self._obstacle_to_share(request, effort)
+            if not request.resources
+            else self._obstacle_to_group(request, effort)
+        )
+        return lacks or (self.crowded.obstacle_to(request) if self.crowded else None)
+
+    def _obstacle_to_group(self, request: Request, effort: sharing.Effort | None) -> Reason | None:
         if obstacle := self.obstacle or opaque_reason(self.opaque & request.resources.keys()):
             return obstacle
         total = dict(self.total)

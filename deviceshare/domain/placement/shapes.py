@@ -105,7 +105,8 @@ class Shapes:
                     reason = obstacles[key]
                 else:
                     reason = shape.obstacle_to(request, effort) if shape else NOT_SHARED
-                    if reason is not NOT_COMPARED:
+                    # What a crowded ledger takes depends on the names and namespace of the pod.
+                    if reason is not NOT_COMPARED and not (shape and shape.crowded):
                         obstacles[key] = reason
                 place = places[key] = refused.setdefault(reason, []) if reason else fits
             if selected is not None and place is fits and name not in selected:

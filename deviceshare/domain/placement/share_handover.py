@@ -16,7 +16,7 @@ from deviceshare.domain.objects.container_keys import container_annotation
 from deviceshare.domain.objects.devices import Device, visible
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, MIB_PER_GIB, WHOLE, Share, as_stored, current
+from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, MIB_PER_GIB, WHOLE, Share, as_stored, current, in_full
 from deviceshare.domain.placement.rooms import capacity, units
 from deviceshare.domain.vendors import Vendor
 
@@ -28,7 +28,8 @@ _RESERVE_MIB: Final = 640
 
 
 def share_annotations(pod: Pod, ledger: NodeDevices, shares: Sequence[Share]) -> dict[str, str]:
-    """What a Binding writes for these shares of the pod's containers; former ones are on record only."""
+    """What a Binding writes for a claim's shares of the pod's containers; former ones are on record only."""
+    shares = in_full(shares, pod.share)
     written = {contract.SHARES: msgspec.json.encode(as_stored(shares)).decode()}
     shares = current(shares)
     for container in sorted({share.container for share in shares}):

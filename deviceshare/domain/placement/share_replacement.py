@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, identities
-from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, claim_bytes
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.shares import MAX_SHARES, Share, current, need_of, share_of
-from deviceshare.domain.placement import allocation, replacement
+from deviceshare.domain.objects.shares import Share, current, need_of, share_of, stored_once
+from deviceshare.domain.placement import allocation, ledger_budget, replacement
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.handover import as_claimed, mute
@@ -71,7 +71,7 @@ def judge_share(ledger: NodeDevices, pod: Pod, opaque: Collection[str] = ()) -> 
         return verdict._replace(obstacle=_shortage(ledger, mover, rooms))
     found = [share_of(part.need, rooms[part.place][0]) for part in parts]
     moved = _moved(ledger, mover, found)
-    if obstacle := _unwritable(ledger, moved):
+    if obstacle := _unwritable(ledger, mover.uid, moved):
         return verdict._replace(obstacle=obstacle)
     return Replacement(verdict.broken, _devices(found), tuple(moved.devices), "", {mover.uid: moved})
 
@@ -91,8 +91,8 @@ def judge_group(ledger: NodeDevices, uid: str, opaque: Collection[str] = ()) -> 
     moves = _in_pairs(ledger, movers, verdict) or _anywhere(ledger, uid, movers, verdict)
     obstacle = moves if isinstance(moves, str) else ""
     claims = {} if isinstance(moves, str) else {m.uid: _moved(ledger, m, moves[m.uid]) for m in movers}
-    for claim in claims.values():
-        if fault := _unwritable(ledger, claim):
+    for each, claim in claims.items():
+        if fault := _unwritable(ledger, each, claim):
             obstacle = f"has pod {claim.pod}, which {fault}"
     if obstacle:
         return Replacement(verdict.broken, (), tuple(sorted(ledger.claims[uid].devices)), obstacle)
@@ -124,7 +124,7 @@ def is_settled(pod: Pod, ledger: NodeDevices, claim: Claim) -> bool:
 
 
 def _is_told(pod: Pod, claim: Claim) -> bool:
-    return pod.shares == tuple(sorted(claim.shares))
+    return stored_once(pod.shares) == stored_once(claim.shares)
 
 
 def _gone(ledger: NodeDevices, states: Iterable[DeviceState], claim: Claim) -> list[Share]:
@@ -163,11 +163,11 @@ def _obstacle(ledger: NodeDevices, pod: Pod, mover: _Mover, opaque: Collection[s
     return ""
 
 
-def _unwritable(ledger: NodeDevices, moved: Claim) -> str:
+def _unwritable(ledger: NodeDevices, uid: str, moved: Claim) -> str:
     if container := too_long_for_cdi(ledger, current(moved.shares)):
         return f"has a container {container} whose name is too long for the hand-over by CDI on node {ledger.node}"
-    if len(moved.shares) > MAX_SHARES:
-        return f"has more than {MAX_SHARES} parts and former ones: recreate it"
+    if claim_bytes(uid, moved) > ledger_budget.MAX_CLAIM:
+        return "has too many former parts: recreate it"
     return ""
 
 

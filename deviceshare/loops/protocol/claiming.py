@@ -14,6 +14,7 @@ from deviceshare.domain.answers.ledger_status import with_summary
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.reasons import Reason
+from deviceshare.domain.placement import ledger_budget
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 from deviceshare.loops.protocol import bind
@@ -69,6 +70,8 @@ def _choose(seen: NodeDevices, wanted: Iterable[WantedClaim]) -> tuple[dict[str,
         found = choose(after)
         if isinstance(found, Reason):
             refused[uid] = found
+        elif uid not in seen.claims and (reason := ledger_budget.obstacle(after, uid, found)):
+            refused[uid] = reason
         elif uid not in seen.claims:
             chosen[uid] = found
             after = replace(after, spec=replace(after.spec, claims={**after.claims, uid: found}))

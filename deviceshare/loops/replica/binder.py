@@ -88,7 +88,7 @@ class Binder:
 
     def remember(self, pod: Pod) -> None:
         """Keeps a pod that filter was asked about, so that its bind needs no read."""
-        self._seen[pod.metadata.uid] = pod
+        self._seen[pod.metadata.uid] = pod.trimmed()
         self._seen.move_to_end(pod.metadata.uid)
         if len(self._seen) > REMEMBERED_PODS:
             self._seen.popitem(last=False)

@@ -1,11 +1,15 @@
-"""A cluster whose pods are read through the pod guard: of a pod that the webhooks don't review, nothing is believed."""
+"""A cluster whose pods are read through the pod guard: of a pod that the webhooks don't review, nothing is believed.
 
-from collections.abc import Mapping
+A write that is too large to be stored is reported, whoever writes.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.ports import Cluster, Kind
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import Cluster, Kind, Subject, TooLarge
 
 T = TypeVar("T")
 
@@ -13,12 +17,15 @@ T = TypeVar("T")
 class GuardedCluster:
     """Implements the port `Cluster` over another one."""
 
-    def __init__(self, cluster: Cluster, guard: PodGuard) -> None:
+    def __init__(
+        self, cluster: Cluster, guard: PodGuard, on_too_large: Callable[[Subject], None] = lambda _: None
+    ) -> None:
+        """`on_too_large` is told which object a write would have made too large; its UID isn't known."""
         self._cluster = cluster
         self._guard = guard
+        self._on_too_large = on_too_large
         # What answers with no object is the other one's as it is.
         self.delete = cluster.delete
-        self.bind = cluster.bind
 
     async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
         return self._seen(await self._cluster.get(kind, name, namespace))
@@ -44,9 +51,22 @@ class GuardedCluster:
         subresource: str = "",
         timeout: float | None = None,
     ) -> T:
-        return self._seen(
-            await self._cluster.patch(kind, name, body, namespace=namespace, subresource=subresource, timeout=timeout)
-        )
+        try:
+            patched = self._cluster.patch(
+                kind, name, body, namespace=namespace, subresource=subresource, timeout=timeout
+            )
+            return self._seen(await patched)
+        except TooLarge:
+            self._on_too_large(Subject(kind, name, namespace))
+            raise
+
+    async def bind(self, namespace: str, pod: str, **binding: Any) -> None:
+        """As the other one's."""
+        try:
+            await self._cluster.bind(namespace, pod, **binding)
+        except TooLarge:
+            self._on_too_large(Subject(PODS, pod, namespace))
+            raise
 
     def _seen(self, obj: T) -> T:
         return self._guard(obj) if isinstance(obj, Pod) else obj  # type: ignore[return-value]

@@ -204,18 +204,19 @@ def test_whatever_an_object_holds_its_names_are_kept(type_: type[Struct], data: 
         [None, True, 3, "x", [], [3], {}, {"conditions": 3}, {"nodeName": []}, {"claims": {"u": 1}}]
     )
     document = data.draw(json_of(type_))
-    metadata = {"name": "n", "namespace": "ns", "uid": "u", "labels": {"l": "v"}, "resourceVersion": "7"}
+    metadata = {"name": "n", "namespace": "ns", "uid": "u", "labels": {"deviceshare.io/l": "v"}, "resourceVersion": "7"}
     spoilt = {key: data.draw(wrong) for key in ("spec", "status") if data.draw(st.booleans())}
     read: Any = decoder_of(type_).salvage(msgspec.json.encode({**document, **spoilt, "metadata": metadata}))
-    assert (read.metadata.key, read.metadata.uid, read.metadata.labels) == ("ns/n", "u", {"l": "v"})
+    assert (read.metadata.key, read.metadata.uid, read.metadata.labels) == ("ns/n", "u", {"deviceshare.io/l": "v"})
     assert all(read.metadata.hides(key.partition(".")[0].partition("[")[0]) for key in read.metadata.unreadable or ())
 
 
 def test_null_in_a_list_or_a_map_is_the_zero_value_as_in_go() -> None:
     """https://pkg.go.dev/encoding/json#Unmarshal"""
-    raw = b'{"metadata":{"annotations":{"a":null}},"spec":{"containers":[null]},"status":{"conditions":[null]}}'
+    raw = b'{"metadata":{"annotations":{"deviceshare.io/a":null}},"spec":{"containers":[null]}'
+    raw += b',"status":{"conditions":[null]}}'
     pod = decoder_of(Pod).decode(raw)
-    assert pod.metadata.annotations == {"a": ""}
+    assert pod.metadata.annotations == {"deviceshare.io/a": ""}
     assert [c.name for c in pod.spec.containers] == [""]
     assert [c.type for c in pod.status.conditions] == [""]
     assert decoder_of(Secret).decode(b'{"data": {"ca.crt": null}}').data == {"ca.crt": b""}

@@ -26,6 +26,7 @@ from deviceshare.domain.objects.reasons import ReasonKind as Kind
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.taints import OUT_OF_SERVICE, Taint
 from deviceshare.domain.objects.withheld import Withheld
+from deviceshare.domain.placement import ledger_budget
 from deviceshare.domain.placement.dialect_leftovers import leftover_reason
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import request_of
@@ -211,6 +212,7 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
     (Kind.OTHER_PLUGIN, leftover_reason(["aliyun.com/gpu-mem"]), "kubectl patch node NODE"),
     (Kind.NOT_HANDED_OVER, healthy(MUTED), "write one"),
     (Kind.NOT_HANDED_OVER, on(NODE, MUTED, LIVES), "write one"),
+    (Kind.LEDGER_FULL, ledger_budget.FULL, "share another node"),
 ]
 
 

@@ -14,7 +14,7 @@ from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, N
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.shares import INIT, MAX_SHARES, Share, current, need_of
+from deviceshare.domain.objects.shares import INIT, SIDECAR, Share, current, need_of, stored_once
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.replacement import Replacement, rebind_patch
 from deviceshare.domain.placement.rooms import used
@@ -110,10 +110,10 @@ def test_of_a_pod_injected_by_cdi_the_record_alone_is_written() -> None:
 
 
 def test_a_claim_of_too_many_parts_is_not_written() -> None:
-    """The API server would refuse it, again and again."""
-    had = [replace(part(0, 1, container=f"c{n}"), former=True) for n in range(MAX_SHARES)]
+    """Each rebind leaves a former part; a claim takes a kilobyte at most."""
+    had = [replace(part(0, 1, container=f"container-{n}", role=SIDECAR), former=True) for n in range(24)]
     ledger = a_node(1, p=a_claim(part(1, 5), *had))
-    assert "more than 256 parts" in judge_share(ledger, a_pod(ledger)).obstacle
+    assert "too many former parts" in judge_share(ledger, a_pod(ledger)).obstacle
 
 
 def test_all_that_a_binding_writes_for_containers_is_known_by_name() -> None:
@@ -166,7 +166,7 @@ def a_claim_of(found: list[Found], name: str, within: str = "") -> Claim:
         Share(f"c{n}", GPU, number, f"GPU-{number}", amount.get("mib", 0), amount.get("percent", 0), role)
         for n, (number, amount, role) in enumerate(found)
     ]
-    return a_claim(*shares, within=within, pod=f"ns/{name}")
+    return a_claim(*stored_once(shares), within=within, pod=f"ns/{name}")
 
 
 def over(ledger: NodeDevices) -> set[int]:

@@ -125,11 +125,12 @@ SHARES = st.builds(
     lambda index, percent, name: part(index, percent=percent, container=name),
     st.integers(0, 1),
     st.integers(1, 100),
-    st.sampled_from("ab"),
+    st.sampled_from("abcd"),
 )
+SEVERAL = st.lists(SHARES, min_size=1, max_size=4, unique_by=lambda share: (share.container, share.index))
 
 
-@given(st.dictionaries(st.sampled_from("pqr"), st.lists(SHARES, min_size=1, max_size=2), max_size=3), st.booleans())
+@given(st.dictionaries(st.sampled_from("pqr"), SEVERAL, max_size=3), st.booleans())
 def test_a_claim_of_shares_is_read_as_it_was_written(pods: dict[str, list[Share]], nested: bool) -> None:
     """Several in one write; each alone says all of it."""
     claims = {

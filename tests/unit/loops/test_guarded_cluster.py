@@ -15,6 +15,7 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.controller import Controller
+from deviceshare.loops.ports import TooLarge
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.feed import Feed
@@ -152,3 +153,25 @@ async def test_the_binder_refuses_a_pod_that_it_was_never_asked_about() -> None:
     with pytest.raises(Refused, match="excludedNamespaces"):
         await binder.bind(WHERE, "forged", raw["metadata"]["uid"], "n1")
     assert world.cluster.read(PODS, "forged", WHERE).node == ""  # type: ignore[union-attr]
+
+
+@in_virtual_time
+async def test_an_object_that_grows_too_large_is_reported_whoever_writes_it() -> None:
+    """And the writer learns it, too."""
+    told: list[tuple[str, str, str]] = []
+    cluster = RefusingCluster()
+    guarded = GuardedCluster(cluster, PodGuard(), lambda it: told.append((it.kind.kind, it.namespace, it.name)))
+    with pytest.raises(TooLarge):
+        await guarded.patch(NODE_DEVICES, "n1", {})
+    with pytest.raises(TooLarge):
+        await guarded.bind("ns", "p", uid="u", resource_version="", node="n1", annotations={}, timeout=1)
+    assert told == [("NodeDevices", "", "n1"), ("Pod", "ns", "p")]
+
+
+class RefusingCluster(LiveCluster):
+    """Stores nothing more."""
+
+    async def patch(self, *_: Any, **__: Any) -> Any:
+        raise TooLarge("etcdserver: request is too large")
+
+    bind = patch

@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from deviceshare.doctor import rights
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.contract import JOB_INDEX_FAILURES
 from deviceshare.domain.objects.label_selector import LabelRequirement, LabelSelector
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
-from deviceshare.loops.kinds import JOB_INDEX_FAILURES, JOBS, NAMESPACES, PODS
+from deviceshare.loops.kinds import JOBS, NAMESPACES, PODS
 from deviceshare.loops.leader.recreations import APART_SECONDS, GRACE_SECONDS, MOST_ROUNDS, TRIAL_SECONDS, UNPROVEN
 from deviceshare.loops.leader.uninjected_pods import REASON, uninjected
 from deviceshare.loops.ports import ApiError, Conflict, Forbidden

@@ -20,9 +20,12 @@ from deviceshare.domain.objects.allowed_namespaces import AllowedNamespaces
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.label_selector import LabelSelector
+from deviceshare.domain.objects.ledger import Claim, claim_bytes
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import Share, as_stored
+from deviceshare.domain.placement.ledger_budget import BUDGET
 from deviceshare.domain.placement.namespaces import Namespaces
 from deviceshare.domain.placement.quotas import Quotas
 from deviceshare.metrics import Metrics
@@ -457,6 +460,9 @@ LEDGER = {"metadata": {"name": "node-1"}, "spec": {"claims": {}}, "status": {"to
 REPORT = {**LEDGER, "status": {"total": "1", "hardware": {"driver": "550"}}}
 
 
+SMALL = Claim(pod="a/b", shares=[Share("c", "amd.com/gpu", 0, percent=1)])
+
+
 async def review_report(webhooks: Webhooks, operation: str = "UPDATE", node: str = "", **request: Any) -> Json:
     extra = {"authentication.kubernetes.io/node-name": [node]} if node else None
     review = {"operation": operation, "subResource": "status", "object": REPORT, "oldObject": LEDGER, "user": AGENT}
@@ -480,6 +486,18 @@ async def test_an_agent_writes_nothing_but_its_report(webhooks: Webhooks) -> Non
     assert (await review_report(webhooks, object=grab, user=contract.IDENTITY))["allowed"]
     for operation in ("CREATE", "DELETE"):
         assert not (await review_report(webhooks, operation))["allowed"]
+
+
+async def test_an_agent_reports_on_a_node_whose_ledger_is_full(webhooks: Webhooks) -> None:
+    """Of the smallest claims, with what the API server writes of the managers of each field."""
+    count = BUDGET // claim_bytes("u" * 36, SMALL)
+    uids = [f"{number:036}" for number in range(count)]
+    claims = {uid: {"pod": SMALL.pod, "shares": as_stored(SMALL.shares)} for uid in uids}
+    fields: Json = {"f:claims": {f"f:{uid}": {".": {}, "f:pod": {}, "f:shares": {}} for uid in uids}}
+    managed = [{"manager": name, "fieldsV1": {"f:spec": fields}} for name in ("deviceshare", "kubectl")]
+    full = {"metadata": {**LEDGER["metadata"], "managedFields": managed}, "spec": {"claims": claims}}
+    assert count > 3_000
+    assert (await review_report(webhooks, object={**REPORT, **full}, oldObject={**LEDGER, **full}))["allowed"]
 
 
 async def test_people_who_may_write_the_status_report_repairs_alone(webhooks: Webhooks) -> None:
