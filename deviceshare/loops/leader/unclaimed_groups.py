@@ -91,6 +91,7 @@ class UnclaimedGroups:
             mark=self._missing[group.name][1],
             new_mark=new_mark,
             wait_out_binds=partial(self._wait_out_binds, key),
+            on_unwritable=self._term.report_unwritable,
             status=_said,
         )
 

@@ -26,6 +26,7 @@ async def leave(
     mark: str,
     new_mark: Callable[[], str],
     wait_out_binds: Callable[[str], Awaitable[None]],
+    on_unwritable: bind.OnUnwritable = lambda _pod, _why: None,
     status: Callable[[Group], Mapping[str, Any]] = lambda _: {},
 ) -> Release:
     """Unbinds the group from the node whose open ledger has no claim of it, unless one of its pods lives there.
@@ -51,7 +52,7 @@ async def leave(
         if any(pod.holds(holder.uid, node) for pod in pods):
             return Release.STAYS
         # Whoever read the claim before it was lost and is about to write a pod fails by its version, or has ended.
-        if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds):
+        if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds, on_unwritable):
             break
         waited = True
     # The claim is still missing, and a leader that saw a live pod of the group before can't claim for it any more.
