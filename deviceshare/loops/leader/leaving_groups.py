@@ -57,7 +57,13 @@ class LeavingGroups:
             self._term.wait_until(self._term.clock() + AGAIN_SECONDS)
         wait, group = partial(self._wait_out_binds, key), self._term.groups.get(self._names[key])
         try:
-            outcome = await release(self._term.cluster, *key, new_mark=new_mark, wait_out_binds=wait)
+            outcome = await release(
+                self._term.cluster,
+                *key,
+                new_mark=new_mark,
+                wait_out_binds=wait,
+                on_unwritable=self._term.report_unwritable,
+            )
         except Conflict:
             self.queue.add(key, AGAIN_SECONDS)
             return

@@ -139,7 +139,9 @@ class Rebinder:
 
     async def _release(self, key: ClaimKey) -> None:
         wait = partial(self._wait_out_binds, key)
-        written = await protocol.release_former(self._term.cluster, *key, wait_out_binds=wait)
+        written = await protocol.release_former(
+            self._term.cluster, *key, wait_out_binds=wait, on_unwritable=self._term.report_unwritable
+        )
         if written is None:
             return
         self._term.ledgers.put(written)

@@ -147,7 +147,12 @@ class Releaser:
     async def _collect(self, key: ClaimKey, claim: Claim, ledger: NodeDevices) -> None:
         wait = partial(self._wait_out_binds, key)
         outcome = await collect.collect(
-            self._term.cluster, *key, new_mark=new_mark, wait_out_binds=wait, marked=bool(claim.releasing)
+            self._term.cluster,
+            *key,
+            new_mark=new_mark,
+            wait_out_binds=wait,
+            on_unwritable=self._term.report_unwritable,
+            marked=bool(claim.releasing),
         )
         if outcome is Outcome.KEPT_IN_USE:
             self._report_use(key, claim)

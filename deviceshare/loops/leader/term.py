@@ -20,9 +20,10 @@ from deviceshare.domain.objects.resource_slices import ResourceSlice
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.handover import DEFAULT, HandoverSetting
 from deviceshare.loops.leader.members import Members
-from deviceshare.loops.ports import Cluster, Mirror, Recorder
+from deviceshare.loops.ports import ApiError, Cluster, Mirror, Recorder
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from deviceshare.loops.queue import Later
+from deviceshare.loops.subjects import subject_of
 
 K = TypeVar("K", bound=Hashable)
 
@@ -100,6 +101,11 @@ class Term:
     def waits(self) -> WaitingReasons:
         """What groups wait for, kept for all reconcilers."""
         return WaitingReasons(self.fleet)
+
+    def report_unwritable(self, pod: Pod, why: ApiError) -> None:
+        """Tells the owner of a pending pod that refuses our writes, which nothing else waits for."""
+        text = f"deviceshare can't write this pod, so devices that come free may not wake it: {why.said or why}"
+        self.recorder.warn(subject_of(pod), "CannotBeWritten", text)
 
     def wait_until(self, due: float) -> None:
         """Raises `Later` while it is before `due`, by `clock`."""

@@ -65,7 +65,13 @@ class UnusedGroups:
             self._term.idle.add(key)
         wait = partial(self._wait_out_binds, key)
         outcome = await release(
-            self._term.cluster, *key, new_mark=new_mark, wait_out_binds=wait, keeps=keeps, status=status
+            self._term.cluster,
+            *key,
+            new_mark=new_mark,
+            wait_out_binds=wait,
+            on_unwritable=self._term.report_unwritable,
+            keeps=keeps,
+            status=status,
         )
         self.end(group.name)
         if outcome is Release.NAMELESS:

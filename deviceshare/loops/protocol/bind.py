@@ -19,7 +19,7 @@ from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.join_obstacles import joining_obstacle
 from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
-from deviceshare.loops.ports import Cluster, Conflict, NotFound
+from deviceshare.loops.ports import ApiError, Cluster, Conflict, Forbidden, Invalid, NotFound
 
 BIND_SECONDS = 8.0
 """A bind gives up after this long, whatever it waits for."""
@@ -151,23 +151,49 @@ async def after_conflict(cluster: Cluster, pod: Pod, node: str) -> None:
     raise Moved(found)
 
 
-async def fence_pod(cluster: Cluster, pod: Pod, mark: str) -> None:
+OnUnwritable = Callable[[Pod, ApiError], object]
+"""Called with a pending pod that takes no write of ours at all, and why."""
+
+
+async def fence_pod(
+    cluster: Cluster, pod: Pod, mark: str, on_unwritable: OnUnwritable = lambda _pod, _why: None
+) -> None:
     """Makes every Binding fail that was decided before the mark was written, where the API server compares versions.
 
     Once is enough: the pod then bears the mark. Where somebody else wrote the pod since it was listed, they have done
-    as much.
+    as much. A stranger's pod may refuse the annotation: its annotations fill what Kubernetes allows, or a webhook is
+    against it. Then its status is written, for which neither counts. A pod that refuses that, too, holds up nobody:
+    binds of it rest on the time that is waited in any case, as those of all pods do before Kubernetes 1.23.
 
     Raises:
-        ApiError: the pod could not be written.
+        ApiError: the pod could not be written, and may be later.
     """
     if pod.metadata.annotations.get(contract.BIND_FENCE) == mark:
         return
     with suppress(Conflict):
-        await annotate(cluster, pod, {contract.BIND_FENCE: mark})
+        try:
+            await annotate(cluster, pod, {contract.BIND_FENCE: mark})
+        except (Forbidden, Invalid):
+            try:
+                await _fence_status(cluster, pod, mark)
+            except (Forbidden, Invalid) as refusal:
+                on_unwritable(pod, refusal)
+
+
+async def _fence_status(cluster: Cluster, pod: Pod, mark: str) -> None:
+    """The field is empty before a pod has a node, and the kubelet writes it as it likes."""
+    meta, text = pod.metadata, f"deviceshare can't annotate this pod; binds from before {mark} fail"
+    body = {"metadata": {"resourceVersion": meta.resource_version}, "status": {"message": text}}
+    with suppress(NotFound):
+        await cluster.patch(PODS, meta.name, body, namespace=meta.namespace, subresource="status")
 
 
 async def stop_binds(
-    cluster: Cluster, pods: Iterable[Pod], mark: str, wait_out_binds: Callable[[str], Awaitable[None]]
+    cluster: Cluster,
+    pods: Iterable[Pod],
+    mark: str,
+    wait_out_binds: Callable[[str], Awaitable[None]],
+    on_unwritable: OnUnwritable,
 ) -> bool:
     """Touches those of the pods that are pending, and waits out their binds; whether there were any.
 
@@ -176,7 +202,7 @@ async def stop_binds(
     """
     pending = [pod for pod in pods if pod.pending]
     for pod in pending:
-        await fence_pod(cluster, pod, mark)
+        await fence_pod(cluster, pod, mark, on_unwritable)
     if pending:
         await wait_out_binds(mark)
     return bool(pending)

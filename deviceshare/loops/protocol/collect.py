@@ -31,6 +31,7 @@ async def collect(
     *,
     new_mark: Callable[[], str],
     wait_out_binds: Callable[[str], Awaitable[None]],
+    on_unwritable: bind.OnUnwritable = lambda _pod, _why: None,
     marked: bool = False,
 ) -> Outcome:
     """Releases the claim of the holder `uid` on the node, unless it turns out to be needed.
@@ -39,6 +40,7 @@ async def collect(
         new_mark: returns a mark that was never written before.
         wait_out_binds: called with the mark; returns once that mark has stood for as long as a bind may take, so that
             every bind that began before it has ended or given up.
+        on_unwritable: called for each pending pod that takes no write of ours (bind.fence_pod).
         marked: whether the claim was seen with a mark; if it bears none any more, somebody took it away, and nothing
             is done.
 
@@ -66,7 +68,7 @@ async def collect(
         pods = await holders.pods(cluster, holder)
         if any(pod.holds(uid, node) for pod in pods):
             return Outcome.KEPT_IN_USE
-        if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds):
+        if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds, on_unwritable):
             break
         waited = True
     # 4. With the version of step 1: had anybody unmarked the claim meanwhile, this fails.

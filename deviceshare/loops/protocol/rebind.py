@@ -96,7 +96,12 @@ async def update_pods(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]
 
 
 async def release_former(
-    cluster: Cluster, node: str, uid: str, *, wait_out_binds: Callable[[Claim], Awaitable[None]]
+    cluster: Cluster,
+    node: str,
+    uid: str,
+    *,
+    wait_out_binds: Callable[[Claim], Awaitable[None]],
+    on_unwritable: bind.OnUnwritable = lambda _pod, _why: None,
 ) -> NodeDevices | None:
     """Releases the former devices of a claim that no live pod received; None when there are none.
 
@@ -115,7 +120,7 @@ async def release_former(
     holder = claim.holder(uid)
     for pod in await holders.pods(cluster, holder):
         if pod.pending:
-            await bind.fence_pod(cluster, pod, f"rebind {claim.rebound}")
+            await bind.fence_pod(cluster, pod, f"rebind {claim.rebound}", on_unwritable)
     await wait_out_binds(claim)
     pods = await holders.pods(cluster, holder)
     mine = [pod for pod in pods if pod.holds(uid, node)]

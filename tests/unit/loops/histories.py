@@ -143,6 +143,10 @@ class HistoryWorld:
         if self.cluster.read(PODS, name, "ns"):
             self.cluster.edit(PODS, name, {}, "ns")
 
+    def pod_refuses_writes(self) -> None:
+        """Its annotations are full, or a webhook is against any write."""
+        self.cluster.refusing[self.pick(self.pods)] = self.pick((True, False))
+
     def pod_ends(self) -> None:
         """In one of the ways in which pods do: at last, too early, and then as the kubelet or the leader says."""
         name = self.pick(self.pods)
@@ -256,8 +260,8 @@ class HistoryWorld:
                 return
 
     def binds_over(self) -> float:
-        """How long a collector waits; nothing, where the server compares what a Binding carries."""
-        return 0.0 if self.cluster.compares else binds_over(None)
+        """How long a collector waits; nothing, where the server compares what a Binding carries and pods are fenced."""
+        return 0.0 if self.cluster.compares and not self.cluster.rests_on_time else binds_over(None)
 
     def something_goes_on(self) -> None:
         """A request takes effect, or a leader makes its next one, a few times over."""

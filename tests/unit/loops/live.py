@@ -161,7 +161,8 @@ class LiveCluster(ModelCluster):
         timeout: float | None = None,
     ) -> T:
         self.bodies.append(body)
-        return await self._request("patch", kind, name, super().patch(kind, name, body, namespace=namespace))
+        work = super().patch(kind, name, body, namespace=namespace, subresource=subresource)
+        return await self._request("patch", kind, name, work)
 
     async def delete(
         self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", resource_version: str = ""

@@ -14,7 +14,7 @@ import msgspec
 
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.ports import AlreadyExists, ApiError, Conflict, Kind, NotFound, Undecodable
+from deviceshare.loops.ports import AlreadyExists, ApiError, Conflict, Invalid, Kind, NotFound, Undecodable
 
 T = TypeVar("T")
 Raw = dict[str, Any]
@@ -75,6 +75,10 @@ class ModelCluster:
         self.versions = itertools.count(1)
         self.uids = itertools.count(1)
         self._read: dict[str, Any] = {}
+        self.refusing: dict[str, bool] = {}
+        """The names of pods that refuse our writes, and whether their status does, too."""
+        self.rests_on_time = False
+        """Whether a pod refused all writes, so that a collector has to wait whatever the server compares."""
 
     compares = True
     """Whether a Binding's UID and resourceVersion count, as from Kubernetes 1.23 on."""
@@ -171,6 +175,9 @@ class ModelCluster:
         assert wanted is not None, "every write of the protocol is conditional"
         if wanted != raw["metadata"]["resourceVersion"]:
             raise Conflict(f"{kind.plural} {name}")
+        if kind is PODS and name in self.refusing and (not subresource or self.refusing[name]):
+            self.rests_on_time |= bool(subresource)
+            raise Invalid(f"pod {name} takes no such write", said="annotations are full")
         self.edit(kind, name, body, namespace)
         return self._object(kind, raw)
 

@@ -244,6 +244,42 @@ def test_a_collector_touches_each_pending_pod_once(make: Make) -> None:
     assert races.cluster.read(PODS, "p2", "ns").metadata.resource_version == version  # type: ignore[union-attr]
 
 
+def test_a_pod_whose_annotations_refuse_the_touch_is_fenced_by_its_status(make: Make) -> None:
+    """A replica slept through the whole collection, for longer than anything waits; its Binding fails all the same."""
+    races = make()
+    races.cluster.refusing["p2"] = False
+    races.remember("p2")
+    late = races.begin("p2")
+    races.replica.serve(races.replica.requests[0])  # it has read the ledger, and sends its Binding
+    races.group_goes()
+    assert races.collector().finish() is Outcome.FREED
+    races.replica.finish(late)
+    assert races.node_of("p2") == ""
+    races.check()
+
+
+def test_a_collector_goes_on_without_a_pod_that_refuses_every_write(make: Make) -> None:
+    """It waits binds out as it does for others, and says which pod it was."""
+    races, unwritable, waits = make(), list[tuple[str, str]](), list[str]()
+    races.cluster.refusing["p2"] = True
+    races.group_goes()
+
+    async def wait(mark: str) -> None:
+        waits.append(mark)
+
+    (uid,) = races.cluster.all(NODE_DEVICES)[0].claims
+    work = collect.collect(
+        races.cluster,
+        "n1",
+        uid,
+        new_mark=races._new_mark,
+        wait_out_binds=wait,
+        on_unwritable=lambda pod, why: unwritable.append((pod.metadata.name, why.said)),
+    )
+    assert Actor("collector", work).finish() is Outcome.FREED
+    assert (waits, unwritable) == (["mark-1"], [("p2", "annotations are full")])
+
+
 def test_a_pod_that_others_write_or_delete_needs_no_touch(make: Make) -> None:
     """Their write makes old Bindings fail as well as ours."""
     for deleted in (False, True):

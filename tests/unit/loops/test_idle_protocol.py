@@ -68,6 +68,13 @@ def test_a_device_keeps_one_owner_while_idle_groups_are_released_and_people_are_
     CarelessIdleWorld(schedule, [*IDLE, *CARELESS]).run()
 
 
+@many
+@schedules
+def test_a_device_keeps_one_owner_while_groups_are_released_whose_pods_refuse_our_writes(schedule: bytes) -> None:
+    """Their annotations are full, or a webhook is against any write."""
+    IdleWorld(schedule, [*IDLE, *[IdleWorld.pod_refuses_writes] * 3]).run()
+
+
 class OldServer(IdleWorld):
     """Bindings aren't compared. Pod p1 of group a lives on n1, p2 of a waits."""
 

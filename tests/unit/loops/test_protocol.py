@@ -26,3 +26,10 @@ def test_a_device_keeps_one_owner_in_any_order_of_events(schedule: bytes) -> Non
 def test_a_device_keeps_one_owner_while_people_wipe_and_delete_what_they_should_not(schedule: bytes) -> None:
     """The same, with statuses wiped and ledgers deleted, and the repairs of both, by two leaders at once."""
     CarelessWorld(schedule, [*USUAL, *CARELESS]).run()
+
+
+@many
+@schedules
+def test_a_device_keeps_one_owner_while_pods_refuse_our_writes(schedule: bytes) -> None:
+    """Their annotations are full, or a webhook is against any write: collectors go on without them."""
+    HistoryWorld(schedule, [*USUAL, *[HistoryWorld.pod_refuses_writes] * 3]).run()

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from deviceshare.domain.placement.join_obstacles import request_of
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.releaser import new_mark
@@ -81,6 +83,19 @@ async def test_a_claim_is_kept_while_a_bind_may_still_use_it() -> None:
         await soon(lambda: world.holders("n1") == {"team": "0,1*"})
         await soon(lambda: world.holders("n1") == {}, 20)
         assert BINDS_OVER_SECONDS <= now() - deleted <= BINDS_OVER_SECONDS + 1
+
+
+@in_virtual_time
+@pytest.mark.parametrize("status", [False, True])
+async def test_a_pod_that_cannot_be_written_holds_up_no_release(status: bool) -> None:
+    """Neither with full annotations, nor with a webhook that is against any write: not by two seconds."""
+    async with led_world() as world:
+        await a_group_deleted_before_its_next_pod(world)
+        world.cluster.refusing["b"] = status
+        deleted = now()
+        await soon(lambda: world.holders("n1") == {}, BINDS_OVER_SECONDS + 2)
+        assert now() - deleted >= BINDS_OVER_SECONDS
+    assert ("CannotBeWritten" in world.recorder.reasons("b")) is status
 
 
 @in_virtual_time
