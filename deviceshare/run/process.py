@@ -75,6 +75,7 @@ class Process:
             dra="controller" in settings.roles,
             every_pod=gates,
             uninjected=settings.uninjected,
+            on_rewind=lambda: self._elector.step_down(),
         )
         self._fleet = mirrors.fleet
         self._binder = Binder(
@@ -153,6 +154,9 @@ class Process:
 
     async def _reconcile(self) -> None:
         """One term as the leader."""
+        await (
+            self._mirrors.wait_listed()
+        )  # Once more, after a term that ended since the API server's history went back.
         term = Term(
             cluster=self._cluster,
             fleet=self._fleet,
