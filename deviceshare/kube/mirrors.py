@@ -67,7 +67,7 @@ class Mirrors:
         `dra`: with what DRA offers and has allocated, from which the leader writes ledgers. With `every_pod` all pods
         on nodes are held, as far as the fit check reads them (decision 16). `uninjected` says of a pod without the
         label whether admission should have injected it; those without a node are held then. What the `visibility` of a
-        person leaves out isn't asked for. `on_rewind` is called when the API server's history went back: all start over.
+        person leaves out isn't asked for. `on_rewind` is called when the API server's history went back.
         """
         self.groups = ApiMirror(api, GROUPS)
         self.ledgers = ApiMirror(api, NODE_DEVICES)

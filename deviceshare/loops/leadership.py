@@ -14,7 +14,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -80,11 +79,6 @@ class Elector:
         self._clock = clock
         self._lease: Lease | None = None
         self._renewed = 0.0
-        self._resigned = asyncio.Event()
-
-    def step_down(self) -> None:
-        """Ends the term, if there is one, as if the lease had been lost: nothing that it concluded may count."""
-        self._resigned.set()
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Runs `lead` whenever the lease is held: when it is lost, `lead` is stopped and the lease awaited again.
@@ -114,7 +108,6 @@ class Elector:
 
     async def _hold(self, lead: Callable[[], Awaitable[None]]) -> None:
         self.leading = True
-        self._resigned.clear()
         working = asyncio.create_task(_run(lead), name="leading")
         renewing = asyncio.create_task(self._renew(), name="lease-renewal")
         try:
@@ -159,10 +152,7 @@ class Elector:
     async def _renew(self) -> None:
         """Keeps the lease; raises `_Lost` as soon as that is no longer sure."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(min(self._timing.retry, max(self._left(), 0.0))):
-                    await self._resigned.wait()
-                    raise _Lost("what the leader knew went out of date")
+            await asyncio.sleep(min(self._timing.retry, max(self._left(), 0.0)))
             left = self._left()
             if left <= 0:
                 raise _Lost(f"the lease was not renewed within {self._timing.renew_within:g} s")

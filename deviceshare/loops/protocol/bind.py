@@ -67,8 +67,7 @@ def joinable(seen: NodeDevices, holder: Holder, token: str) -> Devices:
     if claim is None:
         raise Refused(f"the claim of {holder} on node {seen.node} is missing; it is being repaired")
     if claim.token and not token:
-        doubt = f"{holder} doesn't say which claim on node {seen.node} is its own; that is being repaired"
-        raise Conflict(f"{doubt}. If this stays, the CRDs are of an older release: deviceshare doctor")
+        raise Conflict(f"{holder} doesn't say which claim on node {seen.node} is its own; that is being repaired")
     if claim.token not in ("", token):
         raise Conflict(f"{holder} was bound again meanwhile")
     if reason := joining_obstacle(seen, device_states(seen), holder):

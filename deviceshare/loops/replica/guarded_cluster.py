@@ -1,21 +1,29 @@
-"""A cluster whose pods are read through the pod guard: of a pod that the webhooks don't review, nothing is believed."""
+"""A cluster whose pods are read through the pod guard: of a pod that the webhooks don't review, nothing is believed.
 
-from collections.abc import Mapping
+And which is written only while nothing is in the way, such as CRDs by which fields would be dropped.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.ports import Cluster, Kind
+from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NODE_DEVICES
+from deviceshare.loops.ports import Cluster, Kind, Unavailable
 
 T = TypeVar("T")
+
+_OURS = (GROUPS, NODE_DEVICES, DEVICE_QUOTAS)
 
 
 class GuardedCluster:
     """Implements the port `Cluster` over another one."""
 
-    def __init__(self, cluster: Cluster, guard: PodGuard) -> None:
+    def __init__(self, cluster: Cluster, guard: PodGuard, fault: Callable[[], str] = lambda: "") -> None:
+        """`fault`: why our own kinds may not be written now, or ""."""
         self._cluster = cluster
         self._guard = guard
+        self._fault = fault
         # What answers with no object is the other one's as it is.
         self.delete = cluster.delete
         self.bind = cluster.bind
@@ -32,6 +40,7 @@ class GuardedCluster:
         return [self._seen(obj) for obj in listed]
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+        self._refuse_faulty(kind)
         return self._seen(await self._cluster.create(kind, body, namespace))
 
     async def patch(
@@ -44,9 +53,14 @@ class GuardedCluster:
         subresource: str = "",
         timeout: float | None = None,
     ) -> T:
+        self._refuse_faulty(kind)
         return self._seen(
             await self._cluster.patch(kind, name, body, namespace=namespace, subresource=subresource, timeout=timeout)
         )
+
+    def _refuse_faulty(self, kind: Kind[T]) -> None:
+        if kind in _OURS and (fault := self._fault()):
+            raise Unavailable(fault)
 
     def _seen(self, obj: T) -> T:
         return self._guard(obj) if isinstance(obj, Pod) else obj  # type: ignore[return-value]

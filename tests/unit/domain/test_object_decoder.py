@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Raw, Struct
 from msgspec.structs import fields
 
-from deviceshare.doctor.kinds import Crd, NodeSoftware, Rollout, RuntimeClass
+from deviceshare.doctor.kinds import NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import objects
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.objects.groups import Group
@@ -53,7 +53,6 @@ READ: tuple[type[Struct], ...] = (
     ApiStatus,
     Version,
     Resources,
-    Crd,
     Rollout,
     NodeSoftware,
     RuntimeClass,

@@ -364,21 +364,3 @@ async def test_never_two_lead_at_once_and_at_last_one_does(trouble: list[tuple[s
             task.cancel()
             await asyncio.wait({task})
         assert leaders == set()
-
-
-@in_virtual_time
-async def test_a_leader_that_steps_down_stops_and_begins_anew() -> None:
-    """The lease stays its own, so nobody else begins meanwhile; before a term there is nothing to end."""
-    server, work = LeaseServer(), LeadersWork(slow_stop=1.0)
-    candidate = elector(server, "a")
-    candidate.step_down()
-    async with running(candidate, work) as task:
-        await asyncio.sleep(5)
-        assert (len(work.began), work.ended) == (1, [])
-        candidate.step_down()
-        await asyncio.sleep(0.5)
-        assert not candidate.leading
-        await asyncio.sleep(2)
-        assert (len(work.began), len(work.ended), candidate.leading) == (2, 1, True)
-        assert work.began[1] > work.ended[0]
-        assert not task.done()
