@@ -5,9 +5,10 @@ resourceVersion that was read, so that of two writers one loses. A patch names o
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct, field, to_builtins
+from msgspec.structs import fields
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, Devices
@@ -21,6 +22,8 @@ from deviceshare.domain.objects.withheld import Withheld
 
 Patch = dict[str, Any]
 """A JSON merge patch (RFC 7386)."""
+_CLAIM = "spec.claims["
+"""How the path of a claim begins that can't be read (object_decoder.py)."""
 
 
 class Claim(Struct, frozen=True, gc=False, rename="camel"):
@@ -103,6 +106,9 @@ class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
 class NodeDevices(Struct, frozen=True, gc=False, rename="camel"):
     """`spec.claims` maps the UID of a holder to its claim."""
 
+    most_faults: ClassVar[int] = 8192
+    """More than claims fit: where a CRD of an older release pruned them, each is named."""
+
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: LedgerSpec = field(default_factory=LedgerSpec)
     status: LedgerStatus = field(default_factory=LedgerStatus)
@@ -114,6 +120,18 @@ class NodeDevices(Struct, frozen=True, gc=False, rename="camel"):
     @property
     def claims(self) -> dict[str, Claim]:
         return self.spec.claims
+
+    @property
+    def hidden_claims(self) -> frozenset[str]:
+        """The UIDs of claims that can't be read, where all else can; a part of one may be in `claims`.
+
+        Any device may be theirs, so nobody gets one that it doesn't hold. Who holds devices by another claim keeps
+        them, and its pods join.
+        """
+        faults = self.metadata.unreadable or {}
+        if not all(path.startswith(_CLAIM) for path in faults):
+            return frozenset()
+        return frozenset(path.removeprefix(_CLAIM).partition("]")[0] for path in faults)
 
     @property
     def hardware(self) -> Hardware:
@@ -192,6 +210,13 @@ def claims_patch(ledger: NodeDevices, claims: Mapping[str, Claim]) -> Patch:
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
         "spec": {"claims": {uid: _claim_json(claim) for uid, claim in claims.items()}},
     }
+
+
+def restoring_patch(ledger: NodeDevices, claims: Mapping[str, Claim | None]) -> Patch:
+    """Writes claims in the place of ones that can't be read, or drops these, if nobody wrote the ledger meanwhile."""
+    nothing = dict.fromkeys(each.encode_name for each in fields(Claim))
+    whole = {uid: claim and nothing | _claim_json(claim) for uid, claim in claims.items()}
+    return {"metadata": {"resourceVersion": ledger.metadata.resource_version}, "spec": {"claims": whole}}
 
 
 def former_patch(ledger: NodeDevices, uid: str, former: Iterable[Device]) -> Patch:

@@ -52,6 +52,7 @@ class Ledgers:
         self._fenced_evidence = SharedRead(lambda _: repair.fenced_evidence(term.cluster))
         self._evidence = SharedRead(lambda _: repair.evidence(term.cluster))
         self._missing_since: UnchangedSince[str] = UnchangedSince(term)
+        self._hidden_since: UnchangedSince[str] = UnchangedSince(term)
         self._written: dict[str, float] = {}
         self._outdated_since: dict[str, float] = {}
         self._faults = InventoryFaults(term)
@@ -63,6 +64,10 @@ class Ledgers:
 
     async def _reconcile(self, name: str) -> None:
         node, seen = self._term.nodes.get(name), self._term.ledgers.get(name)
+        if seen and seen.hidden_claims:
+            await self._restore(seen)
+            return
+        self._hidden_since.forget(name)
         if any(each.metadata.unreadable for each in (node, seen) if each):
             return  # What it hides may be in use: nothing is overwritten, nor concluded from the rest.
         if node is None or not node.shared:
@@ -107,6 +112,25 @@ class Ledgers:
             text = f"recreated with what groups and running pods hold: {holders}"
             self._term.recorder.note(subject_of(made), "Repaired", text)
         self._coverage.report_disputed(name, disputed)
+
+    async def _restore(self, seen: NodeDevices) -> None:
+        name, hidden = seen.node, seen.hidden_claims
+        since = self._hidden_since(name, (seen.metadata.uid, hidden))
+
+        async def wait_out_binds() -> None:
+            self._term.wait_until(since + self._term.binds_over)
+
+        made = await repair.restore_claims(
+            self._term.cluster,
+            seen,
+            gather=lambda: self._fenced_evidence(""),
+            mark=new_mark(),
+            wait_out_binds=wait_out_binds,
+        )
+        self._term.ledgers.put(made)
+        log.warning("Restored claims that could not be read", node=name, claims=len(hidden))
+        text = f"{len(hidden)} claims that could not be read were written again from groups and running pods"
+        self._term.recorder.note(subject_of(made), "Repaired", text)
 
     async def _adopt(self, node: Node, seen: NodeDevices) -> None:
         """Makes the ledger the child of a node that was recreated, before it is deleted with the old one."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.reasons import Reason
+from deviceshare.domain.placement.blind_spots import ledger_fault
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster
 from deviceshare.loops.protocol import bind
@@ -46,7 +47,8 @@ async def claim_all(cluster: Cluster, wanted: Iterable[WantedClaim], node: str) 
     seen = await bind.read_ledger(cluster, node)
     after, chosen, refused = seen, dict[str, Claim](), dict[str, Reason]()
     for uid, choose in wanted:
-        found = choose(after)
+        unknown = ledger_fault(seen) if uid in seen.hidden_claims or uid not in seen.claims else None
+        found = unknown or choose(after)
         if isinstance(found, Reason):
             refused[uid] = found
         elif uid not in seen.claims:
