@@ -10,6 +10,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.ports import ObjectChange
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS, Refused
 from deviceshare.loops.replica.feed import Feed
 from tests.unit.domain.objects import GPU
@@ -277,3 +278,63 @@ def test_every_claim_that_can_not_be_read_is_known_by_its_holder() -> None:
     assert decoded(body, NODE_DEVICES).hidden_claims == claims.keys()
     odd = {**body, "status": {"devices": 3}}
     assert decoded(odd, NODE_DEVICES).hidden_claims == frozenset()
+
+
+@in_virtual_time
+async def test_a_share_is_not_claimed_beside_a_claim_that_can_not_be_read() -> None:
+    """The replica that binds it doesn't know yet: its mirror shows room, and the ledger itself is asked."""
+    world = World()
+    world.node("n1")
+    async with world.leading():
+        await soon(lambda: world.open("n1"))
+        world.share("s", 60)
+        await world.bind("s", "n1")
+    seen = world.ledger("n1")
+    [uid] = seen.claims
+    pruned(world, uid)
+    world.share("t", 60)
+    binder = world.binder()
+    pod = world.read_pod("t")
+    binder.remember(pod)
+    with pytest.raises(Refused, match="can't be read"):
+        await binder.bind("ns", "t", pod.metadata.uid, "n1")
+    await binder.close()
+    assert world.ledger("n1").hidden_claims == {uid}
+    assert not world.ledger("n1").claims
+
+
+@in_virtual_time
+async def test_a_pruned_claim_of_a_group_is_marked_when_it_is_written_again() -> None:
+    """A release may be under way by a mark that was pruned with it: collect takes the mark away, or ends it."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        [uid] = world.ledger("n1").claims
+        marks: list[str] = []
+
+        def note(change: ObjectChange[Any]) -> None:
+            marks.extend(claim.releasing for claim in change.new.claims.values() if change.new)
+
+        pruned(world, uid)
+        await asyncio.sleep(1)
+        world.cluster.mirrors[NODE_DEVICES.plural].subscribe(note)
+        await soon(lambda: uid in world.ledger("n1").claims and not world.ledger("n1").claims[uid].releasing, LONG)
+        assert marks[0]
+
+
+@in_virtual_time
+async def test_a_pruned_claim_that_contradicts_another_stays_for_a_person() -> None:
+    """Two live pods name one device; which of them is right can't be known, and neither's claim may go."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.group("other", 2)
+        world.pod("b", "other")
+        await world.bind("b", "n1")
+        [uid] = [uid for uid, claim in world.ledger("n1").claims.items() if claim.group == "other"]
+        world.cluster.edit(
+            PODS, "b", {"metadata": {"annotations": {contract.SELECTED_DEVICES: f'{{"{GPU}": "0,1"}}'}}}, "ns"
+        )
+        await asyncio.sleep(0.1)
+        pruned(world, uid)
+        await asyncio.sleep(LONG)
+        assert world.ledger("n1").hidden_claims == {uid}
+        assert world.holders("n1") == {"team": "0,1"}
