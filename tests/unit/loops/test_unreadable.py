@@ -312,7 +312,7 @@ async def test_a_pruned_claim_of_a_group_is_marked_when_it_is_written_again() ->
         marks: list[str] = []
 
         def note(change: ObjectChange[Any]) -> None:
-            marks.extend(claim.releasing for claim in change.new.claims.values() if change.new)
+            marks.extend(claim.releasing for claim in change.new.claims.values()) if change.new else None
 
         pruned(world, uid)
         await asyncio.sleep(1)
