@@ -148,6 +148,11 @@ class Metrics(ServerMetrics):
         text = "Objects that can't be decoded as their kind; their devices count as in use (see deviceshare doctor)."
         self._watch("deviceshare_unreadable_objects", text, "kind", counts)
 
+    def watch_dropped(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Adds `deviceshare_missing_crd_fields`; at each scrape `counts` gives the number of fields by CRD."""
+        text = "Fields of this release that the CRD in the cluster lacks; while there are any, nothing is written."
+        self._watch("deviceshare_missing_crd_fields", text, "crd", counts)
+
     def watch_mirrors(self, counts: Callable[[], Mapping[str, int]]) -> None:
         """Adds `deviceshare_mirrored_objects`; at each scrape `counts` gives the number of objects by mirror."""
         self._watch("deviceshare_mirrored_objects", "Objects held in memory, by mirror.", "mirror", counts)

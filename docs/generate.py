@@ -99,6 +99,7 @@ def metrics() -> str:
     all_of_them.watch_twice(lambda: {"device-plugin": 0, "resource-claim": 0}, lambda: {"n1": 0})
     all_of_them.watch_waiting(lambda: {"group": 0, "share": 0})
     all_of_them.watch_unreadable(lambda: {"Pod": 0})
+    all_of_them.watch_dropped(lambda: {"nodedevices.deviceshare.io": 0})
     all_of_them.watch_mirrors(lambda: {"pods": 0})
     all_of_them.watch_certificates(lambda: {"serving": 0.0})
     group = GroupCount("group", "Bound", "node", {"resource": 1}, {"ns": 1}, {"ns": 1}, "then", "then")

@@ -13,7 +13,6 @@ from deviceshare import assets
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
 from deviceshare.doctor.kinds import (
     CLUSTER_POLICIES,
-    CRDS,
     DAEMON_SETS,
     MACHINES,
     RUNTIME_CLASSES,
@@ -26,6 +25,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.placement import handover
 from deviceshare.domain.wording import listed as enumerated
+from deviceshare.kube.definitions import CRDS
 from deviceshare.loops.kinds import NODE_DEVICES, SHARED_NODES
 from deviceshare.loops.ports import ApiError, Cluster, NotFound
 

@@ -7,36 +7,9 @@ from msgspec import Struct, field
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.injection_settings import GATES
-from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.loops.ports import Kind
-
-
-class CrdVersion(Struct, frozen=True):
-    name: str
-    served: bool = False
-    schema: dict[str, Any] = field(default_factory=dict)
-
-
-class CrdSpec(Struct, frozen=True):
-    names: dict[str, Any] = field(default_factory=dict)
-    versions: list[CrdVersion] = field(default_factory=list)
-
-
-class Conditions(Struct, frozen=True):
-    conditions: list[Condition] = field(default_factory=list)
-
-
-class Crd(Struct, frozen=True):
-    """https://kubernetes.io/docs/reference/kubernetes-api/extend-resources/custom-resource-definition-v1/"""
-
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
-    spec: CrdSpec = CrdSpec()
-    status: Conditions = Conditions()
-
-    @property
-    def established(self) -> bool:
-        return any((each.type, each.status) == ("Established", "True") for each in self.status.conditions)
 
 
 class Attributes(Struct, frozen=True, omit_defaults=True):
@@ -212,9 +185,6 @@ class ClusterPolicy(Struct, frozen=True):
 
 _APPS, _AUTHORIZATION = "apps/v1", "authorization.k8s.io/v1"
 
-CRDS: Final = Kind(
-    "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", Crd, namespaced=False
-)
 OWN_ACCESS: Final = Kind(
     _AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews", AccessReview, namespaced=False
 )

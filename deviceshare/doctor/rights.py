@@ -13,6 +13,7 @@ from msgspec import to_builtins
 from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, unread
 from deviceshare.doctor.kinds import ACCESS, OWN_ACCESS, Attributes, Rollout, by_gates
 from deviceshare.domain import contract
+from deviceshare.kube.definitions import CRD_GROUP, CRDS, DEFINITIONS
 from deviceshare.loops.kinds import DRA_GROUP
 from deviceshare.loops.ports import ApiError, Cluster
 
@@ -52,6 +53,7 @@ def needed(
     rights = [
         *_each(_OURS, ["shareddevicegroups", "nodedevices", "devicequotas"], ["list", "watch"]),
         *_each("", ["nodes", "pods", "namespaces"], ["list", "watch"]),
+        *(right for crd in DEFINITIONS for right in _each(CRD_GROUP, [CRDS.plural], ["list", "watch"], name=crd)),
         *_each("", ["pods"], ["delete"]),
         *_each("", ["events"], ["get", "create", "patch"]),
     ]

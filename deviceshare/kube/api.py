@@ -207,6 +207,15 @@ class Api:
         except Expired:  # the snapshot was compacted away between two pages; one answer needs none
             return await self._pages(path, selectors, decode, WHOLE_LIST_TIMEOUT)
 
+    async def version_of(self, kind: Kind[Any], namespace: str, selectors: Mapping[str, str]) -> str:
+        """The resourceVersion of the collection now, by a quorum read of no more than one object.
+
+        Of the selectors only a name is sent, for who may read no other: any other has the server look for a match.
+        """
+        named = {key: value for key, value in selectors.items() if value.startswith("metadata.name=")}
+        page = _decode(await self._read(path_of(kind, "", namespace), {**named, "limit": "1"}), Page)
+        return page.metadata.resource_version
+
     async def _pages(
         self, path: str, query: Mapping[str, str], decode: Callable[[Raw], T], timeout: float
     ) -> tuple[list[T], str]:

@@ -60,11 +60,16 @@ class Cache(Generic[T]):
         # A new list: a watcher may leave while watchers are being notified.
         self._watchers = [each for each in self._watchers if each != watcher]
 
+    def rewound_to(self, version: str) -> bool:
+        """Whether the API server's history went back behind what was seen, by a restored backup."""
+        now, before = _revision(version), _revision(self.version)
+        return now is not None and before is not None and now < before
+
     def replace(self, objects: Iterable[T], version: str) -> None:
         """Applies a list; what is not in it is removed."""
-        now, before = _revision(version), _revision(self.version)
-        if now is None or (before is not None and now < before):
-            self._ahead.clear()  # the history went back, by a restored backup: nothing of ours is ahead of it
+        now = _revision(version)
+        if now is None or self.rewound_to(version):
+            self._ahead.clear()  # nothing of ours is ahead of it
         else:
             self._ahead = {key: revision for key, revision in self._ahead.items() if revision > now}
         self.version = version
@@ -75,6 +80,11 @@ class Cache(Generic[T]):
         for key, obj in listed.items():
             if key not in self._ahead:
                 self._set(key, obj)
+
+    def forget_versions(self) -> None:
+        """Takes the next list as it is, whatever was seen or written before."""
+        self.version = ""
+        self._ahead.clear()
 
     def apply(self, obj: T) -> None:
         """Applies an addition or a change from the watch."""
@@ -120,7 +130,8 @@ class Cache(Generic[T]):
             self._objects[key] = new
         elif old is not None:
             del self._objects[key]
-        if _version(old) != _version(new):
+        # Not by version: a history that begins again at a backup gives the same ones to other objects.
+        if old != new:
             change = ObjectChange(key, old, new)
             for watcher in self._watchers:
                 _notify(watcher, change)
@@ -132,10 +143,6 @@ def _notify(watcher: Watcher, change: ObjectChange[Any]) -> None:
     except Exception:
         # One watcher's mistake must not keep the others, or the mirror itself, from seeing the change.
         log.exception("Watcher of mirror failed", watcher=getattr(watcher, "__qualname__", repr(watcher)))
-
-
-def _version(obj: Object | None) -> str | None:
-    return None if obj is None else obj.metadata.resource_version
 
 
 def _revision(version: str) -> int | None:

@@ -7,6 +7,11 @@ subscribers.
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 
 A TCP connection can die without a word. A watch that stays silent for longer than bookmarks are apart is reopened.
+
+Where etcd was restored from a backup, the collection's version is lower than what was seen, and a watch from there is
+silent until the new history has come as far. So before a watch is opened again the version is read, and where it went
+back, everything is listed again.
+https://etcd.io/docs/latest/op-guide/recovery/
 """
 
 import asyncio
@@ -14,6 +19,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -77,6 +83,9 @@ class ApiMirror(Cache[T]):
         self._decoder = decoder_of(kind.type)
         self._listed = asyncio.Event()
         self._relist = True
+        self._watching: asyncio.Timeout | None = None
+        self.on_rewind: Callable[[], object] = self.start_over
+        """Called when the API server's history went back."""
         self._lost_at: float | None = None
 
     @property
@@ -93,12 +102,22 @@ class ApiMirror(Cache[T]):
         """Returns once the first list has been applied; the caller bounds the wait."""
         await self._listed.wait()
 
+    def start_over(self) -> None:
+        """Lists everything again, and isn't synced until then."""
+        self.forget_versions()
+        self._relist = True
+        self._listed.clear()
+        if self._watching is not None:
+            self._watching.reschedule(0)  # the watch ends at once
+
     async def run(self) -> None:
         """Keeps the copy until cancelled."""
         pauses = self._pauses()
         while True:
             events, lists, opened, pause = self.events, self.lists, math.inf, 0.0
             try:
+                if not self._relist:
+                    self._expect(await self._api.version_of(self._kind, self._namespace, self._selectors))
                 if self._relist:
                     await self.list()
                 opened = time.monotonic()
@@ -132,6 +151,8 @@ class ApiMirror(Cache[T]):
     async def list(self) -> None:
         """Lists everything as it is now; a watch goes on from there. Raises ApiError."""
         objects, version = await self._api.snapshot(self._kind, self._namespace, self._selectors, self._decode)
+        with suppress(Expired):
+            self._expect(version)
         self.replace(objects, version)
         self.lists += 1
         self._relist = False
@@ -139,21 +160,39 @@ class ApiMirror(Cache[T]):
         log.info("Mirror listed objects", kind=self._kind.plural, count=len(self), resourceVersion=version)
 
     async def _watch(self) -> None:
-        async with self._api.watch(
-            self._kind,
-            self._namespace,
-            self._selectors,
-            version=self.version,
-            last=random.uniform(self._pace.shortest, self._pace.longest),
-            quiet=self._pace.quiet,
-        ) as events:
-            self._lost_at = None
-            async for event in events:
-                self._take(event)
-                self.events += 1
+        try:
+            async with (
+                asyncio.timeout(None) as self._watching,
+                self._api.watch(
+                    self._kind,
+                    self._namespace,
+                    self._selectors,
+                    version=self.version,
+                    last=random.uniform(self._pace.shortest, self._pace.longest),
+                    quiet=self._pace.quiet,
+                ) as events,
+            ):
+                self._lost_at = None
+                async for event in events:
+                    self._take(event)
+                    self.events += 1
+        except TimeoutError as error:
+            raise Expired("the mirror starts over") from error
+        finally:
+            self._watching = None
+
+    def _expect(self, version: str) -> None:
+        """Raises Expired where the history went back behind what was seen."""
+        if self.rewound_to(version):
+            seen = self.version
+            log.error("API server's history went back", kind=self._kind.plural, seen=seen, now=version)
+            self.on_rewind()
+            raise Expired(f"the history went back from {seen} to {version}, as by a restored backup")
 
     def _take(self, event: WatchEvent) -> None:
         obj = self._decode(event.object)
+        if event.type != "DELETED":
+            self._expect(obj.metadata.resource_version)
         if event.type in ("ADDED", "MODIFIED"):
             self.apply(obj)
         elif event.type == "DELETED":

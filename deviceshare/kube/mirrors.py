@@ -60,13 +60,14 @@ class Mirrors:
         every_pod: bool = False,
         uninjected: Callable[[Pod], bool] | None = None,
         visibility: Visibility = WHOLE_CLUSTER,
+        on_rewind: Callable[[], object] = lambda: None,
     ) -> None:
         """`labels`: those of other systems by which nodes are shared, too.
 
         `dra`: with what DRA offers and has allocated, from which the leader writes ledgers. With `every_pod` all pods
         on nodes are held, as far as the fit check reads them (decision 16). `uninjected` says of a pod without the
         label whether admission should have injected it; those without a node are held then. What the `visibility` of a
-        person leaves out isn't asked for.
+        person leaves out isn't asked for. `on_rewind` is called when the API server's history went back.
         """
         self.groups = ApiMirror(api, GROUPS)
         self.ledgers = ApiMirror(api, NODE_DEVICES)
@@ -134,6 +135,9 @@ class Mirrors:
             self.slices = OptionalMirror(api, resource_slices, DRA_GROUP, DRA_VERSIONS, keep=of_known_driver)
             self.resource_claims = OptionalMirror(api, resource_claims, DRA_GROUP, DRA_VERSIONS, keep=worth_holding)
             self.by_name |= {"resource-slices": self.slices, "resource-claims": self.resource_claims}
+        self._on_rewind = on_rewind
+        for mirror in self.by_name.values():
+            mirror.on_rewind = self._start_over
         self.fleet = Fleet()
         """What the mirrors show, node by node."""
         self.fleet.namespaces.hidden = not visibility.namespaces
@@ -149,6 +153,11 @@ class Mirrors:
         )
         if not visibility.whole:
             PodsOfStatuses(self.fleet, self.groups, visibility)
+
+    def _start_over(self) -> None:
+        self._on_rewind()
+        for mirror in self.by_name.values():
+            mirror.start_over()
 
     @property
     def synced(self) -> bool:

@@ -44,6 +44,7 @@ class OptionalMirror(ApiMirror[T]):
         group: str,
         versions: Sequence[str],
         *,
+        field_selector: str = "",
         keep: Callable[[T], bool] | None = None,
         see: Callable[[T], T] | None = None,
         pace: MirrorPace = MirrorPace(),  # noqa: B008 it is frozen
@@ -51,7 +52,7 @@ class OptionalMirror(ApiMirror[T]):
         refused: float = REFUSED_SECONDS,
     ) -> None:
         """`rarely`: seconds between two questions whether the kind is served. The core `group`, "", always is."""
-        super().__init__(api, kind_of(versions[0]), keep=keep, see=see, pace=pace)
+        super().__init__(api, kind_of(versions[0]), field_selector=field_selector, keep=keep, see=see, pace=pace)
         self._kind_of = kind_of
         self._group, self._versions = group, versions
         self._rarely, self._refused = rarely, refused

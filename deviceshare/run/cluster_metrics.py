@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from deviceshare.domain.answers import census
 from deviceshare.domain.answers.group_census import count_each_group
+from deviceshare.kube.definitions import Definitions
 from deviceshare.kube.mirror import count_unreadable
 from deviceshare.kube.mirrors import Mirrors
 from deviceshare.metrics import Metrics
@@ -13,7 +14,9 @@ from deviceshare.run.quota_metrics import QuotaMetrics
 from deviceshare.timestamps import seconds_since
 
 
-def watch(metrics: Metrics, mirrors: Mirrors, *, leading: Callable[[], bool], most_groups: int) -> None:
+def watch(
+    metrics: Metrics, mirrors: Mirrors, definitions: Definitions, *, leading: Callable[[], bool], most_groups: int
+) -> None:
     """Adds them, computed at each scrape. Call it once.
 
     `most_groups`: of how many groups the leader tells more than their number; 0 for none.
@@ -25,6 +28,7 @@ def watch(metrics: Metrics, mirrors: Mirrors, *, leading: Callable[[], bool], mo
     metrics.watch_twice(lambda: census.allocated_twice(fleet), lambda: census.claimed_twice(fleet))
     metrics.watch_waiting(lambda: census.count_waiting(pods.values()))
     metrics.watch_unreadable(lambda: count_unreadable(mirrors.by_name.values()))
+    metrics.watch_dropped(definitions.dropped)
     metrics.watch_mirrors(lambda: {name: len(mirror) for name, mirror in mirrors.by_name.items()})
     metrics.registry.register(QuotaMetrics(mirrors.quotas.values, leading))
     if most_groups:

@@ -19,6 +19,7 @@ from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.flags import Tls
 from deviceshare.kube.api import Api
+from deviceshare.kube.definitions import Definitions
 from deviceshare.kube.mirrors import Mirrors
 from deviceshare.kube.pulse import Pulse
 from deviceshare.kube.recorder import EventRecorder
@@ -68,7 +69,10 @@ class Process:
         self._recorder = EventRecorder(api, settings.instance)
         self._pulse = Pulse(api)
         self._guard = PodGuard(settings.left_out)
-        self._cluster = GuardedCluster(api, self._guard, self._report_too_large)
+        self._interrupted = asyncio.Event()
+        """Set when a term must end, since nothing that it concluded may be written any more."""
+        self._definitions = Definitions(api, on_fault=self._interrupted.set)
+        self._cluster = GuardedCluster(api, self._guard, self._definitions.fault, self._report_too_large)
         gates = settings.placement == GATES
         self._mirrors = mirrors = Mirrors(
             api,
@@ -77,6 +81,7 @@ class Process:
             dra="controller" in settings.roles,
             every_pod=gates,
             uninjected=settings.uninjected,
+            on_rewind=self._interrupted.set,
         )
         self._fleet = mirrors.fleet
         self._binder = Binder(
@@ -101,7 +106,11 @@ class Process:
         self._servers = self._build_servers()
         self._probes = self._build_probes()
         cluster_metrics.watch(
-            self._metrics, mirrors, leading=lambda: self._elector.leading, most_groups=settings.group_metrics
+            self._metrics,
+            mirrors,
+            self._definitions,
+            leading=lambda: self._elector.leading,
+            most_groups=settings.group_metrics,
         )
 
     def _report_too_large(self, subject: Subject) -> None:
@@ -127,6 +136,7 @@ class Process:
             await background.start(self._probes)
             for name, mirror in self._mirrors.by_name.items():
                 background.run(f"mirror-{name}", mirror.run)
+            background.run("definitions", self._definitions.run)
             background.run("freeze", partial(memory.freeze, self._mirrors.wait_listed))
             background.run("trim", memory.trim)
             background.run("pulse", self._pulse.run)
@@ -158,12 +168,15 @@ class Process:
         await asyncio.sleep(DRAIN_SECONDS)
 
     async def _lead(self) -> None:
-        # Nothing may be concluded from a cluster that is only half read.
-        await self._mirrors.wait_listed()
-        await self._elector.run(self._reconcile)
+        while True:
+            self._interrupted.clear()
+            # Nothing may be concluded from a cluster that is only half read, nor written where fields would be dropped.
+            await self._mirrors.wait_listed()
+            await self._definitions.wait_complete()
+            await self._elector.run(self._reconcile)
 
     async def _reconcile(self) -> None:
-        """One term as the leader."""
+        """One term as the leader, which ends when it is interrupted."""
         term = Term(
             cluster=self._cluster,
             fleet=self._fleet,
@@ -190,7 +203,11 @@ class Process:
         )
         self._controller = Controller(term)
         try:
-            await self._controller.run()
+            async with asyncio.TaskGroup() as tasks:
+                working = tasks.create_task(self._controller.run(), name="controller")
+                await self._interrupted.wait()
+                log.warning("Ended the term as the leader", fault=self._definitions.fault())
+                working.cancel()
         finally:
             self._controller = None
 
@@ -203,6 +220,7 @@ class Process:
     def _build_probes(self) -> Server:
         live: dict[str, Check] = {"controller": lambda: self._controller.stuck() if self._controller else ""}
         ready: dict[str, Check] = {name: fault_of(mirror) for name, mirror in self._mirrors.by_name.items()}
+        ready["definitions"] = self._definitions.fault
         ready["api-server"] = self._pulse.fault
         ready["shutdown"] = lambda: "stopping" if self._draining else ""
         if self._keeper is not None:
@@ -224,9 +242,7 @@ class Process:
     def _build_extender(self) -> Server:
         settings, mirrors, files = self._settings, self._mirrors, self._settings.extender_tls
         own_names = None if files else OwnNames(settings.extender_bind.host)
-        serving = Extender(
-            self._fleet, mirrors.groups, self._binder, lambda: mirrors.synced, self._guard, own_names=own_names
-        )
+        serving = Extender(self._fleet, mirrors.groups, self._binder, self._fault, self._guard, own_names=own_names)
         return Server(
             "extender",
             *settings.extender_bind,
@@ -238,6 +254,10 @@ class Process:
             at_once=extender.MAX_AT_ONCE,
             tls=self._certificate_of("extender", files) if files else None,
         )
+
+    def _fault(self) -> str:
+        """Why no pod may be placed now, or ""."""
+        return self._definitions.fault() or ("" if self._mirrors.synced else extender.STARTING)
 
     def _build_webhooks(self) -> Server:
         settings, files = self._settings, self._settings.webhook_tls

@@ -17,8 +17,10 @@ from deviceshare.domain.admission.bypasses import WARN, bypasses, new_bypasses, 
 from deviceshare.domain.admission.concern import concerns
 from deviceshare.domain.admission.drafts import Draft, DraftMeta
 from deviceshare.domain.admission.group_review import (
+    GroupFields,
     review_changed_group,
     review_deleted_group,
+    review_fields,
     review_new_group,
     review_quota,
 )
@@ -78,6 +80,7 @@ _concerns = ObjectDecoder(_Concern)
 _drafts = ObjectDecoder(Draft)
 _pods = ObjectDecoder(Pod)
 _groups = ObjectDecoder(Group)
+_group_fields = ObjectDecoder(GroupFields)
 _wholes = ObjectDecoder(dict[str, Any])
 
 
@@ -176,9 +179,14 @@ class Admission:
             return ALLOWED  # RBAC guards the status; a user with the right may need it to repair a group
         if request.operation == "CREATE":
             group = _group(request.object)
+            if unknown := review_fields(GroupFields(), _fields(request.object)):
+                return ReviewVerdict(unknown)
             return ReviewVerdict(review_new_group(group) or review_quota(group, None, self.quotas.refusal(group)))
         if request.operation == "UPDATE":
             old, new = (_group(raw, whole=False) for raw in (request.old_object, request.object))
+            before, now = (_fields(raw) for raw in (request.old_object, request.object))
+            if unknown := review_fields(before, now):
+                return ReviewVerdict(unknown)
             return ReviewVerdict(review_changed_group(old, new) or review_quota(new, old, self.quotas.refusal(new)))
         if request.operation == "DELETE":
             group = decode_object(_groups, request.old_object, whole=False)
@@ -227,6 +235,14 @@ def _pod(raw: Raw, *, whole: bool = True) -> Pod:
     pod = decode_object(_pods, raw, whole=whole)
     _check_number("containers of a pod", pod.spec.containers or (), _MAX_CONTAINERS)
     return pod
+
+
+def _fields(raw: Raw) -> GroupFields:
+    """None of a spec that can't be read."""
+    try:
+        return decode_object(_group_fields, raw)
+    except UnreadableReviewObject:
+        return GroupFields()
 
 
 def _group(raw: Raw, *, whole: bool = True) -> Group:

@@ -67,8 +67,8 @@ class Extender:
     fleet: Fleet
     groups: Mirror[Group]
     binder: Binds
-    ready: Callable[[], bool]
-    """Whether the mirrors behind it are synced."""
+    fault: Callable[[], str]
+    """Why no pod may be placed now, such as STARTING; "" while nothing is in the way."""
     guard: PodGuard = PodGuard()  # noqa: RUF009 it is never changed
     own_names: OwnNames | None = LOOPBACK
 
@@ -88,8 +88,8 @@ class Extender:
         self.binder.remember(pod)
         if not pod.wants_devices and not pod.left_out:
             return _json(filter_result(names, {}, whole))
-        if not self.ready():
-            return _json(error_result(STARTING), "not-ready")
+        if fault := self.fault():
+            return _json(error_result(fault), "not-ready")
         fits, refused = self._place(pod, names)
         return _json(filter_result(fits, refused, whole), "ok" if fits else "no-fit")
 
@@ -114,16 +114,16 @@ class Extender:
         pod, victims = self.guard(asked.pod), asked.victims
         if not pod.wants_devices and not pod.left_out:
             return _json(preemption_result(victims))
-        if not self.ready():
+        if fault := self.fault():
             # Preemption's result has no field `Error`. At any status but 200 kube-scheduler evicts no pod.
-            return _json(error_result(STARTING), "not-ready", status=503)
+            return _json(error_result(fault), "not-ready", status=503)
         fits = self._place(pod, list(victims)).fits
         return _json(preemption_result({node: victims[node] for node in fits}), "ok" if fits else "no-fit")
 
     async def _bind(self, body: bytes) -> web.Response:
         asked = BINDING.decode(body)
-        if not self.ready() and not self.binder.deviceless(asked.pod_uid):
-            return _json(error_result(STARTING), "not-ready")
+        if (fault := self.fault()) and not self.binder.deviceless(asked.pod_uid):
+            return _json(error_result(fault), "not-ready")
         try:
             await self.binder.bind(asked.pod_namespace, asked.pod_name, asked.pod_uid, asked.node)
         except (Refused, ApiError) as error:

@@ -24,7 +24,7 @@ POINTS: dict[str, tuple[str, ...]] = {
     "PATCH nodedevices protocol/release.py release 3": ("kept",),
     "PATCH nodedevices protocol/release.py release 4": ("idle", "deletion", "lost-node"),
     "PATCH shareddevicegroups/status protocol/holders.py unsettle": ("idle", "deletion", "lost-node"),
-    "PATCH nodedevices protocol/release.py release 7": ("idle", "deletion", "lost-node"),
+    "PATCH nodedevices protocol/release.py release 5": ("idle", "deletion", "lost-node"),
     "PATCH shareddevicegroups leader/group_deletions.py GroupDeletions._keep": ("deletion",),
     "PATCH shareddevicegroups leader/group_deletions.py GroupDeletions._let_go": ("deletion",),
     # Rebind.
@@ -72,8 +72,6 @@ ELSEWHERE: dict[str, str] = {
     "leader/placer.py _place": "placement by gates: it binds, as the extender does",
     "leader/share_capacities.py _reconcile": "placement by gates",
     "leader/unschedulable_pods.py _delete": "placement by gates",
-    "protocol/release.py release 5": "only where the CRD is of an older release",
-    "protocol/release.py release 6": "only where the CRD is of an older release",
     "leader/uninjected_pods.py _delete": "pods that were created past admission: tests/controlplane/test_uninjected.py",
     "agent/evictions.py _reconcile": "an agent's",
     "agent/reporter.py _reconcile": "an agent's",

@@ -4,12 +4,19 @@ A refusal names the field or the pods and what to do; an empty one allows.
 """
 
 from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct, field
+from msgspec.structs import fields
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects.allowed_namespaces import AllowedNamespaces
 from deviceshare.domain.objects.group_life import DEFAULT_LIFE, GroupLife
 from deviceshare.domain.objects.group_users import users
-from deviceshare.domain.objects.groups import Group, name_fault, spec_faults
+from deviceshare.domain.objects.groups import Group, GroupSpec, name_fault, spec_faults
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.wording import listed
 
@@ -17,6 +24,38 @@ _DELETE_PODS = "delete them or scale their workloads to 0 first, or set spec.del
 _NOT_YET = "deviceshare has yet to put the finalizer of deletionPolicy AfterLastPod on it: retry in a moment"
 _LISTED = 10
 """Pods named in a refusal, to fit on a screen."""
+
+
+_FIELDS: Final = {
+    path: sorted(each.encode_name for each in fields(type_))
+    for path, type_ in (("spec", GroupSpec), ("spec.allowedNamespaces", AllowedNamespaces))
+}
+
+
+class GroupFields(Struct, frozen=True):
+    """A group's spec as it was written, whatever this release knows of it."""
+
+    spec: dict[str, Raw] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """Where a field is, and its name."""
+        try:
+            inner = msgspec.json.decode(self.spec.get("allowedNamespaces", b"{}"), type=dict[str, Raw])
+        except msgspec.DecodeError:
+            inner = {}  # it is refused for that
+        return [*(("spec", name) for name in self.spec), *(("spec.allowedNamespaces", name) for name in inner)]
+
+
+def review_fields(old: GroupFields, new: GroupFields) -> str:
+    """Why a group may not get fields that this release doesn't know, such as misspelt ones, or "".
+
+    The API server keeps them, so that going back from a later release drops nothing. Those that are there may stay.
+    """
+    unknown = [each for each in new.names if each[1] not in _FIELDS[each[0]] and each not in old.names]
+    return "; ".join(
+        f"{path}: unknown field {quoted(name)}; known are {listed(_FIELDS[path])}" for path, name in sorted(unknown)
+    )
 
 
 def review_new_group(group: Group) -> str:

@@ -5,10 +5,10 @@ resourceVersion that was read, so that of two writers one loses. A patch names o
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct, convert, field, json, to_builtins
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import fields, force_setattr, replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, Devices
@@ -21,6 +21,8 @@ from deviceshare.domain.objects.withheld import Withheld
 
 Patch = dict[str, Any]
 """A JSON merge patch (RFC 7386)."""
+_CLAIM = "spec.claims["
+"""How the path of a claim begins that can't be read (object_decoder.py)."""
 
 
 LISTED: Final = 2
@@ -128,6 +130,9 @@ class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
 class NodeDevices(Struct, frozen=True, gc=False, rename="camel"):
     """`spec.claims` maps the UID of a holder to its claim."""
 
+    most_faults: ClassVar[int] = 8192
+    """More than claims fit: where a CRD of an older release pruned them, each is named."""
+
     metadata: ObjectMeta = field(default_factory=ObjectMeta)
     spec: LedgerSpec = field(default_factory=LedgerSpec)
     status: LedgerStatus = field(default_factory=LedgerStatus)
@@ -151,6 +156,18 @@ class NodeDevices(Struct, frozen=True, gc=False, rename="camel"):
         meta = self.metadata
         marked = meta.deletion_timestamp or contract.CLAIMS_FINALIZER in meta.finalizers
         return bool(marked) and not meta.owner_references and meta.annotations.get(contract.FILLED) == meta.uid
+
+    @property
+    def hidden_claims(self) -> frozenset[str]:
+        """The UIDs of claims that can't be read, where all else can; a part of one may be in `claims`.
+
+        Any device may be theirs, so nobody gets one that it doesn't hold. Who holds devices by another claim keeps
+        them, and its pods join.
+        """
+        faults = self.metadata.unreadable or {}
+        if not all(path.startswith(_CLAIM) for path in faults):
+            return frozenset()
+        return frozenset(path.removeprefix(_CLAIM).partition("]")[0] for path in faults)
 
     @property
     def hardware(self) -> Hardware:
@@ -229,6 +246,13 @@ def claims_patch(ledger: NodeDevices, claims: Mapping[str, Claim]) -> Patch:
         "metadata": {"resourceVersion": ledger.metadata.resource_version},
         "spec": {"claims": {uid: _claim_json(claim, uid in ledger.claims) for uid, claim in claims.items()}},
     }
+
+
+def restoring_patch(ledger: NodeDevices, claims: Mapping[str, Claim | None]) -> Patch:
+    """Writes claims in the place of ones that can't be read, or drops these, if nobody wrote the ledger meanwhile."""
+    nothing = dict.fromkeys(each.encode_name for each in fields(Claim))
+    whole = {uid: claim and nothing | _claim_json(claim) for uid, claim in claims.items()}
+    return {"metadata": {"resourceVersion": ledger.metadata.resource_version}, "spec": {"claims": whole}}
 
 
 def former_patch(ledger: NodeDevices, uid: str, former: Iterable[Device]) -> Patch:

@@ -23,7 +23,8 @@ from deviceshare.domain.objects.plain_json import plain_json
 T = TypeVar("T")
 
 MOST_FAULTS: Final = 16
-"""Recorded of one object; with more, all of it counts as unreadable."""
+"""Recorded of one object; with more, all of it counts as unreadable. A Struct that nobody but us fills says how many
+with `most_faults`."""
 LONGEST_PATH: Final = 160
 """Characters of a field's path, as keys of a map have any length."""
 
@@ -81,8 +82,16 @@ class ObjectDecoder(Generic[T]):
         try:
             return self._typed.decode(raw), {}
         except msgspec.ValidationError:
-            faults: dict[str, str] = {}
-            return _read(self._type, raw, "", faults), faults
+            faults = _Faults(getattr(self._type, "most_faults", MOST_FAULTS))
+            return _read(self._type, raw, "", faults), dict(faults)
+
+
+class _Faults(dict[str, str]):
+    """Why a field can't be read, by its path; no more than so many."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
 
 
 @cache
@@ -102,7 +111,7 @@ def decoder_of(type_: type[T]) -> ObjectDecoder[T]:
     return _object_decoder(cast("Any", type_))
 
 
-def _read(type_: Any, raw: bytes | Raw, path: str, faults: dict[str, str]) -> Any:
+def _read(type_: Any, raw: bytes | Raw, path: str, faults: _Faults) -> Any:
     """The value; _NOTHING where there is none. Unreadable parts are added to `faults` by their path."""
     try:
         return _decoder(type_).decode(raw)
@@ -126,7 +135,7 @@ def _read(type_: Any, raw: bytes | Raw, path: str, faults: dict[str, str]) -> An
         return _struct(type_, parts, path, faults)
 
 
-def _struct(type_: type[Struct], parts: dict[str, Raw], path: str, faults: dict[str, str]) -> Any:
+def _struct(type_: type[Struct], parts: dict[str, Raw], path: str, faults: _Faults) -> Any:
     values, whole, before = {}, True, f"{path}." if path else ""
     if type_.__struct_config__.forbid_unknown_fields:
         for key in sorted(parts.keys() - {field.encode_name for field in _fields(type_)}):
@@ -174,8 +183,8 @@ def _zero(type_: Any, origin: Any) -> bytes:
     return _ZEROS.get(type_, b"")
 
 
-def _unreadable(path: str, why: str, faults: dict[str, str]) -> Any:
-    if len(faults) < MOST_FAULTS:
+def _unreadable(path: str, why: str, faults: _Faults) -> Any:
+    if len(faults) < faults.most:
         faults.setdefault(path[:LONGEST_PATH], why[:LONGEST_PATH])
     else:
         faults[""] = "more of its fields can't be read"

@@ -86,8 +86,15 @@ class BlindSpots:
         found = {**self._pods.get("", {}), **self._pods.get(node, {})}
         return [found[key] for key in sorted(found)]
 
-    def obstacle(self, node: str, seen: Node | None, ledger: NodeDevices | None) -> Reason | None:
-        """Why it is unknown which devices of the node are free: its objects, or a pod, which is named."""
+    def obstacle(
+        self, node: str, seen: Node | None, ledger: NodeDevices | None, *, joining: bool = False
+    ) -> Reason | None:
+        """Why it is unknown which devices of the node are free: its objects, or a pod, which is named.
+
+        Who is `joining` holds devices already; another's claim that can't be read is no obstacle then.
+        """
+        if joining and ledger and ledger.hidden_claims:
+            ledger = None
         fault = (node_fault(seen) if seen else None) or (ledger_fault(ledger) if ledger else None)
         pods = self.on(node)
         if fault or not pods:

@@ -227,8 +227,13 @@ class Fleet:
         shape = self._shapes.get(home)
         if shape is None:
             return join_obstacles.home_gone(request.holder, home)
+        obstacle, ledger = shape.obstacle, self._ledgers.get(home)
+        if obstacle and ledger:
+            obstacle = join_obstacles.node_obstacle(
+                home, self._nodes.get(home), ledger, self._blind_spots, joining=True
+            )
         return (
-            shape.obstacle
+            obstacle
             or self.opacity(request, home)
             or join_obstacles.joining_obstacle(self._ledgers[home], self.states(home), request.holder)
         )
@@ -241,6 +246,8 @@ class Fleet:
         if ledger and sharer.uid in ledger.claims:
             return join_obstacles.joining_obstacle(ledger, self.states(home), sharer)
         shape, within = self._shapes.get(home), request.within
+        if shape and shape.obstacle:
+            return shape.obstacle
         if shape and (left := shape.advertised & set(request.share.resources)):
             return leftover_reason(left)
         lacks = sharing.shortage(request.share, [room for _, room in self.rooms(home, within)])

@@ -12,7 +12,7 @@ from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import POD, Holder, Request
 from deviceshare.domain.objects.taints import OUT_OF_SERVICE
 from deviceshare.domain.objects.withheld import Withheld
-from deviceshare.domain.placement.blind_spots import BlindSpots, pod_fault
+from deviceshare.domain.placement.blind_spots import BlindSpots, ledger_fault, pod_fault
 from deviceshare.domain.placement.device_state import SHOWN_HOLDERS, DeviceState
 from deviceshare.domain.placement.device_states import held_by, twice_among, unhealthy_among
 from deviceshare.domain.placement.ledger_budget import oversize
@@ -49,11 +49,13 @@ OTHER_LABELS: Final = Reason(
 )
 
 
-def node_obstacle(name: str, node: Node | None, ledger: NodeDevices | None, blind_spots: BlindSpots) -> Reason | None:
-    """Why no group at all fits on the node, whatever is free."""
+def node_obstacle(
+    name: str, node: Node | None, ledger: NodeDevices | None, blind_spots: BlindSpots, *, joining: bool = False
+) -> Reason | None:
+    """Why no group at all fits on the node, whatever is free; or likewise no pod of one that lives there."""
     if node is None or not (node.shared or node.metadata.unreadable):
         return NOT_SHARED
-    if unreadable := blind_spots.obstacle(name, node, ledger):
+    if unreadable := blind_spots.obstacle(name, node, ledger, joining=joining):
         return unreadable
     if ledger is None:
         return NO_LEDGER
@@ -89,6 +91,8 @@ def joining_obstacle(ledger: NodeDevices, states: Iterable[DeviceState], holder:
     A missing claim is no obstacle: the ledger may be stale, and the bind reads it fresh. Nor are devices that were kept
     out since: they are there, and the holder's.
     """
+    if holder.uid in ledger.hidden_claims:
+        return ledger_fault(ledger)
     claim = ledger.claims.get(holder.uid)
     if claim is None:
         return None

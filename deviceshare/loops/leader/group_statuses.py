@@ -21,7 +21,6 @@ from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES
-from deviceshare.loops.leader.dropped_fields import AGAIN_SECONDS, DroppedFields
 from deviceshare.loops.leader.members import WAITING_GROUPS
 from deviceshare.loops.leader.releaser import new_mark
 from deviceshare.loops.leader.term import Term
@@ -69,7 +68,6 @@ class GroupStatuses:
         """By group, the UIDs of the pods with an Event that says that they wait in vain."""
         self._turns: RateLimit[str] = RateLimit(PODS_WRITES_A_SECOND)
         self._words: RateLimit[str] = RateLimit(WORDS_WRITES_A_SECOND)
-        self._dropped = DroppedFields(term.clock)
         self._review = WaitingReview(term)
 
     def enqueue_waiting(self) -> None:
@@ -117,10 +115,7 @@ class GroupStatuses:
         self._review.note(group, self._term.members.pending(name))
         self._warn_barred(group)
         wanted = await self._desired(group)
-        missing = group_status.status_patch(group.status, wanted)
-        patch = self._dropped.kept(missing)
-        if missing != patch:
-            self.queue.add(name, AGAIN_SECONDS)
+        patch = group_status.status_patch(group.status, wanted)
         if not patch:
             self._end_turn(name)
             return
@@ -130,8 +125,6 @@ class GroupStatuses:
         body = {"metadata": {"resourceVersion": group.metadata.resource_version}, "status": patch}
         written = await self._term.cluster.patch(GROUPS, name, body, subresource="status")
         self._term.groups.put(written)
-        if self._dropped.note(patch, written.status):
-            self.queue.add(name, AGAIN_SECONDS)
         self._written[name] = self._term.clock()
         self._end_turn(name)
         for condition in changes:
@@ -175,15 +168,11 @@ class GroupStatuses:
         claim = seen.claims.get(group.uid) if seen else None
         if claim is None or claim.token in ("", group.status.claim_token):
             return False
-        named = {"claimToken": claim.token}
-        if not self._dropped.kept(named):
-            self.queue.add(group.name, AGAIN_SECONDS)
-            return False
         written = await repair.name_claim(self._term.cluster, group.name)
         if written is None:
             return False
         self._term.groups.put(written)
-        return not self._dropped.note(named, written.status)
+        return True
 
     async def _desired(self, group: Group) -> GroupStatus:
         # The mirrors of groups and ledgers are not in step: a ledger is only missing when a read says so.

@@ -24,7 +24,6 @@ from deviceshare.domain.wording import listed
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.leader.coverage import Coverage
-from deviceshare.loops.leader.dropped_fields import AGAIN_SECONDS
 from deviceshare.loops.leader.inventory_faults import InventoryFaults
 from deviceshare.loops.leader.releaser import new_mark
 from deviceshare.loops.leader.residents import Residents
@@ -62,10 +61,9 @@ class Ledgers:
         self._evidence = SharedRead(lambda _: repair.evidence(term.cluster))
         self._new_since: UnchangedSince[str] = UnchangedSince(term)
         """By node, with the UID of its ledger that has to be filled."""
+        self._hidden_since: UnchangedSince[str] = UnchangedSince(term)
         self._written: dict[str, float] = {}
         self._outdated_since: dict[str, float] = {}
-        self._not_kept_until = 0.0
-        """The API server drops summaries: the CRD is of an older release."""
         self._faults = InventoryFaults(term)
 
     async def close(self) -> None:
@@ -74,6 +72,10 @@ class Ledgers:
 
     async def _reconcile(self, name: str) -> None:
         node, seen = self._term.nodes.get(name), self._term.ledgers.get(name)
+        if seen and seen.hidden_claims:
+            await self._restore(seen)
+            return
+        self._hidden_since.forget(name)
         if any(each.metadata.unreadable for each in (node, seen) if each):
             return  # What it hides may be in use: nothing is overwritten, nor concluded from the rest.
         if seen is not None and (not seen.filled or not seen.lasting):
@@ -137,6 +139,25 @@ class Ledgers:
             self._term.recorder.note(subject_of(made), "Repaired", text)
         self._coverage.report_disputed(seen.node, disputed)
 
+    async def _restore(self, seen: NodeDevices) -> None:
+        name, hidden = seen.node, seen.hidden_claims
+        since = self._hidden_since(name, (seen.metadata.uid, hidden))
+
+        async def wait_out_binds() -> None:
+            self._term.wait_until(since + self._term.binds_over)
+
+        made = await repair.restore_claims(
+            self._term.cluster,
+            seen,
+            gather=lambda: self._evidence(""),
+            mark=new_mark(),
+            wait_out_binds=wait_out_binds,
+        )
+        self._term.ledgers.put(made)
+        log.warning("Restored claims that could not be read", node=name, claims=len(hidden))
+        text = f"{len(hidden)} claims that could not be read were written again from groups and running pods"
+        self._term.recorder.note(subject_of(made), "Repaired", text)
+
     async def _convert(self, seen: NodeDevices) -> None:
         """Makes a ledger of an older release one that isn't lost with its node."""
         patch = ledger.filled_patch(seen, {})
@@ -170,23 +191,17 @@ class Ledgers:
 
     async def _keep_summary(self, seen: NodeDevices, *, at_once: bool) -> None:
         """Corrects the summary: who writes claims does so himself, who writes devices or hardware doesn't."""
-        name, wanted = seen.node, ledger_status.summary(seen)
-        if seen.spec.summary == wanted:
+        name = seen.node
+        if seen.spec.summary == ledger_status.summary(seen):
             self._outdated_since.pop(name, None)
             return
-        left = max(0.0 if at_once else self._until_summary(name), self._not_kept_until - self._term.clock())
-        if left > 0:
+        if not at_once and (left := self._until_summary(name)) > 0:
             self.queue.add(name, left)
             return
-        written = await self._term.cluster.patch(NODE_DEVICES, name, ledger_status.summary_patch(seen))
-        self._term.ledgers.put(written)
+        patch = ledger_status.summary_patch(seen)
+        self._term.ledgers.put(await self._term.cluster.patch(NODE_DEVICES, name, patch))
         self._written[name] = self._term.clock()
         self._outdated_since.pop(name, None)
-        if written.spec.summary != wanted:
-            self._not_kept_until = self._term.clock() + AGAIN_SECONDS
-            self.queue.add(name, AGAIN_SECONDS)
-            cure = "apply the CRDs of this release (deviceshare doctor); kubectl get ndev shows no devices until then"
-            log.error("API server drops fields that the CRD lacks", kind="NodeDevices", fields=["summary"], cure=cure)
 
     def _until_summary(self, name: str) -> float:
         """Seconds until the ledger's outdated summaries may be written."""

@@ -6,7 +6,7 @@ alone.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -20,8 +20,6 @@ log = structlog.get_logger(__name__)
 STAYED_SECONDS, MOST_STAYED_SECONDS = 5.0, 80.0
 """Before a group that stays is looked at again, the first time and at most: the mirror of pods is behind, or shows
 something else than a list for good, as of a pod that can't be read."""
-
-APPLY: Final = "apply the CRDs of this release (deviceshare doctor)"
 
 
 class _Stayed(NamedTuple):
@@ -74,9 +72,7 @@ class UnusedGroups:
             status=status,
         )
         self.end(group.name)
-        if outcome is Release.NAMELESS:
-            log.error("Kept group, since the CRD of NodeDevices lacks tokens", group=group.name, cure=APPLY)
-        if outcome in (Release.STAYS, Release.NAMELESS):
+        if outcome is Release.STAYS:
             self._stays(group, stayed)
         else:
             self._stayed.pop(group.name, None)

@@ -19,7 +19,7 @@ from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.join_obstacles import joining_obstacle
 from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
-from deviceshare.loops.ports import ApiError, Cluster, Conflict, Forbidden, Invalid, NotFound
+from deviceshare.loops.ports import ApiError, Cluster, Conflict, Forbidden, Invalid, NotFound, Undecodable
 
 BIND_SECONDS = 8.0
 """A bind gives up after this long, whatever it waits for."""
@@ -67,8 +67,7 @@ def joinable(seen: NodeDevices, holder: Holder, token: str) -> Devices:
     if claim is None:
         raise Refused(f"the claim of {holder} on node {seen.node} is missing; it is being repaired")
     if claim.token and not token:
-        doubt = f"{holder} doesn't say which claim on node {seen.node} is its own; that is being repaired"
-        raise Conflict(f"{doubt}. If this stays, the CRDs are of an older release: deviceshare doctor")
+        raise Conflict(f"{holder} doesn't say which claim on node {seen.node} is its own; that is being repaired")
     if claim.token not in ("", token):
         raise Conflict(f"{holder} was bound again meanwhile")
     if not claim.devices:
@@ -215,6 +214,13 @@ async def read_ledger(cluster: Cluster, node: str) -> NodeDevices:
         Refused: the node has no ledger.
         ApiError: it could not be read.
     """
-    if seen := await find(cluster, NODE_DEVICES, node):
-        return seen
+    try:
+        if seen := await find(cluster, NODE_DEVICES, node):
+            return seen
+    except Undecodable:
+        # One holder's claim can't be read; the others' can.
+        listed = await cluster.list(NODE_DEVICES, field_selector=f"metadata.name={node}")
+        if seen := next((each for each in listed if each.node == node and each.hidden_claims), None):
+            return seen
+        raise
     raise Refused(f"the devices of node {node} are not known yet, or its ledger is being repaired")

@@ -15,6 +15,7 @@ from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement import ledger_budget
+from deviceshare.domain.placement.blind_spots import ledger_fault
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Cluster, Conflict, NotFound
 from deviceshare.loops.protocol import bind
@@ -67,7 +68,8 @@ def _choose(seen: NodeDevices, wanted: Iterable[WantedClaim]) -> tuple[dict[str,
     """The claims to write, each chosen beside those before it, and why others get none."""
     after, chosen, refused = seen, dict[str, Claim](), dict[str, Reason]()
     for uid, choose in wanted:
-        found = choose(after)
+        unknown = ledger_fault(seen) if uid in seen.hidden_claims or uid not in seen.claims else None
+        found = unknown or choose(after)
         if isinstance(found, Reason):
             refused[uid] = found
         elif uid not in seen.claims and (reason := ledger_budget.obstacle(after, uid, found)):

@@ -24,7 +24,6 @@ class Release(Enum):
 
     LEFT = "the group has no node any more"
     STAYS = "a pod of it lives on the node, or it is kept for another reason"
-    NAMELESS = "it stays, since the API server drops the tokens of claims: its CRD is of an older release"
     ABSENT = "the group isn't bound there, or its claim is missing"
 
 
@@ -74,11 +73,6 @@ async def release(
     # The claim still bears the mark, in the same ledger, and who takes it away from now on writes the group first.
     again = new_mark()
     seen = await write_claims(cluster, seen, ledger.mark_patch(seen, uid, again, token=claim.token or again))
-    if not (seen.claims[uid].token or group.deleting):
-        # Without tokens nobody could tell what a bind leaves there that loses the group to another node.
-        await holders.fence(cluster, group)
-        await write_claims(cluster, seen, ledger.unmark_patch(seen, uid))
-        return Release.NAMELESS
     # 4. The group has no node, and binds that read it before fail.
     await holders.unsettle(cluster, group, status(group))
     # 5. With the version of the last mark. Whoever wrote L meanwhile, such as its summary, leaves the claim to collect.

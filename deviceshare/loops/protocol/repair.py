@@ -92,6 +92,32 @@ def _marked(claim: Claim, mark: str, token: str) -> Claim:
     return claim if claim.pod else replace(claim, releasing=mark, token=token)
 
 
+async def restore_claims(
+    cluster: Cluster, seen: NodeDevices, *, gather: Gather, mark: str, wait_out_binds: Callable[[], Awaitable[None]]
+) -> NodeDevices:
+    """Writes claims that can't be read again, all in one write, from what groups and live pods say that they hold.
+
+    A CRD of an older release pruned them, or a person edited them. Nobody joins by such a claim, as if it were marked;
+    so once the binds have ended that read it before (`gather` is `evidence`, or a share in one that begins after this
+    call), who lives nowhere holds nothing, and its claim is dropped. Groups'
+    claims bear the `mark`, as in a recreated ledger. What contradicts other claims stays as it is.
+
+    Raises:
+        Conflict: somebody else wrote the ledger; retry.
+        ApiError: a request failed; retry.
+    """
+    await wait_out_binds()
+    hidden = seen.hidden_claims
+    groups, pods = await gather()
+    _refuse_hidden(groups, pods, seen.node)
+    others = [of_claim(uid, claim) for uid, claim in seen.claims.items() if uid not in hidden]
+    kept, disputed = reconcile_holdings(all_holdings(others, groups, pods, seen.node), seen.present)
+    tokens = {group.uid: group.status.claim_token for group in groups if group.node == seen.node}
+    held = {h.holder.uid: _marked(h.claim, mark, tokens.get(h.holder.uid, mark)) for h in kept}
+    claims = {uid: held.get(uid) for uid in sorted(hidden - {holding.holder.uid for holding in disputed})}
+    return await write_claims(cluster, seen, ledger.restoring_patch(seen, claims))
+
+
 async def readopt(cluster: Cluster, name: str, *, token: str) -> Group | None:
     """Restores the node of a group whose status was wiped, from its live pods and their claim.
 

@@ -1,6 +1,7 @@
 """A cluster whose pods are read through the pod guard: of a pod that the webhooks don't review, nothing is believed.
 
-A write that is too large to be stored is reported, whoever writes.
+Nothing of ours is written while something is in the way, such as CRDs by which fields would be dropped, and a write
+that is too large to be stored is reported, whoever writes.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,21 +9,29 @@ from typing import Any, TypeVar
 
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.kinds import PODS
-from deviceshare.loops.ports import Cluster, Kind, Subject, TooLarge
+from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.ports import Cluster, Kind, Subject, TooLarge, Unavailable
 
 T = TypeVar("T")
+
+_OURS = (GROUPS, NODE_DEVICES, DEVICE_QUOTAS)
 
 
 class GuardedCluster:
     """Implements the port `Cluster` over another one."""
 
     def __init__(
-        self, cluster: Cluster, guard: PodGuard, on_too_large: Callable[[Subject], None] = lambda _: None
+        self,
+        cluster: Cluster,
+        guard: PodGuard,
+        fault: Callable[[], str] = lambda: "",
+        on_too_large: Callable[[Subject], None] = lambda _: None,
     ) -> None:
-        """`on_too_large` is told which object a write would have made too large; its UID isn't known."""
+        """`fault`: why our own kinds may not be written now, or "". `on_too_large` is told which object a write would
+        have made too large; its UID isn't known."""
         self._cluster = cluster
         self._guard = guard
+        self._fault = fault
         self._on_too_large = on_too_large
         # What answers with no object is the other one's as it is.
         self.delete = cluster.delete
@@ -39,6 +48,7 @@ class GuardedCluster:
         return [self._seen(obj) for obj in listed]
 
     async def create(self, kind: Kind[T], body: Mapping[str, Any], namespace: str = "") -> T:
+        self._refuse_faulty(kind)
         return self._seen(await self._cluster.create(kind, body, namespace))
 
     async def patch(
@@ -51,6 +61,7 @@ class GuardedCluster:
         subresource: str = "",
         timeout: float | None = None,
     ) -> T:
+        self._refuse_faulty(kind)
         try:
             patched = self._cluster.patch(
                 kind, name, body, namespace=namespace, subresource=subresource, timeout=timeout
@@ -67,6 +78,10 @@ class GuardedCluster:
         except TooLarge:
             self._on_too_large(Subject(PODS, pod, namespace))
             raise
+
+    def _refuse_faulty(self, kind: Kind[T]) -> None:
+        if kind in _OURS and (fault := self._fault()):
+            raise Unavailable(fault)
 
     def _seen(self, obj: T) -> T:
         return self._guard(obj) if isinstance(obj, Pod) else obj  # type: ignore[return-value]

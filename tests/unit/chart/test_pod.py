@@ -245,3 +245,18 @@ def test_what_cannot_work_with_nvidias_nri_plugin_is_refused(values: Json, way_o
     """Else pods would be refused, or start without their devices."""
     with pytest.raises(HelmError, match=way_out):
         helm.render(values)
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_every_container_has_each_probe_in_every_release(name: str) -> None:
+    """A release without one could be neither upgraded nor rolled back to by server-side apply on Kubernetes 1.20.
+
+    That leaves `startupProbe: {}` of one that it takes away, or what was defaulted in it, and refuses it
+    (`httpGet.port: Invalid value: 0`; kubernetes#99037). A port that was a name and becomes a number is no trouble.
+    """
+    probes = {"startupProbe", "livenessProbe", "readinessProbe"}
+    pods = [each["spec"]["template"]["spec"] for each in rendered(name) if each["kind"] in ("Deployment", "DaemonSet")]
+    found = {body["name"]: probes - body.keys() for pod in pods for body in pod["containers"]}
+    found.pop("placeholder", None)  # nothing to be asked
+    assert found
+    assert not any(found.values()), found

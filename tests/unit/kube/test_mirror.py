@@ -14,6 +14,7 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import ApiMirror, MirrorPace, count_unreadable
 from deviceshare.loops.kinds import NODES
+from deviceshare.loops.ports import ObjectChange
 from tests.unit.kube.scripted import (
     Scripted,
     Step,
@@ -242,6 +243,52 @@ async def test_our_own_write_is_seen_before_the_watch_tells_it(start: Start) -> 
         mirror.put(node_of(node("a", 8)))
         await until(holds(mirror, a=8, b=9))
         assert len(server.seen) == 2
+
+
+async def test_a_history_that_went_back_is_listed_anew(start: Start) -> None:
+    """etcd was restored from a backup: a watch from the version that was seen would be silent for hours.
+
+    What the backup has at a version that was there before is another object, and our own writes are gone with the rest.
+    """
+    seen: list[ObjectChange[Node]] = []
+    restored = asyncio.Event()
+    before = stream(event("MODIFIED", node("a", 40)), event("ADDED", node("b", 50)), then=restored)
+    steps = page(30, node("a", 1), node("c", 20)), before, page(20, node("a", 1), node("c", 20, back="yes")), stream()
+    with structlog.testing.capture_logs() as logs:
+        async with start(*steps) as (mirror, server):
+            await until(holds(mirror, a=40, b=50, c=20))
+            mirror.put(node_of(node("a", 60)))
+            mirror.subscribe(seen.append)
+            seen.clear()
+            server.revision = 25
+            restored.set()
+            await until(holds(mirror, a=1, c=20))
+            assert {change.key for change in seen} == {"a", "b", "c"}
+            await until(lambda: len(server.seen) == 4)
+            assert server.seen[3].query["resourceVersion"] == "20"
+            assert mirror.synced
+    assert [log["seen"] for log in logs if log["event"] == "API server's history went back"] == ["50"]
+
+
+@pytest.mark.parametrize("type_", ["MODIFIED", "BOOKMARK"])
+async def test_an_event_from_before_what_was_seen_is_of_a_restored_backup(start: Start, type_: str) -> None:
+    """No API server sends one else."""
+    steps = page(30, node("a", 1)), stream(event(type_, node("a", 9))), page(12, node("a", 9)), stream()
+    async with start(*steps) as (mirror, server):
+        await until(holds(mirror, a=9))
+        await until(lambda: len(server.seen) == 4)
+        assert server.seen[3].query["resourceVersion"] == "12"
+
+
+async def test_who_is_told_to_start_over_ends_its_watch_and_lists(start: Start) -> None:
+    """Another mirror has found that the history went back; this one's connection still stands."""
+    asked, steps = [], (page(30, node("a", 1), node("b", 7)), stream(), page(12, node("a", 1)), stream())
+    async with start(*steps) as (mirror, server):
+        mirror.on_rewind = lambda: asked.append(mirror.version)
+        await until(lambda: len(server.seen) == 2 and mirror.synced)
+        mirror.start_over()
+        await until(holds(mirror, a=1))
+        assert asked == []
 
 
 def node_of(raw: dict[str, Any]) -> Node:

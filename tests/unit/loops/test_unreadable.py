@@ -10,11 +10,13 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.ports import ObjectChange
+from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS, Refused
 from deviceshare.loops.replica.feed import Feed
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import MemoryMirror, World, a_bound_group, led_world, soon
 from tests.unit.loops.model import decoded
-from tests.unit.loops.virtual_time import in_virtual_time
+from tests.unit.loops.virtual_time import in_virtual_time, now
 
 NO_NODE: dict[str, Any] = {"spec": {"nodeName": 3}}
 NO_ANNOTATIONS: dict[str, Any] = {"metadata": {"annotations": {contract.GROUP_UID: 3}}}
@@ -109,10 +111,9 @@ async def test_nothing_is_written_into_a_ledger_that_cannot_be_read() -> None:
     """Who holds what stands in it; the group says what is wrong, and waits for somebody to correct it."""
     async with led_world() as world:
         await a_bound_group(world)
-        (uid,) = world.ledger("n1").claims
-        world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: 3}}})
+        world.cluster.edit(NODE_DEVICES, "n1", {"status": {"published": 3}})
         await soon(lambda: world.condition("team", "Healthy") == ("Unknown", "Unreadable"), 10)
-        said = f"spec.claims[{uid}]: Expected `object`, got `int`"
+        said = "status.published: Expected `object`, got `int`"
         assert said in world.message("team", "Healthy")
         before = len(world.cluster.writes("nodedevices"))
         world.cluster.remove(GROUPS, "team")
@@ -195,3 +196,145 @@ async def test_a_plain_pod_that_cannot_be_read_closes_its_node_and_no_other() ->
         assert fleet.filter(team.request, ["n1", "n2"]).fits == [], "it may be anywhere"
         others.set("ns/lost", None)
         assert fleet.filter(team.request, ["n1", "n2"]).fits == ["n1", "n2"]
+
+
+def pruned(world: World, uid: str) -> None:
+    """The claim as a CRD that knows neither shares nor groups leaves it."""
+    gone = dict.fromkeys(("group", "devices", "pod", "shares", "token", "within", "former"))
+    world.cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {uid: gone}}})
+
+
+@in_virtual_time
+async def test_a_pruned_claim_closes_what_is_free_and_is_written_again_from_its_pod() -> None:
+    """An older CRD was there for a moment. Who has a claim that can be read takes pods all the while."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.share("s", 30)
+        await world.bind("s", "n1")
+        [uid] = [uid for uid, claim in world.ledger("n1").claims.items() if claim.pod]
+        before = world.ledger("n1").claims
+        pruned(world, uid)
+        await asyncio.sleep(1)
+        assert world.ledger("n1").hidden_claims == {uid}
+        team, other = world.read_group("team"), world.group("other", 1)
+        await asyncio.sleep(0.5)
+        assert world.fleet.filter(other.request, ["n1"]).reasons["n1"].kind is ReasonKind.UNREADABLE
+        assert world.fleet.filter(team.request, ["n1"]).fits == ["n1"]
+        world.pod("b", "team")
+        await world.bind("b", "n1")
+        world.pod("c", "other")
+        world.share("t", 10)
+        for stranger in ("c", "t"):
+            with pytest.raises(Refused, match="can't be read"):
+                await world.bind(stranger, "n1")
+        assert world.ledger("n1").hidden_claims == {uid}
+        await soon(lambda: world.ledger("n1").claims == before, LONG)
+        await soon(lambda: world.fleet.filter(other.request, ["n1"]).fits == ["n1"])
+
+
+@in_virtual_time
+async def test_a_pruned_claim_of_a_group_is_written_again() -> None:
+    """With the token that its status names, or nobody could join; and one without a pod from its status."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        [uid] = world.ledger("n1").claims
+        [before] = world.ledger("n1").claims.values()
+        pruned(world, uid)
+        await soon(lambda: world.ledger("n1").claims == {uid: before}, LONG)
+        world.pod("b", "team")
+        await world.bind("b", "n1")
+        world.end("a")
+        world.end("b")
+        await asyncio.sleep(1)
+        pruned(world, uid)
+        await soon(lambda: world.ledger("n1").claims == {uid: before}, LONG)
+
+
+@in_virtual_time
+async def test_a_pruned_claim_of_nobody_is_dropped_once_binds_have_ended() -> None:
+    """Its pod is gone, or waits without a node; as if it had been marked when it was pruned."""
+    async with led_world() as world:
+        await soon(lambda: world.open("n1"))
+        world.share("s", 30)
+        await world.bind("s", "n1")
+        world.share("t", 30)
+        await world.bind("t", "n1")
+        world.cluster.remove(PODS, "s", "ns")
+        for uid in world.ledger("n1").claims:
+            pruned(world, uid)
+        begun = now()
+        await asyncio.sleep(BINDS_OVER_SECONDS / 2)
+        assert len(world.ledger("n1").hidden_claims) == 2
+        await soon(lambda: not world.ledger("n1").hidden_claims, LONG)
+        assert now() - begun >= BINDS_OVER_SECONDS
+        [claim] = world.ledger("n1").claims.values()
+        assert claim.pod == "ns/t"
+
+
+def test_every_claim_that_can_not_be_read_is_known_by_its_holder() -> None:
+    """However many there are; and one that is odd elsewhere, too, is closed as a whole."""
+    claims: dict[str, Any] = {f"uid-{number}": {} for number in range(2000)}
+    body: dict[str, Any] = {"metadata": {"name": "n1", "resourceVersion": "1"}, "spec": {"claims": claims}}
+    assert decoded(body, NODE_DEVICES).hidden_claims == claims.keys()
+    odd = {**body, "status": {"devices": 3}}
+    assert decoded(odd, NODE_DEVICES).hidden_claims == frozenset()
+
+
+@in_virtual_time
+async def test_a_share_is_not_claimed_beside_a_claim_that_can_not_be_read() -> None:
+    """The replica that binds it doesn't know yet: its mirror shows room, and the ledger itself is asked."""
+    world = World()
+    world.node("n1")
+    async with world.leading():
+        await soon(lambda: world.open("n1"))
+        world.share("s", 60)
+        await world.bind("s", "n1")
+    seen = world.ledger("n1")
+    [uid] = seen.claims
+    pruned(world, uid)
+    world.share("t", 60)
+    binder = world.binder()
+    pod = world.read_pod("t")
+    binder.remember(pod)
+    with pytest.raises(Refused, match="can't be read"):
+        await binder.bind("ns", "t", pod.metadata.uid, "n1")
+    await binder.close()
+    assert world.ledger("n1").hidden_claims == {uid}
+    assert not world.ledger("n1").claims
+
+
+@in_virtual_time
+async def test_a_pruned_claim_of_a_group_is_marked_when_it_is_written_again() -> None:
+    """A release may be under way by a mark that was pruned with it: collect takes the mark away, or ends it."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        [uid] = world.ledger("n1").claims
+        marks: list[str] = []
+
+        def note(change: ObjectChange[Any]) -> None:
+            marks.extend(claim.releasing for claim in change.new.claims.values()) if change.new else None
+
+        pruned(world, uid)
+        await asyncio.sleep(1)
+        world.cluster.mirrors[NODE_DEVICES.plural].subscribe(note)
+        await soon(lambda: uid in world.ledger("n1").claims and not world.ledger("n1").claims[uid].releasing, LONG)
+        assert marks[0]
+
+
+@in_virtual_time
+async def test_a_pruned_claim_that_contradicts_another_stays_for_a_person() -> None:
+    """Two live pods name one device; which of them is right can't be known, and neither's claim may go."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.group("other", 2)
+        world.pod("b", "other")
+        await world.bind("b", "n1")
+        [uid] = [uid for uid, claim in world.ledger("n1").claims.items() if claim.group == "other"]
+        world.cluster.edit(
+            PODS, "b", {"metadata": {"annotations": {contract.SELECTED_DEVICES: f'{{"{GPU}": "0,1"}}'}}}, "ns"
+        )
+        await asyncio.sleep(0.1)
+        pruned(world, uid)
+        await asyncio.sleep(LONG)
+        assert world.ledger("n1").hidden_claims == {uid}
+        assert world.holders("n1") == {"team": "0,1"}

@@ -3,9 +3,10 @@
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 
-from deviceshare.domain.admission.group_review import review_deleted_group
+from deviceshare.domain.admission.group_review import GroupFields, review_deleted_group, review_fields
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus
@@ -133,6 +134,30 @@ def test_groups_that_the_schema_admits_are_judged_as_by_the_webhook(
     sameness.grouped_the_same(old, new)
     sameness.grouped_the_same(bound, new)
     sameness.grouped_the_same(bound, bound)
+
+
+@pytest.mark.parametrize("old", [{}, {"later": 1}, {"later": 1, "allowedNamespaces": {"Names": []}}])
+@pytest.mark.parametrize(
+    "added",
+    [
+        {},
+        {"later": 2},
+        {"releaseafter": "1h", "Resources": {}},
+        {"allowedNamespaces": {"from": "All"}},
+        {"allowedNamespaces": {"Names": [], "form": "All", "x" * 90: 1}},
+    ],
+)
+def test_fields_that_no_group_has_are_refused_alike(old: Json, added: Json) -> None:
+    """The CRD keeps them. Those that are there may stay, as a later release may have written them."""
+    base = {"resources": {"nvidia.com/gpu": 1}}
+    before, after = ({"metadata": {"name": "team"}, "spec": {**base, **more}} for more in (old, added))
+    was, now = (msgspec.json.decode(msgspec.json.encode(each), type=GroupFields) for each in (before, after))
+
+    policy = policies()["deviceshare-groups"]
+
+    assert policy.refusal(a_request(new=after)) == review_fields(GroupFields(), now)
+    assert policy.refusal(a_request("UPDATE", old=before, new=after)) == review_fields(was, now)
+    assert bool(review_fields(GroupFields(), now)) == (added not in ({}, {"allowedNamespaces": {"from": "All"}}))
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 10, 11, 25])

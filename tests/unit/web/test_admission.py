@@ -394,6 +394,22 @@ async def ask_group(webhooks: Webhooks, operation: str, **request: Any) -> Json:
     return await webhooks.ask("/validate-groups", kind="SharedDeviceGroup", operation=operation, **request)
 
 
+async def test_a_misspelt_field_of_a_group_is_refused(webhooks: Webhooks) -> None:
+    """The CRD keeps fields of later releases, so the API server doesn't. What a later release wrote may stay."""
+    wrong, inner = a_group(releaseafter="30m"), a_group(allowedNamespaces={"from": "All", "Message": "ask Kim"})
+    refused = [
+        await ask_group(webhooks, "CREATE", object=wrong),
+        await ask_group(webhooks, "UPDATE", object=wrong, oldObject=a_group()),
+        await ask_group(webhooks, "UPDATE", object=inner, oldObject=wrong),
+    ]
+    known = "allowedNamespaces, deletionPolicy, nodeLossPolicy, nodeSelector, releaseAfter, resources and"
+    said = [response["status"]["message"] for response in refused]
+    assert said[:2] == [f"spec: unknown field 'releaseafter'; known are {known} schedulingStrategy"] * 2
+    assert said[2] == ("spec.allowedNamespaces: unknown field 'Message'; known are from, message, names and selector")
+    assert (await ask_group(webhooks, "UPDATE", object=wrong, oldObject=wrong))["allowed"]
+    assert (await ask_group(webhooks, "UPDATE", object=a_group(), oldObject=wrong))["allowed"]
+
+
 async def test_a_group_in_use_is_not_deleted(webhooks: Webhooks) -> None:
     """The message names the pods."""
     response = await ask_group(webhooks, "DELETE", oldObject=a_group())

@@ -89,7 +89,7 @@ def pod(name: str = "p", *, joins: str = "team", injected: bool = True, labelled
 async def asking(
     known: Fleet, *groups: Group, binder: RecordingBinder | None = None, ready: bool = True
 ) -> AsyncIterator[TestClient[web.Request, web.Application]]:
-    extender = Extender(known, FixedMirror(*groups), binder or RecordingBinder(), lambda: ready)
+    extender = Extender(known, FixedMirror(*groups), binder or RecordingBinder(), lambda: "" if ready else STARTING)
     app = web.Application(client_max_size=MAX_BODY)
     app.add_routes(extender.routes())
     async with TestClient(TestServer(app)) as client:
@@ -439,7 +439,7 @@ async def test_the_scheduler_may_call_the_extender_by_any_name_of_loopback(host:
 
 async def test_behind_client_certificates_the_extender_answers_to_its_services_name() -> None:
     """Which the scheduler has checked, and which no browser comes by."""
-    extender = Extender(fleet({"a": 4}), FixedMirror(group()), RecordingBinder(), lambda: True, own_names=None)
+    extender = Extender(fleet({"a": 4}), FixedMirror(group()), RecordingBinder(), lambda: "", own_names=None)
     app = web.Application()
     app.add_routes(extender.routes())
     headers = JSON | {"Host": "deviceshare-extender.deviceshare-system.svc"}
