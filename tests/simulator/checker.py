@@ -117,7 +117,7 @@ class Checker:
         if uid not in claims:
             return [f"pod {pod['metadata']['name']} on {node} has no claim"]
         held = {self._card(machine, each) for each in _devices(claims[uid])}
-        told = {machine.card(word) or word for word in words(annotations.get(WHOLE_WORDS))} if not shares else set()
+        told = {_meant(machine, word) for word in words(annotations.get(WHOLE_WORDS))} if not shares else set()
         told |= {self._card(machine, share) for share in shares}
         if told <= held:
             return []
@@ -133,9 +133,9 @@ class Checker:
         for node, ledger in self._table("nodedevices").items():
             for uid, claim in ledger["spec"].get("claims", {}).items():
                 name = claim.get("group") or claim.get("pod")
-                if claim.get("releasing"):
-                    faults.append(f"the claim of {name} on {node} is still marked")
                 living = self._held_by_pods(uid, node)
+                if claim.get("releasing") and not (living and uid not in groups):
+                    faults.append(f"the claim of {name} on {node} is still marked")
                 if claim.get("group") and not living and (uid not in groups or _home(groups[uid]) != node):
                     faults.append(f"nobody needs the claim of group {name} on {node}")
                 if claim.get("pod") and not living:
@@ -261,7 +261,12 @@ class Checker:
     @staticmethod
     def _card(machine: Machine, device: Raw) -> str:
         """The card that an entry of a claim or of `shares` means."""
-        return device.get("uuid") or machine.card(str(device["index"])) or f"number {device['index']}"
+        return device.get("uuid") or _meant(machine, str(device["index"]))
+
+
+def _meant(machine: Machine, word: str) -> str:
+    """The card that the word means, or the word where it means none."""
+    return machine.card(word) or word.rpartition("=")[2]
 
 
 def _home(group: Raw) -> str:

@@ -123,12 +123,21 @@ class Cluster:
             self.server.start(self._agent(machine))
         self.processes = [self.new_process(), self.new_process()]
         self.processes[0].lead()
+        self.server.start(self._elect())
         self.server.start(self._schedule_pods())
         self.server.start(self._collect_pods())
 
     def new_process(self) -> Process:
         self._born += 1
         return Process(self.server, f"process-{self._born}")
+
+    async def _elect(self) -> None:
+        """Nobody leads for long."""
+        while True:
+            await asyncio.sleep(self.rng.uniform(0.5, 10))
+            if not any(process.leading for process in self.processes):
+                self.processes[0].lead()
+                self.say(f"{self.processes[0].name} leads")
 
     async def close(self) -> None:
         """Stops everything."""

@@ -21,7 +21,8 @@ from tests.simulator.people import People
 from tests.unit.loops import virtual_time
 from tests.unit.loops.virtual_time import now
 
-BUSY_SECONDS = 150.0
+BUSY_SECONDS = 120.0
+GAP_SECONDS = 0.8
 REST_SECONDS = 400.0
 LOOK_SECONDS = 20.0
 JUDGED = {kind.plural for kind in (GROUPS, NODE_DEVICES, NODES, PODS)}
@@ -96,7 +97,7 @@ class History:
             [(_, event)] = self._rng.choices(list(chosen.values()), weights)
             task = asyncio.create_task(event())  # type: ignore[arg-type]
             under_way.add(task)
-            await self._sleep(self._rng.expovariate(1 / 1.5))
+            await self._sleep(self._rng.expovariate(1 / GAP_SECONDS))
         self._cluster.server.faults = Faults()
         if under_way and not self._broken.is_set():
             await asyncio.gather(*under_way)

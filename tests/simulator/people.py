@@ -250,6 +250,3 @@ class People:
         self._cluster.say(f"{process.name} dies" + (", which led" if led else ""))
         await process.die()
         self._cluster.processes.append(self._cluster.new_process())
-        await asyncio.sleep(self._rng.uniform(0.5, 10))
-        if not any(each.leading for each in self._cluster.processes):
-            self._cluster.processes[0].lead()
