@@ -1,4 +1,4 @@
-"""A whole-system simulator: everything at once, in virtual time, judged by a checker that shares no code with the product.
+"""A whole-system simulator: everything at once, in virtual time. Its checker shares no code with the product.
 
 What runs is what production runs: Binder, Feed, Fleet and Controller of several processes, each with mirrors that lag
 and requests that get lost or take effect late, over one API server in memory (api_server.py). Machines, their kubelets

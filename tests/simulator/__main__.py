@@ -31,7 +31,9 @@ def main(arguments: Sequence[str]) -> int:
             if failed.total() <= chosen.show:
                 print("\n".join(outcome.told))
     seconds = time.monotonic() - begun
-    print(f"{chosen.histories} histories from seed {first} in {seconds:.0f} s, {writes} writes: {failed.total()} failed")
+    print(
+        f"{chosen.histories} histories from seed {first} in {seconds:.0f} s, {writes} writes: {failed.total()} failed"
+    )
     if failed:
         print("Commit the seed of a failure in tests/simulator/test_histories.py (EXAMPLES).")
     return 1 if failed else 0

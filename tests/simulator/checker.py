@@ -134,7 +134,8 @@ class Checker:
             for uid, claim in ledger["spec"].get("claims", {}).items():
                 name = claim.get("group") or claim.get("pod")
                 living = self._held_by_pods(uid, node)
-                if claim.get("releasing") and not (living and uid not in groups):
+                gone = uid not in groups or groups[uid]["metadata"].get("deletionTimestamp")
+                if claim.get("releasing") and not (living and gone):
                     faults.append(f"the claim of {name} on {node} is still marked")
                 if claim.get("group") and not living and (uid not in groups or _home(groups[uid]) != node):
                     faults.append(f"nobody needs the claim of group {name} on {node}")
@@ -218,6 +219,7 @@ class Checker:
 
     def _quotas_allow(self, group: Raw) -> bool:
         labels = group["metadata"].get("labels", {})
+        claimed = {uid for node in self._machines for uid in self._claims(node)}
         for quota in self._table("devicequotas").values():
             wanted = quota["spec"].get("groupSelector", {}).get("matchLabels", {})
             if not wanted.items() <= labels.items():
@@ -225,7 +227,8 @@ class Checker:
             used = sum(
                 raw["spec"]["resources"][GPU]
                 for raw in self._table("shareddevicegroups").values()
-                if _home(raw) and wanted.items() <= raw["metadata"].get("labels", {}).items()
+                if (_home(raw) or raw["metadata"]["uid"] in claimed)
+                and wanted.items() <= raw["metadata"].get("labels", {}).items()
             )
             if used + group["spec"]["resources"][GPU] > quota["spec"]["hard"][GPU]:
                 return False
@@ -247,7 +250,10 @@ class Checker:
     def _held_by_pods(self, uid: str, node: str) -> bool:
         for pod in self._living():
             annotations = pod["metadata"].get("annotations", {})
-            if pod["spec"]["nodeName"] == node and uid in (annotations.get(f"{PREFIX}group-uid"), pod["metadata"]["uid"]):
+            if pod["spec"]["nodeName"] == node and uid in (
+                annotations.get(f"{PREFIX}group-uid"),
+                pod["metadata"]["uid"],
+            ):
                 return True
         return False
 

@@ -13,7 +13,7 @@ from deviceshare.domain.placement.join_obstacles import pod_obstacle, request_of
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NAMESPACES, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.leader.term import Term
-from deviceshare.loops.ports import ApiError, NotFound
+from deviceshare.loops.ports import ApiError
 from deviceshare.loops.protocol.bind import Refused, binds_over
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.feed import Feed

@@ -6,7 +6,6 @@ import random
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from unittest.mock import patch
 
 import structlog

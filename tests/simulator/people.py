@@ -111,9 +111,7 @@ class People:
             self._cluster.say(f"pod {name} finishes")
             self._cluster.on_stopped(raw["metadata"]["uid"])
             ended = {"name": "main", "state": {"terminated": {}}}
-            self._server.edit(
-                PODS, name, {"status": {"phase": "Succeeded", "containerStatuses": [ended]}}, NAMESPACE
-            )
+            self._server.edit(PODS, name, {"status": {"phase": "Succeeded", "containerStatuses": [ended]}}, NAMESPACE)
             return
         self._cluster.say(f"pod {name} is deleted")
         if raw.get("status", {}).get("phase") == "Succeeded":
