@@ -5,9 +5,9 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-# How long an example takes says something about the machine, not about the code. What is drawn is the same each time, so
-# that a change is judged by what it changes. FRESH_DRAWS=1 draws anew, for the long run: a failure prints the example to
-# commit as an `@example`.
+# How long an example takes says something about the machine, not about the code. What is drawn is the same each time,
+# so that a change is judged by what it changes. FRESH_DRAWS=1 draws anew, for the long run: a failure prints the
+# example to commit as an `@example`.
 FRESH = bool(os.environ.get("FRESH_DRAWS"))
 settings.register_profile(
     "deviceshare",

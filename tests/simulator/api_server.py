@@ -228,7 +228,7 @@ class Client:
         return await self._request(lambda: self.server.create(kind, body, namespace))
 
     async def patch(
-        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, timeout: float | None = None, **where: str
+        self, kind: Kind[T], name: str, body: Mapping[str, Any], *, timeout: float | None = None, **where: Any
     ) -> T:
         return await self._request(lambda: self.server.patch(kind, name, body, **where), timeout)
 

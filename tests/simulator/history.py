@@ -94,7 +94,7 @@ class History:
         under_way = set()
         while now() < BUSY_SECONDS and not self._broken.is_set():
             [(_, event)] = self._rng.choices(list(chosen.values()), weights)
-            task = asyncio.create_task(event())  # type: ignore[arg-type]
+            task = asyncio.create_task(event())
             under_way.add(task)
             await self._sleep(self._rng.expovariate(1 / GAP_SECONDS))
         self._cluster.server.faults = Faults()

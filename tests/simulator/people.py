@@ -1,7 +1,7 @@
 """What people, workloads and machines do in a history, each kind of event with a switch of its own."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from deviceshare.domain import contract
@@ -26,7 +26,7 @@ class People:
         self._numbers: dict[str, int] = {}
         self.busy: set[str] = set()
         """Machines that are being rebooted, lost or brought back."""
-        self.events: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
+        self.events: dict[str, tuple[int, Callable[[], Coroutine[Any, Any, None]]]] = {
             "groups": (6, self.group_comes),
             "pods": (14, self.pod_comes),
             "ends": (8, self.pod_ends),

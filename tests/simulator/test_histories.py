@@ -55,7 +55,7 @@ def a_pod(name: str, holder: str, node: str, **annotations: str) -> dict[str, ob
 
 def faults(machine: Machine, **pods: dict[str, object]) -> list[str]:
     """What the checker finds wrong with these pods alone."""
-    return Checker({"pods": pods}, {machine.name: machine}).look()  # type: ignore[dict-item]
+    return Checker({"pods": pods}, {machine.name: machine}).look()
 
 
 def test_the_checker_sees_that_a_number_and_a_uuid_mean_one_card() -> None:
