@@ -22,6 +22,7 @@ BY_PLURAL: dict[str, Kind[Any]] = {kind.plural: kind for kind in MIRRORED}
 WITH_STATUS = {kind.plural for kind in (GROUPS, NODE_DEVICES, DEVICE_QUOTAS)}
 CLIENT_SECONDS = 10.0
 """After which a client gives up on an answer."""
+TIE_SECONDS = 1e-6
 QUEUE_SECONDS = 15.0
 """How long an old server lets a request wait before its time-out begins."""
 
@@ -180,7 +181,7 @@ class LaggingMirror(MemoryMirror):
     def tell(self, key: str, new: Any, version: int, rng: random.Random, faults: Faults) -> None:
         """Has the change arrive behind all those before it."""
         lag = rng.uniform(0.002, 0.05) if rng.random() >= faults.deaf else rng.uniform(1, 25)
-        self._arrives = max(self._arrives, now() + lag)
+        self._arrives = max(self._arrives + TIE_SECONDS, now() + lag)  # a loop runs timers of one moment in any order
         asyncio.get_running_loop().call_at(self._arrives, self._hear, key, new, version)
 
     def _hear(self, key: str, new: Any, version: int) -> None:
