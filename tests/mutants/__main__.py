@@ -1,6 +1,7 @@
 """Applies each mutation to a copy of the tree, runs the tests that must notice, and prints a table.
 
 Exits with 1 if one survives, and if the tests fail without any. Arguments choose mutations by a part of their rule.
+`--generate` first makes mutations of its own instead (generated.py).
 """
 
 import os
@@ -11,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutants import ROOT, Mutation, mutations
+from tests.mutants import ROOT, Mutation, generated, mutations
 
 SECONDS = 300
 PASSED, FAILED = 0, 1
@@ -73,4 +74,4 @@ def _run(tree: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(generated.main(sys.argv[2:]) if sys.argv[1:2] == ["--generate"] else main(sys.argv[1:]))
