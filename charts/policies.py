@@ -11,7 +11,7 @@ from typing import Any, Final
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission import bypasses
 from deviceshare.domain.admission.concern import STRATEGIES
-from deviceshare.domain.admission.injection import CUDA_ORDER, JAX_GROWS
+from deviceshare.domain.admission.injection import CUDA_ORDER, JAX_GROWS, TAINTS
 from deviceshare.domain.admission.share_injection import GROWTH, ShareOf
 from deviceshare.domain.admission.variables import Reference, Setting
 from deviceshare.domain.objects import container_keys, groups, rebind_token, shares
@@ -85,6 +85,9 @@ def _injection() -> Variables:
     return {
         "vendorReferences": [
             {"vendor": each.name, "name": each.env, "path": each.field_path} for each in vendors.VENDORS
+        ],
+        "vendorTaints": [
+            {"vendor": each.name, "key": each.resource} for each in vendors.VENDORS if each.resource in TAINTS
         ],
         "deviceOrder": _setting(CUDA_ORDER),
         "jaxGrows": _setting(JAX_GROWS),

@@ -136,6 +136,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Whether frameworks in pods of groups take device memory as they need it, or as they are set.",
         ),
         flag(
+            "--tolerations",
+            type=click.Choice([ON, OFF]),
+            default=ON,
+            help="Whether pods tolerate taints that are named after vendors' devices, as managed clusters have them.",
+        ),
+        flag(
             "--release-after",
             default=NEVER,
             metavar="DURATION|never",

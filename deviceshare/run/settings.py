@@ -52,6 +52,7 @@ class Settings:
     replaced_schedulers: frozenset[str]
     framework_limits: str
     group_memory: str
+    tolerations: str
     release_after: str
     deletion_policy: str
     uninjected_pods: str
@@ -139,6 +140,7 @@ class Settings:
             self.group_memory,
             self.agent_url,
             self.placement,
+            self.tolerations == ON,
         )
 
     @property

@@ -7,12 +7,14 @@ import contextlib
 import os
 import resource
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from deviceshare import assets
 from deviceshare.domain.admission import modes
@@ -158,6 +160,28 @@ def _locked(layout: Layout, plan: SandboxPlan) -> Iterator[None]:
     with layout.lock():
         layout.prepare(plan)
         yield
+
+
+async def requests(connection: Connection) -> Counter[str]:
+    """How many requests the API server has answered, by what was asked, such as `POST pods/binding`.
+
+    Without those that only look on: lists, watches and the pods that a benchmark itself creates and deletes.
+    """
+    asked: Counter[str] = Counter()
+    text = (await send(connection, "GET", "/metrics")).decode()
+    for family in text_string_to_metric_families(text):
+        for name, labels, value, *_ in family.samples if family.name == "apiserver_request" else ():
+            what = "/".join(filter(None, (labels["resource"], labels["subresource"])))
+            request = f"{labels['verb']} {what}"
+            looks_on = labels["verb"] in ("LIST", "WATCH", "CONNECT") or request in ("POST pods", "DELETE pods")
+            if (
+                name.endswith("_total")
+                and what
+                and not looks_on
+                and labels["resource"] not in ("leases", "subjectaccessreviews")
+            ):
+                asked[request] += int(value)
+    return asked
 
 
 def _plural(kind: str) -> str:

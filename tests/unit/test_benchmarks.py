@@ -7,7 +7,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from tests import benchmarks
-from tests.benchmarks import __main__, filtering, large_fleet
+from tests.benchmarks import __main__, filtering, large_fleet, placement
 
 
 def test_filtering_measures_every_kind_of_pod() -> None:
@@ -32,3 +32,14 @@ def test_every_benchmark_is_listed_by_one_command() -> None:
     listed = CliRunner().invoke(__main__.main, ["--help"], catch_exceptions=False).output
     assert "scheduling" in own
     assert set(re.findall(r"^  (\w+)  ", listed.partition("Commands:")[2], re.MULTILINE)) == own
+
+
+def test_the_trace_leaves_more_whole_nodes_than_by_devices_alone() -> None:
+    """And allocates no less; the figures of the real trace are in docs/performance.md."""
+    trace = placement.read_trace(Path(placement.__file__).parent / "traces")
+    tasks = placement.draw(trace, seed=7)
+    found = {name: placement.replay(name, rule, trace, tasks) for name, rule in placement.rules(trace).items()}
+    ours, before = found["deviceshare"], found["devices alone"]
+    assert ours.whole_nodes_at_50 >= max(each.whole_nodes_at_50 for each in found.values())
+    assert ours.whole_nodes_at_50 > before.whole_nodes_at_50 + 0.3
+    assert ours.allocated_at_130 >= max(each.allocated_at_130 for each in found.values()) - 0.01

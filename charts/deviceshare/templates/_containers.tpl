@@ -70,6 +70,7 @@ capabilities:
     - --replaced-schedulers={{ join "," .Values.shares.replacedSchedulers }}
     - --framework-limits={{ ternary "on" "off" .Values.shares.frameworkLimits }}
     - --group-memory={{ .Values.groups.memory }}
+    - --tolerations={{ ternary "on" "off" .Values.handover.tolerations }}
     {{- if include "deviceshare.webhookClients" . }}
     - --webhook-client-ca=/etc/deviceshare/webhook-clients/ca.crt
     {{- end }}

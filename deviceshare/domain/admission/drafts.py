@@ -76,6 +76,7 @@ class DraftSpec(Struct, frozen=True, rename="camel"):
     scheduler_name: str | None = None
     scheduling_gates: list[Json] | None = None
     runtime_class_name: str | None = None
+    tolerations: list[Json] | None = None
     containers: list[DraftContainer] | None = None
     init_containers: list[DraftContainer] | None = None
     ephemeral_containers: list[DraftContainer] | None = None

@@ -26,6 +26,8 @@ from deviceshare.domain.vendors import Vendor
 
 CUDA_ORDER: Final = Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 """CUDA numbers the fastest device 0, unless this variable is PCI_BUS_ID: then it counts by PCI bus, as NVML does."""
+TAINTS: Final = tuple(each.resource for each in vendors.VENDORS if not each.resource.endswith(vendors.ANY))
+"""The keys of the taints that pods of groups tolerate: the resources that are called by one name."""
 JAX_GROWS: Final = Setting("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
@@ -60,6 +62,7 @@ def inject(
     elif contract.GROUP not in labels:
         patch.append(add(_pointer("labels", contract.GROUP), name))
     patch += _scheduling(pod.spec, share, settings)
+    patch += _tolerations(pod.spec, share, settings)
     _set_runtime_class(pod.spec, settings.runtime_class, patch, warnings)
     shares = shares_of(pod.spec, share)
     warnings += unknown_to_us(pod) if shares else ()
@@ -98,6 +101,32 @@ def _scheduling(spec: DraftSpec, share: ShareRequest, settings: InjectionSetting
     # A pod with a node can't have gates: it is refused for its node, which says more.
     if not spec.node_name and not any(gate.get("name") == contract.PLACEMENT_GATE for gate in gates):
         yield add("/spec/schedulingGates", [*gates, {"name": contract.PLACEMENT_GATE}])
+
+
+def _tolerations(spec: DraftSpec, share: ShareRequest, settings: InjectionSettings) -> Iterator[Json]:
+    """Those that Kubernetes adds to pods that request the devices by their resource, which ours don't.
+
+    Which of them its group has isn't known for sure, so a pod of a group tolerates the taints of each vendor's.
+    https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration
+    """
+    own = spec.tolerations or []
+    keys = share.of if share and not share.faults else TAINTS
+    missing = [_tolerating(key) for key in keys if not any(_tolerates(each, key) for each in own)]
+    if settings.tolerations and missing:
+        yield add("/spec/tolerations", [*own, *missing])
+
+
+def _tolerating(key: str) -> Json:
+    return {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+
+
+def _tolerates(toleration: Json, key: str) -> bool:
+    """Whether it is for every taint that has the key and the effect NoSchedule."""
+    return (
+        toleration.get("operator") == "Exists"
+        and toleration.get("key", "") in ("", key)
+        and toleration.get("effect", "") in ("", "NoSchedule")
+    )
 
 
 def _replaced(share: ShareRequest, settings: InjectionSettings) -> Collection[str | None]:

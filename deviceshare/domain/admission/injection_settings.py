@@ -39,3 +39,5 @@ class InjectionSettings(NamedTuple):
     """The template of the agents' URL (agent_variables.py), which containers are told; "" where agents don't answer."""
     placement: str = EXTENDER
     """One of PLACEMENTS."""
+    tolerations: bool = True
+    """Whether pods tolerate the taints by which managed clusters keep other pods from nodes with devices."""

@@ -17,6 +17,8 @@ from deviceshare.domain.placement.device_states import device_states, free_devic
 from deviceshare.domain.placement.rooms import Room
 from deviceshare.domain.wording import listed
 
+Preference = tuple[int, int]
+"""What nodes are compared by, and by what those that are equal: the less, the fuller (`Shape.preference`)."""
 MAX_SCORE = 10
 """kube-scheduler's MaxExtenderPriority (k8s.io/kube-scheduler/extender/v1)."""
 
@@ -69,15 +71,18 @@ def meets(request: Request, devices: Iterable[Device]) -> bool:
     return Counter(device.resource for device in devices) == request.resources
 
 
-def scores(strategy: str, free: Mapping[str, int]) -> dict[str, int]:
-    """How good each node is, 0 to `MAX_SCORE`, from its number of free devices.
+def scores(strategy: str, preferences: Mapping[str, Preference]) -> dict[str, int]:
+    """How good each node is, 0 to `MAX_SCORE`, from what nodes are compared by.
 
-    binpack prefers nodes with fewer free devices, spread those with more. Nodes are ranked by the distinct numbers of
-    free devices among them, so that any difference shows, whatever the nodes' sizes; past eleven distinct numbers
-    neighbouring ranks share a score.
+    binpack prefers fuller nodes, spread emptier ones. The best ones alone get `MAX_SCORE`, so that kube-scheduler's own
+    scores choose among equals only. Behind them any difference shows, whatever the nodes' sizes, as far as ten steps
+    go: past that, neighbouring ranks share a score.
     """
-    ranks = {count: rank for rank, count in enumerate(sorted(set(free.values()), reverse=strategy == "binpack"))}
-    top = max(len(ranks) - 1, 1)
-    if len(ranks) == 1:
-        return dict.fromkeys(free, MAX_SCORE)
-    return {node: round(MAX_SCORE * ranks[count] / top) for node, count in free.items()}
+    ordered = sorted(set(preferences.values()), reverse=strategy == "binpack")
+    ranks = {preference: rank for rank, preference in enumerate(ordered)}
+    best, top = len(ranks) - 1, max(len(ranks) - 2, 1)
+    steps = {
+        preference: MAX_SCORE if rank == best else round((MAX_SCORE - 1) * rank / top)
+        for preference, rank in ranks.items()
+    }
+    return {node: steps[preference] for node, preference in preferences.items()}

@@ -14,7 +14,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement import sharing
-from deviceshare.domain.placement.allocation import shortage
+from deviceshare.domain.placement.allocation import Preference, shortage
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.dialect_leftovers import leftover_reason
 from deviceshare.domain.placement.join_obstacles import opaque_reason
@@ -104,13 +104,18 @@ class Shape(NamedTuple):
         doubts = (reason for resource, reason in self.doubts if resource in share.of)
         return next(chain(withheld, doubts), lacks)
 
-    def preference(self, request: Request, effort: sharing.Effort | None = None) -> int:
-        """The number by which nodes are compared for the request (allocation.scores): the less, the fuller."""
+    def preference(self, request: Request, effort: sharing.Effort | None = None) -> Preference:
+        """By which nodes are compared for the request (allocation.scores): the less, the fuller.
+
+        Of nodes where a share fits as tightly, as where it opens a device that is nobody's yet, the one with fewer
+        devices that are nobody's is the fuller: so whole devices stay together for groups.
+        """
         if request.resources:
-            return self.room(request.resources)
+            return self.room(request.resources), 0
+        mine, whole = request.share.of, sum(room.resource in request.share.of for room in self.whole)
         if request.strategy == sharing.SPREAD:
-            return sum(room.free for room in self.rooms if room.resource in request.share.of)
-        return sharing.tightness(request.share, self.rooms, effort)
+            return sum(room.free for room in self.rooms if room.resource in mine), whole
+        return sharing.tightness(request.share, self.rooms, effort), whole
 
 
 def counts(devices: Iterable[Device]) -> Counts:

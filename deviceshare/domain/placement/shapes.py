@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.requests import Request
+from deviceshare.domain.placement.allocation import Preference
 from deviceshare.domain.placement.join_obstacles import NOT_SHARED, OTHER_LABELS
 from deviceshare.domain.placement.node_shape import Shape
 from deviceshare.domain.placement.sharing import NOT_COMPARED, Effort
@@ -36,7 +37,7 @@ class _Found(NamedTuple):
     """By the `id` of a shape, or of None; a shape that no node has any more is in neither."""
 
     obstacles: dict[int, Reason | None]
-    preferences: dict[int, int]
+    preferences: dict[int, Preference]
 
 
 class _Interned:
@@ -116,16 +117,16 @@ class Shapes:
             refused[OTHER_LABELS] = unselected
         return Filtered(fits, refused)
 
-    def preferences(self, request: Request, names: Iterable[str]) -> dict[str, int]:
-        """By node, `Shape.preference`; 0 for unknown ones."""
-        preferences: dict[str, int] = {}
+    def preferences(self, request: Request, names: Iterable[str]) -> dict[str, Preference]:
+        """By node, `Shape.preference`; (0, 0) for unknown ones."""
+        preferences: dict[str, Preference] = {}
         shapes, found, effort = self._for(request), self._found(request).preferences, Effort(EFFORT)
         for name in names:
             shape = shapes.get(name)
             key = id(shape)
             preference = found.get(key)
             if preference is None:
-                preference = shape.preference(request, effort) if shape else 0
+                preference = shape.preference(request, effort) if shape else (0, 0)
                 if effort.left > 0:  # else it may be 0 for want of effort, as `NOT_COMPARED` is for filter
                     found[key] = preference
             preferences[name] = preference

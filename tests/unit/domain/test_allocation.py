@@ -59,7 +59,7 @@ NODES = st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 16))
 @given(NODES, st.sampled_from(["binpack", "spread"]))
 def test_scores_follow_the_strategy(free: dict[str, int], strategy: str) -> None:
     """Monotone in the number of free devices, within the scheduler's range, equal for equal nodes."""
-    given_scores = scores(strategy, free)
+    given_scores = scores(strategy, {node: (number, 0) for node, number in free.items()})
     assert given_scores.keys() == free.keys()
     assert all(0 <= score <= MAX_SCORE for score in given_scores.values())
     sign = 1 if strategy == "spread" else -1
@@ -74,7 +74,17 @@ def test_scores_follow_the_strategy(free: dict[str, int], strategy: str) -> None
 @given(st.sets(st.integers(0, 64), min_size=2, max_size=11))
 def test_up_to_eleven_situations_are_told_apart(numbers: set[int]) -> None:
     """Any difference shows, whatever the nodes' sizes; the best gets the full score."""
-    free = {f"n{number}": number for number in numbers}
+    free = {f"n{number}": (number, 0) for number in numbers}
     assert len(set(scores("spread", free).values())) == len(numbers)
     assert scores("spread", free)[f"n{max(numbers)}"] == MAX_SCORE
     assert scores("binpack", free)[f"n{min(numbers)}"] == MAX_SCORE
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=3), st.tuples(st.integers(0, 30), st.integers(0, 8)), min_size=1))
+def test_the_best_node_shares_its_score_with_its_equals_alone(preferences: dict[str, tuple[int, int]]) -> None:
+    """However many situations there are: else kube-scheduler's own scores choose a worse one."""
+    for strategy, best in (("binpack", min(preferences.values())), ("spread", max(preferences.values()))):
+        given_scores = scores(strategy, preferences)
+        assert {node for node, score in given_scores.items() if score == MAX_SCORE} == {
+            node for node, preference in preferences.items() if preference == best
+        }

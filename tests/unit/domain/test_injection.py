@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from deviceshare.domain import contract
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import Injection, inject, inject_ephemeral
+from deviceshare.domain.admission.injection_settings import InjectionSettings
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.object_meta import ObjectMeta
@@ -300,6 +301,14 @@ affinities = st.fixed_dictionaries(
         ),
     },
 )
+tolerations = st.fixed_dictionaries(
+    {},
+    optional={
+        "key": st.sampled_from(["nvidia.com/gpu", "amd.com/gpu", "team"]),
+        "operator": st.just("Exists"),
+        "effect": st.sampled_from(["NoSchedule", "NoExecute"]),
+    },
+).map(lambda each: each if "key" in each else each | {"operator": "Exists"})
 group_pods = st.fixed_dictionaries(
     {
         "metadata": st.fixed_dictionaries(
@@ -318,6 +327,7 @@ group_pods = st.fixed_dictionaries(
                 "schedulerName": st.sampled_from(["default-scheduler", "deviceshare-scheduler", "other"]),
                 "affinity": st.none() | affinities,
                 "hostNetwork": st.booleans(),
+                "tolerations": st.none() | st.lists(tolerations, max_size=2),
             },
         ),
     }
@@ -382,4 +392,31 @@ def users_part(pod: Json) -> Json:
             container["env"] = [entry for entry in env if entry["name"] not in ours]
     if spec.pop("schedulerName", "") == "other":
         spec["schedulerName"] = "other"
+    ours = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in ("nvidia.com/gpu", "amd.com/gpu")]
+    spec["tolerations"] = [each for each in spec.get("tolerations") or [] if each not in ours]
     return pod
+
+
+def tolerated(pod: Json) -> list[str]:
+    """The keys of the taints that the injected pod tolerates."""
+    return [each.get("key", "") for each in injected(pod)["spec"].get("tolerations") or []]
+
+
+def test_a_pod_tolerates_the_taints_of_the_devices_that_it_may_get() -> None:
+    """Kubernetes adds that to pods that request them by the vendor's resource, which ours don't."""
+    group = {"metadata": {"annotations": {"deviceshare.io/group": "team"}}, "spec": {"containers": [{"name": "a"}]}}
+    asking = {"name": "a", "resources": {"limits": {"cnvrg.io/metagpu": "50"}}}
+    share = {"metadata": {}, "spec": {"containers": [asking]}}
+    assert tolerated(group) == ["nvidia.com/gpu", "amd.com/gpu"]
+    assert tolerated(share) == ["nvidia.com/gpu"]
+    own = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    assert tolerated({**group, "spec": {**group["spec"], "tolerations": [own]}}) == ["nvidia.com/gpu", "amd.com/gpu"]
+    assert tolerated({**share, "spec": {**share["spec"], "tolerations": [{"operator": "Exists"}]}}) == [""]
+
+
+def test_pods_tolerate_nothing_where_a_setting_says_so() -> None:
+    """`handover.tolerations=false`."""
+    pod = msgspec.convert({"metadata": {"annotations": {"deviceshare.io/group": "team"}}}, Draft)
+    assert "/spec/tolerations" not in [
+        each["path"] for each in inject(pod, None, settings=InjectionSettings(tolerations=False)).patch
+    ]

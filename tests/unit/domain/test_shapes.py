@@ -94,7 +94,7 @@ def test_shapes_that_no_node_has_are_forgotten() -> None:
         known.put("n1", Shape(None, (), (), frozenset(), rooms=(Room(GPU, 0, percent),)))
         request = asking(Need("main", percent=percent % 50 + 1))
         assert bool(known.filter(request, ["n1"], None)[0]) == (percent % 50 < percent)
-        assert known.preferences(request, ["n1"])["n1"] in (0, percent)
+        assert known.preferences(request, ["n1"])["n1"] in ((0, 0), (percent, 0))
     assert len(known._kept) == shapes.KEPT
     assert all(len(found.obstacles) <= 1 and len(found.preferences) <= 1 for found in known._kept.values())
     known.put("n1", None)
@@ -157,8 +157,8 @@ def test_a_node_that_a_call_did_not_get_to_has_its_preference_from_the_next(monk
     known, two = shapes.Shapes(), asking(Need("a", percent=30), Need("b", percent=20))
     for name, free in (("n1", 100), ("n2", 90)):
         known.put(name, Shape(None, (), (), frozenset(), rooms=(Room(GPU, 0, free),)))
-    assert known.preferences(two, ["n1", "n2"]) == {"n1": 100, "n2": 0}
-    assert known.preferences(two, ["n2"]) == {"n2": 90}
+    assert known.preferences(two, ["n1", "n2"]) == {"n1": (100, 0), "n2": (0, 0)}
+    assert known.preferences(two, ["n2"]) == {"n2": (90, 0)}
 
 
 def test_states_are_those_of_the_ledger_that_is_given() -> None:
@@ -171,3 +171,24 @@ def test_states_are_those_of_the_ledger_that_is_given() -> None:
         device_states(taken("n1", 10, version=f"of-others-{number}"))
     [first, *_] = device_states(taken("n1", 30, version="7"))
     assert first.room.free == 70
+
+
+def test_shares_that_open_a_device_leave_whole_nodes_to_groups() -> None:
+    """Of nodes where a share fits equally well, the one with the fewest devices that are nobody's is the best."""
+    fleet, names = Fleet(), [f"n{number}" for number in range(10)]
+    for name in names:
+        fleet.set_node(name, a_node(name))
+        fleet.set_ledger(name, taken(name))
+    for number in range(20):
+        request = asking(Need("main", percent=60))
+        scores = fleet.prioritize(request, fleet.filter(request, names).fits)
+        best = [name for name, score in scores.items() if score == max(scores.values())]
+        # As kube-scheduler's own least-allocated scoring would, of equally good ones the emptiest is taken.
+        node = max(best, key=lambda name: len(fleet.free(name)))
+        ledger = fleet.ledger(node)
+        assert ledger is not None
+        shares = sharing.choose_shares(request.share, request.strategy, fleet.rooms(node))
+        assert shares is not None
+        claims = {**ledger.claims, f"uid-{number}": Claim(pod=f"default/{number}", shares=list(shares))}
+        fleet.set_ledger(node, replace(ledger, spec=LedgerSpec(claims)))
+    assert sum(len(fleet.free(name)) == 4 for name in names) == 5

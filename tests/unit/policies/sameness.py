@@ -43,7 +43,7 @@ def chart_values(settings: InjectionSettings) -> Json:
     """The chart's values that stand for the settings."""
     answering = {"enabled": True, "pods": {"url": settings.agent_url}}
     return {
-        "handover": {"runtimeClassName": settings.runtime_class},
+        "handover": {"runtimeClassName": settings.runtime_class, "tolerations": settings.tolerations},
         "shares": {
             "dialects": sorted(settings.dialects),
             "replacedSchedulers": sorted(settings.replaced_schedulers),
