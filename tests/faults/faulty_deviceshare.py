@@ -43,7 +43,9 @@ _HELPERS = frozenset(
         "leader/group_deletions.py GroupDeletions._write",
     )
 )
-_WRITING = frozenset({"patch", "create", "delete", "bind", "apply", "evict", "annotate", "fence", "_write", "write_claims"})
+_WRITING = frozenset(
+    {"patch", "create", "delete", "bind", "apply", "evict", "annotate", "fence", "_write", "write_claims"}
+)
 
 
 class Write(NamedTuple):
