@@ -133,7 +133,7 @@ class Ledgers:
             self._coverage.report_disputed(name, disputed)
             return
         same_devices = decided and tuple(sorted(seen.status.devices)) in (devices, ())
-        if not same_devices or seen.status.total:
+        if not same_devices or seen.status.former_summary:
             # A closed ledger stays closed here: it is opened above, once it says what is withheld, and in which words.
             patch = ledger_status.devices_patch(seen, devices if seen.status.devices else (), rest)
             seen = await self._term.cluster.patch(NODE_DEVICES, name, patch, subresource="status")
