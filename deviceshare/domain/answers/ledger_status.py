@@ -16,8 +16,6 @@ from deviceshare.domain.wording import counted
 
 T = TypeVar("T")
 
-_FORMER: Final = ("total", "free", "held", "reasons")
-"""The lines of the summary, which were part of the status in versions before this one."""
 _NOT_SOUND: Final = (Health.UNHEALTHY, Health.LOST)
 
 
@@ -39,7 +37,7 @@ def devices_patch(ledger: NodeDevices, devices: Iterable[Device], rest: LedgerSt
             "forGroups": as_json(decided.for_groups),
             # Most nodes have none, and before its CRD is upgraded a cluster stores none.
             **({"published": decided.published.as_json()} if decided.published != before.published else {}),
-            **{line: None for line in _FORMER if getattr(before, line)},
+            **dict.fromkeys(before.former_summary),
         },
     }
 

@@ -126,6 +126,12 @@ class LedgerStatus(Struct, frozen=True, gc=False, rename="camel"):
     recovered: list[str] = field(default_factory=list)
     """What people reported as repaired, who may not write the annotation contract.RECOVERED; its words."""
 
+    @property
+    def former_summary(self) -> dict[str, str]:
+        """The lines that a version before `spec.summary` left, by their names."""
+        lines = {"total": self.total, "free": self.free, "held": self.held, "reasons": self.reasons}
+        return {name: line for name, line in lines.items() if line}
+
 
 class NodeDevices(Struct, frozen=True, gc=False, rename="camel"):
     """`spec.claims` maps the UID of a holder to its claim."""

@@ -11,7 +11,7 @@ from deviceshare.domain.objects.requests import GROUP, Request
 
 
 class Quotas:
-    """Mutable, but pure. It proposes: a bind reads each matching quota fresh (claims.md, Quotas)."""
+    """Mutable, but pure. It proposes: a bind writes each matching quota, by the version it saw (claims.md, Quotas)."""
 
     def __init__(self) -> None:
         self._quotas: dict[str, DeviceQuota] = {}

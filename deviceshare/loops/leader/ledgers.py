@@ -182,7 +182,7 @@ class Ledgers:
         # It is opened once it says what is withheld, and in which words.
         devices = offer.devices if decided or seen.status.devices else ()
         same_devices = decided and tuple(sorted(seen.status.devices)) == devices
-        if not same_devices or seen.status.total or seen.status.reasons:
+        if not same_devices or seen.status.former_summary:
             patch = ledger_status.devices_patch(seen, devices, rest)
             seen = await self._term.cluster.patch(NODE_DEVICES, name, patch, subresource="status")
             self._term.ledgers.put(seen)

@@ -5,7 +5,6 @@ left out with the reason.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -38,7 +37,12 @@ class Claimed(NamedTuple):
 
 
 async def claim_all(
-    cluster: Cluster, wanted: Iterable[WantedClaim], node: str, known: NodeDevices | None = None
+    cluster: Cluster,
+    wanted: Iterable[WantedClaim],
+    node: str,
+    known: NodeDevices | None = None,
+    *,
+    on_conflict: Callable[[], None] = lambda: None,
 ) -> Claimed:
     """The ledger with a claim for each of the holders; writes those that aren't there.
 
@@ -46,7 +50,8 @@ async def claim_all(
 
     `known` is a copy of the ledger of any age. A write by its version proves that it was the newest when it was
     written, which is after this call. Where nothing is written nothing is proven: so where a claim is there already, or
-    somebody is refused, as where the copy turns out to be old, the ledger is read, after this call began.
+    somebody is refused, as where the copy turns out to be old (`on_conflict`), the ledger is read, after this call
+    began.
 
     Raises:
         Refused: the node has no ledger.
@@ -57,8 +62,12 @@ async def claim_all(
     if known is not None and not known.metadata.unreadable and not any(wish.uid in known.claims for wish in wishes):
         chosen, refused = _choose(known, wishes)
         if not refused:
-            with suppress(Conflict, NotFound):
+            try:
                 return Claimed(await _claim(cluster, known, chosen), {})
+            except Conflict:
+                on_conflict()
+            except NotFound:
+                pass  # As below, unless somebody has recreated it.
     seen = await bind.read_ledger(cluster, node)
     chosen, refused = _choose(seen, wishes)
     return Claimed(await _claim(cluster, seen, chosen), refused)

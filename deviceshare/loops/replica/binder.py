@@ -84,7 +84,7 @@ class Binder:
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._settling: dict[str, asyncio.Future[Group | None]] = {}
         self._fresh_ledger: SharedRead[NodeDevices] = SharedRead(lambda node: bind.read_ledger(cluster, node))
-        self._claim = SharedClaims(cluster, ledgers)
+        self._claim = SharedClaims(cluster, ledgers, on_conflict)
 
     def remember(self, pod: Pod) -> None:
         """Keeps a pod that filter was asked about, so that its bind needs no read."""

@@ -6,6 +6,7 @@ a ledger would conflict with another of our own.
 
 import asyncio
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -23,10 +24,13 @@ class _Asked(NamedTuple):
 class SharedClaims:
     """Claims by node. Its tasks are its own: `close` ends them."""
 
-    def __init__(self, cluster: Cluster, ledgers: Mirror[NodeDevices]) -> None:
+    def __init__(
+        self, cluster: Cluster, ledgers: Mirror[NodeDevices], on_conflict: Callable[[], None] = lambda: None
+    ) -> None:
         """`ledgers` get what is read and written here, so that the next write begins with the newest version."""
         self._cluster = cluster
         self._ledgers = ledgers
+        self._on_conflict = on_conflict
         self._asked: dict[str, list[_Asked]] = {}
         self._write: SharedRead[None] = SharedRead(self._claim)
 
@@ -59,7 +63,8 @@ class SharedClaims:
             return
         try:
             wanted = [each.wanted for each in waiting]
-            ledger, refused = await claim_all(self._cluster, wanted, node, self._ledgers.get(node))
+            known = self._ledgers.get(node)
+            ledger, refused = await claim_all(self._cluster, wanted, node, known, on_conflict=self._on_conflict)
         except Exception as error:  # noqa: BLE001 - everybody who asked raises it
             # Each gets its own: a traceback grows with everybody who raises it.
             for each in waiting:

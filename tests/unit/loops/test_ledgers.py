@@ -49,12 +49,12 @@ async def test_the_lines_of_an_older_version_are_cleared_once() -> None:
     async with led_world() as world:
         await soon(lambda: world.open("n1"))
         await soon(lambda: world.ledger("n1").spec.summary.total)
-        lines = {"total": "nvidia.com/gpu=4", "free": "nvidia.com/gpu=4", "held": ""}
+        lines = {"total": "nvidia.com/gpu=4", "free": "", "held": "a: nvidia.com/gpu=0"}
         world.cluster.edit(NODE_DEVICES, "n1", {"status": lines})
         before = len(world.cluster.writes("nodedevices"))
         await asyncio.sleep(60)
         status = world.ledger("n1").status
-        assert (status.total, status.free, len(status.devices)) == ("", "", 4)
+        assert (status.former_summary, len(status.devices)) == ({}, 4)
         assert len(world.cluster.writes("nodedevices")) - before == 1
 
 

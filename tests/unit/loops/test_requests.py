@@ -52,6 +52,11 @@ async def test_a_pod_costs_so_many_requests(
         await asyncio.sleep(60)
     assert [f"{verb} {what}" for verb, what, _ in world.cluster.requests] == requests
     assert world.read_pod("a").node == "n1"
+    if create is first_pod:
+        assert world.cluster.bodies[-1]["status"] == {"allocatedPods": ["ns/a"], "podCount": 1}, (
+            "the bind said the rest"
+        )
+        assert world.condition("team", "Ready") == ("True", "Claimed")
     assert [event for event in world.recorder.events if event[2] != "Waiting"] == []
 
 
