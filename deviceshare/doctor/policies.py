@@ -21,6 +21,7 @@ _WITHOUT: Final = {
     _OF_BYPASSES: "nobody is told of ways around the hand-over of devices",
     "deviceshare-groups": "groups are deleted while pods use them",
     _OF_AGENTS: "an agent may write what other nodes have",
+    "deviceshare-ledger-deletions": "a NodeDevices with claims can be deleted, and is gone with the last of these",
 }
 """What is so where one of them isn't in force."""
 _VERSION: Final = "app.kubernetes.io/version"

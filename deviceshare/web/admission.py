@@ -26,7 +26,12 @@ from deviceshare.domain.admission.group_review import (
 )
 from deviceshare.domain.admission.injection import DEFAULTS, Injection, inject, inject_ephemeral
 from deviceshare.domain.admission.injection_settings import InjectionSettings
-from deviceshare.domain.admission.node_devices_review import ADMINISTRATORS, review_repair, review_report
+from deviceshare.domain.admission.node_devices_review import (
+    ADMINISTRATORS,
+    review_deletion,
+    review_repair,
+    review_report,
+)
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
 from deviceshare.domain.admission.share_review import Largest, no_largest
 from deviceshare.domain.objects.group_life import DEFAULT_LIFE, GroupLife
@@ -204,6 +209,8 @@ class Admission:
             return ReviewVerdict(
                 "an agent may only update the status of a NodeDevices; the leader creates and deletes them"
             )
+        if request.operation == "DELETE":
+            return ReviewVerdict(review_deletion(_whole(request.old_object)))
         # From Kubernetes 1.28 on the API server asks only about those who may not write the whole object.
         if not updated or user.username == self.identity or ADMINISTRATORS in (user.groups or ()):
             return ALLOWED

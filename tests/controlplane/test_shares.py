@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.controlplane.pool import GPU, VISIBLE, Json, Pool, pod, refers
+from tests.controlplane.test_recovery import lose
 from tests.kubernetes_versions import before
 
 MEM, PERCENT = "deviceshare.io/gpu-mem", "deviceshare.io/gpu-percent"
@@ -147,17 +148,21 @@ def test_shares_by_memory_wait_where_the_memory_is_unknown(pool: Pool) -> None:
     assert environment(pool, "percent")["main"]["DEVICESHARE_MEMORY_LIMIT_MIB"] == ""
 
 
-def test_a_deleted_ledger_is_recreated_from_what_pods_were_given(pool: Pool) -> None:
+def test_a_lost_ledger_is_filled_with_what_pods_were_given(pool: Pool) -> None:
     """Shares, and shares inside of a group; nothing is given to others meanwhile."""
     node = pool.node(2, **MEMORY_LABEL)
     group = pool.group(count=1)
     pool.apply(sharer(pool, "nested", container(mem=3), group=group), sharer(pool, "share", container(mem=10)))
     pool.running("nested", "share")
-    before = pool.get("ndev", node)["spec"]["claims"]
-    pool.kubectl("delete", "ndev", node, "--wait=false")
+    before, old = pool.get("ndev", node)["spec"]["claims"], pool.get("ndev", node)["metadata"]["uid"]
+    lose(pool, node)
     pool.eventually(
         lambda: json.loads(pool.sandbox.kubectl("get", "ndev", node, "-o", "json").stdout or "{}"),
-        lambda ledger: ledger.get("spec", {}).get("claims") == before and ledger["status"].get("devices"),
+        lambda ledger: (
+            ledger.get("metadata", {}).get("uid") != old
+            and ledger.get("spec", {}).get("claims") == before
+            and ledger["status"].get("devices")
+        ),
         seconds=90,
     )
     pool.apply(sharer(pool, "late", container(mem=7)))

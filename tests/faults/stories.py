@@ -160,7 +160,7 @@ async def recreated_node(scene: Scene) -> AsyncIterator[Goal]:
 
 
 async def lost_ledger(scene: Scene) -> AsyncIterator[Goal]:
-    """Somebody deletes the ledger under a group that has the node, and one that waits."""
+    """Somebody deletes the ledger by force under a group that has the node, and one that waits."""
     node = await scene.node(2)
     first, second = await scene.group("first", 2), await scene.group("second", 1)
     one = await scene.pod("one", first)
@@ -168,6 +168,7 @@ async def lost_ledger(scene: Scene) -> AsyncIterator[Goal]:
     two = await scene.pod("two", second)
     yield scene.waiting(two)
     await scene.api.insist("DELETE", f"{LEDGERS}/{node}")
+    await scene.change(f"{LEDGERS}/{node}", metadata={"finalizers": None})
     yield both(has_ledger(node), scene.bound(one), scene.waiting(two))
     await scene.delete(one, first)
     yield scene.bound(two)
@@ -190,12 +191,12 @@ async def wiped_status(scene: Scene) -> AsyncIterator[Goal]:
 
 
 async def edited_ledger(scene: Scene) -> AsyncIterator[Goal]:
-    """Somebody takes claims and owner out of the ledger, whose pods run; they are claimed again."""
+    """Somebody takes claims and finalizer out of the ledger, whose pods run; it gets all of them again."""
     node = await scene.node(3)
     group = await scene.group("group", 2)
     one, part = await scene.pod("one", group), await scene.pod("part", percent=40)
     yield scene.bound(one, part)
-    await scene.change(f"{LEDGERS}/{node}", metadata={"ownerReferences": None}, spec={"claims": None})
+    await scene.change(f"{LEDGERS}/{node}", metadata={"finalizers": None}, spec={"claims": None})
     yield lambda state: [] if len(claims_of(state.ledgers.get(node, {}))) == 2 else ["claims are missing"]
     two = await scene.pod("two", group)
     yield scene.bound(two)

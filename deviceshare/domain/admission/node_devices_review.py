@@ -1,4 +1,4 @@
-"""Validation of writes to the status of NodeDevices: agents report on their own node, people report repairs.
+"""Validation of writes to NodeDevices: agents report on their own node, people report repairs, nobody deletes claims.
 
 An agent runs on a node beside other programs, some of them as root. One that takes over the agent must not be able to
 write claims, or to other nodes. Who may write the status alone, as by the role `deviceshare-recover`, must not be able
@@ -37,6 +37,21 @@ def review_repair(old: Object, new: Object) -> str:
     return (
         f"only deviceshare and its agents write {changed}: who may not patch nodedevices may change status.recovered"
         " alone, as deviceshare recover does"
+    )
+
+
+def review_deletion(old: Object) -> str:
+    """Why nobody may delete a NodeDevices, or "".
+
+    Its finalizer would keep it as long as it has claims. But it could not be kept any longer, whoever regrets it.
+    """
+    claims = len((old.get("spec") or {}).get("claims") or {})
+    if not claims:
+        return ""
+    name = (old.get("metadata") or {}).get("name", "")
+    return (
+        f"devices of node {name} are claimed ({claims} claims in its NodeDevices): deviceshare deletes it once the node"
+        " isn't shared any more and nobody holds any"
     )
 
 

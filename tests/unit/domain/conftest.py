@@ -33,6 +33,7 @@ _CHECKS: Final[dict[str, dict[str, Check]]] = {
     "test_node_devices_review": {
         "review_report": sameness.reported_the_same,
         "review_repair": sameness.repaired_the_same,
+        "review_deletion": sameness.deleted_ledger_the_same,
     },
 }
 """By module, the functions that its tests give objects to, and what is then asserted of the policies."""

@@ -10,7 +10,7 @@ from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.container_keys import devices_of_container, field_path
 from deviceshare.domain.objects.devices import Device, Devices, devices_of
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import Claim, NodeDevices, new_ledger
+from deviceshare.domain.objects.ledger import NodeDevices, as_json, new_ledger
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.device_states import device_states, free_devices
@@ -64,7 +64,9 @@ def a_ledger(
     **claims: Devices,
 ) -> NodeDevices:
     """A ledger with the claims of groups by name; `releasing` names those that are marked."""
-    body = new_ledger(a_node(node), {f"uid-of-{name}": Claim(name, list(held)) for name, held in claims.items()})
+    body = new_ledger(node)
+    held = {f"uid-of-{name}": {"group": name, "devices": as_json(mine)} for name, mine in claims.items()}
+    body["spec"]["claims"] = held
     for name in releasing:
         body["spec"]["claims"][f"uid-of-{name}"]["releasing"] = "2026-01-01T00:00:00Z"
     have = devices_of({GPU: 4} if devices is None else devices)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.admission.node_devices_review import review_repair, review_report
+from deviceshare.domain.admission.node_devices_review import review_deletion, review_repair, review_report
 
 LEDGER: dict[str, Any] = {
     "apiVersion": "deviceshare.io/v1alpha1",
@@ -105,3 +105,11 @@ def test_people_who_may_write_the_status_alone_misreport_no_device(path: tuple[s
     refusal = review_repair(LEDGER, changed(*path, to=to))
     assert refusal.startswith(f"only deviceshare and its agents write {'.'.join(path)}: who may not patch nodedevices")
     assert "status.recovered alone, as deviceshare recover does" in refusal
+
+
+def test_nobody_deletes_what_has_claims() -> None:
+    """Deviceshare itself never does; an empty one may go."""
+    refused = "devices of node n1 are claimed (1 claims in its NodeDevices): deviceshare deletes it once the node"
+    assert review_deletion(LEDGER).startswith(refused)
+    assert review_deletion(changed("spec", "claims", to={})) == ""
+    assert review_deletion(changed("spec", to={})) == ""

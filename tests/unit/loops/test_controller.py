@@ -89,7 +89,7 @@ async def test_groups_that_wait_get_their_turn_one_after_the_other() -> None:
     scheduler = asyncio.create_task(OneTryScheduler(world).run())
     async with world.leading():
         for _ in range(6):
-            await soon(lambda: any(pod.lives for pod in world.cluster.all(PODS)), 3)
+            await soon(lambda: any(pod.lives for pod in world.cluster.all(PODS)), 20)
             await asyncio.sleep(1)
             check(world)
             for pod in world.cluster.all(PODS):

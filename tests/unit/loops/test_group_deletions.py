@@ -24,7 +24,7 @@ class FinalizingCluster(LiveCluster):
 
     def edit(self, kind: Any, name: str, patch: Any, namespace: str = "") -> None:
         super().edit(kind, name, patch, namespace)
-        meta = self.objects[kind.plural][self._key(name, namespace)]["metadata"]
+        meta = self.objects[kind.plural].get(self._key(name, namespace), {}).get("metadata", {})
         if meta.get("deletionTimestamp") and not meta.get("finalizers"):
             self.remove(kind, name, namespace)
 

@@ -9,6 +9,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, Group, GroupStatus
 from deviceshare.loops.kinds import GROUPS, NODES, PODS
+from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, a_bound_group, led_world, soon
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -33,10 +34,10 @@ async def test_a_bound_group_says_what_it_holds_and_who_uses_it() -> None:
     world = World()
     world.node("n1")
     world.group("team")
-    world.pod("b", "team")
-    world.pod("a", "team")
     async with world.leading():
         await soon(lambda: world.open("n1"))
+        world.pod("b", "team")
+        world.pod("a", "team")
         await world.bind("b", "n1")
         await soon(lambda: world.condition("team", "Bound") == ("True", "Claimed"), 0.2)
         await world.bind("a", "n1")
@@ -72,7 +73,7 @@ async def test_finished_pods_leave() -> None:
     world.group("team")
     world.pod("a", "team")
     async with world.leading():
-        await soon(lambda: world.open("n1"))
+        await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 2)
         await world.bind("a", "n1")
         await soon(lambda: world.read_group("team").status.pod_count == 1, 0.2)
         world.end("a")
@@ -89,9 +90,9 @@ async def test_a_group_and_its_first_pod_make_one_write() -> None:
     world = World()
     world.node("n1")
     world.group("team")
-    world.pod("a", "team")
     async with world.leading():
         await soon(lambda: world.open("n1"))
+        world.pod("a", "team")
         before = len(world.cluster.writes("shareddevicegroups"))
         await world.bind("a", "n1")
         await soon(lambda: world.read_group("team").status.pod_count == 1, 0.2)
@@ -112,7 +113,7 @@ async def test_many_pods_make_few_writes() -> None:
     for number in range(100):
         world.pod(f"p{number}", "team")
     async with world.leading():
-        await soon(lambda: world.open("n1"))
+        await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 2)
         before = len(world.cluster.writes("shareddevicegroups"))
         for number in range(100):
             await world.bind(f"p{number}", "n1")
@@ -154,14 +155,14 @@ async def test_a_group_that_waits_says_who_is_in_the_way() -> None:
     world.group("second")
     world.pod("a", "first")
     async with world.leading():
-        await soon(lambda: world.open("n1"))
+        await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 2)
         await world.bind("a", "n1")
         world.pod("b", "second", refused=True)
         await soon(lambda: world.condition("second", "Bound") == ("False", "Waiting"))
         assert "n1: 0 of 2 free (first holds 0,1)" in world.message("second")
         since = world.read_group("second").status.conditions[0].last_transition_time
         world.node("n2", 1)
-        await soon(lambda: "n2: 1 of 1 free" in world.message("second"), 8)
+        await soon(lambda: "n2: 1 of 1 free" in world.message("second"), 20)
     assert world.read_group("second").status.conditions[0].last_transition_time == since
     assert world.recorder.reasons("second") == ["Waiting"]
     assert world.read_group("second").status.phase == PENDING
@@ -171,7 +172,7 @@ async def test_a_group_that_waits_says_who_is_in_the_way() -> None:
 async def test_a_group_that_is_being_bound_is_left_alone() -> None:
     """A write would make the bind start again."""
     async with led_world() as world:
-        await soon(lambda: world.open("n1"))
+        await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 2)
         world.group("team")
         await soon(lambda: world.condition("team", "Bound") == ("False", "NoPods"))
         before = len(world.cluster.writes("shareddevicegroups"))
@@ -283,7 +284,7 @@ async def test_contradicting_pods_of_a_wiped_group_are_told_not_guessed() -> Non
 async def test_a_claim_that_the_mirror_does_not_show_yet_is_not_called_missing() -> None:
     """Mirrors don't move together; a group that flashes Degraded would frighten people."""
     async with led_world() as world:
-        await soon(lambda: world.open("n1"))
+        await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 2)
         world.cluster.mirrors["nodedevices"].deaf = True
         world.group("team")
         world.pod("a", "team")
@@ -328,7 +329,7 @@ async def test_a_pod_that_waits_in_vain_has_one_event_and_the_groups_condition_n
     world.group("team")
     world.pod("a", "team")
     async with world.leading():
-        await soon(lambda: world.open("n1"))
+        await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 2)
         await world.bind("a", "n1")
         await soon(lambda: world.condition("team", "Bound") == ("True", "Claimed"))
         world.pod("stuck", "team", nodeSelector={"zone": "nowhere"})

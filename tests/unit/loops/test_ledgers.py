@@ -345,9 +345,11 @@ async def test_binds_are_waited_out_since_this_very_ledger_was_seen() -> None:
         mirror = world.cluster.mirrors[NODE_DEVICES.plural]
         mirror.deaf = True
         world.cluster.remove(NODE_DEVICES, "n1")
-        mirror.deaf = False
         await world.cluster.create(NODE_DEVICES, new_ledger("n1"))
         lost = now()
+        await asyncio.sleep(0.5)
+        mirror.deaf = False
+        world.cluster.edit(NODE_DEVICES, "n1", {})
         await soon(lambda: world.open("n1"), 2 * BINDS_OVER_SECONDS)
         assert now() >= lost + BINDS_OVER_SECONDS
 

@@ -137,7 +137,7 @@ class SharingWorld(HistoryWorld):
             if pod.impostor:  # every replica deletes those
                 self.cluster.remove(PODS, pod.metadata.name, "ns")
         for name in sorted(self.lost):
-            self._end(self.recreating(name, _at_once))
+            self._end(self.recreating(name, at_once))
         for name in GROUP_NAMES:
             self._end(repair.readopt(self.cluster, name, token=self._new_mark()))
         self.lost.clear()
@@ -175,7 +175,7 @@ async def _over(mark: str) -> None:
     await Pause()
 
 
-async def _at_once(until: float) -> None:
+async def at_once(until: float) -> None:
     await Pause()
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -72,14 +71,13 @@ class ShareRaces(SharingWorld):
             "collector", collect.collect(self.cluster, node, uid, new_mark=self._new_mark, wait_out_binds=wait)
         )
 
-    def recreating(self, late: asyncio.Task[str], waited: list[str]) -> Any:
+    async def filling(self, late: asyncio.Task[str], waited: list[str]) -> None:
         """A leader makes the ledger of n1 again; while it waits for binds, this one goes on."""
 
-        async def wait() -> None:
+        async def wait(until: float) -> None:
             waited.append(self.replica.finish(late))
 
-        gather = partial(repair.fenced_evidence, self.cluster)
-        return repair.recreate(self.cluster, self._node("n1"), gather=gather, mark="m", wait_out_binds=wait)
+        await self.recreating("n1", wait)
 
     def request(self, name: str) -> Request:
         pod = self.read(name)
@@ -258,7 +256,7 @@ def test_binds_of_shares_are_waited_out_before_a_lost_ledger_is_made_again(make:
             races.replica.serve(races.replica.requests[0])
         races.cluster.remove(NODE_DEVICES, "n1")
         waited: list[str] = []
-        Actor("leader", races.recreating(late, waited)).finish()
+        Actor("leader", races.filling(late, waited)).finish()
         assert waited == [""]
         assert {claim.holder_name for claim in races.ledger().claims.values()} >= {"ns/first", "ns/p"}
         races.check()
@@ -273,7 +271,9 @@ def test_a_share_without_a_claim_is_claimed_again_only_where_there_is_room(make:
     races.cluster.edit(NODE_DEVICES, "n1", cleared)
 
     def cover() -> Any:
-        covering = repair.cover(races.cluster, races.ledger(), [races.read("p")], first.metadata.uid, token="t")
+        covering = repair.cover(
+            races.cluster, races.ledger(), [races.read("p")], first.metadata.uid, token="t", mark="m"
+        )
         return Actor("leader", covering).finish()
 
     assert cover()

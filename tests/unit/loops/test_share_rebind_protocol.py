@@ -18,7 +18,7 @@ from deviceshare.loops.protocol import rebind as protocol
 from tests.unit.loops.histories import CARELESS, GROUP_NAMES, NODE_NAMES, many, schedules
 from tests.unit.loops.model import Pause
 from tests.unit.loops.test_rebind_protocol import REBINDS, RebindWorld
-from tests.unit.loops.test_share_protocol import GIB, SHARING, SharingWorld, told_whole
+from tests.unit.loops.test_share_protocol import GIB, SHARING, SharingWorld, at_once, told_whole
 
 Part = tuple[str, int, Fraction]
 """A container, the number of a device, and how much of it."""
@@ -139,7 +139,7 @@ class ShareRebindWorld(RebindWorld, SharingWorld):
             if pod.impostor:
                 self.cluster.remove(PODS, pod.metadata.name, "ns")
         for name in sorted(self.lost):
-            self._end(self._recreate(name))
+            self._end(self.recreating(name, at_once))
         for name in GROUP_NAMES:
             self._end(repair.readopt(self.cluster, name, token=self._new_mark()))
         self.lost.clear()

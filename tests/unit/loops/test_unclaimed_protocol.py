@@ -3,7 +3,7 @@
 from typing import Any
 
 from deviceshare.domain.objects.groups import Group
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.protocol.release import Release, release
 from tests.unit.loops.histories import CARELESS, GROUP_NAMES, USUAL, HistoryWorld, Move, Wait, many, schedules
 from tests.unit.loops.model import Actor
@@ -48,6 +48,9 @@ class UnclaimedWorld(HistoryWorld):
 
     def settle(self) -> None:
         """Each bound group has its claim again, or has left."""
+        for pod in self.cluster.all(PODS):
+            if pod.impostor:  # every replica deletes those; they keep a group as long as they live
+                self.cluster.remove(PODS, pod.metadata.name, "ns")
         self.refilled |= {ledger.node for ledger in self.cluster.all(NODE_DEVICES) if ledger.devices}
         self.robbed.clear()
         super().settle()

@@ -62,7 +62,7 @@ async def test_a_claim_is_given_back_when_a_pod_turns_out_not_to_use_it() -> Non
     ],
 )
 @in_virtual_time
-async def test_a_lost_ledger_is_not_recreated_over_what_cannot_be_read(
+async def test_a_lost_ledger_is_not_filled_over_what_cannot_be_read(
     plural: str, spoilt: dict[str, Any], right: dict[str, Any]
 ) -> None:
     """It would look free, and be given to others. Once the object is corrected, the ledger is there with its claim."""
@@ -73,10 +73,10 @@ async def test_a_lost_ledger_is_not_recreated_over_what_cannot_be_read(
         await asyncio.sleep(1)
         world.cluster.remove(NODE_DEVICES, "n1")
         await asyncio.sleep(LONG)
-        assert world.cluster.read(NODE_DEVICES, "n1") is None
+        assert not world.open("n1")
         world.cluster.edit(kind, name, right, namespace)
         await soon(lambda: world.open("n1"), 2 * LONG)
-        assert world.holders("n1") == {"team": "0,1"}
+        assert world.holders("n1") in ({"team": "0,1"}, {"team": "0,1*"})
 
 
 @in_virtual_time
@@ -155,7 +155,7 @@ async def test_a_node_that_can_be_read_again_is_looked_at_again() -> None:
         await asyncio.sleep(1)
         world.cluster.remove(NODE_DEVICES, "n1")
         await asyncio.sleep(LONG)
-        assert world.cluster.read(NODE_DEVICES, "n1") is None
+        assert not world.open("n1")
         world.cluster.edit(NODES, "n1", {"spec": {"unschedulable": False}})
         await soon(lambda: world.open("n1"), LONG)
 

@@ -138,7 +138,7 @@ async def test_a_pod_is_woken_when_a_node_comes_or_changes() -> None:
         world.group("team", nodeSelector={"zone": "west"})
         world.pod("a", "team", refused=True)
         world.node("n2", 2)
-        await asyncio.sleep(12)
+        await asyncio.sleep(20)
         assert woken(world) == []
         world.cluster.edit(NODES, "n2", {"metadata": {"labels": {"zone": "west"}}})
         await soon(lambda: woken(world) == ["a"], 0.5)
@@ -182,7 +182,7 @@ async def test_another_node_that_fits_is_another_reason() -> None:
         await asyncio.sleep(1)
         assert woken(world) == ["a"]
         world.node("n2", 2)
-        await soon(lambda: woken(world) == ["a", "a"], 1)
+        await soon(lambda: woken(world) == ["a", "a"], 20)
 
 
 @in_virtual_time

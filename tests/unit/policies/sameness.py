@@ -17,7 +17,7 @@ from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.group_review import review_changed_group, review_deleted_group, review_new_group
 from deviceshare.domain.admission.injection import DEFAULTS, inject, inject_ephemeral
 from deviceshare.domain.admission.injection_settings import InjectionSettings
-from deviceshare.domain.admission.node_devices_review import review_repair, review_report
+from deviceshare.domain.admission.node_devices_review import review_deletion, review_repair, review_report
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
 from deviceshare.domain.objects.allowed_namespaces import ALL, SELECTOR, AllowedNamespaces
 from deviceshare.domain.objects.group_life import DEFAULT_LIFE, DELETION_POLICIES, GroupLife
@@ -189,6 +189,12 @@ def repaired_the_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     policy = _of("deviceshare-node-devices")
     assert policy.refusal(request) == review_repair(_plain(old), _plain(new))
     assert policy.refusal({**request, "mayPatchLedgers": True}) == ""
+
+
+def deleted_ledger_the_same(old: Mapping[str, Any]) -> None:
+    """Asserts that a deletion is judged alike."""
+    request = a_request("DELETE", old=_plain(old))
+    assert _of("deviceshare-ledger-deletions").refusal(request) == review_deletion(_plain(old))
 
 
 def _of(name: str) -> Policy:
