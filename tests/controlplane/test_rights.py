@@ -154,11 +154,24 @@ def meet_an_impostor(there: Installed) -> None:
 
 def bind_a_stranger(there: Installed) -> None:
     """A bind for a pod that this extender was never asked about, as after a restart."""
-    body = {"PodName": "stranger", "PodNamespace": "default", "PodUID": "", "Node": "node-1"}
+    assert "is gone" in ask_to_bind(there, "stranger", "")
+
+
+def exceed_the_quota(there: Installed) -> None:
+    """Another group holds a part of it. Filter said so; a bind that comes all the same reads before it refuses."""
+    apply(there, group("fifth", 99), pod("over", "fifth"))
+    uid = there.get("pod", "over")["metadata"]["uid"]
+    there.until(lambda: "quota" in ask_to_bind(there, "over", uid), "extender")
+    there.kubectl("delete", "pod/over", "sdg/fifth")
+
+
+def ask_to_bind(there: Installed, name: str, uid: str) -> str:
+    """As kube-scheduler does; why not, or ""."""
+    body = {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": "node-1"}
     url = f"http://127.0.0.1:{there.extender}/bind"
     question = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     with urllib.request.urlopen(question, timeout=15) as answer:
-        assert "is gone" in json.load(answer)["Error"]
+        return str(json.load(answer)["Error"])
 
 
 def slip_past(there: Installed) -> None:
@@ -203,6 +216,7 @@ def test_every_right_of_the_chart_is_enough_and_needed(installed: Installed) -> 
             share_and_wait(installed)
             end_a_share(installed)
             bind_a_stranger(installed)
+            exceed_the_quota(installed)
             meet_an_impostor(installed)
             installed.until(lambda: events(installed, "node-2", "DevicesUnknown") >= 1, "keeper")
             said = events(installed, "node-2", "DevicesUnknown")
