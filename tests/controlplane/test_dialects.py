@@ -15,9 +15,12 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
+from deviceshare.domain.objects.ledger import Claim
+from deviceshare.domain.objects.shares import as_stored
 from deviceshare.sandbox import ENV, Options, Sandbox, running
 
 Json = dict[str, Any]
@@ -66,7 +69,7 @@ def claims(cluster: Sandbox) -> list[Json]:
         {**share, "node": ledger["metadata"]["name"], "pod": claim["pod"]}
         for ledger in ledgers
         for claim in ledger["spec"].get("claims", {}).values()
-        for share in claim["shares"]
+        for share in as_stored(msgspec.convert(claim, Claim).shares)
     ]
 
 

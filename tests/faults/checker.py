@@ -85,7 +85,16 @@ def _claimed(ledger: Json) -> Iterator[Use]:
     for uid, claim in claims_of(ledger).items():
         for device in (*(claim.get("devices") or ()), *(claim.get("former") or ())):
             yield Use(uid, _name(device), Fraction(0))
-        yield from (_part(uid, share, claim.get("within", "")) for share in claim.get("shares") or ())
+        yield from (_part(uid, share, claim.get("within", "")) for share in _shares(claim))
+
+
+def _shares(claim: Json) -> Iterator[Json]:
+    """However they are stored: as objects, or in lines such as `main 30% nvidia.com/gpu 0=GPU-a,1=GPU-b former`."""
+    yield from claim.get("shares") or ()
+    for line in claim.get("parts") or ():
+        _, size, resource, devices, *_ = line.split(" ")
+        amount = {"percent": int(size[:-1])} if size.endswith("%") else {"memoryMib": int(size.removesuffix("Mi"))}
+        yield from ({"resource": resource, "index": int(each.split("=")[0]), **amount} for each in devices.split(","))
 
 
 def _name(device: Json) -> str:

@@ -91,7 +91,7 @@ BROKEN: dict[str, tuple[str, dict[str, dict[str, Json]]]] = {
             "ledgers": {
                 "n1": ledger(
                     p={"pod": "x/p", "shares": [part(3, 60)]},
-                    q={"pod": "x/q", "shares": [part(3, 41)]},
+                    q={"pod": "x/q", "parts": [f"main 41% {GPU} 3=GPU-d", f"aux 1024Mi {GPU} 2=GPU-c,3=GPU-d former"]},
                     a=whole("a", 0, 1),
                 )
             }

@@ -269,9 +269,12 @@ def former_patch(ledger: NodeDevices, uid: str, former: Iterable[Device]) -> Pat
 def mark_patch(ledger: NodeDevices, uid: str, mark: str, token: str = "") -> Patch:
     """Marks a claim as releasing. `mark`, an RFC 3339 time, differs each time: equal marks would be the same write.
 
-    With a `token` the claim bears that, too.
+    With a `token` the claim bears that, too. A claim of many shares is written in the short form with it, so that a
+    ledger becomes smaller that older versions let grow until not even a mark fitted.
     """
-    return _patch(ledger, uid, {"releasing": mark} | ({"token": token} if token else {}))
+    claim = ledger.claims.get(uid)
+    short = _parts_json(claim) if claim and len(claim.shares) > LISTED else {}
+    return _patch(ledger, uid, {"releasing": mark} | ({"token": token} if token else {}) | short)
 
 
 def unmark_patch(ledger: NodeDevices, uid: str) -> Patch:
@@ -339,11 +342,16 @@ def _claim_json(claim: Claim, again: bool = False) -> dict[str, Any]:
     optional |= {"releasing": claim.releasing, "token": claim.token}
     what: dict[str, Any] = {"group": claim.group, "devices": as_json(claim.whole)}
     if claim.pod:
-        once = stored_once(claim.shares)
-        listed, lines = (as_stored(once), None) if len(once) <= LISTED else (None, packed(once))
-        what = {"pod": claim.pod, "shares": listed, "parts": lines}
+        what = {"pod": claim.pod, **_parts_json(claim)}
         what = what if again else {key: value for key, value in what.items() if value is not None}
     return what | {k: v for k, v in optional.items() if v}
+
+
+def _parts_json(claim: Claim) -> dict[str, Any]:
+    once = stored_once(claim.shares)
+    if len(once) > LISTED:
+        return {"shares": None, "parts": packed(once)}
+    return {"shares": as_stored(once), "parts": None}
 
 
 def as_json(devices: Iterable[Device]) -> list[dict[str, Any]]:

@@ -5,11 +5,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.loops.replica.binder import Binder
 from tests.unit.domain.objects import a_sharing_container
+from tests.unit.loops.live import LiveCluster, MemoryMirror
 
 MIB = 1 << 20
 MOST = 100 << 10
@@ -58,6 +62,20 @@ def test_a_large_pod_takes_little_memory(pod: dict[str, Any]) -> None:
     assert (held[0].share_uid or held[0].metadata.annotations[contract.POD_UID]) == "u"
     assert held[0].sealed
     assert held[0].spec.containers[0].path_of(vendors.NVIDIA.env)
+
+
+def test_a_pod_that_filter_was_asked_about_is_remembered_without_the_rest() -> None:
+    """2,000 of them at most."""
+    binder = Binder(LiveCluster(), Fleet(), groups=MemoryMirror(), ledgers=MemoryMirror(), on_conflict=lambda: None)
+    sent = msgspec.json.encode(LARGE["one annotation"])
+    tracemalloc.start()
+    for n in range(3):
+        pod = msgspec.json.decode(sent, type=Pod)
+        binder.remember(replace(pod, metadata=replace(pod.metadata, uid=f"u{n}")))
+    del pod
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 3 * MOST
 
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -269,6 +269,24 @@ def test_a_full_ledger_is_emptied_claim_by_claim() -> None:
     assert document["spec"]["claims"] == {}
 
 
+def test_a_ledger_that_an_older_version_filled_to_the_brim_is_emptied_too() -> None:
+    """A mark makes it smaller: 63 init containers with long names, stored one by one until now."""
+    long = [a_share(0, 1, f"{'long' * 14}-{n:02}", INIT) for n in range(63)]
+    claims = {f"{UID[:-4]}{n:04}": a_claim(f"ns/p{n}", *long) for n in range(120)}
+    document = stored(a_ledger({}))
+    document["spec"]["claims"] = {
+        uid: {"pod": claim.pod, "shares": msgspec.to_builtins(claim.shares)} for uid, claim in claims.items()
+    }
+    before = len(msgspec.json.encode(document))
+    assert before > ETCD_LIMIT * 9 // 10
+    for uid in claims:
+        document = merge_patch(document, ledger.mark_patch(a_ledger(claims), uid, "2026-11-24T00:00:00.000000Z"))
+        before, longer = len(msgspec.json.encode(document)), before
+        assert before < longer
+    assert before < BUDGET // 4
+    assert all(claim.releasing for claim in msgspec.convert(document, NodeDevices).claims.values())
+
+
 def test_a_claim_is_looked_at_only_where_ledgers_are_nearly_full() -> None:
     """So that filter costs nothing more on all other nodes."""
     assert ledger_budget.crowding(a_ledger(dict(list(ONE.items())[: len(ONE) // 2]))) is None
