@@ -77,6 +77,11 @@ class OptionalMirror(ApiMirror[T]):
         await super().list()
         self.known, self._refused_since = True, None
 
+    def start_over(self) -> None:
+        """Where nothing was listed there is nothing to forget, and nobody asks again for minutes."""
+        if self.known:
+            super().start_over()
+
     async def _keep_while_served(self) -> None:
         pauses = self._pauses()
         while version := await self._served():

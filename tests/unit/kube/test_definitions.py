@@ -20,7 +20,7 @@ from deviceshare.loops.replica.guarded_cluster import GuardedCluster
 from tests.unit.kube.scripted import event, line, serving, status, until
 
 EARLIER = Path(__file__).parent / "crds-25e2181"
-"""The CRDs of an earlier release. Those of each release are added when it is made; none is ever changed."""
+"""The CRDs of an earlier release, without descriptions. Those of each release are added when it is made."""
 LEDGERS = "nodedevices.deviceshare.io"
 
 

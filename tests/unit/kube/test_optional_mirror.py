@@ -269,3 +269,12 @@ async def test_a_kind_that_its_version_lacks_is_empty_and_asked_for_again(tmp_pa
         await until(lambda: [each.name for each in mirror.values()] == ["q"])
         running.cancel()
         await asyncio.wait({running})
+
+
+async def test_a_kind_that_is_not_served_stays_synced_when_all_mirrors_start_over(start: Start) -> None:
+    """The API server's history went back; nothing of this kind was seen, and discovery is asked again much later."""
+    async with start(discovery(), rarely=60.0) as (mirror, server):
+        await mirror.wait_listed()
+        mirror.start_over()
+        assert mirror.synced
+        assert len(server.seen) == 1
