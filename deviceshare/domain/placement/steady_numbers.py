@@ -28,11 +28,13 @@ _SHOWN: Final = 3
 
 def doubts(ledger: NodeDevices) -> Mapping[str, Withheld]:
     """By resource, why any of its devices may be one that a claim names otherwise than a new claim would."""
-    named: dict[Vendor | None, dict[bool, set[str]]] = {}
+    by_name: dict[tuple[str, bool], set[str]] = {}
     for claim in ledger.claims.values():
-        for device in (*claim.whole, *claim.former, *(share.device for share in claim.shares)):
-            names = named.setdefault(vendors.vendor_of(device.resource), {})
-            names.setdefault(bool(device.uuid), set()).add(claim.holder_name)
+        for each in (*claim.whole, *claim.former, *claim.shares):
+            by_name.setdefault((each.resource, bool(each.uuid)), set()).add(claim.holder_name)
+    named: dict[Vendor | None, dict[bool, set[str]]] = {}
+    for (resource, has_uuid), names in by_name.items():
+        named.setdefault(vendors.vendor_of(resource), {}).setdefault(has_uuid, set()).update(names)
     found = {}
     for resource in sorted({device.resource for device in ledger.devices}) if named else ():
         others = named.get(vendors.vendor_of(resource), {})
