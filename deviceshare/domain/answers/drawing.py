@@ -21,7 +21,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.placement.blind_spots import unreadable
 from deviceshare.domain.placement.device_state import ALLOCATED, DeviceState, Health, Use
-from deviceshare.domain.placement.device_states import by_resource
+from deviceshare.domain.placement.device_states import by_resource, doubted
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import opaque_reason, withheld_reason
 
@@ -105,7 +105,7 @@ def view_of(fleet: Fleet, name: str, there: Container[str]) -> NodeView:
     """One node of the picture; `there` are the pods that there are, as `namespace/name`."""
     ledger, states = fleet.ledger(name) or _NO_LEDGER, fleet.states(name)
     obstacle, opaque = unusable(fleet, name), fleet.opaque(name)
-    withheld = [each for each in ledger.status.withheld if not each.devices]
+    withheld = [*(each for each in ledger.status.withheld if not each.devices), *doubted(states).values()]
     reasons = (obstacle, *(withheld_reason(each.resource, each) for each in withheld), opaque_reason(opaque))
     node, devices = fleet.node(name), [_device(state, ledger.hardware) for state in states]
     reported = ledger.hardware.turns

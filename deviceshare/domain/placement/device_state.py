@@ -197,7 +197,7 @@ class DeviceState(Struct, frozen=True):
     def _unsure(self) -> str:
         if self.claimed_twice:
             return f"claimed by each of {listed(map(str, self.claimed_twice), most=SHOWN_HOLDERS)}"
-        return self.doubt.text if self.doubt else ""
+        return f"in doubt: {self.doubt.reason}" if self.doubt and not self.uid else ""
 
     @property
     def dependable(self) -> bool:

@@ -18,6 +18,7 @@ from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.publication import Publication
+from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.handover import as_claimed, is_kind
 from deviceshare.domain.vendors import Vendor
@@ -28,19 +29,22 @@ _SHOWN: Final = 3
 
 def doubts(ledger: NodeDevices) -> Mapping[str, Withheld]:
     """By resource, why any of its devices may be one that a claim names otherwise than a new claim would."""
-    named: dict[Vendor | None, dict[bool, set[str]]] = {}
+    by_name: dict[tuple[str, bool], set[str]] = {}
     for claim in ledger.claims.values():
-        for device in (*claim.whole, *claim.former, *(share.device for share in claim.shares)):
-            names = named.setdefault(vendors.vendor_of(device.resource), {})
-            names.setdefault(bool(device.uuid), set()).add(claim.holder_name)
+        names: tuple[Device | Share, ...] = (*claim.whole, *claim.former, *claim.shares)
+        for each in names:
+            by_name.setdefault((each.resource, bool(each.uuid)), set()).add(claim.holder_name)
+    named: dict[Vendor | None, dict[bool, set[str]]] = {}
+    for (resource, has_uuid), who in by_name.items():
+        named.setdefault(vendors.vendor_of(resource), {}).setdefault(has_uuid, set()).update(who)
     found = {}
     for resource in sorted({device.resource for device in ledger.devices}) if named else ():
         others = named.get(vendors.vendor_of(resource), {})
         mine = [device for device in ledger.devices if device.resource == resource]
         for has_uuid in {bool(device.uuid) for device in as_claimed(mine, ledger.status.handover)}:
-            if who := others.get(not has_uuid):
+            if holders := others.get(not has_uuid):
                 seen = any(device.uuid for device in mine)
-                found[resource] = _doubt(resource, who, have_uuids=not has_uuid, seen=seen)
+                found[resource] = _doubt(resource, holders, have_uuids=not has_uuid, seen=seen)
     return found
 
 

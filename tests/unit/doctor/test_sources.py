@@ -52,6 +52,14 @@ def test_the_doctor_warns_where_a_plugin_and_dra_allocate_the_same() -> None:
     assert f"team and ResourceClaim ns/train both have {GPU} 0 of n1" in found[1].what
 
 
+def test_the_doctor_names_both_owners_of_a_device() -> None:
+    """A finding for each, so that who looks for one finds it."""
+    found = sources.judge([a_node()], {"n1": a_ledger(team=gpus(0, 1), other=gpus(1))})
+    assert [each.mark for each in found] == [PROBLEM, PROBLEM]
+    assert found[0].what == f"{GPU} 1 of group other is claimed by group team, too, on node n1"
+    assert "delete one of them with its pods" in found[0].cure
+
+
 def test_before_dra_the_chart_grants_no_right_to_it() -> None:
     """Nor does the doctor miss it there."""
     roles = [each for each in helm.render({}, "1.31.0") if each["kind"] in ("ClusterRole", "Role")]

@@ -14,6 +14,7 @@ from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.shares import Share, current
 from deviceshare.domain.placement import allocation, steady_numbers
+from deviceshare.domain.placement.device_state import Use
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.handover import INDEX, as_claimed
 from tests.unit.domain.objects import GPU
@@ -104,6 +105,9 @@ def test_a_number_that_pods_may_still_be_told_keeps_uuids_from_everybody() -> No
     seen = NodeDevices(spec=LedgerSpec({"a": claim}), status=status)
     assert not allocation.available(seen).devices
     assert not allocation.available(seen).rooms
+    barriers = [dict(state.barriers) for state in device_states(seen)]
+    said = "in doubt: claims of this node (a) name devices by number, and it is not known which have these now"
+    assert barriers == [{Use.UNUSABLE: said}, {}, {Use.UNUSABLE: said}, {Use.UNUSABLE: said}]
     told = replace(seen, spec=LedgerSpec({"a": replace(claim, former=[])}))
     assert [device.uuid for device in allocation.available(told).devices] == ["GPU-A", "GPU-C", "GPU-D"]
 

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from deviceshare.domain import vendors
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers import census
 from deviceshare.domain.objects.container_keys import devices_of_container
 from deviceshare.domain.objects.hardware import Hardware, Part
@@ -196,6 +196,15 @@ async def test_two_owners_of_one_card_are_an_error_that_everybody_sees() -> None
                 await world.bind(f"more-{one}", "n1")
         assert world.condition("g0", "Healthy") == ("True", "AsClaimed")
         assert census.claimed_twice(world.fleet) == {"n1": 1}
+        world.refuse("more-g1")
+        await asyncio.sleep(5)
+        woken = world.read_pod("more-g1").metadata.annotations.get(contract.WOKEN_AT)
+        world.cluster.remove(PODS, "more-g2", "ns")
+        world.cluster.remove(GROUPS, "g2")
+        await soon(lambda: "g2" not in world.holders("n1"), 20)
+        await soon(lambda: world.read_pod("more-g1").metadata.annotations.get(contract.WOKEN_AT) != woken, 3)
+        await world.bind("more-g1", "n1")
+        assert census.claimed_twice(world.fleet) == {}
 
 
 @in_virtual_time
