@@ -493,6 +493,16 @@ async def test_people_who_may_write_the_status_report_repairs_alone(webhooks: We
     assert (await webhooks.ask("/validate-node-devices", "NodeDevices", who=who, **review))["allowed"]
 
 
+async def test_a_ledger_with_claims_is_not_deleted(webhooks: Webhooks) -> None:
+    """By nobody: deviceshare deletes empty ones only."""
+    held = {**LEDGER, "spec": {"claims": {"uid": {"group": "team", "devices": []}}}}
+    for user in ("alice", contract.IDENTITY):
+        review = {"operation": "DELETE", "object": None, "user": user}
+        refused = await webhooks.ask("/validate-node-devices", "NodeDevices", oldObject=held, **review)
+        assert "devices of node node-1 are claimed" in refused["status"]["message"]
+        assert (await webhooks.ask("/validate-node-devices", "NodeDevices", oldObject=LEDGER, **review))["allowed"]
+
+
 # What is no review.
 
 
