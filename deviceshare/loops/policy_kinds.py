@@ -75,6 +75,7 @@ POLICIES: Final[Mapping[str, PolicyKinds]] = {
     "deviceshare-pods": VALIDATING,
     "deviceshare-bypasses": VALIDATING,
     "deviceshare-groups": VALIDATING,
+    "deviceshare-ledger-deletions": VALIDATING,
     "deviceshare-node-devices": VALIDATING,
 }
 """deviceshare's own; the last is needed only where agents run."""

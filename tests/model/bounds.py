@@ -38,7 +38,7 @@ SMALL: dict[str, Bounds] = {
         (*RELEASE, ledgers_are_deleted, retirements, *REPAIR), (0,), groups=1, nodes=1, binders=1
     ),
     "a ledger is lost, two groups on a node": Bounds((*LOST, groups_go), (0, 1), nodes=1, leaders=1, binders=1),
-    "a ledger is lost twice, two leaders": Bounds((*LOST, releases), (0,), groups=1, nodes=1, binders=1, misfortunes=2),
+    "a ledger is lost, two leaders": Bounds((*LOST, releases), (0,), groups=1, nodes=1, binders=1),
     "a claim is deleted, two leaders": Bounds(
         (*UNCLAIMED, releases), (0,), groups=1, nodes=1, binders=1, bound=True, careless=True
     ),
@@ -61,6 +61,7 @@ LARGE: dict[str, Bounds] = {
     "move, two leaders, a ledger is lost": Bounds(
         (*MOVE, ledgers_are_lost, ledgers_are_deleted), (0,), groups=1, nodes=1, binders=1, bound=True
     ),
+    "a ledger is lost twice, two leaders": Bounds((*LOST, releases), (0,), groups=1, nodes=1, binders=1, misfortunes=2),
     "a ledger is lost, two pods, two leaders": Bounds((*LOST, releases), (0, 0), groups=1, nodes=1, binders=2),
     "a claim is deleted twice, two pods": Bounds(
         (*UNCLAIMED, releases), (0, 0), groups=1, nodes=1, binders=1, bound=True, careless=True, misfortunes=2

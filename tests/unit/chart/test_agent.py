@@ -377,7 +377,7 @@ def test_the_webhook_is_asked_about_what_agents_write(version: str) -> None:
     [webhook] = [
         each
         for each in named(objects, "ValidatingWebhookConfiguration")["webhooks"]
-        if each["clientConfig"]["service"]["path"] == "/validate-node-devices"
+        if each["name"] == "validate-node-devices.deviceshare.io"
     ]
     [condition] = webhook["matchConditions"]
 

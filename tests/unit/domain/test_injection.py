@@ -392,8 +392,8 @@ def users_part(pod: Json) -> Json:
             container["env"] = [entry for entry in env if entry["name"] not in ours]
     if spec.pop("schedulerName", "") == "other":
         spec["schedulerName"] = "other"
-    ours = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in ("nvidia.com/gpu", "amd.com/gpu")]
-    spec["tolerations"] = [each for each in spec.get("tolerations") or [] if each not in ours]
+    added = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in ("nvidia.com/gpu", "amd.com/gpu")]
+    spec["tolerations"] = [each for each in spec.get("tolerations") or [] if each not in added]
     return pod
 
 
@@ -404,9 +404,12 @@ def tolerated(pod: Json) -> list[str]:
 
 def test_a_pod_tolerates_the_taints_of_the_devices_that_it_may_get() -> None:
     """Kubernetes adds that to pods that request them by the vendor's resource, which ours don't."""
-    group = {"metadata": {"annotations": {"deviceshare.io/group": "team"}}, "spec": {"containers": [{"name": "a"}]}}
+    group: Json = {
+        "metadata": {"annotations": {"deviceshare.io/group": "team"}},
+        "spec": {"containers": [{"name": "a"}]},
+    }
     asking = {"name": "a", "resources": {"limits": {"cnvrg.io/metagpu": "50"}}}
-    share = {"metadata": {}, "spec": {"containers": [asking]}}
+    share: Json = {"metadata": {}, "spec": {"containers": [asking]}}
     assert tolerated(group) == ["nvidia.com/gpu", "amd.com/gpu"]
     assert tolerated(share) == ["nvidia.com/gpu"]
     own = {"key": "nvidia.com/gpu", "operator": "Exists"}

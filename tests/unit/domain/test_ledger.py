@@ -162,7 +162,7 @@ def test_nothing_is_free_beside_a_claim_by_uuid_while_no_agent_reports() -> None
     """A recreated ledger knows only the UUIDs in the annotations of pods, and any number may mean one of them."""
     seen = a_ledger(a=(Device(GPU, 1, "GPU-1"),))
     assert free_on(seen) == ()
-    assert "claims of this node (a) name devices by UUID, and no agent has reported yet" in summary(seen)["reasons"]
+    assert "claims of this node (a) name devices by UUID, and no agent has reported yet" in summary(seen).reasons
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["no agent reports", "an agent reports"])

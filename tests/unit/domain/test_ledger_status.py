@@ -23,7 +23,6 @@ def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
         "withheld": [
             {"resource": GPU, "reason": "out of order", "cure": "repair it", "devices": ledger.as_json(gpus(3))}
         ],
-        "reasons": "nvidia.com/gpu 3: out of order; repair it",
         "handover": {},
         "memoryMib": {},
         "forShares": [],
@@ -34,6 +33,7 @@ def test_a_summary_says_who_holds_what_in_one_line_each() -> None:
         total="amd.com/gpu=1, nvidia.com/gpu=3",
         free="amd.com/gpu=0, nvidia.com/gpu=1",
         held="a: amd.com/gpu=0 nvidia.com/gpu=0; b (releasing): nvidia.com/gpu=2",
+        reasons="nvidia.com/gpu 3: out of order; repair it",
     )
 
 

@@ -49,7 +49,7 @@ def test_a_claim_without_uuids_keeps_its_numbers_and_nobody_gets_uuids_beside_it
     ledger = on(a_ledger(a=gpus(0)), seen(*reversed(CARDS)))
     assert ledger.held(ledger.claims["uid-of-a"]) == cards((0, "GPU-d"))
     assert free_on(ledger) == ()
-    assert "claims of this node (a) name devices by number" in summary(ledger)["reasons"]
+    assert "claims of this node (a) name devices by number" in summary(ledger).reasons
 
 
 @given(st.permutations(CARDS), st.permutations(CARDS), st.integers(0, 4))

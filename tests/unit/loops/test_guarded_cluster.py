@@ -160,7 +160,9 @@ async def test_an_object_that_grows_too_large_is_reported_whoever_writes_it() ->
     """And the writer learns it, too."""
     told: list[tuple[str, str, str]] = []
     cluster = RefusingCluster()
-    guarded = GuardedCluster(cluster, PodGuard(), lambda it: told.append((it.kind.kind, it.namespace, it.name)))
+    guarded = GuardedCluster(
+        cluster, PodGuard(), on_too_large=lambda it: told.append((it.kind.kind, it.namespace, it.name))
+    )
     with pytest.raises(TooLarge):
         await guarded.patch(NODE_DEVICES, "n1", {})
     with pytest.raises(TooLarge):

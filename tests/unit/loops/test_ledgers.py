@@ -299,7 +299,9 @@ async def test_a_ledger_that_was_restored_from_elsewhere_is_filled_first() -> No
         meta = {"name": "n1", "finalizers": backup["finalizers"], "annotations": dict(backup["annotations"])}
         world.cluster.remove(NODE_DEVICES, "n1")
         await world.cluster.create(NODE_DEVICES, {"metadata": meta, "spec": {"claims": {}}})
+        restored = now()
         await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 2)
+        assert now() >= restored + BINDS_OVER_SECONDS
         assert world.holders("n1").keys() <= {"team"} != set()
         await soon(lambda: world.holders("n1") == {"team": "0,1"})
 

@@ -511,7 +511,7 @@ async def test_an_agent_reports_on_a_node_whose_ledger_is_full(webhooks: Webhook
     claims = {uid: {"pod": SMALL.pod, "shares": as_stored(SMALL.shares)} for uid in uids}
     fields: Json = {"f:claims": {f"f:{uid}": {".": {}, "f:pod": {}, "f:shares": {}} for uid in uids}}
     managed = [{"manager": name, "fieldsV1": {"f:spec": fields}} for name in ("deviceshare", "kubectl")]
-    full = {"metadata": {**LEDGER["metadata"], "managedFields": managed}, "spec": {"claims": claims}}
+    full: Json = {"metadata": {**LEDGER["metadata"], "managedFields": managed}, "spec": {"claims": claims}}
     assert count > 3_000
     assert (await review_report(webhooks, object={**REPORT, **full}, oldObject={**LEDGER, **full}))["allowed"]
 
@@ -525,6 +525,16 @@ async def test_people_who_may_write_the_status_report_repairs_alone(webhooks: We
     review = {"operation": "UPDATE", "subResource": "status", "object": REPORT, "oldObject": LEDGER, "user": "root"}
     who = {"groups": ["system:masters", "system:authenticated"]}
     assert (await webhooks.ask("/validate-node-devices", "NodeDevices", who=who, **review))["allowed"]
+
+
+async def test_a_ledger_with_claims_is_not_deleted(webhooks: Webhooks) -> None:
+    """By nobody: deviceshare deletes empty ones only."""
+    held = {**LEDGER, "spec": {"claims": {"uid": {"group": "team", "devices": []}}}}
+    for user in ("alice", contract.IDENTITY):
+        review = {"operation": "DELETE", "object": None, "user": user}
+        refused = await webhooks.ask("/validate-node-devices", "NodeDevices", oldObject=held, **review)
+        assert "devices of node node-1 are claimed" in refused["status"]["message"]
+        assert (await webhooks.ask("/validate-node-devices", "NodeDevices", oldObject=LEDGER, **review))["allowed"]
 
 
 # What is no review.
