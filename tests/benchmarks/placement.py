@@ -100,7 +100,7 @@ def _fits_empty(task: Task, trace: Trace) -> bool:
     return any(gpus >= task.gpus and (not task.models or model in task.models) for gpus, model in trace.nodes.values())
 
 
-class Cluster:
+class TracedFleet:
     """The nodes of a trace in a Fleet."""
 
     def __init__(self, trace: Trace) -> None:
@@ -168,25 +168,25 @@ def request_for(task: Task, number: int) -> Request:
     return Request(Holder(f"uid-{number}", POD, f"default/p{number}"), {}, "binpack", {}, "", share)
 
 
-Rule = Callable[[Cluster, Task, Request, Sequence[str]], tuple[str, Device | None]]
+Rule = Callable[[TracedFleet, Task, Request, Sequence[str]], tuple[str, Device | None]]
 """Chooses one of the nodes that fit, and where it chooses the device, too, that."""
 
 
-def deviceshare(cluster: Cluster, task: Task, request: Request, fits: Sequence[str]) -> tuple[str, Device | None]:
+def deviceshare(cluster: TracedFleet, task: Task, request: Request, fits: Sequence[str]) -> tuple[str, Device | None]:
     """As `Fleet.prioritize` says."""
     scores = cluster.fleet.prioritize(request, fits)
     best = max(scores.values())
     return max((name for name in fits if scores[name] == best), key=cluster.left), None
 
 
-def devices_alone(cluster: Cluster, task: Task, request: Request, fits: Sequence[str]) -> tuple[str, Device | None]:
+def devices_alone(cluster: TracedFleet, task: Task, request: Request, fits: Sequence[str]) -> tuple[str, Device | None]:
     """As until November 2026: by the tightest device alone, whatever else its node has."""
     preferences = {name: first for name, (first, _) in cluster.fleet._shapes.preferences(request, fits).items()}
     best = min(preferences.values())
     return max((name for name in fits if preferences[name] == best), key=cluster.left), None
 
 
-def first_fit(cluster: Cluster, task: Task, request: Request, fits: Sequence[str]) -> tuple[str, Device | None]:
+def first_fit(cluster: TracedFleet, task: Task, request: Request, fits: Sequence[str]) -> tuple[str, Device | None]:
     """The first node that fits."""
     return fits[0], None
 
@@ -201,7 +201,7 @@ class FragmentationGradientDescent:
         self._best = cache(self._look)
 
     def __call__(
-        self, cluster: Cluster, task: Task, request: Request, fits: Sequence[str]
+        self, cluster: TracedFleet, task: Task, request: Request, fits: Sequence[str]
     ) -> tuple[str, Device | None]:
         found = {name: self._best(cluster.rooms(name), task.gpus, task.percent) for name in fits}
         name = min(fits, key=lambda each: found[each][0])
@@ -246,7 +246,7 @@ def _without(rooms: Iterable[int], free: int, percent: int) -> list[int]:
     return [*left, free - percent]
 
 
-class Figures(msgspec.Struct):
+class RuleFigures(msgspec.Struct):
     """Of one rule. Parts of 1, but the time."""
 
     rule: str
@@ -259,9 +259,9 @@ class Figures(msgspec.Struct):
     """The median of a decision: filter, choice and taking in what it changed."""
 
 
-def replay(name: str, rule: Rule, trace: Trace, tasks: Sequence[Task]) -> Figures:
+def replay(name: str, rule: Rule, trace: Trace, tasks: Sequence[Task]) -> RuleFigures:
     """Places the tasks in turn by the rule."""
-    cluster, asked, times, figures = Cluster(trace), 0.0, list[float](), Figures(name)
+    cluster, asked, times, figures = TracedFleet(trace), 0.0, list[float](), RuleFigures(name)
     console = Console(stderr=True)
     for number, task in enumerate(track(tasks, name, console=console, disable=not console.is_terminal)):
         began, request = time.perf_counter(), request_for(task, number)

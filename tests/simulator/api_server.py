@@ -40,7 +40,7 @@ class Faults:
     """Watches that say nothing for a while, for each change."""
 
 
-class ApiServer(ModelCluster):
+class SimulatedServer(ModelCluster):
     """Holds all objects. `on_write` is called after each write with the verb, the kind's plural and the key."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -198,10 +198,10 @@ class LaggingMirror(MemoryMirror):
             super().put(obj)
 
 
-class Client:
+class SimulatedClient:
     """The port `Cluster` of one process. What it sent takes effect whatever became of the process."""
 
-    def __init__(self, server: ApiServer, name: str) -> None:
+    def __init__(self, server: SimulatedServer, name: str) -> None:
         self.server = server
         self.name = name
         self.mirrors = {kind.plural: LaggingMirror(kind) for kind in MIRRORED}

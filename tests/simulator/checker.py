@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tests.simulator.machines import GPU, Machine
+from tests.simulator.machines import GPU, SimulatedMachine
 
 Raw = dict[str, Any]
 PREFIX = "deviceshare.io/"
@@ -17,7 +17,7 @@ WHOLE_WORDS = f"{PREFIX}nvidia-visible-devices"
 SHARE_WORDS = f"{PREFIX}nvidia-devices."
 
 
-class Use(NamedTuple):
+class CardUse(NamedTuple):
     """What one live pod may be using of one card."""
 
     group: str
@@ -33,7 +33,7 @@ def words(text: str | None) -> list[str]:
 class Checker:
     """Reads `objects`, by plural and key, and `machines`, by the name of their node."""
 
-    def __init__(self, objects: Mapping[str, Mapping[str, Raw]], machines: Mapping[str, Machine]) -> None:
+    def __init__(self, objects: Mapping[str, Mapping[str, Raw]], machines: Mapping[str, SimulatedMachine]) -> None:
         self._objects = objects
         self._machines = machines
         self.stopped: set[str] = set()
@@ -48,7 +48,7 @@ class Checker:
 
     def look(self) -> list[str]:
         """What is wrong now."""
-        uses: dict[str, set[Use]] = defaultdict(set)
+        uses: dict[str, set[CardUse]] = defaultdict(set)
         faults = []
         groups = {raw["metadata"]["uid"]: raw for raw in self._table("shareddevicegroups").values()}
         self.wiped -= {uid for uid, raw in groups.items() if _home(raw)}
@@ -58,11 +58,11 @@ class Checker:
             if machine.up:
                 for group, word, percent in self._told(pod, machine):
                     if card := machine.card(word):
-                        uses[card].add(Use(group, percent, pod["metadata"]["name"]))
+                        uses[card].add(CardUse(group, percent, pod["metadata"]["name"]))
         return faults + [fault for card, found in uses.items() for fault in self._shared_wrongly(card, found)]
 
     @staticmethod
-    def _shared_wrongly(card: str, uses: set[Use]) -> list[str]:
+    def _shared_wrongly(card: str, uses: set[CardUse]) -> list[str]:
         owners = {use.group for use in uses}
         shown = ", ".join(f"{u.pod} ({u.group or 'a share'}, {u.percent} %)" for u in sorted(uses))
         if len(owners - {""}) > 1:
@@ -76,7 +76,7 @@ class Checker:
             return [f"shares of {sum(by_pod.values())} % use {card}: {shown}"]
         return []
 
-    def _told(self, pod: Raw, machine: Machine) -> set[tuple[str, str, int]]:
+    def _told(self, pod: Raw, machine: SimulatedMachine) -> set[tuple[str, str, int]]:
         """All that the pod's containers may have been told since the machine booted."""
         meta, annotations = pod["metadata"], pod["metadata"].get("annotations", {})
         told = self._open[meta["uid"], machine.boot]
@@ -90,7 +90,7 @@ class Checker:
             told |= {(group, word, 0) for word in words(annotations.get(WHOLE_WORDS))}
         return told
 
-    def _percent(self, shares: list[Raw], machine: Machine, word: str) -> int:
+    def _percent(self, shares: list[Raw], machine: SimulatedMachine, word: str) -> int:
         card = machine.card(word)
         mine = [s for s in shares if not s.get("former") and self._card(machine, s) in (card, word)]
         return sum(share.get("percent", 0) for share in mine) or sum(s.get("percent", 0) for s in shares)
@@ -265,12 +265,12 @@ class Checker:
         return shares
 
     @staticmethod
-    def _card(machine: Machine, device: Raw) -> str:
+    def _card(machine: SimulatedMachine, device: Raw) -> str:
         """The card that an entry of a claim or of `shares` means."""
         return device.get("uuid") or _meant(machine, str(device["index"]))
 
 
-def _meant(machine: Machine, word: str) -> str:
+def _meant(machine: SimulatedMachine, word: str) -> str:
     """The card that the word means, or the word where it means none."""
     return machine.card(word) or word.rpartition("=")[2]
 

@@ -17,8 +17,8 @@ from deviceshare.loops.ports import ApiError
 from deviceshare.loops.protocol.bind import Refused, binds_over
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.feed import Feed
-from tests.simulator.api_server import ApiServer, Client
-from tests.simulator.machines import Machine
+from tests.simulator.api_server import SimulatedClient, SimulatedServer
+from tests.simulator.machines import SimulatedMachine
 from tests.unit.loops.live import MemoryMirror, MemoryRecorder
 from tests.unit.loops.virtual_time import now
 
@@ -28,9 +28,9 @@ NAMESPACE = "ns"
 class Process:
     """One replica: it binds, and may lead."""
 
-    def __init__(self, server: ApiServer, name: str) -> None:
+    def __init__(self, server: SimulatedServer, name: str) -> None:
         self.name = name
-        self.client = Client(server, name)
+        self.client = SimulatedClient(server, name)
         self.fleet = Fleet()
         mirrors = self.client.mirrors
         self._of_kind: dict[str, Any] = {
@@ -96,12 +96,12 @@ class Process:
 
 
 @dataclass
-class Cluster:
+class SimulatedCluster:
     """Everything but people."""
 
     rng: random.Random
-    machines: dict[str, Machine]
-    server: ApiServer = field(init=False)
+    machines: dict[str, SimulatedMachine]
+    server: SimulatedServer = field(init=False)
     processes: list[Process] = field(default_factory=list)
     say: Callable[[str], None] = lambda text: None
     on_physical: Callable[[], None] = lambda: None
@@ -110,7 +110,7 @@ class Cluster:
     """Called with the UID of a pod whose containers have ended."""
 
     def __post_init__(self) -> None:
-        self.server = ApiServer(self.rng)
+        self.server = SimulatedServer(self.rng)
         self.server.compares = self.rng.random() < 0.7
         self.server.put(NAMESPACES, {"metadata": {"name": NAMESPACE, "labels": {}}})
         self._born = 0
@@ -149,17 +149,17 @@ class Cluster:
 
     # Machines.
 
-    def join(self, machine: Machine) -> None:
+    def join(self, machine: SimulatedMachine) -> None:
         """The kubelet registers its Node."""
         meta = {"name": machine.name, "labels": {contract.MODE_LABEL: contract.MODE_SHARED}}
         self.server.put(NODES, {"metadata": meta, "spec": {}, "status": machine.node_status()})
 
-    def go_down(self, machine: Machine) -> None:
+    def go_down(self, machine: SimulatedMachine) -> None:
         """The machine stops: nothing runs on it any more."""
         machine.up = False
         self.server.edit(NODES, machine.name, {"status": machine.node_status()})
 
-    async def boot(self, machine: Machine, order: list[str]) -> None:
+    async def boot(self, machine: SimulatedMachine, order: list[str]) -> None:
         """The machine comes up with these cards, in this order; its containers start again by their annotations."""
         machine.order, machine.up = order, True
         machine.boot += 1
@@ -171,7 +171,7 @@ class Cluster:
         await asyncio.sleep(self.rng.uniform(0.5, 4))
         self.server.edit(NODES, machine.name, {"status": machine.node_status()})
 
-    async def _agent(self, machine: Machine) -> None:
+    async def _agent(self, machine: SimulatedMachine) -> None:
         """Reports what it sees, unless that is known."""
         while True:
             await asyncio.sleep(self.rng.uniform(0.5, 3))
@@ -182,7 +182,7 @@ class Cluster:
             if ledger.get("status", {}).get("hardware") != report:
                 self.server.edit(NODE_DEVICES, machine.name, {"status": {"hardware": report}})
 
-    async def _kubelet(self, machine: Machine) -> None:
+    async def _kubelet(self, machine: SimulatedMachine) -> None:
         """Stops pods that are deleted."""
         while True:
             await asyncio.sleep(self.rng.uniform(0.2, 2))

@@ -14,8 +14,8 @@ from deviceshare import timestamps
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from tests.simulator.api_server import Faults
 from tests.simulator.checker import Checker
-from tests.simulator.cluster import Cluster
-from tests.simulator.machines import Machine
+from tests.simulator.cluster import SimulatedCluster
+from tests.simulator.machines import SimulatedMachine
 from tests.simulator.people import People
 from tests.unit.loops import virtual_time
 from tests.unit.loops.virtual_time import now
@@ -30,7 +30,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass
-class Outcome:
+class HistoryOutcome:
     """What a history was."""
 
     seed: int
@@ -45,16 +45,16 @@ class Broken(Exception):
     """Something may never be so, and was."""
 
 
-class History:
+class ClusterHistory:
     """Runs once."""
 
     def __init__(self, seed: int, without: Collection[str] = ()) -> None:
         self._rng = random.Random(seed)
         self._without = without
-        self.outcome = Outcome(seed)
+        self.outcome = HistoryOutcome(seed)
         self._broken = asyncio.Event()
 
-    def run(self) -> Outcome:
+    def run(self) -> HistoryOutcome:
         """All of it, in virtual time."""
         random.seed(self.outcome.seed)  # the product's own backoffs
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -68,10 +68,10 @@ class History:
     async def _run(self) -> None:
         rng = self._rng
         machines = {
-            name: Machine(name, [f"GPU-{name[-1]}{letter}" for letter in "abc"], agent=rng.random() < 0.5)
+            name: SimulatedMachine(name, [f"GPU-{name[-1]}{letter}" for letter in "abc"], agent=rng.random() < 0.5)
             for name in ("n1", "n2")
         }
-        self._cluster = cluster = Cluster(rng, machines)
+        self._cluster = cluster = SimulatedCluster(rng, machines)
         if "agents" in self._without:
             for machine in machines.values():
                 machine.agent = True
@@ -146,6 +146,6 @@ def _moment() -> datetime:
     return EPOCH + timedelta(seconds=now())
 
 
-def run(seed: int, without: Collection[str] = ()) -> Outcome:
+def run(seed: int, without: Collection[str] = ()) -> HistoryOutcome:
     """The history of this seed, without some kinds of events."""
-    return History(seed, without).run()
+    return ClusterHistory(seed, without).run()

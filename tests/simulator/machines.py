@@ -7,7 +7,7 @@ GPU = "nvidia.com/gpu"
 
 
 @dataclass
-class Machine:
+class SimulatedMachine:
     """One machine. Its cards are known by their UUIDs; a boot gives those that are present their numbers."""
 
     name: str

@@ -7,8 +7,8 @@ from typing import Any, Final
 from deviceshare.domain import contract
 from deviceshare.domain.objects.shares import GPU_PERCENT
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NODE_DEVICES, NODES, PODS
-from tests.simulator.cluster import NAMESPACE, Cluster
-from tests.simulator.machines import GPU, Machine
+from tests.simulator.cluster import NAMESPACE, SimulatedCluster
+from tests.simulator.machines import GPU, SimulatedMachine
 from tests.unit.domain.objects import INJECTED, a_sharing_container
 
 TEAMS: Final = ("red", "blue")
@@ -18,7 +18,7 @@ MOST_PODS, MOST_GROUPS = 10, 4
 class People:
     """Does one event at a time. An event that can't be now does nothing."""
 
-    def __init__(self, cluster: Cluster, wipe: Callable[[str], None]) -> None:
+    def __init__(self, cluster: SimulatedCluster, wipe: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._server = cluster.server
         self._rng = cluster.rng
@@ -130,7 +130,7 @@ class People:
 
     # Devices and machines.
 
-    def _machine(self) -> Machine | None:
+    def _machine(self) -> SimulatedMachine | None:
         idle = [m for m in self._cluster.machines.values() if m.up and m.name not in self.busy]
         return self._rng.choice(idle) if idle else None
 
@@ -152,7 +152,7 @@ class People:
             if raw["spec"].get("nodeName") == machine.name and raw["metadata"]["name"].startswith(("s", "q")):
                 self._server.edit(PODS, raw["metadata"]["name"], annotated, NAMESPACE)
 
-    def _new_order(self, machine: Machine) -> list[str]:
+    def _new_order(self, machine: SimulatedMachine) -> list[str]:
         """Another order of the cards, now and then without one of them."""
         order = list(machine.cards)
         self._rng.shuffle(order)

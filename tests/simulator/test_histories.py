@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulator.checker import Checker
 from tests.simulator.history import run
-from tests.simulator.machines import Machine
+from tests.simulator.machines import SimulatedMachine
 
 ROOT: Final = Path(__file__).parents[2]
 EXAMPLES: Final[tuple[tuple[int, str], ...]] = ()
@@ -53,14 +53,14 @@ def a_pod(name: str, holder: str, node: str, **annotations: str) -> dict[str, ob
     return {"metadata": {"name": name, "uid": name, "annotations": named}, "spec": {"nodeName": node, "containers": []}}
 
 
-def faults(machine: Machine, **pods: dict[str, object]) -> list[str]:
+def faults(machine: SimulatedMachine, **pods: dict[str, object]) -> list[str]:
     """What the checker finds wrong with these pods alone."""
     return Checker({"pods": pods}, {machine.name: machine}).look()
 
 
 def test_the_checker_sees_that_a_number_and_a_uuid_mean_one_card() -> None:
     """After a boot the number 1 is GPU-C, which another group has by its name."""
-    machine = Machine("n1", ["GPU-A", "GPU-B", "GPU-C"], agent=False)
+    machine = SimulatedMachine("n1", ["GPU-A", "GPU-B", "GPU-C"], agent=False)
     pods = {
         "p1": a_pod("p1", "g1", "n1", nvidia_visible_devices="1"),
         "p2": a_pod("p2", "g2", "n1", nvidia_visible_devices="GPU-C"),
@@ -72,7 +72,7 @@ def test_the_checker_sees_that_a_number_and_a_uuid_mean_one_card() -> None:
 
 def test_the_checker_adds_up_shares() -> None:
     """Of 60 and 60 percent, and beside a whole group."""
-    machine = Machine("n1", ["GPU-A"], agent=False)
+    machine = SimulatedMachine("n1", ["GPU-A"], agent=False)
 
     def share(name: str) -> dict[str, object]:
         shares = '[{"container": "main", "resource": "nvidia.com/gpu", "index": 0, "percent": 60}]'

@@ -70,9 +70,7 @@ def test_a_pod_that_filter_was_asked_about_is_remembered_without_the_rest() -> N
     sent = msgspec.json.encode(LARGE["one annotation"])
     tracemalloc.start()
     for n in range(3):
-        pod = msgspec.json.decode(sent, type=Pod)
-        binder.remember(replace(pod, metadata=replace(pod.metadata, uid=f"u{n}")))
-    del pod
+        binder.remember(_named(msgspec.json.decode(sent, type=Pod), f"u{n}"))
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size < 3 * MOST
@@ -103,3 +101,7 @@ def test_what_no_pod_needs_so_many_of_counts_as_unreadable(path: str, pod: dict[
     assert held.metadata.hides(path)
     assert not held.metadata.hides("metadata.annotations")
     assert len(msgspec.json.encode(held)) < MOST
+
+
+def _named(pod: Pod, uid: str) -> Pod:
+    return replace(pod, metadata=replace(pod.metadata, uid=uid))

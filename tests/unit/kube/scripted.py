@@ -33,9 +33,10 @@ class Scripted:
         self.revision = 1_000_000
         """What a collection's version is, asked for with limit=1: that is no step."""
         self.seen: list[Seen] = []
+        self.says_versions = True
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        if request.query.get("limit") == "1":
+        if self.says_versions and request.query.get("limit") == "1":
             return await page(self.revision)(request)
         text = await request.text()
         body = json.loads(text) if text else None

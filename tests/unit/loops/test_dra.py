@@ -90,7 +90,7 @@ async def test_while_claims_can_not_be_read_nobody_gets_what_slices_name() -> No
         await soon(lambda: world.recorder.reasons("n1"))
         await asyncio.sleep(100)
         assert not world.open("n1")
-        assert "ResourceClaims can't be read" in world.ledger("n1").status.reasons
+        await soon(lambda: "ResourceClaims can't be read" in world.ledger("n1").spec.summary.reasons)
         assert world.recorder.reasons("n1") == ["DevicesUnknown"]
         read.append(True)
         await soon(lambda: world.open("n1"), CLAIMS_SECONDS + 5)
@@ -104,7 +104,7 @@ async def test_an_incomplete_pool_closes_the_node_to_newcomers() -> None:
         world.pod("a", "team")
         await world.bind("a", "n1")
         world.cluster.edit(SLICES, "n1-gpu.nvidia.com", {"spec": {"pool": {"resourceSliceCount": 2}}})
-        await soon(lambda: "incomplete" in world.ledger("n1").status.reasons, 5)
+        await soon(lambda: "incomplete" in world.ledger("n1").spec.summary.reasons, 5)
         assert world.ledger("n1").devices == ()
         assert world.recorder.reasons("n1") == ["DevicesUnknown"]
         await soon(lambda: world.condition("team", "Healthy") == ("True", "AsClaimed"))
@@ -125,7 +125,7 @@ async def test_a_driver_that_comes_to_a_node_in_use_waits_for_its_numbers_to_go(
         world.pod("a", "team")
         await world.bind("a", "n1")
         cluster.put(SLICES, slice_json("n1", *FOUR))
-        await soon(lambda: "hold devices by number" in world.ledger("n1").status.reasons, 5)
+        await soon(lambda: "hold devices by number" in world.ledger("n1").spec.summary.reasons, 5)
         assert world.holders("n1") == {"team": "0,1"}
         world.end("a")
         world.cluster.remove(GROUPS, "team")

@@ -107,14 +107,14 @@ async def test_devices_that_do_not_exist_are_not_in_the_ledger() -> None:
     world.node("n1", 16, labels=labels)
     async with world.leading():
         await asyncio.sleep(5)
-        assert "contradict 16 allocatable" in world.ledger("n1").status.reasons
+        await soon(lambda: "contradict 16 allocatable" in world.ledger("n1").spec.summary.reasons)
         assert world.ledger("n1").devices == ()
         ((_, _, reason, message),) = world.recorder.events
         assert (reason, "contradict 16 allocatable" in message) == ("DevicesUnknown", True)
         world.cluster.edit(NODES, "n1", {"metadata": {"labels": {"nvidia.com/gpu.replicas": "4"}}})
         await soon(lambda: world.open("n1"))
         assert len(world.ledger("n1").devices) == 4
-        await soon(lambda: not world.ledger("n1").status.reasons)
+        await soon(lambda: not world.ledger("n1").spec.summary.reasons)
 
 
 @in_virtual_time
@@ -152,12 +152,12 @@ async def test_the_ledger_says_which_devices_serve_shares_and_which_groups() -> 
         await soon(lambda: world.ledger("n1").devices == ())
         status = world.ledger("n1").status
         assert (status.for_shares, status.for_groups, free_on(world.ledger("n1"))) == ([], [], ())
-        assert "name each device in one of them" in status.reasons
+        await soon(lambda: "name each device in one of them" in world.ledger("n1").spec.summary.reasons)
         assert world.recorder.reasons("n1") == ["DevicesUnknown"]
         assert world.holders("n1") == {"team": "0,1"}
         assert world.condition("team", "Healthy") == ("True", "AsClaimed")
         world.cluster.edit(NODES, "n1", {"metadata": {"annotations": {contract.SHARE_DEVICES: None}}})
-        await soon(lambda: len(world.ledger("n1").devices) == 4 and world.ledger("n1").status.reasons == "")
+        await soon(lambda: len(world.ledger("n1").devices) == 4 and world.ledger("n1").spec.summary.reasons == "")
     assert world.recorder.reasons("n1") == ["DevicesUnknown"]
 
 
@@ -182,7 +182,7 @@ async def test_a_device_that_is_kept_out_stays_with_the_group_that_holds_it() ->
         await a_bound_group(world)
         listed = {contract.INVENTORY_ANNOTATION: f"{GPU}=1-3"}
         world.cluster.edit(NODES, "n1", {"metadata": {"annotations": listed}})
-        await soon(lambda: world.ledger("n1").status.reasons == f"{GPU} 0: kept out by the node's annotation")
+        await soon(lambda: world.ledger("n1").spec.summary.reasons == f"{GPU} 0: kept out by the node's annotation")
         await asyncio.sleep(5)
         assert world.holders("n1") == {"team": "0,1"}
         assert world.condition("team", "Healthy") == ("True", "AsClaimed")
@@ -294,7 +294,7 @@ async def test_a_ledger_that_was_restored_from_elsewhere_is_filled_first() -> No
     """It bears all our marks, but that of another UID."""
     async with led_world() as world:
         await a_bound_group(world)
-        await soon(lambda: bool(world.ledger("n1").status.held))
+        await soon(lambda: bool(world.ledger("n1").spec.summary.held))
         backup = world.cluster.objects[NODE_DEVICES.plural]["n1"]["metadata"]
         meta = {"name": "n1", "finalizers": backup["finalizers"], "annotations": dict(backup["annotations"])}
         world.cluster.remove(NODE_DEVICES, "n1")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from deviceshare.loops.kinds import DEVICE_QUOTAS
+from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, soon
 from tests.unit.loops.virtual_time import in_virtual_time
@@ -68,7 +69,7 @@ async def test_a_further_pod_of_a_group_costs_three_requests() -> None:
     world.group("team")
     first_pod(world)
     async with world.leading():
-        await soon(lambda: world.open("n1"))
+        await soon(lambda: world.open("n1"), BINDS_OVER_SECONDS + 5)
         await world.bind("a", "n1")
         world.pod("b", "team")
         await asyncio.sleep(10)

@@ -472,7 +472,7 @@ async def test_a_count_that_is_no_whole_number_is_refused_by_field(webhooks: Web
 # Agents' reports.
 
 AGENT = "system:serviceaccount:deviceshare-system:deviceshare-agent"
-LEDGER = {"metadata": {"name": "node-1"}, "spec": {"claims": {}}, "status": {"total": "1"}}
+LEDGER: Json = {"metadata": {"name": "node-1"}, "spec": {"claims": {}}, "status": {"total": "1"}}
 REPORT = {**LEDGER, "status": {"total": "1", "hardware": {"driver": "550"}}}
 
 
