@@ -106,7 +106,8 @@ def size(claims: Mapping[str, Claim]) -> int:
 def stored(seen: NodeDevices) -> dict[str, Any]:
     """The ledger as the API server has it, with its claims alone."""
     spec = ledger.claims_patch(seen, seen.claims)["spec"]
-    return {**ledger.new_ledger("n1"), "spec": msgspec.convert(spec, dict[str, Any])}
+    written: dict[str, Any] = merge_patch(ledger.new_ledger("n1"), {"spec": spec})
+    return written
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
