@@ -66,6 +66,7 @@ ONCE = frozenset(
 """Done once, when there is no lease, CA or bundle yet; the tests of deleted leases and new authorities pass them."""
 
 ELSEWHERE: dict[str, str] = {
+    "protocol/repair.py restore_claims": "claims that an older CRD pruned: tests/controlplane/test_older_crds.py",
     "protocol/gate.py lift": "placement by gates needs Kubernetes 1.27",
     "leader/placer.py _place": "placement by gates: it binds, as the extender does",
     "leader/share_capacities.py _reconcile": "placement by gates",
