@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deviceshare.domain.objects.devices import devices_of
-from deviceshare.domain.objects.ledger import Claim, NodeDevices, as_json, new_ledger
+from deviceshare.domain.objects.ledger import Claim, NodeDevices, as_json, claims_patch, new_ledger
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import POD, Holder
 from deviceshare.domain.objects.shares import GPU_PERCENT
@@ -30,9 +30,10 @@ __all__ = ["wall_clock"]  # a fixture: idle time is read from it
 def a_cluster(**claims: Claim) -> ModelCluster:
     """The node n1 of two devices with these claims, by the name of their group."""
     cluster = ModelCluster()
-    node: Any = cluster.put(NODES, {"metadata": {"name": "n1"}}) and cluster.read(NODES, "n1")
-    body = new_ledger(node, {f"uid-of-{name}": claim for name, claim in claims.items()})
-    cluster.put(NODE_DEVICES, {**body, "status": {"devices": as_json(devices_of({GPU: 2}))}})
+    cluster.put(NODES, {"metadata": {"name": "n1"}})
+    held = {f"uid-of-{name}": claim for name, claim in claims.items()}
+    spec = claims_patch(NodeDevices(), held)["spec"]
+    cluster.put(NODE_DEVICES, {**new_ledger("n1"), "spec": spec, "status": {"devices": as_json(devices_of({GPU: 2}))}})
     return cluster
 
 
@@ -70,7 +71,7 @@ def test_a_pod_is_given_no_claim_of_what_another_has_or_had_before_a_rebind(devi
     assert pod is not None
 
     def cover(ledger: NodeDevices) -> Any:
-        return Actor("cover", repair.cover(cluster, ledger, [pod], "uid-of-team", token="t")).finish()
+        return Actor("cover", repair.cover(cluster, ledger, [pod], "uid-of-team", token="t", mark="m")).finish()
 
     assert cover(seen) == ()
     cluster.edit(NODE_DEVICES, "n1", {"spec": {"claims": {"uid-of-other": None}}})
