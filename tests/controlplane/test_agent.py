@@ -99,7 +99,7 @@ def test_an_agent_reports_its_nodes_devices_and_pods_are_told_uuids(pool: Pool, 
     assert environment[VISIBLE] == ",".join(uuids[:2])
 
     # The leader's one-line summaries come up to two seconds after the claim.
-    pool.eventually(lambda: pool.get("ndev", node)["status"]["held"], lambda held: group in held)
+    pool.eventually(lambda: pool.get("ndev", node)["spec"]["summary"]["held"], lambda held: group in held)
     version = pool.get("ndev", node)["metadata"]["resourceVersion"]
     agent.stop()
     agent.start()
@@ -257,7 +257,7 @@ def test_turns_are_shown_to_who_may_not_reach_the_agent(
         second.hears("wait")
         # A report may have been written between the two, and the leader's summaries come after the claim.
         [queue] = pool.eventually(lambda: queues(pool, node), lambda found: found and found[0].get("waitingCount"))
-        pool.eventually(lambda: pool.get("ndev", node)["status"]["held"], refers(group))
+        pool.eventually(lambda: pool.get("ndev", node)["spec"]["summary"]["held"], refers(group))
         assert (queue["group"], queue["holder"]["pod"], queue["waitingCount"]) == (group, f"{pool.name}/first", 1)
         assert [(each["pod"], each["priority"]) for each in queue["waiting"]] == [(f"{pool.name}/second", 3)]
         version = pool.get("ndev", node)["metadata"]["resourceVersion"]

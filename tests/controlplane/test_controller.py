@@ -136,7 +136,7 @@ def test_a_node_that_is_not_shared_any_more_keeps_what_is_held(pool: Pool) -> No
 
 
 def test_a_node_that_is_gone_degrades_its_groups(pool: Pool) -> None:
-    """The garbage collector takes the ledger; the group says what to do."""
+    """Its ledger stays as long as anything is claimed in it; the group says what to do."""
     node = pool.node()
     group = pool.group()
     pool.apply(pod("one", group))
@@ -144,8 +144,10 @@ def test_a_node_that_is_gone_degrades_its_groups(pool: Pool) -> None:
     pool.kubectl("delete", "node", node)
     gone = pool.eventually(lambda: pool.condition(group, "Healthy"), lambda each: each.get("reason") == "NodeGone")
     assert f"kubectl delete sdg {group}" in gone["message"]
-    pool.eventually(lambda: pool.kubectl("get", "ndev", "--ignore-not-found", node), lambda left: not left)
+    assert claims(pool, node) == {group: "0,1"}
     pool.kubectl("delete", "pod", "one", "-n", pool.name, "--force", "--grace-period=0")  # No kubelet ends it.
+    pool.eventually(lambda: pool.sandbox.kubectl("delete", "sdg", group).returncode == 0)
+    pool.eventually(lambda: pool.kubectl("get", "ndev", "--ignore-not-found", node), lambda left: not left)
 
 
 def test_a_shared_node_without_devices_is_told_of(pool: Pool) -> None:

@@ -119,12 +119,12 @@ async def test_a_binding_gives_node_and_annotations_at_once(api: Api, namespace:
     mirror.subscribe(lambda change: seen.append(change.new))
     async with owned(mirror.run()):
         await until(lambda: mirror.synced)
-        await api.bind(namespace, "p", annotations={"example.org/devices": "0,1"}, **bind)
+        await api.bind(namespace, "p", annotations={"deviceshare.io/selected-devices": "0,1"}, **bind)
         await until(lambda: any(p and p.node for p in seen))
     bound = next(p for p in seen if p and p.node)
-    assert (bound.node, bound.metadata.annotations["example.org/devices"]) == (node, "0,1")
+    assert (bound.node, bound.metadata.annotations["deviceshare.io/selected-devices"]) == (node, "0,1")
     with pytest.raises(Conflict, match="already assigned"):
-        await api.bind(namespace, "p", annotations={"example.org/devices": "2"}, **bind)
+        await api.bind(namespace, "p", annotations={"deviceshare.io/selected-devices": "2"}, **bind)
     with pytest.raises(NotFound):
         await api.bind(namespace, "missing", annotations={}, **bind)
 
@@ -135,10 +135,14 @@ async def test_a_mirror_follows_its_selector(api: Api, namespace: str) -> None:
     mirror = ApiMirror(api, PODS, namespace=namespace, label_selector="picked=yes")
     async with owned(mirror.run()):
         await until(lambda: len(mirror) == 3)
-        mirror.put(await api.patch(PODS, "p1", {"metadata": {"annotations": {"x": "y"}}}, namespace=namespace))
+        mirror.put(
+            await api.patch(
+                PODS, "p1", {"metadata": {"annotations": {"deviceshare.io/woken-at": "y"}}}, namespace=namespace
+            )
+        )
         held = mirror.get(f"{namespace}/p1")
         assert held is not None
-        assert held.metadata.annotations["x"] == "y"
+        assert held.metadata.annotations["deviceshare.io/woken-at"] == "y"
         await api.patch(PODS, "p1", {"metadata": {"labels": {"picked": "no"}}}, namespace=namespace)
         await api.delete(PODS, "p2", namespace, uid=made[2].metadata.uid)
         await until(lambda: {p.metadata.name for p in mirror.values() if not p.metadata.deletion_timestamp} == {"p3"})
