@@ -73,6 +73,7 @@ ELSEWHERE: dict[str, str] = {
     "leader/unschedulable_pods.py _delete": "placement by gates",
     "protocol/release.py release 5": "only where the CRD is of an older release",
     "protocol/release.py release 6": "only where the CRD is of an older release",
+    "protocol/bind.py _fence_status": "pods that refuse an annotation: tests/controlplane/test_strangers.py",
     "leader/uninjected_pods.py _delete": "pods that were created past admission: tests/controlplane/test_uninjected.py",
     "agent/evictions.py _reconcile": "an agent's",
     "agent/reporter.py _reconcile": "an agent's",
