@@ -46,7 +46,8 @@ class Webhooks:
         self.pods = FixedMirror(*(pods or (USER,)))
         self.metrics = Metrics()
         routes = Admission(self.groups, self.pods, IDENTITY, **settings).routes()
-        self.server = Server("webhook", "127.0.0.1", 0, routes, self.metrics, max_body=MAX_BODY, timeout=2)
+        bounds: Json = {"max_body": MAX_BODY, "timeout": 2, "tenant": namespace_of}
+        self.server = Server("webhook", "127.0.0.1", 0, routes, self.metrics, **bounds)
         self.session: ClientSession
 
     async def post(self, path: str, body: bytes) -> tuple[int, str]:
