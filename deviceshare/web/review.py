@@ -106,19 +106,20 @@ _envelopes = ObjectDecoder(_Envelope)
 _requests = ObjectDecoder(ReviewRequest)
 
 
-class _Head(Struct):
-    """What of a review is read, whatever its object is like."""
+class _RequestHead(Struct, rename="camel"):
+    """What of a request is read, whatever its object is like."""
 
-    class Request(Struct, rename="camel"):
-        uid: str
-        kind: GroupVersionKind
-        operation: str
-        user_info: UserInfo
-
-    request: Request
+    uid: str
+    kind: GroupVersionKind
+    operation: str
+    user_info: UserInfo
 
 
-_heads = msgspec.json.Decoder(_Head)
+class _ReviewHead(Struct):
+    request: _RequestHead
+
+
+_heads = msgspec.json.Decoder(_ReviewHead)
 
 
 def namespace_of(body: bytes) -> str:

@@ -75,7 +75,7 @@ class Waker:
         self._woken: dict[str, _Woken] = {}
         self._window = TouchWindow()
         self._refused: dict[str, tuple[int, float]] = {}
-        """By the UID of a waiting pod that refused a touch: how often in a row, and when it is tried again."""
+        """By the UID of a waiting pod that refused a touch: how often in a row, and when it is touched again."""
 
     def change(self, change: ObjectChange[Pod]) -> None:
         """Enqueues the group of a changed pod that the scheduler refused."""

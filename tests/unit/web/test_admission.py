@@ -600,7 +600,7 @@ async def test_our_own_updates_of_a_pod_are_never_refused_for_its_size(webhooks:
     costly = a_pod(containers=[{"name": "main", "args": [""] * 30_000}])
     several = a_pod(containers=[{"name": f"c{number}"} for number in range(501)])
     for pod in (costly, several):
-        asked = {"operation": "UPDATE", "object": pod, "oldObject": pod}
+        asked: Json = {"operation": "UPDATE", "object": pod, "oldObject": pod}
         for path in ("/mutate-pods", "/validate-pods"):
             assert (await webhooks.ask(path, user=contract.IDENTITY, **asked))["allowed"]
     body = {"request": {"userInfo": {"username": "somebody"}, "object": costly, "oldObject": costly}}
