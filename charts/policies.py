@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.admission import bypasses
+from deviceshare.domain.admission import bypasses, pod_review
 from deviceshare.domain.admission.concern import STRATEGIES
 from deviceshare.domain.admission.injection import CUDA_ORDER, JAX_GROWS, TAINTS
 from deviceshare.domain.admission.share_injection import GROWTH, ShareOf
@@ -74,6 +74,7 @@ def _shares() -> Variables:
         "mostGib": shares.MAX_GIB,
         "strategies": list(STRATEGIES),
         "usersAnnotations": sorted(contract.USERS),
+        "mostAnnotations": pod_review.MAX_ANNOTATIONS,
         "longestContainerName": container_keys.LONGEST,
         "rebindToken": f"^{rebind_token.PATTERN}$",
         "rebindCure": rebind_token.CURE,

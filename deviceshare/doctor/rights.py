@@ -66,6 +66,7 @@ def needed(
         rights += _each(_OURS, ["shareddevicegroups/status", "nodedevices/status"], ["patch"])
         rights += _each("", ["nodes"], ["get"])
         rights += _each("", ["pods"], ["get", "patch"])
+        rights += _each("", ["pods/status"], ["patch"])
         rights += _each("batch", ["jobs"], ["get"])
         rights += _each(DRA_GROUP, ["resourceslices", "resourceclaims"] if dra else [], ["list", "watch"])
         lease = {"namespace": namespace, "name": contract.NAME}

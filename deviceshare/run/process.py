@@ -42,6 +42,7 @@ from deviceshare.web.admission import Admission
 from deviceshare.web.extender import Extender
 from deviceshare.web.origins import OwnNames
 from deviceshare.web.probes import Check, probe_routes
+from deviceshare.web.review import namespace_of
 from deviceshare.web.server import Server
 
 log = structlog.get_logger(__name__)
@@ -281,6 +282,7 @@ class Process:
             max_body=admission.MAX_BODY,
             timeout=2,
             connections=admission.MAX_CONNECTIONS,
+            tenant=namespace_of,
             tls=self._certificate_of("webhook", files) if files else self._own_certificate(),
         )
 

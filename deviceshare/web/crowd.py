@@ -1,9 +1,9 @@
 """Limits on a server's connections and their unanswered bytes, shared fairly between client addresses.
 
-Where a limit is reached, the address with the most connections, or the most bytes under way, loses the connection that
-has waited longest for its own request to end. So a client that fills a server only closes connections of its own, and
-the API server, with its few connections and small reviews, is still accepted. A connection whose request is being
-answered is spared: it is about to make room anyway.
+Where a limit is reached, the address with the most connections loses the one that has waited longest for its own
+request to end, and the address with the most bytes under way its largest request. So a client that fills a server only
+closes connections of its own, and the API server, with its few connections and small reviews, is still accepted. A
+connection whose request is being answered is spared: it is about to make room anyway.
 """
 
 from collections import Counter
@@ -84,7 +84,9 @@ class Crowd:
             weights = Counter[str]()
             for each, held in self._members.items():
                 weights[each.address] += held
-            victim = _victim(weights, (each for each, held in self._members.items() if held))
+            # Of an address the largest: small reviews of the API server aren't dropped for large ones.
+            sizes = sorted(((held, each) for each, held in self._members.items() if held), key=lambda it: -it[0])
+            victim = _victim(weights, (each for _, each in sizes))
             if victim is None or victim is member:
                 return False
             self.leave(victim)

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
@@ -60,8 +60,12 @@ class Server:
         at_once: int = 0,
         tls: ssl.SSLContext | None = None,
         flag: str = "",
+        tenant: Callable[[bytes], str] = lambda _: "",
     ) -> None:
-        """`flag` is the one that chooses the address, `--NAME-bind` unless given."""
+        """`flag` is the one that chooses the address, `--NAME-bind` unless given.
+
+        `tenant` says by a request's body for whom its address asks: tenants take turns.
+        """
         self._name = name
         self._flag = flag or f"--{name}-bind"
         self._host = host
@@ -73,7 +77,7 @@ class Server:
         crowd = Crowd(CrowdBounds(connections, request, max(at_once or 8 * max_body, request), per_address))
         self._context = ServerContext(name, timeout, crowd, metrics)
         app = web.Application(
-            middlewares=[_bounded(metrics, max_body, timeout, AddressTurns())], client_max_size=max_body
+            middlewares=[_bounded(metrics, max_body, timeout, AddressTurns(), tenant)], client_max_size=max_body
         )
         app.add_routes(routes)
         app.on_response_prepare.append(self._close_when_draining)
@@ -122,15 +126,17 @@ class Server:
             response.force_close()
 
 
-def _bounded(metrics: ServerMetrics, max_body: int, timeout: float, turns: AddressTurns) -> Middleware:
+def _bounded(
+    metrics: ServerMetrics, max_body: int, timeout: float, turns: AddressTurns, tenant: Callable[[bytes], str]
+) -> Middleware:
     async def answer(request: web.Request, visit: Visit, handler: Handler) -> web.StreamResponse:
         _check_body(request, max_body)
         try:
-            await request.read()  # bounded, and cached for the handlers
+            body = await request.read()  # bounded, and cached for the handlers
         except (web.RequestPayloadError, HttpProcessingError, ConnectionError) as error:
             error.with_traceback(None)  # aiohttp keeps the error with the request: its frames would be a cycle
             return web.Response(status=400, text=f"malformed body: {quoted(error)}\n")
-        await turns.turn(visit.address)
+        await turns.turn(visit.address, tenant(body))
         visit.answered = True
         return await handler(request)
 

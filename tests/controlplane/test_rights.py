@@ -175,11 +175,21 @@ def ask_to_bind(there: Installed, name: str, uid: str) -> str:
 
 
 def slip_past(there: Installed) -> None:
-    """A Job's pod is created while the webhook is away; later API servers would refuse it."""
-    webhook = {"name": "mutate-pods.deviceshare.io", "failurePolicy": "Ignore"}
-    there.kubectl("patch", "mutatingwebhookconfiguration", "deviceshare", "-p", json.dumps({"webhooks": [webhook]}))
+    """While the webhooks are away a Job's pod is created, which later API servers would refuse, and a group deleted.
+
+    Its other pod waits, and has no room for another annotation.
+    """
+    for kind, names in (("mutating", ["mutate-pods"]), ("validating", ["validate-pods", "validate-groups"])):
+        webhooks = [{"name": f"{name}.deviceshare.io", "failurePolicy": "Ignore"} for name in names]
+        there.kubectl("patch", f"{kind}webhookconfiguration", "deviceshare", "-p", json.dumps({"webhooks": webhooks}))
     apply(there, job("slips", "second"))
     there.until(lambda: there.get("pods", "-l", "job-name=slips")["items"])
+    full = pod("full", "left", nodeSelector={"no": "where"})
+    full["metadata"]["labels"] = dict(full["metadata"]["annotations"])
+    full["metadata"]["annotations"]["padding"] = "x" * 262_100
+    there.kubectl("create", "-n", "default", "-f", "-", stdin=full)
+    there.kubectl("delete", "pod", "four")
+    there.kubectl("delete", "sdg", "left")
 
 
 def recreated(there: Installed) -> bool:
@@ -215,6 +225,8 @@ def test_every_right_of_the_chart_is_enough_and_needed(installed: Installed) -> 
             installed.kubectl("create", "-f", "-", stdin={"apiVersion": "v1", "kind": "Node", **empty})
             share_and_wait(installed)
             end_a_share(installed)
+            apply(installed, group("left", 1), pod("four", "left"))
+            installed.until(lambda: placed(installed, "four"), "extender")
             bind_a_stranger(installed)
             exceed_the_quota(installed)
             meet_an_impostor(installed)
@@ -225,6 +237,7 @@ def test_every_right_of_the_chart_is_enough_and_needed(installed: Installed) -> 
             # A successor says the same again, in the same event.
             installed.until(lambda: events(installed, "node-2", "DevicesUnknown") > said, "keeper")
             installed.until(lambda: recreated(installed), "keeper")
+            installed.until(lambda: installed.get("pod", "full")["status"].get("message"), "keeper")
             come_and_go(installed)
             lose_and_mend(installed)
         lease = installed.get("lease", "deviceshare-scheduler", "-n", NAMESPACE)

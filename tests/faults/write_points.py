@@ -71,6 +71,7 @@ ELSEWHERE: dict[str, str] = {
     "leader/placer.py _place": "placement by gates: it binds, as the extender does",
     "leader/share_capacities.py _reconcile": "placement by gates",
     "leader/unschedulable_pods.py _delete": "placement by gates",
+    "protocol/bind.py _fence_status": "pods that refuse an annotation: tests/controlplane/test_strangers.py",
     "leader/uninjected_pods.py _delete": "pods that were created past admission: tests/controlplane/test_uninjected.py",
     "agent/evictions.py _reconcile": "an agent's",
     "agent/reporter.py _reconcile": "an agent's",

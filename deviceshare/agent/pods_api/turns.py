@@ -70,7 +70,8 @@ class TurnsApi:
             return _refused(str(error))
         except web.HTTPForbidden as error:
             return _refused(error.text or "")
-        with self._streams.opened(request, caller):
+        holds = self._referee.has_turn(caller.uid, bid.token)
+        with self._streams.opened(request, caller, holds=holds):
             seat = await self._referee.sit(arena, bid, (caller.uid, caller.key))
             try:
                 return await _stream(request, seat)

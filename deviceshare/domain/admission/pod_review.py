@@ -20,6 +20,9 @@ from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
 
+MAX_ANNOTATIONS = 192 << 10
+"""Bytes. Kubernetes takes 256 KiB: the rest is for what deviceshare, and others, write after the pod's creation."""
+_TOO_LARGE = "metadata.annotations take more than 192 KiB, and deviceshare writes its own besides: leave some out"
 _NOT_INJECTED = "deviceshare did not inject {}, so containers could see other devices than theirs: retry"
 _NOT_GATED = (
     f"{contract.PLACEMENT_GATE} is missing, so the pod could be scheduled before it has devices: deviceshare adds it,"
@@ -55,6 +58,8 @@ def review_new_pod(
         return fault
     if ours := sorted(filter(is_ours_alone, annotations)):
         return f"metadata.annotations[{ours[0]}] is written by deviceshare only: leave it out"
+    if _size(annotations) > MAX_ANNOTATIONS:
+        return _TOO_LARGE
     if outsider:
         return f"metadata.annotations[{contract.GROUP}]: {outsider}"
     return _spec_fault(pod, group, placement) or review_share(pod, group, largest)
@@ -87,7 +92,13 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
         return f"metadata.annotations[{changed}] can't be changed: delete the pod and create it with another {what}"
     if changed:
         return f"metadata.annotations[{changed}] is written by deviceshare only: leave it as it is"
-    return ""
+    size = _size(new.metadata.annotations)
+    return _TOO_LARGE if size > MAX_ANNOTATIONS and size > _size(old.metadata.annotations) else ""
+
+
+def _size(annotations: Mapping[str, str]) -> int:
+    """Bytes, as the API server counts them."""
+    return sum(len(text.encode()) for pair in annotations.items() for text in pair)
 
 
 def _rebind_fault(old: Pod, new: Pod) -> str:

@@ -99,8 +99,9 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
 
     @property
     def line(self) -> str:
-        """Equal for waiting pods that want the same: their group's name, or which share they ask for; "" for others."""
-        return self.group or (f"{SHARE_LINE}{self.strategy} {tuple(self.share)}" if self.share else "")
+        """Equal for waiting pods that want the same: their group, or their namespace and share; "" for others."""
+        share = f"{SHARE_LINE}{self.metadata.namespace} {self.strategy} {tuple(self.share)}" if self.share else ""
+        return self.group or share
 
     @property
     def sharer(self) -> Holder:

@@ -183,6 +183,11 @@ class Referee:
             seat.close()
         self._settle()
 
+    def has_turn(self, pod_uid: str, token: str) -> bool:
+        """Whether the player has the turn of an arena, be it connected or not."""
+        arenas = self._arenas.values()
+        return any(arena.holding and arena.holding.player.key == (pod_uid, token) for arena in arenas)
+
     async def stop(self) -> None:
         """Ends all connections, so that their clients look for the next agent. Nobody is seated afterwards."""
         self._open.clear()

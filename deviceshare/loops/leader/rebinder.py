@@ -19,7 +19,7 @@ from deviceshare.domain.placement.share_replacement import awaits, pod_changes
 from deviceshare.loops.leader import rebind_events
 from deviceshare.loops.leader.releaser import ClaimKey
 from deviceshare.loops.leader.term import Term, UnchangedSince
-from deviceshare.loops.ports import ObjectChange, Unavailable
+from deviceshare.loops.ports import ApiError, ObjectChange, Unavailable
 from deviceshare.loops.protocol import rebind as protocol
 from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.rebind import Answer
@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 WORKERS = 4
 GATHER_SECONDS = 0.1
 """Between a change of a pod and the work on its group's claim: pods change in bursts."""
+REFUSED_SECONDS = 20.0
+"""Before the update of a pod that refused it is retried."""
 AGAIN_SECONDS = 5.0
 """Between two answers for one pod. Who can change a pod of theirs could have the ledger written without an end."""
 
@@ -127,10 +129,14 @@ class Rebinder:
             rebind_events.report_answer(self._term.recorder, answer)
 
     async def _update(self, key: ClaimKey, claim: Claim, pods: list[Pod]) -> None:
+        def refused(pod: Pod, why: ApiError) -> None:
+            self._term.report_unwritable(pod, why)
+            self.queue.add(key, REFUSED_SECONDS)
+
         try:
             # Within the time of a bind: who recreates a lost ledger waits that long for both.
             async with asyncio.timeout(BIND_SECONDS):
-                changed = await protocol.update_pods(self._term.cluster, key.node, key.uid, pods)
+                changed = await protocol.update_pods(self._term.cluster, key.node, key.uid, pods, refused)
         except TimeoutError:
             raise Unavailable(f"updating pods on node {key.node} took longer than {BIND_SECONDS:g} s") from None
         for pod in changed:

@@ -103,8 +103,8 @@ class Term:
         return WaitingReasons(self.fleet)
 
     def report_unwritable(self, pod: Pod, why: ApiError) -> None:
-        """Tells the owner of a pending pod that refuses our writes, which nothing else waits for."""
-        text = f"deviceshare can't write this pod, so devices that come free may not wake it: {why.said or why}"
+        """Tells the owner of a pod that refuses our writes, which no other waits for."""
+        text = f"deviceshare can't write this pod, to wake it or to tell it of other devices: {why.said or why}"
         self.recorder.warn(subject_of(pod), "CannotBeWritten", text)
 
     def wait_until(self, due: float) -> None:

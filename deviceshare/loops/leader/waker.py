@@ -6,7 +6,8 @@ bind chooses the node, and then the others are touched. If 500 pods were touched
 it would be queued behind the rest.
 
 A touch may be missed, or something else than devices may be lacking. So while pods wait that should fit, all of them
-are touched again, less and less often. Of each namespace only a few are under way at a time (touch_window.py).
+are touched again, less and less often. Of each namespace only a few are under way at a time (touch_window.py). A pod
+that refuses the touch costs only its owner: the next pod of its line is touched in its place.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from deviceshare.loops.api_objects import annotate
 from deviceshare.loops.leader.members import WAITING_GROUPS
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.leader.touch_window import TouchWindow
-from deviceshare.loops.ports import ApiError, ObjectChange
+from deviceshare.loops.ports import ApiError, Forbidden, Invalid, ObjectChange
 from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
@@ -73,12 +74,15 @@ class Waker:
         self.queue: Queue[str] = Queue("waking", self._reconcile, workers=WORKERS, clock=term.clock)
         self._woken: dict[str, _Woken] = {}
         self._window = TouchWindow()
+        self._refused: dict[str, tuple[int, float]] = {}
+        """By the UID of a waiting pod that refused a touch: how often in a row, and when it is touched again."""
 
     def change(self, change: ObjectChange[Pod]) -> None:
         """Enqueues the group of a changed pod that the scheduler refused."""
         _, old, new = change
         if old and not (new and new.pending):
             self._window.leave(old)
+            self._refused.pop(old.metadata.uid, None)
             self._go_on(old.metadata.namespace)
         for pod in change.sides:
             if pod.wants_devices and pod.refusal:
@@ -92,8 +96,11 @@ class Waker:
         if name == WAITING_GROUPS:
             await self._enqueue_lines()
             return
-        group = self._term.groups.get(name)
+        group, now = self._term.groups.get(name), self._term.clock()
         pods = [pod for pod in self._term.members.pending(name) if pod.refusal and not pod.metadata.deletion_timestamp]
+        if refused := [until for pod in pods if (until := self._refused.get(pod.metadata.uid, (0, 0.0))[1]) > now]:
+            self.queue.add(name, min(refused) - now)
+            pods = [pod for pod in pods if self._refused.get(pod.metadata.uid, (0, 0.0))[1] <= now]
         wanted = group.request if group else _request(pods[0], None) if pods else None
         if wanted is not None:
             # A pod that waits in vain would stand in front of those that don't, which may be other people's.
@@ -183,16 +190,30 @@ class Waker:
                 continue
             try:
                 await self._touch(pod)
+            except (Forbidden, Invalid) as refusal:
+                self._window.leave(pod)
+                self._refuse(pod, refusal)
+                self._go_on(namespace)
+                continue
             except ApiError:
                 self._window.leave(pod)
                 self._give_up(pod.line)  # a group that is retried later keeps no other waiting
                 self._go_on(namespace)
                 raise
+            self._refused.pop(pod.metadata.uid, None)
             woken.pods.add(pod.metadata.uid)
             # Only now: if the first touch fails, the retry begins as this one did.
             self._woken[pod.line] = woken
             self._go_on(namespace)
         return closed
+
+    def _refuse(self, pod: Pod, why: ApiError) -> None:
+        """Leaves the pod out for a while, and has its line looked at again without it."""
+        times, _ = self._refused.get(pod.metadata.uid, (0, 0.0))
+        seconds = AGAIN_SECONDS[min(times, len(AGAIN_SECONDS) - 1)]
+        self._refused[pod.metadata.uid] = times + 1, self._term.clock() + seconds
+        self._term.report_unwritable(pod, why)
+        self.queue.add(pod.line)
 
     def _go_on(self, namespace: str) -> None:
         """Enqueues the group whose turn it is in the namespace, for when there is a place.

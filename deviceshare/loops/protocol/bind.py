@@ -19,7 +19,7 @@ from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.join_obstacles import joining_obstacle
 from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
-from deviceshare.loops.ports import ApiError, Cluster, Conflict, Forbidden, Invalid, NotFound, Undecodable
+from deviceshare.loops.ports import ApiError, Cluster, Conflict, Forbidden, Invalid, NotFound, Unavailable, Undecodable
 
 BIND_SECONDS = 8.0
 """A bind gives up after this long, whatever it waits for."""
@@ -172,7 +172,7 @@ async def fence_pod(
     with suppress(Conflict):
         try:
             await annotate(cluster, pod, {contract.BIND_FENCE: mark})
-        except (Forbidden, Invalid):
+        except (Forbidden, Invalid, Unavailable):  # the last, too, where a webhook can't be reached
             try:
                 await _fence_status(cluster, pod, mark)
             except (Forbidden, Invalid) as refusal:

@@ -16,7 +16,7 @@ from deviceshare.domain.placement import replacement, share_replacement
 from deviceshare.domain.placement.replacement import Replacement, rebind_patch
 from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
-from deviceshare.loops.ports import Cluster
+from deviceshare.loops.ports import Cluster, Forbidden, Invalid
 from deviceshare.loops.protocol import bind, holders
 from deviceshare.loops.protocol.claiming import write_claims
 
@@ -77,8 +77,16 @@ async def rebind_share(
     return Answer(pod, holder, written, verdict)
 
 
-async def update_pods(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]) -> list[Pod]:
+async def update_pods(
+    cluster: Cluster,
+    node: str,
+    uid: str,
+    pods: Iterable[Pod],
+    on_unwritable: bind.OnUnwritable = lambda _pod, _why: None,
+) -> list[Pod]:
     """Writes the devices of the holder's claim into the annotations of its pods; returns those that were changed.
+
+    A pod that refuses that holds up no other: what it had stays reserved as long as it lives.
 
     `pods` were read before this call, be it from a mirror. The ledger is read after them, and each pod is changed only
     if nobody wrote it since: so an old leader can't write devices into a pod that a newer one has released.
@@ -91,8 +99,14 @@ async def update_pods(cluster: Cluster, node: str, uid: str, pods: Iterable[Pod]
     if seen is None or (claim := seen.claims.get(uid)) is None:
         return []
     changes = [(pod, share_replacement.pod_changes(pod, seen, claim)) for pod in pods]
-    written = [await annotate(cluster, pod, annotations) for pod, annotations in changes if annotations]
-    return [pod for pod in written if pod is not None]  # Others have ended.
+    written = []
+    for pod, annotations in changes:
+        try:
+            if annotations and (changed := await annotate(cluster, pod, annotations)):
+                written.append(changed)  # Others have ended.
+        except (Forbidden, Invalid) as refusal:
+            on_unwritable(pod, refusal)
+    return written
 
 
 async def release_former(

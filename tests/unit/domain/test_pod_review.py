@@ -8,7 +8,12 @@ import pytest
 
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import inject
-from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
+from deviceshare.domain.admission.pod_review import (
+    MAX_ANNOTATIONS,
+    review_changed_pod,
+    review_ephemeral_containers,
+    review_new_pod,
+)
 from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.jsonpatch import applied
 
@@ -209,3 +214,17 @@ def test_of_two_variables_of_one_name_the_last_decides() -> None:
     assert review_new_pod(read(pod), None) == ""
     pod["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"})
     assert "NVIDIA_VISIBLE_DEVICES" in review_new_pod(read(pod), None)
+
+
+def test_room_for_our_annotations_is_reserved() -> None:
+    """Kubernetes takes 256 KiB, in bytes; a pod that has filled them could neither be woken nor fenced."""
+    pod = a_pod()
+    taken = sum(len(key + value) for key, value in pod["metadata"]["annotations"].items())
+    full, over = (a_pod() for _ in range(2))
+    full["metadata"]["annotations"]["x"] = "é" + "x" * (MAX_ANNOTATIONS - taken - 3)
+    over["metadata"]["annotations"]["x"] = "é" + "x" * (MAX_ANNOTATIONS - taken - 2)
+    assert review_new_pod(read(full), None) == ""
+    assert review_new_pod(read(over), None).startswith("metadata.annotations take more than 192 KiB")
+    assert review_changed_pod(read(full), read(over), by_deviceshare=False).startswith("metadata.annotations take more")
+    assert review_changed_pod(read(full), read(over), by_deviceshare=True) == ""
+    assert review_changed_pod(read(over), read(over), by_deviceshare=False) == "", "it was there before the rule"

@@ -80,6 +80,8 @@ class ModelCluster:
         self.rests_on_time = False
         """Whether a pod refused all writes, so that a collector has to wait whatever the server compares."""
 
+    refusal: type[ApiError] = Invalid
+    """What `refusing` pods answer."""
     compares = True
     """Whether a Binding's UID and resourceVersion count, as from Kubernetes 1.23 on."""
 
@@ -177,7 +179,7 @@ class ModelCluster:
             raise Conflict(f"{kind.plural} {name}")
         if kind is PODS and name in self.refusing and (not subresource or self.refusing[name]):
             self.rests_on_time |= bool(subresource)
-            raise Invalid(f"pod {name} takes no such write", said="annotations are full")
+            raise self.refusal(f"pod {name} takes no such write", said="annotations are full")
         self.edit(kind, name, body, namespace)
         return self._object(kind, raw)
 

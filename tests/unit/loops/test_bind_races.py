@@ -8,6 +8,7 @@ import pytest
 
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.ports import ApiError, Forbidden, Invalid, Unavailable
 from deviceshare.loops.protocol import collect
 from deviceshare.loops.protocol.bind import BINDING_SECONDS, QUEUE_SECONDS, binds_over
 from deviceshare.loops.protocol.collect import Outcome
@@ -244,9 +245,14 @@ def test_a_collector_touches_each_pending_pod_once(make: Make) -> None:
     assert races.cluster.read(PODS, "p2", "ns").metadata.resource_version == version  # type: ignore[union-attr]
 
 
-def test_a_pod_whose_annotations_refuse_the_touch_is_fenced_by_its_status(make: Make) -> None:
-    """A replica slept through the whole collection, for longer than anything waits; its Binding fails all the same."""
+@pytest.mark.parametrize("refusal", [Forbidden, Invalid, Unavailable])
+def test_a_pod_whose_annotations_refuse_the_touch_is_fenced_by_its_status(make: Make, refusal: type[ApiError]) -> None:
+    """A replica slept through the whole collection, for longer than anything waits; its Binding fails all the same.
+
+    A webhook for the pod may be against it, or out of reach.
+    """
     races = make()
+    races.cluster.refusal = refusal
     races.cluster.refusing["p2"] = False
     races.remember("p2")
     late = races.begin("p2")

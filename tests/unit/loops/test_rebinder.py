@@ -230,3 +230,21 @@ async def test_a_pod_with_devices_of_others_is_not_told_anything() -> None:
         await soon(lambda: "DevicesNotHeld" in world.recorder.reasons("a"), 5)
         pod: Pod = world.read_pod("a")
         assert numbers(pod.devices) == [3]
+
+
+@in_virtual_time
+async def test_a_pod_that_refuses_to_be_updated_holds_up_no_other() -> None:
+    """The first of two pods can't be written; it is told what it missed once it can be."""
+    async with led_world() as world:
+        await a_bound_group(world)
+        world.pod("b", "team")
+        await world.bind("b", "n1")
+        world.cluster.refusing["a"] = True
+        report(world, 1)
+        ask(world, "team")
+        await soon(lambda: numbers(world.read_pod("b").devices) == [0, 2])
+        await asyncio.sleep(60)
+        assert (numbers(world.read_pod("a").devices), numbers(claim(world).former)) == ([0, 1], [1])
+        assert "CannotBeWritten" in world.recorder.reasons("a")
+        del world.cluster.refusing["a"]
+        await soon(lambda: numbers(world.read_pod("a").devices) == [0, 2], 21)

@@ -99,6 +99,19 @@ async def test_shares_of_another_size_wait_in_another_line() -> None:
 
 
 @in_virtual_time
+async def test_equal_shares_of_another_namespace_wait_in_another_line() -> None:
+    """A hundred older pods of one, which nothing helps, don't keep the other's asleep."""
+    async with led_world(1) as world:
+        await a_full_device(world)
+        for number in range(CROWD):
+            world.share(f"p{number:03}", 30, refused=True)
+        ours = world.cluster._table(PODS)["ns/p000"]
+        world.cluster.put(PODS, {**ours, "metadata": {"name": "ours", "labels": {"deviceshare.io/group": ""}}}, "team")
+        world.cluster.remove(PODS, "small", "ns")
+        await soon(lambda: "ours" in woken(world), 0.5)
+
+
+@in_virtual_time
 async def test_a_crowd_that_fits_takes_turns() -> None:
     """A namespace has so many places for touched pods; all come to their turn."""
     async with led_world(16) as world:

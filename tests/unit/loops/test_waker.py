@@ -255,3 +255,33 @@ async def test_a_pod_that_waits_in_vain_stands_in_nobodys_way() -> None:
         await soon(lambda: woken(world) == ["b"], 0.5)
         await asyncio.sleep(600)
         assert "a" not in woken(world)
+
+
+@in_virtual_time
+async def test_a_pod_that_refuses_the_touch_keeps_nobody_waiting() -> None:
+    """The next pod of its group goes ahead at once, as it would without it; its owner is told why."""
+    async with led_world(2) as world:
+        await a_full_node(world)
+        world.group("team")
+        world.pod("a", "team", refused=True)
+        world.pod("b", "team", refused=True)
+        world.cluster.refusing["a"] = True
+        free_it(world)
+        await soon(lambda: woken(world) == ["a", "b"], 0.5)
+        await asyncio.sleep(1)
+        assert "CannotBeWritten" in world.recorder.reasons("a")
+
+
+@in_virtual_time
+async def test_a_pod_that_refuses_the_touch_is_tried_again_less_and_less_often() -> None:
+    """Until it takes it."""
+    async with led_world(2) as world:
+        await a_full_node(world)
+        world.group("team")
+        world.pod("a", "team", refused=True)
+        world.cluster.refusing["a"] = True
+        free_it(world)
+        await asyncio.sleep(80)
+        assert 4 <= len(woken(world)) <= 6
+        del world.cluster.refusing["a"]
+        await soon(lambda: contract.WOKEN_AT in world.read_pod("a").metadata.annotations, 65)

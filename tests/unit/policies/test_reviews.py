@@ -69,6 +69,18 @@ def test_a_gate_that_is_removed_is_judged_as_by_the_webhook(left: list[Json]) ->
     assert sameness.changed_the_same(lifted, lifted) == ""
 
 
+def test_annotations_that_grow_past_their_bound_are_judged_as_by_the_webhook() -> None:
+    """A pod that is past it already may be changed, and shrink."""
+    full, over, more = a_pod(), a_pod(), a_pod()
+    for pod, size in ((full, 180_000), (over, 196_600), (more, 250_000)):
+        pod["metadata"]["annotations"]["x"] = "x" * size
+
+    assert sameness.changed_the_same(full, over).startswith("metadata.annotations take more than 192 KiB")
+    assert sameness.changed_the_same(over, more) != ""
+    for before, after in ((more, over), (over, over), (over, full)):
+        assert sameness.changed_the_same(before, after) == ""
+
+
 @pytest.mark.parametrize("token", ["2026-11-22T03:00:00+01:00-a.b_c", "", "a b", "a" * 63, "a" * 64, "é"])
 @pytest.mark.parametrize("shares", [{}, {"deviceshare.io/shares": "[]"}], ids=["without shares", "with shares"])
 def test_a_request_for_other_devices_is_judged_as_by_the_webhook(shares: Json, token: str) -> None:

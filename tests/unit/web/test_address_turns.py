@@ -61,3 +61,19 @@ async def test_who_gave_up_is_passed_over() -> None:
 
     assert order == [0, 1, 3]
     await asyncio.wait_for(turns.turn("other"), 10)
+
+
+async def test_tenants_of_one_address_take_turns() -> None:
+    """The API server asks for everybody: one namespace's hundred large pods delay another's pod by two."""
+    turns, order = AddressTurns(), list[str]()
+
+    async def answer(tenant: str) -> None:
+        await turns.turn("api-server", tenant)
+        order.append(tenant)
+
+    works = [asyncio.create_task(answer("stranger")) for _ in range(100)]
+    works.append(asyncio.create_task(answer("team")))
+    await asyncio.gather(*works)
+
+    assert order.index("team") <= 2
+    assert len(order) == 101

@@ -30,6 +30,7 @@ from deviceshare.domain.placement.namespaces import Namespaces
 from deviceshare.domain.placement.quotas import Quotas
 from deviceshare.metrics import Metrics
 from deviceshare.web.admission import MAX_BODY, Admission
+from deviceshare.web.review import namespace_of
 from deviceshare.web.server import Server
 from tests.unit.domain.jsonpatch import applied
 from tests.unit.web.mirrors import FixedMirror
@@ -48,7 +49,8 @@ class Webhooks:
         self.pods = FixedMirror(*(pods or (USER,)))
         self.metrics = Metrics()
         routes = Admission(self.groups, self.pods, IDENTITY, **settings).routes()
-        self.server = Server("webhook", "127.0.0.1", 0, routes, self.metrics, max_body=MAX_BODY, timeout=2)
+        bounds: Json = {"max_body": MAX_BODY, "timeout": 2, "tenant": namespace_of}
+        self.server = Server("webhook", "127.0.0.1", 0, routes, self.metrics, **bounds)
         self.session: ClientSession
 
     async def post(self, path: str, body: bytes) -> tuple[int, str]:
@@ -635,6 +637,26 @@ async def test_costly_reviews_are_refused_before_they_cost(webhooks: Webhooks) -
 
     status, text = await webhooks.post("/mutate-pods", b"[" + b"{}," * 30_000 + b"{}]")
     assert (status, "more than 50000 members" in text) == (400, True)
+
+
+async def test_our_own_updates_of_a_pod_are_never_refused_for_its_size(webhooks: Webhooks) -> None:
+    """Its owner may have filled it with what is costly to review; a release must be able to touch it all the same."""
+    costly = a_pod(containers=[{"name": "main", "args": [""] * 30_000}])
+    several = a_pod(containers=[{"name": f"c{number}"} for number in range(501)])
+    for pod in (costly, several):
+        asked: Json = {"operation": "UPDATE", "object": pod, "oldObject": pod}
+        for path in ("/mutate-pods", "/validate-pods"):
+            assert (await webhooks.ask(path, user=contract.IDENTITY, **asked))["allowed"]
+    body = {"request": {"userInfo": {"username": "somebody"}, "object": costly, "oldObject": costly}}
+    status, _ = await webhooks.post("/validate-pods", json.dumps(body).encode())
+    assert status == 400, "of others it is"
+
+
+def test_the_tenant_of_a_review_is_the_namespace_that_the_api_server_says() -> None:
+    """It stands before the object, which may say what it likes."""
+    review: Json = {"request": {"uid": "1", "namespace": "team", "object": {"metadata": {"namespace": "other"}}}}
+    assert namespace_of(json.dumps(review, separators=(",", ":")).encode()) == "team"
+    assert namespace_of(b"{") == ""
 
 
 async def test_a_pod_with_a_table_in_an_annotation_is_no_costly_review(webhooks: Webhooks) -> None:

@@ -92,6 +92,18 @@ def test_bytes_are_bounded_over_all_and_who_holds_most_makes_room() -> None:
     assert crowd.held == 160
 
 
+def test_of_an_address_the_largest_request_makes_room() -> None:
+    """The API server's small review, though it came first, isn't dropped for the large ones beside it."""
+    crowd = a_crowd(connections=10)
+    small, *large = (Someone(crowd, "api-server") for _ in range(4))
+    assert crowd.take(small, 10)
+    for each in large:
+        crowd.take(each, 100)
+
+    assert small.dropped == ""
+    assert sum(each.dropped == "crowded" for each in large) == 1
+
+
 def test_one_request_is_bounded_too() -> None:
     """Also one that comes in many pieces."""
     crowd = a_crowd()

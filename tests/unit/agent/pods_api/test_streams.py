@@ -10,7 +10,7 @@ from deviceshare.agent.pods_api import streams as pods_api_streams
 from deviceshare.agent.pods_api.caller import Callers
 from deviceshare.agent.pods_api.server import Endpoint
 from deviceshare.agent.pods_api.streams import Streams
-from tests.unit.agent.pods_api.asking import A, B, ask, runs, serving
+from tests.unit.agent.pods_api.asking import A, B, C, ask, runs, serving
 from tests.unit.loops.agent.node import TEAM, Node
 
 
@@ -23,6 +23,7 @@ class Streaming(Node):
         self.hold(0)
         self.add_pod("a", group_uid=TEAM, ips=[A])
         self.add_pod("b", group_uid=TEAM, ips=[B])
+        self.add_pod("c", group_uid=TEAM, ips=[C], namespace="other")
         self.end = asyncio.Event()
         callers, streams = Callers(self.own, runs), Streams()
 
@@ -51,17 +52,21 @@ async def test_a_stream_outlives_the_time_of_a_request(monkeypatch: pytest.Monke
         assert await asking == (200, "done\n")
 
 
-async def test_streams_are_limited_for_each_pod_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod that has ended one may open another."""
+async def test_streams_are_limited_for_each_pod_and_each_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod that has ended one may open another; a namespace takes no more than it leaves to the others."""
     monkeypatch.setattr(pods_api_streams, "MAX_STREAMS_OF_POD", 2)
-    monkeypatch.setattr(pods_api_streams, "MAX_STREAMS", 3)
+    monkeypatch.setattr(pods_api_streams, "MAX_STREAMS", 6)
     node = Streaming()
     async with serving([node.endpoint]) as server:
         open_ = [asyncio.create_task(ask(server, "/stay", source=source)) for source in (A, A, B)]
         await asyncio.sleep(0.5)
 
         assert (await ask(server, "/stay", source=A))[0] == 429
-        assert (await ask(server, "/stay", source=B))[0] == 503
+        assert (await ask(server, "/stay", source=B))[0] == 429
+        other = asyncio.create_task(ask(server, "/stay", source=C))
+        await asyncio.sleep(0.2)
+        assert not other.done()
         node.end.set()
+        assert (await other)[0] == 200
         assert {(await each)[0] for each in open_} == {200}
         assert (await ask(server, "/stay", source=A))[0] == 200

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
+import pytest
 from aiohttp import ClientSession, StreamReader, TCPConnector
 
 from deviceshare.agent.metrics import AgentMetrics
+from deviceshare.agent.pods_api import streams as pods_api_streams
 from deviceshare.agent.pods_api.caller import Callers
 from deviceshare.agent.pods_api.streams import MAX_STREAMS_OF_POD, Streams
 from deviceshare.agent.pods_api.turns import TurnsApi, script
@@ -142,6 +144,17 @@ async def test_a_pod_has_only_so_many_connections() -> None:
                 response.close()
             for session in sessions:
                 await session.close()
+
+
+async def test_a_holder_whose_connection_broke_is_let_in_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers have taken every other place meanwhile; who only says that it holds a turn is refused like them."""
+    async with arena() as (server, _):
+        async with player(server, A, FIRST) as first:
+            await first.word("turn")
+        monkeypatch.setattr(pods_api_streams, "MAX_STREAMS", 0)
+        assert (await ask(server, f"/turn?token={SECOND}&held=1", source=B))[0] == 429
+        async with player(server, A, FIRST, "&held=1") as again:
+            await again.word("turn")
 
 
 async def test_who_says_it_has_a_turn_that_it_has_not_is_told_to_end() -> None:
