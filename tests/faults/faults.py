@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from tests.faults import fault_proxy
-from tests.faults.raw_api import GROUPS, LEASE, LEDGERS, Answered
+from tests.faults.raw_api import GROUPS, LEASE, Answered
 from tests.faults.stage import QUICK, Stage
 
 NETWORK_SECONDS = (1.0, 3.5)
@@ -136,7 +136,7 @@ def _alarm(stage: Stage, action: str) -> None:
 
 async def _delete_ledgers(stage: Stage, chance: random.Random) -> bool:
     for name in list(stage.state.ledgers):
-        await stage.api.insist("DELETE", f"{LEDGERS}/{name}")
+        await stage.lose_ledger(name)
     return bool(stage.state.ledgers)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+from deviceshare.sandbox.simulated.nodes import BOOT_ID
 from tests.faults.checker import PREFIX, State, claims_of
 from tests.faults.raw_api import GROUPS, LEDGERS, PODS, QUOTAS, Json
 from tests.faults.scene import GPU, Scene
@@ -149,6 +150,21 @@ async def former(scene: Scene) -> AsyncIterator[Goal]:
     yield scene.gone
 
 
+async def first_report(scene: Scene) -> AsyncIterator[Goal]:
+    """The agent comes to a node whose devices are claimed by number: claim and pod are told UUIDs."""
+    node = await scene.node(2)
+    yield has_ledger(node)
+    group = await scene.group("group", 2)
+    one = await scene.pod("one", group)
+    yield scene.bound(one)
+    await report(scene, node, devices=2, boot=BOOT_ID.read_text().strip())
+    yield lambda state: [] if _uuids(state, node) == {f"GPU-{node}-0", f"GPU-{node}-1"} else ["no UUIDs in the claim"]
+    yield lambda state: [] if f"GPU-{node}-0" in _annotation(state, one, "nvidia-devices") else [f"{one} isn't told"]
+    await scene.delete(one, group)
+    yield scene.gone
+    await scene.change(f"{LEDGERS}/{node}/status", status={"hardware": None})
+
+
 RARE: dict[str, Story] = {
     story.__name__.replace("_", "-"): story
     for story in (
@@ -157,6 +173,7 @@ RARE: dict[str, Story] = {
         loser,
         kept,
         former,
+        first_report,
         deleted_claim,
         wiped_under_a_mark,
         emptied_secret,
@@ -180,6 +197,11 @@ def _version(ledger: Json) -> int:
 
 def _has_claims_since(version: int, ledger: Json) -> bool:
     return bool(claims_of(ledger)) and _version(ledger) > version
+
+
+def _uuids(state: State, node: str) -> set[str]:
+    claims = claims_of(state.ledgers.get(node, {})).values()
+    return {device.get("uuid", "") for claim in claims for device in claim.get("devices") or ()}
 
 
 def _marks(state: State, node: str) -> list[str]:

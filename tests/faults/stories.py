@@ -167,8 +167,7 @@ async def lost_ledger(scene: Scene) -> AsyncIterator[Goal]:
     yield scene.bound(one)  # before the other is there: a fault may let it overtake
     two = await scene.pod("two", second)
     yield scene.waiting(two)
-    await scene.api.insist("DELETE", f"{LEDGERS}/{node}")
-    await scene.change(f"{LEDGERS}/{node}", metadata={"finalizers": None})
+    await scene.stage.lose_ledger(node)
     yield both(has_ledger(node), scene.bound(one), scene.waiting(two))
     await scene.delete(one, first)
     yield scene.bound(two)
@@ -232,12 +231,12 @@ def has_ledger(node: str) -> Goal:
     return lambda state: [f"{node} has no open ledger"] if is_closed(state.ledgers.get(node, {})) else []
 
 
-async def report(scene: Scene, node: str, *broken: int, devices: int = 4) -> None:
+async def report(scene: Scene, node: str, *broken: int, devices: int = 4, boot: str = "") -> None:
     """Writes the node's hardware as its agent would: these devices are unhealthy."""
     parts: list[Json] = [{"resource": GPU, "index": n, "uuid": f"GPU-{node}-{n}"} for n in range(devices)]
     for number in broken:
         parts[number] |= {"unhealthy": "Xid 79: it has fallen off the bus", "since": "2026-11-21T03:00:00Z"}
-    await scene.change(f"{LEDGERS}/{node}/status", status={"hardware": {"devices": parts}})
+    await scene.change(f"{LEDGERS}/{node}/status", status={"hardware": {"devices": parts, "bootId": boot}})
 
 
 def _first_devices(ledger: Json) -> set[int]:

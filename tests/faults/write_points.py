@@ -38,6 +38,7 @@ POINTS: dict[str, tuple[str, ...]] = {
     "PATCH nodedevices protocol/repair.py readopt": ("wiped-under-a-mark",),
     "PATCH nodedevices protocol/repair.py cover": ("edited-ledger", "deleted-claim"),
     "PATCH nodedevices leader/ledgers.py Ledgers._convert": ("edited-ledger",),
+    "PATCH nodedevices leader/ledgers.py Ledgers._name_by_uuid": ("first-report",),
     "DELETE nodedevices leader/ledgers.py Ledgers._retire": ("lost-node",),
     "PATCH nodedevices leader/ledgers.py Ledgers._let_go": ("lost-node",),
     # What follows.

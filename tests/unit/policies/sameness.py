@@ -24,7 +24,7 @@ from deviceshare.domain.objects.group_life import DEFAULT_LIFE, DELETION_POLICIE
 from deviceshare.domain.objects.group_users import users
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.label_selector import OPERATORS
-from deviceshare.domain.objects.object_decoder import decoder_of
+from deviceshare.domain.objects.object_decoder import ObjectDecoder
 from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.jsonpatch import applied
 from tests.unit.policies.evaluation import Policy, a_request, policies
@@ -34,7 +34,7 @@ Json = dict[str, Any]
 SHORTER = "choose a shorter name"
 """What only policies refuse: names that end in a digest in annotations."""
 
-_pods = decoder_of(Pod)
+_pods = ObjectDecoder(Pod)
 _RELEASE_AFTER = re.compile(r"(never|([0-9]{1,5}h)?([0-9]{1,5}m)?([0-9]{1,6}s)?)")
 """As the CRD's schema has it."""
 
