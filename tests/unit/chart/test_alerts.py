@@ -151,6 +151,15 @@ def test_uncovered_pods_count_where_the_leader_saw_them() -> None:
     assert fires("DeviceshareUncoveredPods", Scrape(metrics.registry)) == {frozenset(): 2.0}
 
 
+def test_a_crd_that_lacks_fields_is_told() -> None:
+    """By name; one that has all is not."""
+    metrics = Metrics()
+    metrics.watch_dropped(lambda: {"nodedevices.deviceshare.io": 2, "devicequotas.deviceshare.io": 0})
+    assert fires("DeviceshareMissingCrdFields", Scrape(metrics.registry)) == {
+        frozenset({("crd", "nodedevices.deviceshare.io")}): 2.0
+    }
+
+
 def test_an_agent_that_is_not_scraped_any_more_is_told() -> None:
     """Where one has reported; a node that never had an agent is left alone."""
     metrics, agent = Metrics(), AgentMetrics()
