@@ -52,6 +52,9 @@ def request(method: str, path: str, query: Json) -> Request:
         namespace, rest = rest[1], rest[2:]
     resource, name, subresource = (*rest, "", "")[:3]
     reading = "watch" if query.get("watch") else "get" if name else "list"
+    chosen = str(query.get("fieldSelector", ""))
+    if chosen.startswith("metadata.name="):
+        name = chosen.removeprefix("metadata.name=")  # The right to that one object is enough.
     return Request(
         namespace, group, f"{resource}/{subresource}" if subresource else resource, _VERBS.get(method, reading), name
     )
