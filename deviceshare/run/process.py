@@ -178,6 +178,7 @@ class Process:
 
     async def _reconcile(self) -> None:
         """One term as the leader, which ends when it is interrupted."""
+        version = await self._server_version()
         term = Term(
             cluster=self._cluster,
             fleet=self._fleet,
@@ -192,7 +193,8 @@ class Process:
             namespaces=self._mirrors.namespaces,
             quotas=self._mirrors.quotas,
             recorder=self._recorder,
-            binds_over=bind.binds_over(await self._server_version()),
+            binds_over=bind.binds_over(version),
+            compares=bind.compares(version),
             handover=self._settings.handover_setting,
             placement=self._placement,
             life=self._settings.life,

@@ -159,7 +159,11 @@ async def first_report(scene: Scene) -> AsyncIterator[Goal]:
     yield scene.bound(one)
     await report(scene, node, devices=2, boot=BOOT_ID.read_text().strip())
     yield lambda state: [] if _uuids(state, node) == {f"GPU-{node}-0", f"GPU-{node}-1"} else ["no UUIDs in the claim"]
-    yield lambda state: [] if f"GPU-{node}-0" in _annotation(state, one, "nvidia-visible-devices") else [f"{one} isn't told"]
+    yield (
+        lambda state: (
+            [] if f"GPU-{node}-0" in _annotation(state, one, "nvidia-visible-devices") else [f"{one} isn't told"]
+        )
+    )
     await scene.delete(one, group)
     yield scene.gone
     await scene.change(f"{LEDGERS}/{node}/status", status={"hardware": None})

@@ -14,7 +14,7 @@ from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NAMESPACES, NODE_DEVI
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.ports import ApiError
-from deviceshare.loops.protocol.bind import Refused, binds_over
+from deviceshare.loops.protocol.bind import Refused, binds_over, compares
 from deviceshare.loops.replica.binder import Binder
 from deviceshare.loops.replica.feed import Feed
 from tests.simulator.api_server import SimulatedClient, SimulatedServer
@@ -66,6 +66,7 @@ class Process:
             recorder=MemoryRecorder(),
             clock=now,
             binds_over=binds_over(version),
+            compares=compares(version),
             **self._of_kind,
         )
         self.leading = asyncio.create_task(Controller(term).run())

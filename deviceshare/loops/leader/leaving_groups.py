@@ -63,6 +63,7 @@ class LeavingGroups:
                 new_mark=new_mark,
                 wait_out_binds=wait,
                 on_unwritable=self._term.report_unwritable,
+                compares=self._term.compares,
             )
         except Conflict:
             self.queue.add(key, AGAIN_SECONDS)

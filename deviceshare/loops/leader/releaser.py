@@ -106,7 +106,7 @@ class Releaser:
         lives = key.node in self._term.fleet.pods(key.uid).values()
         if claim.releasing:
             # Begun already, and by what the mirrors know there is nothing to do before its pods change or time passes.
-            if not lives and self._term.members.pending(claim.holder_name):
+            if not lives and not self._term.compares and self._term.members.pending(claim.holder_name):
                 await self._wait_out_binds(key, claim.releasing)
             return not lives
         if group is None or group.node:
@@ -131,10 +131,10 @@ class Releaser:
             return bool(claim.releasing)  # to have the mark taken away
         if pod is None or not pod.pending:
             return True
-        if claim.releasing:
-            await self._wait_out_binds(key, claim.releasing)
-        else:
+        if not claim.releasing:
             self._term.wait_until(self._unbound_since(key) + BIND_SECONDS)
+        elif not self._term.compares:
+            await self._wait_out_binds(key, claim.releasing)
         return True
 
     async def _holder(self, key: ClaimKey, claim: Claim) -> Group | None:
@@ -152,6 +152,7 @@ class Releaser:
             new_mark=new_mark,
             wait_out_binds=wait,
             on_unwritable=self._term.report_unwritable,
+            compares=self._term.compares,
             marked=bool(claim.releasing),
         )
         if outcome is Outcome.KEPT_IN_USE:

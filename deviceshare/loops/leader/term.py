@@ -63,6 +63,8 @@ class Term:
     """Kept up to date by the controller."""
     binds_over: float = BINDS_OVER_SECONDS
     """As the claim protocol says of this API server."""
+    compares: bool = False
+    """Whether it refuses a Binding whose pod was written since; likewise."""
     handover: HandoverSetting = DEFAULT
     clock: Callable[[], float] = time.monotonic
     namespaces: Mirror[NamespaceObject] | None = None

@@ -68,6 +68,7 @@ class UnusedGroups:
             new_mark=new_mark,
             wait_out_binds=wait,
             on_unwritable=self._term.report_unwritable,
+            compares=self._term.compares,
             keeps=keeps,
             status=status,
         )

@@ -29,7 +29,8 @@ from deviceshare.loops.api_objects import annotate
 from deviceshare.loops.leader.members import WAITING_GROUPS
 from deviceshare.loops.leader.term import Term
 from deviceshare.loops.leader.touch_window import TouchWindow
-from deviceshare.loops.ports import ApiError, Forbidden, Invalid, ObjectChange
+from deviceshare.loops.ports import ApiError, Conflict, ObjectChange
+from deviceshare.loops.protocol.bind import REFUSALS
 from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
@@ -190,13 +191,15 @@ class Waker:
                 continue
             try:
                 await self._touch(pod)
-            except (Forbidden, Invalid) as refusal:
+            except REFUSALS as refusal:
                 self._window.leave(pod)
                 self._refuse(pod, refusal)
                 self._go_on(namespace)
                 continue
-            except ApiError:
+            except ApiError as error:
                 self._window.leave(pod)
+                if not isinstance(error, Conflict):
+                    self._stand_back(pod)
                 self._give_up(pod.line)  # a group that is retried later keeps no other waiting
                 self._go_on(namespace)
                 raise
@@ -208,12 +211,16 @@ class Waker:
         return closed
 
     def _refuse(self, pod: Pod, why: ApiError) -> None:
-        """Leaves the pod out for a while, and has its line looked at again without it."""
+        """Reports the pod, and has its line looked at again without it."""
+        self._stand_back(pod)
+        self._term.report_unwritable(pod, why)
+        self.queue.add(pod.line)
+
+    def _stand_back(self, pod: Pod) -> None:
+        """Leaves the pod out for a while: the next of its line is woken."""
         times, _ = self._refused.get(pod.metadata.uid, (0, 0.0))
         seconds = AGAIN_SECONDS[min(times, len(AGAIN_SECONDS) - 1)]
         self._refused[pod.metadata.uid] = times + 1, self._term.clock() + seconds
-        self._term.report_unwritable(pod, why)
-        self.queue.add(pod.line)
 
     def _go_on(self, namespace: str) -> None:
         """Enqueues the group whose turn it is in the namespace, for when there is a place.

@@ -19,7 +19,17 @@ from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.join_obstacles import joining_obstacle
 from deviceshare.loops.api_objects import annotate, find
 from deviceshare.loops.kinds import NODE_DEVICES, PODS
-from deviceshare.loops.ports import ApiError, Cluster, Conflict, Forbidden, Invalid, NotFound, Unavailable, Undecodable
+from deviceshare.loops.ports import (
+    ApiError,
+    Cluster,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    Undecodable,
+)
 
 BIND_SECONDS = 8.0
 """A bind gives up after this long, whatever it waits for."""
@@ -29,6 +39,8 @@ BINDS_OVER_SECONDS = BIND_SECONDS + BINDING_SECONDS + 1
 """After this long no bind that began before can still take effect, see `binds_over`."""
 QUEUE_SECONDS = 15.0
 """Kubernetes before 1.21 starts a request's timeout behind its priority queue, where it may wait for this long."""
+REFUSALS = (Forbidden, Invalid, TooLarge)
+"""What a stranger's pod may answer to a write of ours for as long as it is as it is."""
 
 
 class Refused(Exception):
@@ -50,6 +62,14 @@ def binds_over(server: tuple[int, int] | None) -> float:
     From Kubernetes 1.23 on, where a Binding also fails once its pod was written, nothing rests on it alone.
     """
     return BINDS_OVER_SECONDS + (0.0 if server and server >= (1, 21) else QUEUE_SECONDS)
+
+
+def compares(server: tuple[int, int] | None) -> bool:
+    """Whether every API server refuses a Binding whose pod was written since, as from 1.23 on (kubernetes#105913).
+
+    Several may differ by one minor version while they are upgraded, and the Binding may go to the older.
+    """
+    return server is not None and server >= (1, 24)
 
 
 def joinable(seen: NodeDevices, holder: Holder, token: str) -> Devices:
@@ -156,27 +176,29 @@ OnUnwritable = Callable[[Pod, ApiError], object]
 
 async def fence_pod(
     cluster: Cluster, pod: Pod, mark: str, on_unwritable: OnUnwritable = lambda _pod, _why: None
-) -> None:
+) -> bool:
     """Makes every Binding fail that was decided before the mark was written, where the API server compares versions.
 
     Once is enough: the pod then bears the mark. Where somebody else wrote the pod since it was listed, they have done
     as much. A stranger's pod may refuse the annotation: its annotations fill what Kubernetes allows, or a webhook is
-    against it. Then its status is written, for which neither counts. A pod that refuses that, too, holds up nobody:
-    binds of it rest on the time that is waited in any case, as those of all pods do before Kubernetes 1.23.
+    against it, or away. Then its status is written, for which neither counts. A pod that refuses that, too, holds up
+    nobody: False says that binds of it rest on time, as those of all pods do before Kubernetes 1.23.
 
     Raises:
         ApiError: the pod could not be written, and may be later.
     """
     if pod.metadata.annotations.get(contract.BIND_FENCE) == mark:
-        return
+        return True
     with suppress(Conflict):
         try:
             await annotate(cluster, pod, {contract.BIND_FENCE: mark})
-        except (Forbidden, Invalid, Unavailable):  # the last, too, where a webhook can't be reached
+        except (*REFUSALS, Unavailable):
             try:
                 await _fence_status(cluster, pod, mark)
-            except (Forbidden, Invalid) as refusal:
+            except REFUSALS as refusal:
                 on_unwritable(pod, refusal)
+                return False
+    return True
 
 
 async def _fence_status(cluster: Cluster, pod: Pod, mark: str) -> None:
@@ -193,16 +215,19 @@ async def stop_binds(
     mark: str,
     wait_out_binds: Callable[[str], Awaitable[None]],
     on_unwritable: OnUnwritable,
+    *,
+    compares: bool = False,
 ) -> bool:
     """Touches those of the pods that are pending, and waits out their binds; whether there were any.
+
+    Where all took the touch and the API server `compares` versions, nothing is left to be waited for.
 
     From here on nobody writes such a pod who read the ledger before the mark. One may have done so meanwhile: list them
     again. Raises ApiError, and what `wait_out_binds` does.
     """
     pending = [pod for pod in pods if pod.pending]
-    for pod in pending:
-        await fence_pod(cluster, pod, mark, on_unwritable)
-    if pending:
+    fenced = [await fence_pod(cluster, pod, mark, on_unwritable) for pod in pending]
+    if pending and not (compares and all(fenced)):
         await wait_out_binds(mark)
     return bool(pending)
 

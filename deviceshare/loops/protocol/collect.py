@@ -32,6 +32,7 @@ async def collect(
     new_mark: Callable[[], str],
     wait_out_binds: Callable[[str], Awaitable[None]],
     on_unwritable: bind.OnUnwritable = lambda _pod, _why: None,
+    compares: bool = False,
     marked: bool = False,
 ) -> Outcome:
     """Releases the claim of the holder `uid` on the node, unless it turns out to be needed.
@@ -41,6 +42,7 @@ async def collect(
         wait_out_binds: called with the mark; returns once that mark has stood for as long as a bind may take, so that
             every bind that began before it has ended or given up.
         on_unwritable: called for each pending pod that takes no write of ours (bind.fence_pod).
+        compares: whether the API server refuses a Binding whose pod was written since.
         marked: whether the claim was seen with a mark; if it bears none any more, somebody took it away, and nothing
             is done.
 
@@ -68,7 +70,7 @@ async def collect(
         pods = await holders.pods(cluster, holder)
         if any(pod.holds(uid, node) for pod in pods):
             return Outcome.KEPT_IN_USE
-        if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds, on_unwritable):
+        if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds, on_unwritable, compares=compares):
             break
         waited = True
     # 4. With the version of step 1: had anybody unmarked the claim meanwhile, this fails.

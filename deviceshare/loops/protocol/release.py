@@ -39,6 +39,7 @@ async def release(
     new_mark: Callable[[], str],
     wait_out_binds: Callable[[str], Awaitable[None]],
     on_unwritable: bind.OnUnwritable = lambda _pod, _why: None,
+    compares: bool = False,
     keeps: Keeps = lambda _group, _pods: False,
     status: Callable[[Group], Mapping[str, Any]] = lambda _: {},
 ) -> Release:
@@ -67,7 +68,7 @@ async def release(
             await write_claims(cluster, seen, ledger.unmark_patch(seen, uid))
             return Release.STAYS
         # 2. Whoever read the ledger before and is about to write a pod fails by its version, or has ended.
-        if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds, on_unwritable):
+        if waited or not await bind.stop_binds(cluster, pods, mark, wait_out_binds, on_unwritable, compares=compares):
             break
         waited = True
     # The claim still bears the mark, in the same ledger, and who takes it away from now on writes the group first.

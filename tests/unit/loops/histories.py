@@ -214,7 +214,14 @@ class HistoryWorld:
             async def wait_out(mark: str) -> None:
                 await wait(self.seen_mark.setdefault(mark, self.clock.now) + self.binds_over())
 
-            return collect.collect(self.cluster, node, uid, new_mark=self._new_mark, wait_out_binds=wait_out)
+            return collect.collect(
+                self.cluster,
+                node,
+                uid,
+                new_mark=self._new_mark,
+                wait_out_binds=wait_out,
+                compares=self.cluster.compares,
+            )
 
         self._begin(f"collect {uid}", work)
 

@@ -209,6 +209,7 @@ class World:
         uninjected: bool = False,
         namespace_selector: LabelSelector = EVERYTHING,
         claims_known: Callable[[], bool] = lambda: True,
+        compares: bool = False,
     ) -> None:
         """With `gates` the leader places pods itself; `uninjected`: it deletes those that slipped past admission."""
         self.cluster = cluster or LiveCluster()
@@ -246,6 +247,7 @@ class World:
             slices=mirrors.get("resourceslices"),
             resource_claims=mirrors.get("resourceclaims"),
             claims_known=claims_known,
+            compares=compares,
             namespaces=namespaces,
             quotas=quotas,
             recorder=self.recorder,

@@ -77,6 +77,8 @@ class ModelCluster:
         self._read: dict[str, Any] = {}
         self.refusing: dict[str, bool] = {}
         """The names of pods that refuse our writes, and whether their status does, too."""
+        self.refusal: type[ApiError] = Invalid
+        """How."""
         self.rests_on_time = False
         """Whether a pod refused all writes, so that a collector has to wait whatever the server compares."""
 

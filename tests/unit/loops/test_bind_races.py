@@ -8,9 +8,9 @@ import pytest
 
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
-from deviceshare.loops.ports import ApiError, Forbidden, Invalid, Unavailable
+from deviceshare.loops.ports import ApiError, Forbidden, Invalid, TooLarge, Unavailable
 from deviceshare.loops.protocol import collect
-from deviceshare.loops.protocol.bind import BINDING_SECONDS, QUEUE_SECONDS, binds_over
+from deviceshare.loops.protocol.bind import BINDING_SECONDS, QUEUE_SECONDS, binds_over, compares
 from deviceshare.loops.protocol.collect import Outcome
 from deviceshare.loops.replica import binder
 from deviceshare.loops.replica.binder import Binder
@@ -286,6 +286,22 @@ def test_a_collector_goes_on_without_a_pod_that_refuses_every_write(make: Make) 
     assert (waits, unwritable) == (["mark-1"], [("p2", "annotations are full")])
 
 
+@pytest.mark.parametrize("error", [Forbidden, TooLarge, Unavailable])
+def test_a_pod_that_takes_no_annotation_for_whatever_reason_is_fenced_by_its_status(
+    make: Make, error: type[ApiError]
+) -> None:
+    """A webhook may be against it, or broken, and the pod may be as large as etcd stores."""
+    races = make()
+    races.cluster.refusing["p2"], races.cluster.refusal = False, error
+    races.remember("p2")
+    late = races.begin("p2")
+    races.replica.serve(races.replica.requests[0])
+    races.group_goes()
+    assert races.collector().finish() is Outcome.FREED
+    races.replica.finish(late)
+    assert races.node_of("p2") == ""
+
+
 def test_a_pod_that_others_write_or_delete_needs_no_touch(make: Make) -> None:
     """Their write makes old Bindings fail as well as ours."""
     for deleted in (False, True):
@@ -377,6 +393,16 @@ def test_a_group_that_is_being_deleted_takes_nobody_in(make: Make) -> None:
         races.remember(pod)
         assert "is being deleted" in races.replica.finish(races.begin(pod))
         assert races.node_of(pod) == ""
+
+
+@pytest.mark.parametrize(
+    ("server", "compared"), [(None, False), ((1, 23), False), ((1, 24), True), ((1, 36), True), ((2, 0), True)]
+)
+def test_versions_count_where_the_oldest_of_the_api_servers_compares_them(
+    server: tuple[int, int] | None, compared: bool
+) -> None:
+    """Beside one of 1.23 there may be one of 1.22, to which a Binding goes."""
+    assert compares(server) is compared
 
 
 @pytest.mark.parametrize(

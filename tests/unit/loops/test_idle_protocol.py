@@ -40,7 +40,15 @@ class IdleWorld(HistoryWorld):
                 await wait(self.seen_mark.setdefault(mark, self.clock.now) + self.binds_over())
 
             node, uid = group.node, group.uid
-            return release(self.cluster, node, uid, new_mark=self._new_mark, wait_out_binds=wait_out, keeps=keeps)
+            return release(
+                self.cluster,
+                node,
+                uid,
+                new_mark=self._new_mark,
+                wait_out_binds=wait_out,
+                keeps=keeps,
+                compares=self.cluster.compares,
+            )
 
         self._begin(f"release {group.uid}", work)
 

@@ -83,7 +83,15 @@ class MoveWorld(HistoryWorld):
         node = await find(self.cluster, NODES, name)
         if not is_lost(node):
             return None
-        return await release(self.cluster, name, uid, new_mark=self._new_mark, wait_out_binds=wait_out, keeps=stays)
+        return await release(
+            self.cluster,
+            name,
+            uid,
+            new_mark=self._new_mark,
+            wait_out_binds=wait_out,
+            keeps=stays,
+            compares=self.cluster.compares,
+        )
 
 
 MOVES: list[Any] = [

@@ -99,6 +99,37 @@ async def test_a_pod_that_cannot_be_written_holds_up_no_release(status: bool) ->
 
 
 @in_virtual_time
+@pytest.mark.parametrize(("status", "seconds"), [(False, 0.0), (True, BINDS_OVER_SECONDS)])
+async def test_where_versions_are_compared_only_a_pod_that_refuses_every_write_is_waited_for(
+    status: bool, seconds: float
+) -> None:
+    """Bindings of all others fail once they are touched, however late they come: a release takes no time for them."""
+    world = World(compares=True)
+    world.node("n1")
+    async with world.leading():
+        await a_group_deleted_before_its_next_pod(world)
+        world.cluster.refusing["b"] = status
+        deleted = now()
+        await soon(lambda: world.holders("n1") == {}, seconds + 1)
+        assert now() - deleted >= seconds
+
+
+@in_virtual_time
+async def test_a_share_of_a_pod_that_waits_elsewhere_is_free_at_once_where_versions_are_compared() -> None:
+    """Its claim is of a bind that gave up."""
+    world = World(compares=True)
+    world.node("n1", 1)
+    async with world.leading():
+        await soon(lambda: world.open("n1"))
+        request = request_of(world.share("s", 30), None)
+        assert request is not None
+        await claim_all(world.cluster, [share.wanted(request)], "n1")
+        await asyncio.sleep(BIND_SECONDS - 1)
+        assert world.holders("n1") == {"ns/s": "0"}
+        await soon(lambda: world.holders("n1") == {}, 2)
+
+
+@in_virtual_time
 async def test_a_collection_that_starts_again_does_not_wait_again() -> None:
     """Others claim on the node all the time, so that the last write may well fail."""
     async with led_world(8) as world:

@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.leader.touch_window import PLACES
-from deviceshare.loops.ports import Unavailable
+from deviceshare.loops.ports import ApiError, Forbidden, Invalid, TooLarge, Unavailable
 from deviceshare.loops.protocol.bind import Refused
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, led_world, soon
@@ -68,6 +69,28 @@ async def test_what_keeps_the_first_from_a_node_need_not_keep_the_others() -> No
         assert Counter(woken(world)) == {"p000": 2, "p001": 1}
         await asyncio.sleep(10)
         assert Counter(woken(world)) == {"p000": 3, "p001": 2, "p002": 1, "p003": 1}
+
+
+@in_virtual_time
+@pytest.mark.parametrize("refusal", [Invalid, TooLarge, Forbidden, Unavailable])
+async def test_pods_that_cannot_be_written_keep_nobody_back(refusal: type[ApiError]) -> None:
+    """Older pods with the same share, be it a stranger's. They are tried again, seldom, and when nobody else waits."""
+    async with led_world(1) as world:
+        await a_full_device(world)
+        world.cluster.refusal = refusal
+        for name in ("large", "larger"):
+            world.share(name, 70, refused=True)
+            world.cluster.refusing[name] = True
+        await asyncio.sleep(1)
+        world.share("mine", 70, refused=True)
+        world.cluster.remove(PODS, "big", "ns")
+        await soon(lambda: "mine" in woken(world), 2)
+        told = refusal is not Unavailable
+        assert ("CannotBeWritten" in world.recorder.reasons("large")) is told
+        await world.bind("mine", "n1")
+        world.cluster.remove(PODS, "mine", "ns")
+        world.cluster.refusing.clear()
+        await soon(lambda: {contract.WOKEN_AT} <= set(world.read_pod("large").metadata.annotations), 70)
 
 
 @in_virtual_time
