@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deviceshare.sandbox.demo import tour
+from deviceshare_sandbox.demo import tour
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from deviceshare.domain.contract import IDENTITY
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
-from deviceshare.sandbox import Options, Sandbox
+from deviceshare_sandbox import Options, Sandbox
 from tests.controlplane.bare_cluster import bare_cluster
 from tests.controlplane.pool import GPU, pod
 from tests.controlplane.test_recovery import leads

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from deviceshare import assets
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare_sandbox import Options, Sandbox, running
 from tests.controlplane.pool import GPU, Json, Pool, pod, refers
 from tests.controlplane.test_shares import MEMORY_LABEL, container, sharer
 from tests.unit.kube.test_definitions import EARLIER

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from deviceshare.cli.main import main
-from deviceshare.sandbox import RUN_FOR, Options, Sandbox, running, status
+from deviceshare_sandbox import RUN_FOR, Options, Sandbox, running, status
 from tests.controlplane.conftest import Kubectl
 from tests.controlplane.test_recovery import LEASE_SECONDS, leads
 from tests.kubernetes_versions import since

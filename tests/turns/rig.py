@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from deviceshare.sandbox.host.ports import free_ports
-from deviceshare.sandbox.kubernetes import debian
-from deviceshare.sandbox.kubernetes.debian import fetch_busybox
-from deviceshare.sandbox.progress import Progress
+from deviceshare_sandbox.host.ports import free_ports
+from deviceshare_sandbox.kubernetes import debian
+from deviceshare_sandbox.kubernetes.debian import fetch_busybox
+from deviceshare_sandbox.progress import Progress
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from charts import helm
 from deviceshare import assets
 from deviceshare.domain import contract
 from deviceshare.domain.objects.shares import DIALECTS, METAGPU_SYSTEM, SYSTEMS
-from deviceshare.sandbox.control_plane.components import asks_before_evicting, scheduler_config_version
-from deviceshare.sandbox.control_plane.install import narrow
+from deviceshare_sandbox.control_plane.components import asks_before_evicting, scheduler_config_version
+from deviceshare_sandbox.control_plane.install import narrow
 from tests.unit.chart.objects import VERSIONS, Json, containers, named
 from tests.unit.policies.kubernetes_cel import evaluate
 

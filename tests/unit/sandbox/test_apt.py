@@ -2,9 +2,9 @@
 
 import pytest
 
-from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.kubernetes.apt import derive_sources
-from deviceshare.sandbox.kubernetes.debian import upstream_version
+from deviceshare_sandbox.errors import SandboxError
+from deviceshare_sandbox.kubernetes.apt import derive_sources
+from deviceshare_sandbox.kubernetes.debian import upstream_version
 
 MIRROR = "http://mirror.example/debian"
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deviceshare.sandbox.demo import stage as demo_stage
-from deviceshare.sandbox.demo import story, tour
-from deviceshare.sandbox.demo.stage import WIDTH, Stage, Surprise
-from deviceshare.sandbox.simulated.pod import ENV
+from deviceshare_sandbox.demo import stage as demo_stage
+from deviceshare_sandbox.demo import story, tour
+from deviceshare_sandbox.demo.stage import WIDTH, Stage, Surprise
+from deviceshare_sandbox.simulated.pod import ENV
 
 GPU = story.RESOURCE
 

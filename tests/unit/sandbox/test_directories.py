@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.sandbox.host import directories
-from deviceshare.sandbox.kubernetes.binaries import Binaries
-from deviceshare.sandbox.state import Layout, Options, SandboxPlan
+from deviceshare_sandbox.host import directories
+from deviceshare_sandbox.kubernetes.binaries import Binaries
+from deviceshare_sandbox.state import Layout, Options, SandboxPlan
 
 
 @pytest.fixture

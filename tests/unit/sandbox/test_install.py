@@ -8,7 +8,7 @@ import yaml
 from charts import helm
 from deviceshare import assets
 from deviceshare.domain.contract import AGENT_IDENTITY
-from deviceshare.sandbox.control_plane.install import gated_policy, local_webhooks
+from deviceshare_sandbox.control_plane.install import gated_policy, local_webhooks
 from tests.unit.chart.objects import named
 
 

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from deviceshare.sandbox.host import ports
+from deviceshare_sandbox.host import ports
 
 FIRST = 10_000 + os.getpid() % 2_000 * 4
 """Four ports from here on, which sandboxes don't use, nor others who run this test now."""
 CHOOSE_THREE = f"""\
-from deviceshare.sandbox.host import ports
+from deviceshare_sandbox.host import ports
 ports._FIRST, ports._LAST = {FIRST}, {FIRST + 4}
 print(*ports.free_ports(3), flush=True)
 input()

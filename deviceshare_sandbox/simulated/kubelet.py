@@ -1,0 +1,182 @@
+"""The kubelets of all simulated nodes, in one process.
+
+`python -m deviceshare_sandbox.simulated.kubelet KUBECONFIG PORT` runs them.
+
+Like the real one it has one worker per pod, which looks at the pod, does one step and looks again; and like the real
+one it renews a Lease per node, without which the node lifecycle controller would report the node unreachable
+(https://kubernetes.io/docs/concepts/architecture/leases/#node-heart-beats).
+"""
+
+import asyncio
+import datetime
+import signal
+import sys
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from deviceshare import logs, timestamps
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.kube.api import Api
+from deviceshare.kube.connection import Connection, connect, within
+from deviceshare.kube.mirror import ApiMirror
+from deviceshare.loops.kinds import LEASES, NODES
+from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
+from deviceshare_sandbox.simulated.nodes import conditions
+from deviceshare_sandbox.simulated.pod import PODS, SIMULATED, KubeletPod
+from deviceshare_sandbox.simulated.steps import Patch, Remove, next_step
+
+log = structlog.get_logger(__name__)
+
+HEARTBEAT_SECONDS = 20.0
+LEASE_SECONDS = 60
+_WRITES_AT_ONCE = 32
+_RETRY_SECONDS = 0.5
+_DELETE_TIMEOUT = 10.0
+
+
+class Kubelet:
+    """Runs the pods of every node labelled `sandbox.deviceshare.io/simulated`, those added later included."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._api = Api(connection)
+        self._nodes: ApiMirror[Node] = ApiMirror(self._api, NODES, label_selector=SIMULATED)
+        self._pods: ApiMirror[KubeletPod] = ApiMirror(self._api, PODS, field_selector="spec.nodeName!=")
+        self._changes: dict[str, asyncio.Event] = {}
+        """UID → set when that pod changed."""
+        self._slots = asyncio.Semaphore(_WRITES_AT_ONCE)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it sees the cluster as it is."""
+        return self._nodes.synced and self._pods.synced
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._nodes.run(), name="nodes")
+            await self._nodes.wait_listed()
+            group.create_task(self._pods.run(), name="pods")
+            group.create_task(self._heartbeats(), name="heartbeats")
+            self._pods.subscribe(lambda change: self._pod_changed(group, change.new))
+            self._nodes.subscribe(lambda change: self._node_changed(group, change))
+
+    def _pod_changed(self, group: asyncio.TaskGroup, pod: KubeletPod | None) -> None:
+        if pod is None or self._nodes.get(pod.spec.node_name) is None:
+            return
+        uid = pod.metadata.uid
+        if uid not in self._changes:
+            self._changes[uid] = asyncio.Event()
+            group.create_task(self._work(pod.metadata.key, uid), name=f"pod {pod.metadata.key}")
+        self._changes[uid].set()
+
+    async def _work(self, key: str, uid: str) -> None:
+        changed = self._changes[uid]
+        try:
+            while (pod := self._pods.get(key)) is not None and pod.metadata.uid == uid:
+                changed.clear()
+                pause = await self._do(pod)
+                if pause != 0:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await changed.wait()
+        finally:
+            del self._changes[uid]
+
+    async def _do(self, pod: KubeletPod) -> float | None:
+        """Takes the pod's next step; returns the seconds until it should be looked at again, None for at its change."""
+        step = next_step(pod, datetime.datetime.now(datetime.UTC))
+        try:
+            async with self._slots:
+                if isinstance(step, Patch):
+                    name, namespace = pod.metadata.name, pod.metadata.namespace
+                    patched = self._api.patch(PODS, name, step.body, namespace=namespace, subresource=step.subresource)
+                    self._pods.put(await patched)
+                    return 0
+                if isinstance(step, Remove):
+                    await self._remove(pod)
+                    return _RETRY_SECONDS
+                return step.seconds
+        except NotFound:
+            return _RETRY_SECONDS
+        except ApiError as error:
+            log.warning("Failed to take a step", pod=pod.metadata.key, step=type(step).__name__, error=str(error))
+            return _RETRY_SECONDS
+
+    async def _remove(self, pod: KubeletPod) -> None:
+        """Ends the deletion that somebody began: only a kubelet may set the grace period to 0."""
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}
+        path, data = PODS.path(pod.metadata.name, pod.metadata.namespace), msgspec.json.encode(body)
+        async with self._connection.request("DELETE", path, body=data, timeout=within(_DELETE_TIMEOUT)) as answer:
+            await answer.read()
+
+    def _node_changed(self, group: asyncio.TaskGroup, change: ObjectChange[Node]) -> None:
+        name, old, node = change
+        if node is None:
+            return
+        if old is None:
+            group.create_task(self._heartbeat(name), name=f"heartbeat {name}")
+            for pod in self._pods.values():  # Their events may come before their node's.
+                if pod.spec.node_name == name:
+                    self._pod_changed(group, pod)
+        if any(each.type == "Ready" and each.status == "Unknown" for each in node.status.conditions):
+            # Its heartbeats were missed, as after a laptop's sleep. "False" is somebody's choice and stays.
+            group.create_task(self._report_ready(name), name=f"status {name}")
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            await asyncio.gather(*(self._heartbeat(node.metadata.name) for node in self._nodes.values()))
+
+    async def _heartbeat(self, node: str) -> None:
+        now = timestamps.micro_now()
+        spec = {"holderIdentity": node, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
+        namespace = "kube-node-lease"
+        try:
+            async with self._slots:
+                try:
+                    await self._api.patch(LEASES, node, {"spec": spec}, namespace=namespace)
+                except NotFound:
+                    await self._api.create(LEASES, {"metadata": {"name": node}, "spec": spec}, namespace)
+        except ApiError as error:
+            log.warning("Failed to renew a node's lease", node=node, error=str(error))
+
+    async def _report_ready(self, node: str) -> None:
+        try:
+            await self._api.patch(NODES, node, {"status": {"conditions": conditions()}}, subresource="status")
+        except ApiError as error:
+            log.warning("Failed to report a node ready", node=node, error=str(error))
+
+
+async def serve(kubeconfig: str, port: int) -> None:
+    """Runs the kubelet and its health endpoint until SIGTERM."""
+    main: asyncio.Task[Any] | None = asyncio.current_task()
+    assert main is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+    async with connect(kubeconfig) as connection:
+        kubelet = Kubelet(connection)
+
+        async def healthz(_: web.Request) -> web.Response:
+            return web.Response(status=200 if kubelet.healthy else 503)
+
+        app = web.Application()
+        app.router.add_get("/healthz", healthz)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+            await kubelet.run()
+        finally:
+            await runner.cleanup()
+
+
+if __name__ == "__main__":
+    logs.configure("console")
+    try:
+        asyncio.run(serve(sys.argv[1], int(sys.argv[2])))
+    except asyncio.CancelledError:
+        sys.exit(0)
