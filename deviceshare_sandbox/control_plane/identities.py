@@ -1,6 +1,6 @@
 """Identities of a sandbox: a token and a kubeconfig for each, so that RBAC is exercised as in a cluster.
 
-Nothing but the admin belongs to `system:masters`; a right that is missing in `manifests/rbac.yaml` fails here first.
+Nothing but the admin belongs to `system:masters`; a right that the chart doesn't give fails here first.
 """
 
 import base64

@@ -1,49 +1,42 @@
-"""Installation of deviceshare's manifests in the sandbox's cluster, by `kubectl apply`.
+"""Installation of deviceshare in the sandbox's cluster: what the chart renders, but for what would run in pods.
 
-The manifests are the ones that a cluster gets, whose identities the sandbox's deviceshare and agents have. Only the
-webhooks' address differs: no Service leads to a process on loopback.
+deviceshare and the agents run on this machine, with the chart's rights. Only the webhooks' address differs: no Service
+leads to a process on loopback.
 """
 
 import asyncio
 import base64
-import copy
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from deviceshare import assets
-from deviceshare.domain.admission.injection_settings import GATES
+from charts import helm
 from deviceshare.domain.admission.modes import WEBHOOKS
-from deviceshare.domain.contract import AGENT_IDENTITY, GROUP
-from deviceshare.domain.objects.shares import DIALECTS
+from deviceshare.domain.contract import NAMESPACE
 from deviceshare_sandbox.errors import SandboxError
 from deviceshare_sandbox.kubernetes.binaries import Binaries
 from deviceshare_sandbox.state import Layout, SandboxPlan
 
+Json = dict[str, Any]
+
 _TIMEOUT = 60.0
-_ALICE = """
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: sandbox-alice}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
-"""
-_GATES = """
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: sandbox-deviceshare-gates}
-rules:
-  - {apiGroups: [""], resources: [nodes/status], verbs: [patch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: sandbox-deviceshare-gates}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: sandbox-deviceshare-gates}
-subjects: [{kind: ServiceAccount, name: deviceshare, namespace: deviceshare-system}]
-"""
-"""What the chart grants besides where `placement` is `gates`."""
+_ADMISSION: Final = ("WebhookConfiguration", "AdmissionPolicy", "AdmissionPolicyBinding")
+"""How the kinds of webhooks and policies end."""
+_RIGHTS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+# From 1.21 on the API server sets the label. The webhooks leave this namespace out by it.
+_NAMESPACE: Final = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    "metadata": {"name": NAMESPACE, "labels": {"kubernetes.io/metadata.name": NAMESPACE}},
+}
+_ALICE: Final = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "sandbox-alice"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice"}],
+}
 
 
 async def install(layout: Layout, plan: SandboxPlan, *, webhook_url: str) -> None:
@@ -52,103 +45,40 @@ async def install(layout: Layout, plan: SandboxPlan, *, webhook_url: str) -> Non
     A bare cluster gets none of them, one without deviceshare no webhooks or policies. These are written to
     `Layout.admission` unless it is bare, for a deviceshare that is started by hand.
     """
-    binaries, manifests = plan.binaries, assets.manifests()
-    admission, alice = layout.admission(plan.admission), layout.config / "alice.yaml"
-    alice.write_text(_ALICE + (f"---{_GATES}" if plan.options.placement == GATES else ""))
+    rights, admission = layout.config / "rights.yaml", layout.admission(plan.admission)
     if plan.options.bare:
-        await _kubectl(layout, binaries, "apply", f"--filename={alice}")
+        _write(rights, [_ALICE])
+        await _kubectl(layout, plan.binaries, "apply", f"--filename={rights}")
         return
-    text = (manifests / f"{plan.admission}.yaml").read_text()
+    rendered = render(plan.admission, plan.options.placement, plan.binaries.version)
+    definitions = [each for each in rendered if each["kind"] == "CustomResourceDefinition"]
+    _write(rights, [_NAMESPACE, *definitions, *(each for each in rendered if each["kind"] in _RIGHTS), _ALICE])
+    reviews = [each for each in rendered if each["kind"].endswith(_ADMISSION)]
     if plan.admission == WEBHOOKS:
-        authority = (layout.pki / "ca.crt").read_bytes()
-        documents = yaml.safe_load_all(text)
-        local = [local_webhooks(document, webhook_url, authority, binaries.minor) for document in documents]
-        text = yaml.safe_dump_all(local, sort_keys=False)
-    elif plan.options.placement == GATES:
-        text = yaml.safe_dump_all(map(gated_policy, yaml.safe_load_all(text)), sort_keys=False)
-    admission.write_text(text)
-    files = [manifests / "crds", manifests / "rbac.yaml", alice, *([admission] if plan.options.deviceshare else [])]
-    await _kubectl(layout, binaries, "apply", *(f"--filename={file}" for file in files))
-    crds = [f"--filename={manifests / 'crds'}"]
-    await _kubectl(layout, binaries, "wait", "--for=condition=Established", f"--timeout={_TIMEOUT:.0f}s", *crds)
+        lead_here(reviews, webhook_url, (layout.pki / "ca.crt").read_bytes())
+    _write(admission, reviews)
+    files = [rights, *([admission] if plan.options.deviceshare else [])]
+    await _kubectl(layout, plan.binaries, "apply", *(f"--filename={file}" for file in files))
+    names = (f"crd/{each['metadata']['name']}" for each in definitions)
+    await _kubectl(layout, plan.binaries, "wait", "--for=condition=Established", f"--timeout={_TIMEOUT:.0f}s", *names)
 
 
-def gated_policy(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A policy, or binding, of a cluster where the leader places pods: the chart renders the setting as a variable."""
-    changed: dict[str, Any] = copy.deepcopy(dict(document))
-    for variable in changed["spec"].get("variables", ()):
-        if variable["name"] == "gated":
-            variable["expression"] = "true"
-    return changed
+def render(admission: str, placement: str, version: str) -> list[Json]:
+    """The chart for this Kubernetes version. Its agents may evict pods, and tell them no address: they have none."""
+    agent = {"enabled": True, "enforce": "evict", "pods": {"enabled": False}}
+    values = {"admission": admission, "placement": placement, "agent": agent}
+    return helm.render(values, version.removeprefix("v"))
 
 
-def local_webhooks(document: Mapping[str, Any], url: str, authority: bytes, minor: int) -> dict[str, Any]:
-    """A webhook configuration that calls `url` instead of a Service, narrowed where Kubernetes 1.`minor` can.
-
-    `url` has no path; each webhook keeps its own.
-    """
-    changed = narrow(document, minor)
-    for webhook in changed["webhooks"]:
+def lead_here(configurations: list[Json], url: str, authority: bytes) -> None:
+    """Has each webhook call `url`, which has no path, instead of a Service; it keeps its own path."""
+    for webhook in (webhook for each in configurations for webhook in each["webhooks"]):
         path = webhook["clientConfig"]["service"]["path"]
         webhook["clientConfig"] = {"url": url + path, "caBundle": base64.b64encode(authority).decode()}
-    return changed
 
 
-def narrow(document: Mapping[str, Any], minor: int) -> dict[str, Any]:
-    """Makes those webhooks strict that can select our requests.
-
-    Until 1.28 a webhook can't select by annotation or limit, nor by who asks, so it sees everybody's requests and must
-    be ignored when it is unreachable. From 1.28 on `matchConditions` select ours, which fail until it is back.
-    https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-matchconditions
-    """
-    changed: dict[str, Any] = copy.deepcopy(dict(document))
-    for webhook in changed["webhooks"]:
-        if minor >= 28 and (condition := _OURS.get(webhook["name"])):
-            webhook.pop("objectSelector", None)
-            webhook["failurePolicy"] = "Fail"
-            webhook["matchConditions"] = [condition]
-    return changed
-
-
-def _has(pod: str, names: str) -> str:
-    return f"has({pod}.metadata.{names}) && '{GROUP}' in {pod}.metadata.{names}"
-
-
-def _names_a_group() -> Iterator[str]:
-    for each in ("annotations", "labels"):
-        yield f"({_has('object', each)})"
-
-
-def _is_ours_or_would_be() -> Iterator[str]:
-    """It has the label, or had it, or somebody adds the annotation to it."""
-    updated = "request.operation == 'UPDATE'"
-    yield f"({_has('object', 'labels')})"
-    yield f"({updated} && {_has('oldObject', 'labels')})"
-    yield f"({updated} && {_has('object', 'annotations')} && !({_has('oldObject', 'annotations')}))"
-
-
-def _asks_for_a_share() -> Iterator[str]:
-    asked = f"[{','.join(map(repr, DIALECTS))}].exists(r, r in c.resources.limits)"
-    for each in ("containers", "initContainers"):
-        asks = f"exists(c, has(c.resources) && has(c.resources.limits) && {asked})"
-        yield f"(has(object.spec.{each}) && object.spec.{each}.{asks})"
-
-
-_OURS: Final = {
-    "mutate-pods.deviceshare.io": {
-        "name": "wants-devices",
-        "expression": " || ".join((*_names_a_group(), *_asks_for_a_share())),
-    },
-    "validate-pods.deviceshare.io": {
-        "name": "is-ours-or-would-be",
-        "expression": " || ".join(_is_ours_or_would_be()),
-    },
-    "validate-node-devices.deviceshare.io": {
-        "name": "may-not-write-all",
-        "expression": f"request.userInfo.username == '{AGENT_IDENTITY}'"
-        " || !authorizer.group('deviceshare.io').resource('nodedevices').check('patch').allowed()",
-    },
-}
+def _write(file: Path, documents: list[Json]) -> None:
+    file.write_text(yaml.dump_all(documents, Dumper=yaml.CSafeDumper, sort_keys=False))
 
 
 async def _kubectl(layout: Layout, binaries: Binaries, *arguments: str | Path) -> None:
