@@ -8,9 +8,9 @@ its containers would have. With `real_node` there is one that is real: container
         sandbox.kubectl("get", "nodes")
 """
 
-from deviceshare_sandbox.errors import SandboxError
 from deviceshare_sandbox.lifecycle import Sandbox, SandboxStatus, running, start, status, stop
-from deviceshare_sandbox.simulated.pod import ENV, RUN_FOR, SIMULATED
+from deviceshare_sandbox.reports import SandboxError
+from deviceshare_sandbox.simulated_pods import ENV, RUN_FOR, SIMULATED
 from deviceshare_sandbox.state import Layout, Options, ProcessState, default_directory
 
 __all__ = [

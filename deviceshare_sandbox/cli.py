@@ -25,8 +25,8 @@ from deviceshare_sandbox import (
     status,
     stop,
 )
-from deviceshare_sandbox.demo.tour import run_demo
-from deviceshare_sandbox.progress import Progress
+from deviceshare_sandbox.demo import run_demo
+from deviceshare_sandbox.reports import Progress
 
 _RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 

@@ -20,12 +20,9 @@ import msgspec
 
 from deviceshare.domain.admission import modes
 from deviceshare.domain.admission.injection_settings import GATES
-from deviceshare_sandbox.control_plane.probes import Prober
-from deviceshare_sandbox.errors import SandboxError, tail
-from deviceshare_sandbox.host import machine, network
-from deviceshare_sandbox.kubernetes import binaries, programs
-from deviceshare_sandbox.progress import Progress
-from deviceshare_sandbox.real import real_node
+from deviceshare_sandbox import binaries, machine, network, real_node
+from deviceshare_sandbox.processes import Prober
+from deviceshare_sandbox.reports import Progress, SandboxError, tail
 from deviceshare_sandbox.state import Layout, Options, ProcessState, SandboxPlan, SandboxState
 
 _START_SECONDS = 240.0
@@ -143,7 +140,7 @@ def _launch(options: Options, layout: Layout, progress: Progress, *, tied: bool)
     A tied one ends when this process has died. One that isn't leaves the process that is returned, which ends at once.
     """
     if options.real_node:
-        programs.require_root()
+        binaries.require_root()
         network.require_free()
     found = binaries.find(progress, node=options.real_node)
     if options.admission == modes.POLICIES and not modes.serves_policies(found.minor):
@@ -156,7 +153,7 @@ def _launch(options: Options, layout: Layout, progress: Progress, *, tied: bool)
             f"Kubernetes {found.version} drops scheduling gates, which placement gates needs.",
             "Name binaries of 1.27 or later: KUBEBUILDER_ASSETS=DIR",
         )
-    node_programs = programs.find(progress) if options.real_node else None
+    node_programs = binaries.find_programs(progress) if options.real_node else None
     command = [sys.executable, "-m", "deviceshare_sandbox.supervisor", str(layout.directory)]
     command += [str(os.getpid())] if tied else []
     with layout.lock() as lock:

@@ -15,9 +15,8 @@ import msgspec
 from deviceshare.domain import vendors
 from deviceshare.domain.admission import modes
 from deviceshare.domain.admission.injection_settings import EXTENDER
-from deviceshare_sandbox.errors import SandboxError
-from deviceshare_sandbox.kubernetes.binaries import Binaries
-from deviceshare_sandbox.kubernetes.programs import Programs
+from deviceshare_sandbox.binaries import Binaries, Programs
+from deviceshare_sandbox.reports import SandboxError
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +124,7 @@ class Layout:
         self._lock = self.directory / "lock"
 
     def kubeconfig_of(self, identity: str) -> Path:
-        """Of `deviceshare`, `kube-scheduler` and the like (identities.py)."""
+        """Of `deviceshare`, `kube-scheduler` and the like (credentials.py)."""
         return self.kubeconfigs / f"{identity}.yaml"
 
     def admission(self, mode: str) -> Path:

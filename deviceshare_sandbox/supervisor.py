@@ -18,18 +18,17 @@ from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.ports import ApiError
-from deviceshare_sandbox.control_plane import identities
-from deviceshare_sandbox.control_plane.certificates import SandboxAuthority, write_key
-from deviceshare_sandbox.control_plane.child import Child
-from deviceshare_sandbox.control_plane.components import Component, Components, choose_ports
-from deviceshare_sandbox.control_plane.install import install
-from deviceshare_sandbox.control_plane.probes import Prober
-from deviceshare_sandbox.errors import SandboxError
-from deviceshare_sandbox.host.network import API_SERVICE, HOST, NODE
-from deviceshare_sandbox.host.syscalls import die_with_parent
-from deviceshare_sandbox.real.real_node import NAME, RealNode
-from deviceshare_sandbox.simulated.nodes import create_nodes, equip
+from deviceshare_sandbox import credentials
+from deviceshare_sandbox.components import Component, Components, choose_ports
+from deviceshare_sandbox.credentials import SandboxAuthority, write_key
+from deviceshare_sandbox.install import install
+from deviceshare_sandbox.network import API_SERVICE, HOST, NODE
+from deviceshare_sandbox.processes import Child, Prober
+from deviceshare_sandbox.real_node import NAME, RealNode
+from deviceshare_sandbox.reports import SandboxError
+from deviceshare_sandbox.simulated_nodes import create_nodes, equip
 from deviceshare_sandbox.state import Layout, ProcessState, SandboxState
+from deviceshare_sandbox.syscalls import die_with_parent
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +56,7 @@ class Supervisor:
     async def run(self) -> None:
         """Brings everything up, keeps it up until cancelled, and takes it down; raises SandboxError when it can't."""
         authority = self._write_credentials()
-        tokens = identities.write(self._layout, self._components.server, authority)
+        tokens = credentials.write_kubeconfigs(self._layout, self._components.server, authority)
         try:
             prober = Prober(authority)
             await self._bring_up(prober, tokens)

@@ -13,7 +13,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from deviceshare_sandbox import Sandbox
-from deviceshare_sandbox.host.ports import free_ports
+from deviceshare_sandbox.network import free_ports
 from tests.nvml.script import Script
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -20,7 +20,7 @@ import yaml
 
 from charts import helm
 from deviceshare_sandbox import Sandbox
-from deviceshare_sandbox.host.ports import free_ports
+from deviceshare_sandbox.network import free_ports
 from tests.controlplane.rights import Request, request
 
 Json = dict[str, Any]

@@ -19,7 +19,7 @@ from deviceshare.loops.kinds import LEASES
 from deviceshare.loops.leadership import LEASE_NAME
 from deviceshare.loops.ports import ApiError
 from deviceshare_sandbox import Sandbox
-from deviceshare_sandbox.host.ports import free_ports
+from deviceshare_sandbox.network import free_ports
 
 LOOK_SECONDS = 0.2
 """Between two looks whether a replica is ready; a kubelet takes seconds, but then it also learns of deaths."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from deviceshare.domain.contract import GROUP
 from deviceshare_sandbox import Sandbox
-from deviceshare_sandbox.real.images import BUSYBOX
+from deviceshare_sandbox.images import BUSYBOX
 
 GPU = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

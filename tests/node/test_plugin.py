@@ -16,7 +16,7 @@ import pytest
 from deviceshare.domain.contract import PLACEHOLDER
 from deviceshare.kubelet.pod_resources import Allocated, allocations
 from deviceshare_sandbox import Options, running
-from deviceshare_sandbox.host.ports import free_ports
+from deviceshare_sandbox.network import free_ports
 from tests.node.cluster import GPU, TELL, Cluster, Json, group, pod
 from tests.nvml import Script, build
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from deviceshare_sandbox.host.ports import free_ports
-from deviceshare_sandbox.kubernetes import debian
-from deviceshare_sandbox.kubernetes.debian import fetch_busybox
-from deviceshare_sandbox.progress import Progress
+from deviceshare_sandbox import debian
+from deviceshare_sandbox.debian import fetch_busybox
+from deviceshare_sandbox.network import free_ports
+from deviceshare_sandbox.reports import Progress
 
 T = TypeVar("T")
 

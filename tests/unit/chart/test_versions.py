@@ -11,7 +11,7 @@ from helm_python import Chart, HelmError, _native
 from charts import helm
 from deviceshare.domain import contract
 from deviceshare.domain.objects.shares import DIALECTS, METAGPU_SYSTEM, SYSTEMS
-from deviceshare_sandbox.control_plane.components import asks_before_evicting, scheduler_config_version
+from deviceshare_sandbox.components import asks_before_evicting, scheduler_config_version
 from tests.unit.chart.objects import VERSIONS, Json, containers, named
 from tests.unit.policies.kubernetes_cel import evaluate
 

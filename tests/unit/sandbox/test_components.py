@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
-from deviceshare_sandbox.control_plane.components import (
+from deviceshare_sandbox.binaries import Binaries
+from deviceshare_sandbox.components import (
     Component,
     Components,
     asks_before_evicting,
     choose_ports,
     scheduler_config_version,
 )
-from deviceshare_sandbox.kubernetes.binaries import Binaries
 from deviceshare_sandbox.state import Layout, Options, SandboxPlan
 
 

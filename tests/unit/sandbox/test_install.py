@@ -10,8 +10,8 @@ import yaml
 from charts import helm
 from deviceshare.domain.admission.injection_settings import EXTENDER, GATES
 from deviceshare.domain.admission.modes import POLICIES, WEBHOOKS
-from deviceshare_sandbox.control_plane import install
-from deviceshare_sandbox.kubernetes.binaries import Binaries
+from deviceshare_sandbox import install
+from deviceshare_sandbox.binaries import Binaries
 from deviceshare_sandbox.state import Layout, Options, SandboxPlan
 
 Json = dict[str, Any]
@@ -39,7 +39,7 @@ def test_webhooks_are_the_charts_but_for_their_address(version: str) -> None:
     assert found == chart
 
 
-class Installed:
+class RecordedInstallation:
     """A sandbox's directory after an installation, of which kubectl was not run but recorded."""
 
     def __init__(self, layout: Layout, admission: str) -> None:
@@ -57,14 +57,14 @@ def documents(file: Path) -> list[Json]:
     return list(yaml.safe_load_all(file.read_text()))
 
 
-async def installed(directory: Path, patch: pytest.MonkeyPatch, version: str, **options: Any) -> Installed:
+async def installed(directory: Path, patch: pytest.MonkeyPatch, version: str, **options: Any) -> RecordedInstallation:
     """Installs for this Kubernetes version."""
     binaries = Binaries("apiserver", "controller-manager", "scheduler", "kubectl", "etcd", version)
     layout, plan = Layout(directory), SandboxPlan(Options(**options), binaries)
     with layout.lock():
         layout.prepare(plan)
     (layout.pki / "ca.crt").write_text("authority")
-    done = Installed(layout, plan.admission)
+    done = RecordedInstallation(layout, plan.admission)
 
     async def record(_: Layout, __: Binaries, *arguments: str) -> None:
         done.commands.append(arguments)

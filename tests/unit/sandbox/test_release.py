@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from deviceshare_sandbox.errors import SandboxError
-from deviceshare_sandbox.kubernetes import release
-from deviceshare_sandbox.kubernetes.release import ETCD_VERSION, download, download_etcd
-from deviceshare_sandbox.progress import Progress
+from deviceshare_sandbox import release
+from deviceshare_sandbox.release import ETCD_VERSION, download, download_etcd
+from deviceshare_sandbox.reports import Progress, SandboxError
 
 QUIET = Progress(Console(file=io.StringIO()))
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare_sandbox.errors import SandboxError
-from deviceshare_sandbox.kubernetes.binaries import Binaries
+from deviceshare_sandbox.binaries import Binaries
 from deviceshare_sandbox.lifecycle import status, stop
+from deviceshare_sandbox.reports import SandboxError
 from deviceshare_sandbox.state import Layout, Options, ProcessState, SandboxPlan, SandboxState
 
 BINARIES = Binaries("apiserver", "controller-manager", "scheduler", "kubectl", "etcd", "v1.20.2")

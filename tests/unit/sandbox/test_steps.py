@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from deviceshare.timestamps import timestamp
-from deviceshare_sandbox.simulated.pod import ENV, RUN_FOR, KubeletPod
-from deviceshare_sandbox.simulated.steps import JOB_SECONDS, Patch, Remove, Wait, next_step
+from deviceshare_sandbox.simulated_pods import ENV, JOB_SECONDS, RUN_FOR, KubeletPod, Patch, Remove, Wait, next_step
 
 NOW = datetime.datetime(2026, 1, 1, 12, 0, 0, tzinfo=datetime.UTC)
 LATER = NOW + datetime.timedelta(hours=1)

@@ -14,8 +14,8 @@ import yaml
 from charts import helm
 from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.domain.contract import NAMESPACE
-from deviceshare_sandbox.errors import SandboxError
-from deviceshare_sandbox.kubernetes.binaries import Binaries
+from deviceshare_sandbox.binaries import Binaries
+from deviceshare_sandbox.reports import SandboxError
 from deviceshare_sandbox.state import Layout, SandboxPlan
 
 Json = dict[str, Any]

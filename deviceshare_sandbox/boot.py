@@ -1,9 +1,9 @@
-"""The first process of a real node's machine: `python -m deviceshare_sandbox.host.boot DIR IP COMMAND…`.
+"""The first process of a real node's machine: `python -m deviceshare_sandbox.boot DIR IP COMMAND…`.
 
 The node's processes and containers get process ids, mounts and a network of their own. So nothing of the node can
 outlive its first process: when that ends, even by kill -9, the kernel ends all processes that it ever started, and with
 the last of them go mounts, interfaces, routes and iptables rules. COMMAND, the container runtime, runs under the first
-process; `deviceshare_sandbox.host.enter` brings in the others.
+process; `deviceshare_sandbox.machine` brings in the others.
 https://man7.org/linux/man-pages/man7/pid_namespaces.7.html
 """
 
@@ -15,8 +15,8 @@ from typing import NoReturn
 
 import msgspec
 
-from deviceshare_sandbox.errors import SandboxError
-from deviceshare_sandbox.host import directories, machine, network, syscalls
+from deviceshare_sandbox import machine, network, syscalls
+from deviceshare_sandbox.reports import SandboxError
 from deviceshare_sandbox.state import Layout
 
 
@@ -24,8 +24,8 @@ def run(layout: Layout, ip: str, command: list[str]) -> int:
     """Runs the machine until COMMAND ends; returns its exit status. Raises SandboxError and OSError."""
     network.require_free()
     machine.clean(layout)
-    directories.create_groups()
-    directories.create_mount_points(layout)
+    machine.create_groups()
+    machine.create_mount_points(layout)
     unshared, ready = os.pipe(), os.pipe()
     ours = os.open("/proc/self/ns/pid", os.O_RDONLY)
     syscalls.unshare(syscalls.CLONE_NEWPID)
@@ -65,7 +65,7 @@ def _first_process(layout: Layout, ip: str, command: list[str], unshared: int, r
     try:
         syscalls.die_with_parent(signal.SIGKILL)
         syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
-        directories.mount(layout)
+        machine.mount(layout)
         _notify(unshared)
         _await(ready)
         network.configure_node(ip)

@@ -15,8 +15,7 @@ import yaml
 from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.domain.contract import DEFAULT_SCHEDULER_NAME, IDENTITY, SCHEDULER_NAME
 from deviceshare.domain.objects.shares import DIALECTS
-from deviceshare_sandbox.host.network import HOST, SERVICES
-from deviceshare_sandbox.host.ports import free_ports
+from deviceshare_sandbox.network import HOST, SERVICES, free_ports
 from deviceshare_sandbox.state import Layout, Ports, SandboxPlan
 
 _SIMULATED_PODS = [
@@ -163,7 +162,7 @@ class Components:
     @property
     def kubelet(self) -> Component:
         """One process for the kubelets of all simulated nodes."""
-        command = [sys.executable, "-m", "deviceshare_sandbox.simulated.kubelet"]
+        command = [sys.executable, "-m", "deviceshare_sandbox.simulated_nodes"]
         command += [str(self._layout.kubeconfig_of("kubelet")), str(self._ports.kubelet)]
         return Component("kubelet", command, f"http://127.0.0.1:{self._ports.kubelet}/healthz")
 

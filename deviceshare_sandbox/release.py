@@ -17,8 +17,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from deviceshare_sandbox.errors import SandboxError
-from deviceshare_sandbox.kubernetes.cache import (
+from deviceshare_sandbox.cache import (
     add,
     architecture,
     cache_root,
@@ -27,7 +26,7 @@ from deviceshare_sandbox.kubernetes.cache import (
     locked,
     missing,
 )
-from deviceshare_sandbox.progress import Progress
+from deviceshare_sandbox.reports import Progress, SandboxError
 
 KUBERNETES_VERSION = "v1.33.0"
 ETCD_VERSION = "v3.5.21"

@@ -13,14 +13,12 @@ from typing import Any, Final
 import yaml
 
 from deviceshare.domain.contract import MODE_LABEL, MODE_SHARED
-from deviceshare_sandbox.control_plane.components import Component
-from deviceshare_sandbox.errors import SandboxError
-from deviceshare_sandbox.host.directories import CONTROL_GROUP
-from deviceshare_sandbox.host.machine import RUNTIME_SOCKET, booting, entering
-from deviceshare_sandbox.host.network import NODE, PODS
-from deviceshare_sandbox.kubernetes import programs
-from deviceshare_sandbox.kubernetes.programs import Programs
-from deviceshare_sandbox.real import images
+from deviceshare_sandbox import images
+from deviceshare_sandbox.binaries import PATH, Programs
+from deviceshare_sandbox.components import Component
+from deviceshare_sandbox.machine import CONTROL_GROUP, RUNTIME_SOCKET, booting, entering
+from deviceshare_sandbox.network import NODE, PODS
+from deviceshare_sandbox.reports import SandboxError
 from deviceshare_sandbox.state import Layout, SandboxPlan
 
 NAME: Final = "node-1"
@@ -30,7 +28,7 @@ _METRICS_PORT = 1338
 _KUBELET_HEALTH_PORT = 10248
 _PROXY_HEALTH_PORT = 10256
 _IMPORT_SECONDS = 300
-_ENVIRONMENT = ["env", f"PATH={programs.PATH}"]
+_ENVIRONMENT = ["env", f"PATH={PATH}"]
 """The node's processes must find runc and iptables, whatever the PATH of who started the sandbox."""
 
 

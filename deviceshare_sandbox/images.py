@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from deviceshare_sandbox.kubernetes.cache import architecture
+from deviceshare_sandbox.cache import architecture
 
 BUSYBOX: Final = "docker.io/library/busybox:1.36"
 """The image that the examples use, here with Debian's busybox."""

@@ -1,4 +1,4 @@
-"""Progress of a long step and its duration: a spinner on a terminal, plain lines in a log.
+"""What a sandbox tells people: the progress of a long step, and the error that ends it.
 
 A build takes minutes. Someone who sees nothing for minutes presses Ctrl-C, and a CI system that sees nothing kills the
 job.
@@ -8,10 +8,27 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress as RichProgress
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+_TAIL_LINES = 15
+
+
+class SandboxError(Exception):
+    """The sandbox can't do what was asked; `str()` is meant to be shown to a person as it is."""
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(f"{problem}\n{remedy}" if remedy else problem)
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log, indented, for an error's text; "" where there is none."""
+    lines = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:] if log.exists() else []
+    return "\n".join(f"    {line}" for line in lines)
+
 
 _STILL_ALIVE_SECONDS = 30.0
 

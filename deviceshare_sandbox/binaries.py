@@ -1,23 +1,24 @@
-"""Kubernetes binaries of one release: found on this machine, downloaded or built.
+"""The programs of one sandbox: Kubernetes's of one release, and those of a real node; found, downloaded or built.
 
 The pieces of a control plane must come from one release, so a *place* is one directory that holds all of them. A lone
 kubectl on PATH, as every laptop has, is therefore not a place; neither is envtest's usual KUBEBUILDER_ASSETS, which has
-no scheduler. Only etcd may come from elsewhere: its API has been stable for years.
+no scheduler. Only etcd may come from elsewhere: its API has been stable for years. A real node's container runtime,
+network plugins and iptables are the machine's; what it lacks comes from Debian's packages.
 """
 
 import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from deviceshare_sandbox.errors import SandboxError
-from deviceshare_sandbox.kubernetes import debian, release
-from deviceshare_sandbox.kubernetes.cache import etcd_cache, kubernetes_cache, missing
-from deviceshare_sandbox.progress import Progress
+from deviceshare_sandbox import debian, release
+from deviceshare_sandbox.cache import etcd_cache, kubernetes_cache, missing
+from deviceshare_sandbox.reports import Progress, SandboxError
 
 REQUIRED = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 NODE = ("kubelet", "kube-proxy")
@@ -133,3 +134,70 @@ def _version(apiserver: Path) -> str:
     if match is None:
         raise SandboxError(f"{apiserver} --version says {answer.stdout.strip()!r}, which names no release.")
     return match.group()
+
+
+PATH = os.pathsep.join([*os.get_exec_path(), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+"""People's PATH often lacks the directories of what only root may run."""
+
+_PACKAGES = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "ip": "iproute2",
+    "iptables": "iptables",
+    "iptables-save": "iptables",
+    "conntrack": "conntrack",
+}
+_PLUGINS = ("ptp", "host-local", "loopback")
+_PLUGIN_DIRECTORIES = (Path("/opt/cni/bin"), Path("/usr/lib/cni"), Path("/usr/libexec/cni"))
+_PLUGINS_PACKAGE = "containernetworking-plugins"
+
+
+class Programs(msgspec.Struct, frozen=True):
+    """Where they are."""
+
+    containerd: str
+    ctr: str
+    ip: str
+    plugins: str
+    """The directory of the network plugins."""
+    busybox: str
+    """A static one, for images."""
+
+
+def require_root() -> None:
+    """Raises SandboxError where no real node can be had, before minutes were spent on fetching its parts."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        raise SandboxError(
+            "A real node needs Linux and root: it creates namespaces, mounts and network interfaces.",
+            "As root: deviceshare sandbox up --real-node",
+        )
+
+
+def find_programs(progress: Progress) -> Programs:
+    """Finds the programs of a real node, and installs what is missing; raises SandboxError when that can't be done."""
+    packages = {package for program, package in _PACKAGES.items() if shutil.which(program, path=PATH) is None}
+    packages |= set() if _plugins() else {_PLUGINS_PACKAGE}
+    if packages:
+        debian.install(sorted(packages), progress)
+    if not (plugins := _plugins()):
+        directories = ", ".join(map(str, _PLUGIN_DIRECTORIES))
+        raise SandboxError(f"None of {directories} holds the CNI plugins {', '.join(_PLUGINS)}.")
+    return Programs(
+        containerd=_path("containerd"),
+        ctr=_path("ctr"),
+        ip=_path("ip"),
+        plugins=str(plugins),
+        busybox=str(debian.fetch_busybox(progress)),
+    )
+
+
+def _plugins() -> Path | None:
+    return next((each for each in _PLUGIN_DIRECTORIES if not missing(each, _PLUGINS)), None)
+
+
+def _path(program: str) -> str:
+    found = shutil.which(program, path=PATH)
+    if found is None:
+        raise SandboxError(f"{_PACKAGES[program]} is installed, but {program} isn't on PATH.")
+    return found

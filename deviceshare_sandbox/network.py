@@ -1,4 +1,4 @@
-"""Addresses of a real node, and the link between it and this machine.
+"""Addresses of a real node, the link between it and this machine, and free ports for several sandboxes on one machine.
 
 The node has a network of its own, so its iptables rules, routes and pods' interfaces are none of this machine's, and
 end with it. One pair of virtual interfaces joins the two. All addresses are those that RFC 2544 sets aside for
@@ -6,11 +6,13 @@ benchmarks: they are routed nowhere, and no office network uses them.
 """
 
 import contextlib
+import random
+import socket
 import subprocess
 from pathlib import Path
 from typing import Final
 
-from deviceshare_sandbox.errors import SandboxError
+from deviceshare_sandbox.reports import SandboxError
 
 SERVICES: Final = "198.18.0.0/16"
 API_SERVICE: Final = "198.18.0.1"
@@ -82,3 +84,48 @@ def _batch(ip: str, commands: str) -> None:
     done = subprocess.run([ip, "-batch", "-"], input=commands, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode != 0:
         raise SandboxError(f"ip failed with exit status {done.returncode}: {done.stderr.strip()}")
+
+
+# Below the range that Linux hands to outgoing connections (ip_local_port_range, 32768 and up): none of those can take a
+# port between the moment it was found free and the moment its process listens, nor while that process is restarted.
+_FIRST, _LAST = 20000, 30000
+
+
+def free_ports(count: int) -> list[int]:
+    """As many different ports, on which nothing listens on loopback now. No other caller gets them.
+
+    They are the caller's until its process ends: a sandbox listens on some of them seconds after they were chosen, or
+    never, and another may be started meanwhile.
+    """
+    found: list[int] = []
+    for port in random.sample(range(_FIRST, _LAST), _LAST - _FIRST):
+        # Reserved first: another's port may be free for a moment, while what listens there is restarted.
+        if _is_reserved(port) and _is_free(port):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(f"no {count} ports are free between {_FIRST} and {_LAST}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def _is_reserved(port: int) -> bool:
+    """Whether this process has reserved the port, which no other has: by a name that the kernel frees with its owner.
+
+    https://man7.org/linux/man-pages/man7/unix.7.html, abstract addresses
+    """
+    name = socket.socket(socket.AF_UNIX)
+    try:
+        name.bind(f"\0deviceshare-port-{port}")
+    except OSError:
+        name.close()
+        return False
+    name.detach()  # open for as long as the process lives
+    return True

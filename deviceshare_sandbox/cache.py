@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deviceshare_sandbox.progress import Progress
+from deviceshare_sandbox.reports import Progress
 
 
 def cache_root() -> Path:

@@ -13,7 +13,7 @@ import msgspec
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare_sandbox.simulated.pod import ENV, KubeletPod
+from deviceshare_sandbox.simulated_pods import ENV, KubeletPod
 
 NODES = 2
 DEVICES = 4
