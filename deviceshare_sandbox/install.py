@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import yaml
 
-from charts import helm
 from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.domain.contract import NAMESPACE
 from deviceshare_sandbox.binaries import Binaries
@@ -67,6 +66,9 @@ def render(admission: str, placement: str, version: str) -> list[Json]:
     """The chart for this Kubernetes version. Its agents may evict pods, and tell them no address: they have none."""
     agent = {"enabled": True, "enforce": "evict", "pods": {"enabled": False}}
     values = {"admission": admission, "placement": placement, "agent": agent}
+    # Not sooner: it loads a library whose threads don't survive the fork by which a supervisor leaves its parent.
+    from charts import helm  # noqa: PLC0415
+
     return helm.render(values, version.removeprefix("v"))
 
 

@@ -1,6 +1,8 @@
 """What the chart renders, as the sandbox installs it."""
 
 import base64
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,12 @@ async def test_webhooks_are_written_down_for_a_deviceshare_that_is_started_by_ha
     assert not any("Webhook" in kind for kind, _ in named(done.applied))
     assert ("ClusterRole", "deviceshare") in named(done.applied)
     assert all("Webhook" in kind for kind, _ in named(documents(done.admission_file)))
+
+
+def test_helms_library_is_not_loaded_before_the_supervisor_forks() -> None:
+    """Its threads would be gone afterwards: `sandbox up --detach` would wait for them for ever."""
+    loaded = "import sys, deviceshare_sandbox.supervisor; sys.exit('helm_python' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", loaded], check=False).returncode == 0
 
 
 async def test_a_bare_cluster_gets_nothing_of_deviceshare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
