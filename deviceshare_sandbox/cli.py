@@ -12,6 +12,7 @@ import click
 
 from deviceshare.cli.output import JSON, TABLE, FilteringConsole, print_answer, say, show, styled, table
 from deviceshare.domain.admission import modes
+from deviceshare.domain.admission.injection_settings import EXTENDER, GATES
 from deviceshare.domain.vendors import NVIDIA
 from deviceshare_sandbox import (
     Layout,
@@ -89,6 +90,9 @@ Examples:
 @click.option(
     "--no-deviceshare", is_flag=True, help="Leave deviceshare, webhooks and policies out, to run it yourself."
 )
+@click.option(
+    "--gates", is_flag=True, help="Place pods by scheduling gates, without a scheduler of ours. Kubernetes 1.27."
+)
 @click.option("--bare", is_flag=True, help="Leave CRDs, RBAC and scheduler out too, for the chart to install them.")
 def up(
     nodes: int | None,
@@ -100,6 +104,7 @@ def up(
     real_node: bool,
     detach: bool,
     no_deviceshare: bool,
+    gates: bool,
     bare: bool,
 ) -> None:
     """Start a control plane, deviceshare, and simulated nodes or one real node.
@@ -114,6 +119,7 @@ def up(
         resource=resource,
         real_node=real_node,
         admission=admission,
+        placement=GATES if gates else EXTENDER,
         deviceshare=not (no_deviceshare or bare),
         bare=bare,
     )

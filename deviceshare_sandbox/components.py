@@ -25,6 +25,8 @@ _SIMULATED_PODS = [
     "--disable-admission-plugins=ServiceAccount",
     # A loopback address can't be advertised as the kubernetes Service's endpoint.
     "--endpoint-reconciler-type=none",
+    # Their kubelet is found by name: no simulated node has its address.
+    "--kubelet-preferred-address-types=InternalDNS",
 ]
 
 
@@ -162,9 +164,10 @@ class Components:
     @property
     def kubelet(self) -> Component:
         """One process for the kubelets of all simulated nodes."""
+        pair = self._layout.pki / "loopback"
         command = [sys.executable, "-m", "deviceshare_sandbox.simulated_nodes"]
-        command += [str(self._layout.kubeconfig_of("kubelet")), str(self._ports.kubelet)]
-        return Component("kubelet", command, f"http://127.0.0.1:{self._ports.kubelet}/healthz")
+        command += [str(self._layout.kubeconfig_of("kubelet")), str(self._ports.kubelet), f"{pair}.crt", f"{pair}.key"]
+        return Component("kubelet", command, f"https://127.0.0.1:{self._ports.kubelet}/healthz")
 
     def _real_pods(self) -> list[str]:
         """Flags of an API server whose pods speak to it, and which speaks to their kubelet for `kubectl logs`."""

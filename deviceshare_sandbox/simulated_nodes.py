@@ -1,8 +1,8 @@
 """Simulated nodes: real Node objects with nothing behind them but their kubelets, all in one process.
 
-`python -m deviceshare_sandbox.simulated_nodes KUBECONFIG PORT` runs the kubelets. Like the real one each has one worker
-per pod, which looks at the pod, does one step and looks again; and like the real one it renews a Lease per node,
-without which the node lifecycle controller would report the node unreachable
+`python -m deviceshare_sandbox.simulated_nodes KUBECONFIG PORT CERTIFICATE KEY` runs the kubelets. Like the real one,
+each has one worker per pod, which looks at the pod, does one step and looks again, and renews a Lease per node, without
+which the node lifecycle controller would report the node unreachable
 (https://kubernetes.io/docs/concepts/architecture/leases/#node-heart-beats).
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/
 """
@@ -10,7 +10,9 @@ https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/
 import asyncio
 import datetime
 import signal
+import ssl
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,17 @@ from deviceshare.kube.mirror import ApiMirror
 from deviceshare.loops.kinds import LEASES, NODES
 from deviceshare.loops.ports import AlreadyExists, ApiError, NotFound, ObjectChange
 from deviceshare_sandbox.reports import SandboxError
-from deviceshare_sandbox.simulated_pods import PODS, SIMULATED, KubeletPod, Patch, Remove, host_ip, next_step
+from deviceshare_sandbox.simulated_pods import (
+    PODS,
+    SIMULATED,
+    KubeletPod,
+    Patch,
+    Remove,
+    environment,
+    host_ip,
+    next_step,
+    recorded,
+)
 from deviceshare_sandbox.state import Options
 
 log = structlog.get_logger(__name__)
@@ -41,14 +53,14 @@ _POLL_SECONDS = 0.2
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-async def create_nodes(api: Api, options: Options, version: str) -> None:
+async def create_nodes(api: Api, options: Options, version: str, kubelet_port: int = 0) -> None:
     """Creates node-1 to node-N; one that is there already is left as it is."""
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def create(name: str) -> None:
         async with slots:
             try:
-                await api.create(NODES, node(name, options, version))
+                await api.create(NODES, node(name, options, version, kubelet_port))
             except AlreadyExists:
                 return
             # Admission taints every new node until a controller has seen its condition; ours are ready from the start.
@@ -81,7 +93,7 @@ async def _ready(api: Api, name: str) -> bool:
         return False
 
 
-def node(name: str, options: Options, version: str) -> dict[str, Any]:
+def node(name: str, options: Options, version: str, kubelet_port: int = 0) -> dict[str, Any]:
     """A shared node with `options.devices` devices, as a kubelet with a device plugin would register it."""
     capacity = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "500"}
     if options.devices:
@@ -103,7 +115,9 @@ def node(name: str, options: Options, version: str) -> dict[str, Any]:
             "addresses": [
                 {"type": "InternalIP", "address": host_ip(name)},
                 {"type": "Hostname", "address": name},
+                {"type": "InternalDNS", "address": "localhost"},
             ],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
             "nodeInfo": {"kubeletVersion": version, "operatingSystem": "linux", "architecture": "amd64"}
             | dict.fromkeys(
                 ("machineID", "systemUUID", "kernelVersion", "osImage", "containerRuntimeVersion"), "simulated"
@@ -161,6 +175,10 @@ class Kubelet:
     def healthy(self) -> bool:
         """Whether it sees the cluster as it is."""
         return self._nodes.synced and self._pods.synced
+
+    def pod(self, key: str) -> KubeletPod | None:
+        """The pod of this namespace and name, as it is now."""
+        return self._pods.get(key)
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -259,23 +277,50 @@ class Kubelet:
             log.warning("Failed to report a node ready", node=node, error=str(error))
 
 
-async def serve(kubeconfig: str, port: int) -> None:
-    """Runs the kubelet and its health endpoint until SIGTERM."""
+def kubelet_api(pod_of: Callable[[str], KubeletPod | None], healthy: Callable[[], bool]) -> web.Application:
+    """What the API server asks a kubelet for `kubectl logs`, `exec`, `attach` and `port-forward`."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(status=200 if healthy() else 503)
+
+    async def logs_of(request: web.Request) -> web.Response:
+        key, container = "{namespace}/{pod}".format_map(request.match_info), request.match_info["container"]
+        pod = pod_of(key)
+        found = [each for each in pod.all_containers if each.name == container] if pod else []
+        if pod is None or not found:
+            return web.Response(status=404, text=f"{key} has no container {container} here")
+        said = f"{key} is simulated: nothing runs in it. Container {container} would have this environment:"
+        variables = recorded(pod).get(container) or environment(pod, found[0])
+        return web.Response(text="\n".join([said, *(f"{name}={value}" for name, value in variables.items()), ""]))
+
+    async def nothing_runs(request: web.Request) -> web.Response:
+        key = "{namespace}/{pod}".format_map(request.match_info)
+        said = f"{key} is simulated: nothing runs in it. kubectl logs shows the environment that it would have."
+        # kubectl shows the message of a Status as it is.
+        status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": said, "code": 501}
+        return web.json_response(status, status=501)
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", logs_of)
+    app.router.add_route("*", "/{verb:exec|attach|portForward}/{namespace}/{pod}{rest:.*}", nothing_runs)
+    return app
+
+
+async def serve(kubeconfig: str, port: int, certificate: str, key: str) -> None:
+    """Runs the kubelet and its API until SIGTERM."""
     main: asyncio.Task[Any] | None = asyncio.current_task()
     assert main is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
     async with connect(kubeconfig) as connection:
         kubelet = Kubelet(connection)
-
-        async def healthz(_: web.Request) -> web.Response:
-            return web.Response(status=200 if kubelet.healthy else 503)
-
-        app = web.Application()
-        app.router.add_get("/healthz", healthz)
+        app = kubelet_api(kubelet.pod, lambda: kubelet.healthy)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(certificate, key)
         await runner.setup()
         try:
-            await web.TCPSite(runner, "127.0.0.1", port).start()
+            await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
             await kubelet.run()
         finally:
             await runner.cleanup()
@@ -284,6 +329,6 @@ async def serve(kubeconfig: str, port: int) -> None:
 if __name__ == "__main__":
     logs.configure("console")
     try:
-        asyncio.run(serve(sys.argv[1], int(sys.argv[2])))
+        asyncio.run(serve(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]))
     except asyncio.CancelledError:
         sys.exit(0)

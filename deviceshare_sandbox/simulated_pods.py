@@ -184,16 +184,16 @@ def next_step(pod: KubeletPod, now: datetime.datetime) -> Step:
     if pod.status.phase in ("Succeeded", "Failed"):
         return Wait()
     started = pod.status.phase == "Running"
-    recorded = _recorded(pod)
+    record = recorded(pod)
     # A record on a pod that hasn't started was copied with its manifest, and says nothing about this pod.
-    kept = (recorded or {}) if started else {}
+    kept = record if started else {}
     wanted = {
         container.name: kept[container.name] if container.name in kept else environment(pod, container)
         for container in pod.all_containers
     }
-    if recorded != wanted:
-        record = msgspec.json.encode(wanted).decode()
-        return Patch({"metadata": {"uid": pod.metadata.uid, "annotations": {ENV: record}}})
+    if record != wanted or ENV not in pod.metadata.annotations:
+        text = msgspec.json.encode(wanted).decode()
+        return Patch({"metadata": {"uid": pod.metadata.uid, "annotations": {ENV: text}}})
     if not started:
         return Patch({"status": _running(pod, timestamp(now))}, "status")
     if _resized(pod):
@@ -205,11 +205,12 @@ def next_step(pod: KubeletPod, now: datetime.datetime) -> Step:
     return Wait(left) if left > 0 else Patch({"status": _succeeded(pod, now)}, "status")
 
 
-def _recorded(pod: KubeletPod) -> dict[str, dict[str, str]] | None:
+def recorded(pod: KubeletPod) -> dict[str, dict[str, str]]:
+    """The environment that each container was started with, by its name; nothing where no record can be read."""
     try:
         return msgspec.json.decode(pod.metadata.annotations.get(ENV, ""), type=dict[str, dict[str, str]])
     except msgspec.DecodeError:
-        return None
+        return {}
 
 
 def _lifetime(pod: KubeletPod) -> float | None:

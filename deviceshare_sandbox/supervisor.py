@@ -117,7 +117,7 @@ class Supervisor:
                 await equip(Api(connection), NAME, options)
                 await self._start(prober, real.proxy)  # It asks for its node at its start, and then only after seconds.
             else:
-                await create_nodes(Api(connection), options, self._plan.binaries.version)
+                await create_nodes(Api(connection), options, self._plan.binaries.version, self._ports.kubelet)
 
     async def _start(self, prober: Prober, *components: Component) -> None:
         self._say("starting " + ", ".join(component.name for component in components))

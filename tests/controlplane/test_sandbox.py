@@ -166,6 +166,18 @@ def test_a_killed_process_is_started_again(sandbox: Sandbox, eventually: Eventua
         eventually(lambda: leads(sandbox), LEASE_SECONDS)
 
 
+def test_a_simulated_pod_says_that_it_is_one(
+    sandbox: Sandbox, kubectl: Kubectl, namespace: str, eventually: Eventually
+) -> None:
+    """Its log is the environment that its container would have; nothing can be run in it."""
+    kubectl("apply", "--namespace", namespace, "--filename=-", stdin=pod("asked"))
+    eventually(lambda: phase(kubectl, namespace, "asked") == "Running")
+    assert "THERE=0,1\nABSENT=\nBOTH=0,1|" in kubectl("logs", "asked", "--namespace", namespace)
+    refused = sandbox.kubectl("exec", "asked", "--namespace", namespace, "--", "true")
+    assert refused.returncode != 0
+    assert f"{namespace}/asked is simulated: nothing runs in it" in refused.stderr
+
+
 def test_up_status_and_down_do_what_they_say(tmp_path: Path, eventually: Eventually) -> None:
     """A second sandbox beside the session's, on ports of its own, and nothing of it is left."""
     directory = tmp_path / "sandbox"
