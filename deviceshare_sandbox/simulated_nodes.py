@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 _AT_ONCE = 16
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.2
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 async def create_nodes(api: Api, options: Options, version: str, kubelet_port: int = 0) -> None:
@@ -123,7 +123,7 @@ def node(name: str, options: Options, version: str, kubelet_port: int = 0) -> di
                 ("machineID", "systemUUID", "kernelVersion", "osImage", "containerRuntimeVersion"), "simulated"
             )
             # It booted when this machine did, and an agent that is run for it reports the same.
-            | {"kubeProxyVersion": version, "bootID": _BOOT_ID.read_text().strip()},
+            | {"kubeProxyVersion": version, "bootID": BOOT_ID.read_text().strip()},
         },
     }
 
