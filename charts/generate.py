@@ -6,7 +6,7 @@
 - the chart's copy of the CRDs, from manifests/crds (a chart is installed without the repository around it);
 - the tables of the admission policies (policies.py);
 - values.schema.json and the table of values in the chart's README, from values.yaml;
-- manifests/install.yaml and manifests/policies.yaml, for people without Helm, from the chart.
+- manifests/install.yaml, webhooks.yaml and policies.yaml, for people without Helm, from the chart.
 """
 
 import re
@@ -55,10 +55,21 @@ def generated() -> Iterator[tuple[Path, str]]:
         yield chart / "files" / "policies" / "tables" / name, text
     yield ROOT / "manifests/install.yaml", _install(helm.render_files({}))
     # Agents that don't answer pods need no address in these.
-    agents = {"enabled": True, "pods": {"enabled": False}}
-    rendered = helm.render_files({"admission": "policies", "agent": agents}, helm.WITH_POLICIES)
-    yield ROOT / "manifests/policies.yaml", _policies(rendered)
+    agents = {"agent": {"enabled": True, "pods": {"enabled": False}}}
+    webhooks = helm.render_files({"admission": "webhooks", **agents}, _WITHOUT_CONDITIONS)
+    yield ROOT / "manifests/webhooks.yaml", _of("templates/webhooks/", _WEBHOOKS_HEAD, webhooks)
+    policies_ = helm.render_files({"admission": "policies", **agents}, helm.WITH_POLICIES)
+    yield ROOT / "manifests/policies.yaml", _of("templates/policies/", _POLICIES_HEAD, policies_)
 
+
+_WITHOUT_CONDITIONS: Final = "1.27.0"
+"""The last version whose webhooks have no matchConditions: without them, they do for all versions."""
+
+_WEBHOOKS_HEAD: Final = """\
+# deviceshare's admission webhooks with the chart's default values, in a form that every version of Kubernetes takes:
+# the chart makes them stricter from 1.28 on. The caBundle is filled in by deviceshare itself (--ca-secret), by
+# cert-manager, or by the person who installs it. Generated: python -m charts.generate
+"""
 
 _POLICIES_HEAD: Final = """\
 # deviceshare's admission policies with the chart's default values, which take the place of the webhooks
@@ -67,9 +78,9 @@ _POLICIES_HEAD: Final = """\
 """
 
 
-def _policies(files: Mapping[str, str]) -> str:
-    documents = [text.strip() for path, text in sorted(files.items()) if "templates/policies/" in path]
-    return _POLICIES_HEAD + "---\n" + _without_helm("\n---\n".join(documents)) + "\n"
+def _of(folder: str, head: str, files: Mapping[str, str]) -> str:
+    documents = [text.strip().removeprefix("---\n") for path, text in sorted(files.items()) if folder in path]
+    return head + "---\n" + _without_helm("\n---\n".join(documents)) + "\n"
 
 
 def _install(files: Mapping[str, str]) -> str:

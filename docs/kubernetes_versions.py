@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from charts import helm
-from deviceshare.sandbox.control_plane.components import asks_before_evicting, scheduler_config_version
+from deviceshare_sandbox.components import asks_before_evicting, scheduler_config_version
 
 OLDEST: Final = 20
 NEWEST: Final = 36

@@ -26,7 +26,7 @@ DAEMONS: Final = frozenset({"grpclib", "h2", "hpack", "hyperframe", "protobuf", 
 """What only `deviceshare run` and `deviceshare agent` need."""
 LEFT_OUT: Final = re.compile(
     r"""
-      deviceshare/(?:agent|kubelet|run|sandbox|web)/ | deviceshare/(?:daemon|cli/(?:agent|run|sandbox))\.py$
+      deviceshare/(?:agent|kubelet|run|web)/ | deviceshare/(?:daemon|cli/(?:agent|run))\.py$
     | kubernetes/(?:aio/)?client/(?:api|models)/.+
     | (?:aiohttp|frozenlist|multidict|propcache|yaml|yarl)/.+\.(?:so|pyx|pxd|h|c)$
     | (?:bin|share)/ | .+\.(?:pyc|pyi)$ | .+/tests?/

@@ -9,8 +9,8 @@ import re
 
 import pytest
 
-from deviceshare.sandbox.kubernetes import binaries
-from deviceshare.sandbox.progress import Progress
+from deviceshare_sandbox import binaries
+from deviceshare_sandbox.reports import Progress
 
 _FOUND = pytest.StashKey[str]()
 _LEFT_OUT = pytest.StashKey[int]()

@@ -91,8 +91,8 @@ class Target(NamedTuple):
             return files
         if not self.kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:
             return None
-        # The image and the single-file CLI have no sandbox.
-        trial = ", or start a cluster to try with deviceshare sandbox up" if find_spec("deviceshare.sandbox") else ""
+        # It is a package of its own.
+        trial = ", or start a cluster to try with deviceshare sandbox up" if find_spec("deviceshare_sandbox") else ""
         raise CannotAsk(f"There is no kubeconfig {files}: name one with --kubeconfig FILE or KUBECONFIG{trial}")
 
 

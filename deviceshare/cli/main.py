@@ -14,8 +14,11 @@ import click
 from deviceshare import __version__
 from deviceshare.domain.objects.printable import printable_lines
 
-_PARTIAL: Final = {name for name in ("agent", "run", "sandbox") if find_spec(f"deviceshare.{name}") is not None}
-"""Commands with a package of their own, where it is: the image has no sandbox, the single-file CLI none of them."""
+_PACKAGES: Final = {"agent": "deviceshare.agent", "run": "deviceshare.run", "sandbox": "deviceshare_sandbox"}
+_PARTIAL: Final = {name for name, package in _PACKAGES.items() if find_spec(package) is not None}
+"""Commands with a package of their own, where it is: the wheel and the image have no sandbox, the single-file CLI none
+of them.
+"""
 
 _COMMANDS: Final = _PARTIAL | {
     "doctor",
@@ -28,7 +31,12 @@ _COMMANDS: Final = _PARTIAL | {
     "top",
     "turn",
 }
-"""Each `deviceshare.cli.NAME` holds the command NAME."""
+"""Each `deviceshare.cli.NAME` holds the command NAME, `deviceshare_sandbox.cli` the sandbox."""
+
+_NO_SANDBOX: Final = (
+    "The sandbox is a package of its own, which isn't installed here. In a checkout of deviceshare, run "
+    "./bootstrap deviceshare sandbox, or install it into this environment: pip install ./deviceshare_sandbox"
+)
 
 _SANDBOX_EXAMPLES: Final = """
   deviceshare sandbox demo     watch pods share GPUs, in half a minute
@@ -48,9 +56,12 @@ class LazyGroup(click.Group):
         return sorted(_COMMANDS.union(super().list_commands(ctx)))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "sandbox" and cmd_name not in _COMMANDS:
+            raise click.UsageError(_NO_SANDBOX, ctx)
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
-        command = getattr(import_module(f"deviceshare.cli.{cmd_name}"), cmd_name)
+        home = "deviceshare_sandbox.cli" if cmd_name == "sandbox" else f"deviceshare.cli.{cmd_name}"
+        command = getattr(import_module(home), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from deviceshare.sandbox import Options, running
+from deviceshare_sandbox import Options, running
 from tests.controlplane.agents import NodeAgent
 from tests.nvml.library import build
 

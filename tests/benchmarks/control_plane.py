@@ -20,16 +20,14 @@ from deviceshare import assets
 from deviceshare.domain.admission import modes
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, connect, within
-from deviceshare.sandbox.control_plane import identities
-from deviceshare.sandbox.control_plane.certificates import SandboxAuthority, write_key
-from deviceshare.sandbox.control_plane.child import Child
-from deviceshare.sandbox.control_plane.components import Component, Components, choose_ports
-from deviceshare.sandbox.control_plane.install import install
-from deviceshare.sandbox.control_plane.probes import Prober
-from deviceshare.sandbox.kubernetes import binaries
-from deviceshare.sandbox.progress import Progress
-from deviceshare.sandbox.simulated.nodes import create_nodes
-from deviceshare.sandbox.state import Layout, Options, SandboxPlan
+from deviceshare_sandbox import binaries, credentials
+from deviceshare_sandbox.components import Component, Components, choose_ports
+from deviceshare_sandbox.credentials import SandboxAuthority, write_key
+from deviceshare_sandbox.install import install
+from deviceshare_sandbox.processes import Child, Prober
+from deviceshare_sandbox.reports import Progress
+from deviceshare_sandbox.simulated_nodes import create_nodes
+from deviceshare_sandbox.state import Layout, Options, SandboxPlan
 
 _START_SECONDS = 60.0
 _REQUEST_SECONDS = 60.0
@@ -137,7 +135,7 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
             authority.issue("webhook")
             write_key(layout.pki / "service-accounts.key")
             plane = ControlPlane(layout, plan, Prober(authority.certificate))
-            tokens = identities.write(layout, plane.parts.server, authority.certificate)
+            tokens = credentials.write_kubeconfigs(layout, plane.parts.server, authority.certificate)
             async with (
                 plane.beside([plane.parts.etcd]),
                 plane.beside([plane.parts.apiserver(tokens)]),

@@ -33,8 +33,8 @@ from deviceshare.domain.admission import modes
 from deviceshare.domain.objects.shares import GPU_MEM, MIB_PER_GIB
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection
-from deviceshare.sandbox.control_plane.components import Component
-from deviceshare.sandbox.state import Options
+from deviceshare_sandbox.components import Component
+from deviceshare_sandbox.state import Options
 from tests.benchmarks import agreeable, load, profiling
 from tests.benchmarks.control_plane import ControlPlane, control_plane, requests
 

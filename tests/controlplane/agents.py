@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
-from deviceshare.sandbox import Sandbox
-from deviceshare.sandbox.host.ports import free_ports
+from deviceshare_sandbox import Sandbox
+from deviceshare_sandbox.network import free_ports
 from tests.nvml.script import Script
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

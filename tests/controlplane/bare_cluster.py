@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from deviceshare.domain.admission.modes import WEBHOOKS
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare_sandbox import Options, Sandbox, running
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from deviceshare.sandbox.kubernetes import debian
-from deviceshare.sandbox.progress import Progress
+from deviceshare_sandbox import debian
+from deviceshare_sandbox.reports import Progress
 
 PATIENCE_MS = 30_000
 

@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 from charts import helm
-from deviceshare.sandbox import Sandbox
-from deviceshare.sandbox.host.ports import free_ports
+from deviceshare_sandbox import Sandbox
+from deviceshare_sandbox.network import free_ports
 from tests.controlplane.rights import Request, request
 
 Json = dict[str, Any]

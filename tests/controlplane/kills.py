@@ -9,7 +9,7 @@ from typing import Any
 
 from deviceshare.kube.api import Api
 from deviceshare.loops.ports import AlreadyExists, ApiError
-from deviceshare.sandbox import Sandbox
+from deviceshare_sandbox import Sandbox
 
 
 async def create_anyway(api: Api, kind: Any, body: dict[str, Any], namespace: str = "", seconds: float = 120) -> None:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
-from deviceshare.sandbox import ENV, Options, Sandbox
-from deviceshare.sandbox.simulated.nodes import node
+from deviceshare_sandbox import ENV, Options, Sandbox
+from deviceshare_sandbox.simulated_nodes import node
 
 GPU = "nvidia.com/gpu"
 AMD = "amd.com/gpu"

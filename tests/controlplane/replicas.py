@@ -18,8 +18,8 @@ from deviceshare.kube.api import Api
 from deviceshare.loops.kinds import LEASES
 from deviceshare.loops.leadership import LEASE_NAME
 from deviceshare.loops.ports import ApiError
-from deviceshare.sandbox import Sandbox
-from deviceshare.sandbox.host.ports import free_ports
+from deviceshare_sandbox import Sandbox
+from deviceshare_sandbox.network import free_ports
 
 LOOK_SECONDS = 0.2
 """Between two looks whether a replica is ready; a kubelet takes seconds, but then it also learns of deaths."""

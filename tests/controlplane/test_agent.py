@@ -14,8 +14,8 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Forbidden
-from deviceshare.sandbox import Sandbox
-from deviceshare.sandbox.host.ports import free_ports
+from deviceshare_sandbox import Sandbox
+from deviceshare_sandbox.network import free_ports
 from tests.controlplane.agents import NodeAgent, Player
 from tests.controlplane.pool import GPU, VISIBLE, Pool, pod, refers
 from tests.controlplane.test_cli import deviceshare

@@ -9,7 +9,7 @@ import pytest
 
 from charts import helm
 from deviceshare.domain.contract import AGENT
-from deviceshare.sandbox import Sandbox
+from deviceshare_sandbox import Sandbox
 from tests.controlplane.agents import NodeAgent
 from tests.controlplane.installed import RECORDER
 from tests.controlplane.pool import Pool, pod

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deviceshare.domain.admission.modes import WEBHOOKS
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare_sandbox import Options, Sandbox, running
 from tests.controlplane.test_webhooks import Namespace, a_group, a_pod
 
 Json = dict[str, Any]

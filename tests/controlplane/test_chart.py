@@ -21,7 +21,7 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import ApiError
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare_sandbox import Options, Sandbox, running
 from tests.controlplane.pool import pod
 from tests.kubernetes_versions import since
 from tests.unit.chart.objects import VARIANTS, able, containers, variant

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deviceshare.domain.objects.groups import MAX_COUNT
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare_sandbox import Options, Sandbox, running
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deviceshare.sandbox.demo import tour
+from deviceshare_sandbox import demo
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def test_every_step_of_the_demo_holds(tmp_path: Path) -> None:
     with demonstration(tmp_path) as process:
         shown, _ = process.communicate(timeout=280)
     assert process.returncode == 0, shown
-    assert shown.count("   ✓ ") == len(tour.STEPS)
+    assert shown.count("   ✓ ") == len(demo.STEPS)
     assert "Every step held." in shown
     assert left_behind(tmp_path) == []
 

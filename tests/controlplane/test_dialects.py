@@ -21,7 +21,7 @@ import yaml
 
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.shares import as_stored
-from deviceshare.sandbox import ENV, Options, Sandbox, running
+from deviceshare_sandbox import ENV, Options, Sandbox, running
 
 Json = dict[str, Any]
 NODES, DEVICES, SIZE = 2, 4, 16384

@@ -22,7 +22,7 @@ from deviceshare.domain.contract import IDENTITY
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
-from deviceshare.sandbox import Options, Sandbox
+from deviceshare_sandbox import Options, Sandbox
 from tests.controlplane.bare_cluster import bare_cluster
 from tests.controlplane.pool import GPU, pod
 from tests.controlplane.test_recovery import leads
@@ -375,19 +375,20 @@ def test_a_cluster_that_is_full_is_not_called_broken(sandbox: Sandbox) -> None:
 
 def test_lost_rights_are_found(sandbox: Sandbox) -> None:
     """Before anything comes of it: what was read stays mirrored for a while."""
-    saved = kubectl(sandbox, "get", "clusterrole", "deviceshare", "-o", "json")
+    role = "deviceshare-controller"
+    saved = kubectl(sandbox, "get", "clusterrole", role, "-o", "json")
     rules = json.loads(saved)["rules"]
     kept = [rule for rule in rules if "nodedevices" not in rule["resources"]]
     assert len(kept) < len(rules)
     with deviceshare(sandbox):
-        kubectl(sandbox, "patch", "clusterrole", "deviceshare", "--type=merge", "-p", json.dumps({"rules": kept}))
+        kubectl(sandbox, "patch", "clusterrole", role, "--type=merge", "-p", json.dumps({"rules": kept}))
         ask = ("auth", "can-i", "create", "nodedevices.deviceshare.io", f"--as={IDENTITY}")
         try:
             wait(lambda: sandbox.kubectl(*ask).returncode != 0)  # the authorizer reads roles from a cache
             told = examine(sandbox, "--no-canary")
         finally:
             patch = json.dumps({"rules": rules})
-            kubectl(sandbox, "patch", "clusterrole", "deviceshare", "--type=merge", "-p", patch)
+            kubectl(sandbox, "patch", "clusterrole", role, "--type=merge", "-p", patch)
     assert told.status == 1 and told.marks["its rights"] == PROBLEM
     assert "may not create nodedevices.deviceshare.io" in told.texts["its rights"]
     assert "docs/reference/rbac.md" in told.texts["its rights"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare_sandbox import Options, Sandbox, running
 from tests.controlplane.pool import GPU, VISIBLE, Json, Pool, pod
 
 Eventually = Callable[..., Any]

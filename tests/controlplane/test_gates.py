@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare_sandbox import Options, Sandbox, running
 from tests.controlplane.pool import GPU, VISIBLE, Pool, deployment, pod
 from tests.kubernetes_versions import since
 

@@ -17,7 +17,7 @@ from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.sandbox import Sandbox
+from deviceshare_sandbox import Sandbox
 from tests.controlplane.agents import NodeAgent
 from tests.controlplane.pool import GPU, VISIBLE, Pool, pod
 from tests.controlplane.test_rebind import deviceshare

@@ -19,7 +19,7 @@ from deviceshare.kube.refusals import Unserved
 from deviceshare.loops.kinds import EVENTS, GROUPS, LEASES, NODES, PODS
 from deviceshare.loops.leadership import LEASE_NAME, Elector
 from deviceshare.loops.ports import AlreadyExists, Conflict, Expired, Invalid, Kind, NotFound, Subject
-from deviceshare.sandbox import Sandbox
+from deviceshare_sandbox import Sandbox
 
 SPEC = {"resources": {"nvidia.com/gpu": 1}}
 

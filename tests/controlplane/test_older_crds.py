@@ -24,7 +24,7 @@ from deviceshare.domain.objects.ledger import Claim
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare_sandbox import Options, Sandbox, running
 from tests.controlplane.pool import GPU, Json, Pool, pod, refers
 from tests.controlplane.test_shares import MEMORY_LABEL, container, sharer
 from tests.unit.kube.test_definitions import EARLIER
@@ -43,7 +43,7 @@ def sandbox() -> Iterator[Sandbox]:
         yield started
 
 
-class Process:
+class RunningProcess:
     """deviceshare, which an upgrade ends and starts again."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -62,9 +62,9 @@ class Process:
 
 
 @pytest.fixture
-def process(sandbox: Sandbox, pool: Pool) -> Iterator[Process]:
+def process(sandbox: Sandbox, pool: Pool) -> Iterator[RunningProcess]:
     """Started, with the CRDs of this release."""
-    started = Process(sandbox)
+    started = RunningProcess(sandbox)
     started.start()
     upgraded(pool)
     pool.kubectl("apply", "-f", str(sandbox.admission_manifest))
@@ -181,7 +181,7 @@ def told(pool: Pool) -> dict[str, Json]:
     return {name: {key: text for key, text in of.items() if contract.PREFIX in key} for name, of in pods.items()}
 
 
-def test_older_crds_for_a_while_cost_nobody_anything(pool: Pool, process: Process) -> None:
+def test_older_crds_for_a_while_cost_nobody_anything(pool: Pool, process: RunningProcess) -> None:
     """Of a release without shares and lives of groups: nothing is written and readiness says why; then it heals."""
     node = pool.node(4, **MEMORY_LABEL)
     group = pool.group("first", 2, **LIFE)
@@ -211,7 +211,7 @@ def test_older_crds_for_a_while_cost_nobody_anything(pool: Pool, process: Proces
     assert claims.items() <= held(pool, node).items()
 
 
-def test_previous_release_this_previous_and_this_again(pool: Pool, process: Process) -> None:
+def test_previous_release_this_previous_and_this_again(pool: Pool, process: RunningProcess) -> None:
     """A group, a share, one within the group and one of many containers live through upgrade, rollback and upgrade."""
     node = pool.node(4, **MEMORY_LABEL)
     group = pool.group("first", 2, **LIFE)

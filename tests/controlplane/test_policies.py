@@ -26,7 +26,7 @@ from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare_sandbox import Options, Sandbox, running
 from tests.kubernetes_versions import since
 from tests.unit.domain.jsonpatch import applied
 from tests.unit.policies.examples import ADMITTED, REFUSED, REFUSED_FIRST, a_pod, asking, in_group

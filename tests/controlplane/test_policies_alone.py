@@ -11,7 +11,7 @@ import pytest
 from deviceshare.domain.admission.modes import POLICIES
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
-from deviceshare.sandbox import ENV, Options, Sandbox
+from deviceshare_sandbox import ENV, Options, Sandbox
 from tests.controlplane.bare_cluster import bare_cluster
 from tests.controlplane.pool import GPU, VISIBLE, Json, Pool, deployment, pod
 from tests.controlplane.replicas import Fleet, Times, replicated

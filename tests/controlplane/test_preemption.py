@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deviceshare.sandbox.control_plane.components import asks_before_evicting
+from deviceshare_sandbox.components import asks_before_evicting
 from tests.controlplane.pool import Json, Pool, pod, refers
 
 

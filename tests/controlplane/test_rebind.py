@@ -16,7 +16,7 @@ from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.sandbox import ENV
+from deviceshare_sandbox import ENV
 from tests.controlplane.invariants import snapshot, violations
 from tests.controlplane.pool import GPU, VISIBLE, Json, Pool, pod, refers
 

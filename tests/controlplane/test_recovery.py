@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.sandbox import Sandbox
+from deviceshare_sandbox import Sandbox
 from tests.controlplane.pool import GPU, Json, Pool, pod
 from tests.controlplane.test_controller import claims
 

@@ -14,8 +14,8 @@ import pytest
 from helm_python import Config
 
 from charts import helm
-from deviceshare.sandbox import Options, Sandbox, running
-from deviceshare.sandbox.simulated.nodes import node
+from deviceshare_sandbox import Options, Sandbox, running
+from deviceshare_sandbox.simulated_nodes import node
 from tests.controlplane.installed import CLUSTER_ROLE, NAMESPACE, ROLE, Installed
 from tests.controlplane.pool import job, pod
 from tests.controlplane.rights import Right, granted, missing, request, spare

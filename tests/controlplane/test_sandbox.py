@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from deviceshare.cli.main import main
-from deviceshare.sandbox import RUN_FOR, Options, Sandbox, running, status
+from deviceshare_sandbox import RUN_FOR, Options, Sandbox, running, status
 from tests.controlplane.conftest import Kubectl
 from tests.controlplane.test_recovery import LEASE_SECONDS, leads
 from tests.kubernetes_versions import since
@@ -164,6 +164,18 @@ def test_a_killed_process_is_started_again(sandbox: Sandbox, eventually: Eventua
     assert "SIGKILL" in process.message
     if name == "deviceshare":  # the lease of the killed one runs out first; the tests that follow need a leader
         eventually(lambda: leads(sandbox), LEASE_SECONDS)
+
+
+def test_a_simulated_pod_says_that_it_is_one(
+    sandbox: Sandbox, kubectl: Kubectl, namespace: str, eventually: Eventually
+) -> None:
+    """Its log is the environment that its container would have; nothing can be run in it."""
+    kubectl("apply", "--namespace", namespace, "--filename=-", stdin=pod("asked"))
+    eventually(lambda: phase(kubectl, namespace, "asked") == "Running")
+    assert "THERE=0,1\nABSENT=\nBOTH=0,1|" in kubectl("logs", "asked", "--namespace", namespace)
+    refused = sandbox.kubectl("exec", "asked", "--namespace", namespace, "--", "true")
+    assert refused.returncode != 0
+    assert f"{namespace}/asked is simulated: nothing runs in it" in refused.stderr
 
 
 def test_up_status_and_down_do_what_they_say(tmp_path: Path, eventually: Eventually) -> None:

@@ -32,7 +32,7 @@ from deviceshare.loops.kinds import SECRETS
 from deviceshare.loops.ports import ApiError
 from deviceshare.run.process import Process
 from deviceshare.run.settings import Settings
-from deviceshare.sandbox.host.ports import free_ports
+from deviceshare_sandbox.network import free_ports
 from tests.benchmarks.control_plane import control_plane, send
 from tests.controlplane.pool import pod
 

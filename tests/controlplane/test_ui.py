@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from deviceshare.sandbox import Sandbox
 from deviceshare.timestamps import timestamp
+from deviceshare_sandbox import Sandbox
 from tests.controlplane.browser import PATIENCE_MS, WatchedPage, chromium
 from tests.controlplane.pool import GPU, Json, Pool, pod
 from tests.controlplane.test_recovery import LEASE_SECONDS, leads

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from deviceshare.sandbox import Sandbox
+from deviceshare_sandbox import Sandbox
 from tests.controlplane.pool import Json, Pool, pod, refers
 from tests.controlplane.test_shares import MEMORY_LABEL, container, sharer
 from tests.kubernetes_versions import minor_of

@@ -13,7 +13,7 @@ import pytest
 from deviceshare import assets
 from deviceshare.domain.admission.modes import WEBHOOKS
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.sandbox import Sandbox
+from deviceshare_sandbox import Sandbox
 from tests.controlplane.admission import refused_with
 from tests.kubernetes_versions import before, since
 

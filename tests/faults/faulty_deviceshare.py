@@ -29,7 +29,7 @@ from deviceshare.certificates import keeper
 from deviceshare.cli.main import main
 from deviceshare.kube.connection import Connection
 from deviceshare.run import cluster_metrics
-from deviceshare.sandbox.host.syscalls import die_with_parent
+from deviceshare_sandbox.syscalls import die_with_parent
 
 _ROOT = str(Path(deviceshare.__file__).parent) + os.sep
 PASSED_THROUGH = ("kube/api.py", "kube/connection.py", "loops/replica/guarded_cluster.py", "loops/api_objects.py")

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from deviceshare.sandbox.simulated.nodes import BOOT_ID
+from deviceshare_sandbox.simulated_nodes import BOOT_ID
 from tests.faults.checker import PREFIX, State, claims_of
 from tests.faults.raw_api import GROUPS, LEDGERS, PODS, QUOTAS, Json
 from tests.faults.scene import GPU, Scene

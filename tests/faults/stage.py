@@ -13,8 +13,8 @@ import yaml
 
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
-from deviceshare.sandbox import Options, Sandbox
-from deviceshare.sandbox.simulated.nodes import node as node_document
+from deviceshare_sandbox import Options, Sandbox
+from deviceshare_sandbox.simulated_nodes import node as node_document
 from tests.controlplane.replicas import Fleet, Times, replicated, until
 from tests.faults.checker import State, claims_of, never
 from tests.faults.fault_proxy import FaultProxy, proxying

@@ -18,7 +18,7 @@ import pytest
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import GROUPS, PODS
-from deviceshare.sandbox import Options, Sandbox
+from deviceshare_sandbox import Options, Sandbox
 from tests.controlplane.bare_cluster import bare_cluster
 from tests.controlplane.pool import GPU, SCHEDULER
 from tests.controlplane.replicas import Fleet, Replica, Times, replicated

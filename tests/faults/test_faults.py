@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deviceshare.sandbox import Options, Sandbox
+from deviceshare_sandbox import Options, Sandbox
 from tests.controlplane.bare_cluster import bare_cluster
 from tests.faults.conftest import SHORT_SECONDS, is_long
 from tests.faults.faults import FAULTS, Fault, killed_at, stopped_at

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.sandbox import Options, Sandbox
+from deviceshare_sandbox import Options, Sandbox
 from tests.controlplane.bare_cluster import bare_cluster
 from tests.controlplane.pool import Pool, pod
 from tests.controlplane.test_recovery import await_leader

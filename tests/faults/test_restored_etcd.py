@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare_sandbox import Options, Sandbox, running
 from tests.controlplane.pool import GPU, Pool, pod, refers
 from tests.controlplane.test_older_crds import readiness
 from tests.controlplane.test_recovery import await_leader

@@ -15,7 +15,7 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import NotFound
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare_sandbox import Options, Sandbox, running
 from tests.controlplane.kills import create_anyway, kill_meanwhile
 from tests.controlplane.pool import SCHEDULER
 from tests.controlplane.share_invariants import SharesSeen, leaked, look, overfull, uncovered

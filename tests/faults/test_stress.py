@@ -13,7 +13,7 @@ from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import GROUPS, PODS
 from deviceshare.loops.ports import ApiError, NotFound
-from deviceshare.sandbox import Options, Sandbox, running
+from deviceshare_sandbox import Options, Sandbox, running
 from tests.controlplane.invariants import Snapshot, snapshot, violations
 from tests.controlplane.kills import create_anyway, kill_meanwhile
 from tests.controlplane.pool import GPU, SCHEDULER

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.sandbox.host.ports import free_ports
+from deviceshare_sandbox.network import free_ports
 from tests.controlplane.agents import AgentProcess
 from tests.controlplane.conftest import pool, sandbox
 from tests.controlplane.pool import Pool

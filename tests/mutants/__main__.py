@@ -27,7 +27,7 @@ def main(words: Sequence[str]) -> int:
         return 1
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
-        for part in ("deviceshare", "tests", "manifests", "examples"):
+        for part in ("deviceshare", "deviceshare_sandbox", "tests", "manifests", "examples"):
             shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", tree)
         before = _run(tree, sorted({test for each in chosen for test in each.tests}))

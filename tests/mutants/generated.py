@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
     known = dict(msgspec.json.decode(line) for line in results.read_text().splitlines()) if results.exists() else {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
-        for part in ("deviceshare", "tests", "manifests", "examples"):
+        for part in ("deviceshare", "deviceshare_sandbox", "tests", "manifests", "examples"):
             shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", tree)
         reach = _Reach(tree, results)

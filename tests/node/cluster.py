@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from deviceshare.domain.contract import GROUP
-from deviceshare.sandbox import Sandbox
-from deviceshare.sandbox.real.images import BUSYBOX
+from deviceshare_sandbox import Sandbox
+from deviceshare_sandbox.images import BUSYBOX
 
 GPU = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.sandbox import Options, running
+from deviceshare_sandbox import Options, running
 from tests.kubernetes_versions import pytest_collection_modifyitems, pytest_terminal_summary
 from tests.node import image
 from tests.node.cluster import Cluster

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from deviceshare.sandbox.kubernetes import debian
-from deviceshare.sandbox.kubernetes.cache import cache_root, locked
-from deviceshare.sandbox.progress import Progress
+from deviceshare_sandbox import debian
+from deviceshare_sandbox.cache import cache_root, locked
+from deviceshare_sandbox.reports import Progress
 
 CHECKOUT: Final = Path(__file__).parents[2]
 _PACKAGES = ("python3", "python3-venv")

@@ -7,8 +7,7 @@ from typing import Any, Final
 from helm_python import Config
 
 from charts.helm import CHART, NAMESPACE
-from deviceshare.sandbox import Sandbox
-from deviceshare.sandbox.real import images
+from deviceshare_sandbox import Sandbox, images
 from tests.node.cluster import Cluster, Json
 
 NAME: Final = "deviceshare"

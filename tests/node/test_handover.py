@@ -18,8 +18,8 @@ from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import NODE_DEVICES
-from deviceshare.sandbox import Options, running
-from deviceshare.sandbox.host.machine import RUNTIME_SOCKET, entering
+from deviceshare_sandbox import Options, running
+from deviceshare_sandbox.machine import RUNTIME_SOCKET, entering
 from tests.node.cluster import GPU, TELL, Cluster, Json, group, pod
 
 KIND = vendors.NVIDIA.kinds[0]

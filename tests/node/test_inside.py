@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from deviceshare.domain.contract import PODS_PORT
-from deviceshare.sandbox.host.machine import entering
-from deviceshare.sandbox.host.network import HOST, NODE
+from deviceshare_sandbox.machine import entering
+from deviceshare_sandbox.network import HOST, NODE
 from tests.node.agents import Agent, release_with_agents
 from tests.node.cluster import Cluster, Json, group, pod
 from tests.node.processes import process_of

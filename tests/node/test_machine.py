@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from deviceshare.cli.main import main
-from deviceshare.sandbox import Layout, Options, Sandbox, running
-from deviceshare.sandbox.host.network import INTERFACE
+from deviceshare_sandbox import Layout, Options, Sandbox, running
+from deviceshare_sandbox.network import INTERFACE
 from tests.node.cluster import TELL, Cluster, group, pod
 
 _BUILT_IN = ("/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log/pods", "/var/log/containers")

@@ -15,8 +15,8 @@ import pytest
 
 from deviceshare.domain.contract import PLACEHOLDER
 from deviceshare.kubelet.pod_resources import Allocated, allocations
-from deviceshare.sandbox import Options, running
-from deviceshare.sandbox.host.ports import free_ports
+from deviceshare_sandbox import Options, running
+from deviceshare_sandbox.network import free_ports
 from tests.node.cluster import GPU, TELL, Cluster, Json, group, pod
 from tests.nvml import Script, build
 

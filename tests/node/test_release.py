@@ -16,7 +16,7 @@ import pytest
 
 from charts.helm import NAMESPACE
 from deviceshare.domain.vendors import NVIDIA
-from deviceshare.sandbox.real import images
+from deviceshare_sandbox import images
 from tests.node.cluster import TELL, VISIBLE, Cluster, Json, group, pod
 from tests.node.release import LEASES, SELECTOR, Release
 

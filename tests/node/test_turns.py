@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 
 from deviceshare.domain.contract import PODS_PORT
-from deviceshare.sandbox.host.machine import entering
-from deviceshare.sandbox.kubernetes.programs import PATH
+from deviceshare_sandbox.binaries import PATH
+from deviceshare_sandbox.machine import entering
 from tests.node.agents import Agent, release_with_agents
 from tests.node.cluster import Cluster, Json, group, pod
 from tests.node.release import Release

@@ -6,9 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.kubernetes import debian
-from deviceshare.sandbox.progress import Progress
+from deviceshare_sandbox import debian
+from deviceshare_sandbox.reports import Progress, SandboxError
 
 VARIABLE: Final = "DEVICESHARE_TEST_NVML"
 """The environment variable that names the script; read at each call of NVML."""

@@ -15,7 +15,7 @@ import aiohttp
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import DEVICE_QUOTAS, NAMESPACES
-from deviceshare.sandbox import Options, Sandbox
+from deviceshare_sandbox import Options, Sandbox
 from tests.controlplane.agents import NodeAgent
 from tests.controlplane.bare_cluster import bare_cluster
 from tests.controlplane.replicas import Fleet, Times, replicated

@@ -11,8 +11,8 @@ from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.kube.api import Api
 from deviceshare.loops.kinds import NODE_DEVICES, NODES
 from deviceshare.loops.ports import AlreadyExists
-from deviceshare.sandbox import Options
-from deviceshare.sandbox.simulated.nodes import node
+from deviceshare_sandbox import Options
+from deviceshare_sandbox.simulated_nodes import node
 from tests.controlplane.pool import GPU
 from tests.soak.sight import MEMORY_MIB
 

@@ -1,4 +1,4 @@
-"""Programs that take turns on this machine: by the script, with what a container may have, and by `deviceshare turn`.
+"""Programs that take turns on this machine: by the script, as a container may have it, and by `deviceshare turn`.
 
 The witness is independent: each program writes a line with the kernel's clock ten times a second while it runs.
 """
@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from deviceshare.sandbox.host.ports import free_ports
-from deviceshare.sandbox.kubernetes import debian
-from deviceshare.sandbox.kubernetes.debian import fetch_busybox
-from deviceshare.sandbox.progress import Progress
+from deviceshare.cli.turn import START
+from deviceshare_sandbox import debian
+from deviceshare_sandbox.debian import fetch_busybox
+from deviceshare_sandbox.network import free_ports
+from deviceshare_sandbox.reports import Progress
 
 T = TypeVar("T")
 
@@ -111,15 +112,13 @@ class Rig:
                 start, given = [sys.executable, "-m", "deviceshare", "turn", *wish], subprocess.DEVNULL
             else:
                 start, given = ["sh", "-s", "--", *wish], script.fileno()
-            environment = self.environment
-            path = environment["PATH"] if self.kind != "deviceshare" else os.environ["PATH"]
             started = subprocess.Popen(
                 start,
-                executable=shutil.which(start[0], path=path),
+                executable=shutil.which(start[0], path=self.environment["PATH"]),
                 stdin=given,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=environment | {"PATH": path},
+                env=self.environment,
             )
         self._programs.append(started)
         return started
@@ -151,13 +150,9 @@ class Rig:
             pid = int(process.name)
             if f"pid={client.pid}&".encode() in line:
                 found["client"].append(pid)
-            elif self.kind == "deviceshare" and pid == client.pid:
-                found["shells"].append(pid)
-            elif self.kind == "deviceshare" and f"\0{client.pid}\0".encode() in line:
-                continue
-            elif pid == client.pid or (self.kind == "deviceshare" and _parent(process) == client.pid):
+            elif pid == client.pid:
                 found["cmd"].append(pid)
-            elif line.startswith(b"sh\0-s\0") and line == self._line(client):
+            elif line == self._line(client):
                 found["shells"].append(pid)
         return found
 
@@ -174,8 +169,12 @@ class Rig:
         return {name: SeenRun(name, min(times), max(times), len(times)) for name, times in seen.items()}
 
     def _line(self, client: "subprocess.Popen[bytes]") -> bytes:
+        """The command line of its shells."""
         assert isinstance(client.args, list)
-        return b"".join(str(each).encode() + b"\0" for each in client.args)
+        words = client.args
+        if self.kind == "deviceshare":
+            words = ["sh", "-c", START, "turn", *words[words.index("turn") + 1 :]]
+        return b"".join(str(each).encode() + b"\0" for each in words)
 
     def _fetch(self) -> bytes | None:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/turn.sh", timeout=5) as answer:
@@ -187,9 +186,7 @@ class Rig:
         """A directory with nothing but what such a container has."""
         tools = self._directory / "bin"
         tools.mkdir()
-        shell, _, client = self.kind.partition("-")
-        if shell == "deviceshare":
-            shell = "dash"
+        shell, _, client = self.kind.replace("deviceshare", "dash-curl").partition("-")
         busybox = fetch_busybox(Progress()) if shell == "busybox" else None
         for name in _NEEDED:
             (tools / name).symlink_to(busybox or _found(name))
@@ -206,10 +203,6 @@ def _found(name: str) -> str:
         path = shutil.which(name)
     assert path, f"{name} is not on PATH"
     return path
-
-
-def _parent(process: Path) -> int:
-    return int((read_process(process, "stat").rpartition(b")")[2].split() or [b"0", b"0"])[1])
 
 
 def read_process(process: Path, name: str) -> bytes:

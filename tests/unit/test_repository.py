@@ -13,6 +13,7 @@ from deviceshare import assets
 
 ROOT = Path(__file__).parents[2]
 LONGEST_FILE = 500
+PACKAGES = ("deviceshare", "deviceshare_sandbox")
 
 # Hosts of registries and mirrors differ from machine to machine: a file that names one breaks behind someone's proxy.
 REGISTRY = re.compile(
@@ -66,22 +67,23 @@ def test_an_address_of_a_registry_is_recognised(defanged: str) -> None:
 
 def test_no_module_is_long() -> None:
     """A file that outgrows this can't be read from top to bottom any more."""
-    lengths = {path: path.read_text().count("\n") for path in (ROOT / "deviceshare").rglob("*.py")}
+    lengths = {path: path.read_text().count("\n") for each in PACKAGES for path in (ROOT / each).rglob("*.py")}
     assert lengths
     assert {path.relative_to(ROOT): lines for path, lines in lengths.items() if lines > LONGEST_FILE} == {}
 
 
-def modules(room: str) -> Iterator[tuple[str, ast.Module]]:
+def modules(*packages: str) -> Iterator[tuple[str, ast.Module]]:
     """Each by its path, with what it says."""
-    for path in sorted((ROOT / room).rglob("*.py")):
-        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+    for package in packages:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
 
 
-@pytest.mark.parametrize("room", ["deviceshare", "tests"])
-def test_a_class_name_stands_once(room: str) -> None:
+@pytest.mark.parametrize("packages", [PACKAGES, ("tests",)], ids=" ".join)
+def test_a_class_name_stands_once(packages: tuple[str, ...]) -> None:
     """Who reads it in a log, a type or a search knows which is meant."""
     places = defaultdict(list)
-    for path, module in modules(room):
+    for path, module in modules(*packages):
         for node in ast.walk(module):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{path}:{node.lineno}")
@@ -91,7 +93,7 @@ def test_a_class_name_stands_once(room: str) -> None:
 
 def test_a_modules_first_line_is_a_statement_of_its_own() -> None:
     """It names the thing, so that no neighbour's first line could replace it."""
-    lines = {path: (ast.get_docstring(module) or "").partition("\n")[0] for path, module in modules("deviceshare")}
+    lines = {path: (ast.get_docstring(module) or "").partition("\n")[0] for path, module in modules(*PACKAGES)}
     assert {path: line for path, line in lines.items() if not line.endswith((".", ":"))} == {}
     assert len(set(lines.values())) == len(lines)
 
@@ -102,7 +104,7 @@ def test_texts_speak_as_the_kubernetes_documentation_does() -> None:
         name: re.sub(r"\s+(?:#\s+)?", " ", path.read_text(errors="replace"))
         for path in tracked()
         if (name := str(path.relative_to(ROOT))).startswith(
-            ("deviceshare/", "docs/", "charts/", "manifests/", "README")
+            ("deviceshare/", "deviceshare_sandbox/", "docs/", "charts/", "manifests/", "README")
         )
     }
     assert len(texts) > 200

@@ -13,9 +13,6 @@ with status 200: not every wget shows the body of an error.
 """
 
 import socket
-from functools import cache
-from pathlib import Path
-from typing import Final
 
 from aiohttp import web
 
@@ -26,20 +23,9 @@ from deviceshare.domain.objects.printable import printable
 from deviceshare.domain.turns import lease
 from deviceshare.domain.turns.arena_name import ArenaName, arena_of
 from deviceshare.domain.turns.bid import BadBid, bid_of
+from deviceshare.domain.turns.script import script
 from deviceshare.loops.agent.referee import Referee
 from deviceshare.loops.agent.seat import Seat
-
-_SCRIPT: Final = Path(__file__).with_name("turn.sh")
-
-
-@cache
-def script() -> str:
-    """`turn.sh` with the times of `lease.py`."""
-    text = _SCRIPT.read_text()
-    kills = " ".join(map(str, range(1, lease.KILL + 1)))
-    for name, value in {"SILENCE": lease.SILENCE, "RETRY": lease.RETRY, "KILLS": kills, "KILL": lease.KILL}.items():
-        text = text.replace(f"@{name}@", str(value))
-    return text
 
 
 class TurnsApi:

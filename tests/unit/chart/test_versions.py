@@ -9,11 +9,9 @@ import yaml
 from helm_python import Chart, HelmError, _native
 
 from charts import helm
-from deviceshare import assets
 from deviceshare.domain import contract
 from deviceshare.domain.objects.shares import DIALECTS, METAGPU_SYSTEM, SYSTEMS
-from deviceshare.sandbox.control_plane.components import asks_before_evicting, scheduler_config_version
-from deviceshare.sandbox.control_plane.install import narrow
+from deviceshare_sandbox.components import asks_before_evicting, scheduler_config_version
 from tests.unit.chart.objects import VERSIONS, Json, containers, named
 from tests.unit.policies.kubernetes_cel import evaluate
 
@@ -226,19 +224,6 @@ def test_the_mutating_webhook_is_asked_about_shares_of_the_dialects_that_are_ser
     for dialect in DIALECTS.values():
         asked = condition["expression"].count(f"'{dialect.resource}'")
         assert asked == (2 if dialect.system in ("", *served) else 0)  # in containers and in init containers
-
-
-@pytest.mark.parametrize("version", ["1.20.2", "1.34.0"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_sandbox_has_the_same_webhooks(kind: str, version: str) -> None:
-    """What is tested there is what is installed here."""
-    sandbox = named(yaml.safe_load_all((assets.manifests() / "webhooks.yaml").read_text()), kind)
-    webhooks = named(helm.render(WITH_AGENTS, version), kind)["webhooks"]
-    for webhook in webhooks:
-        for expression in webhook.get("namespaceSelector", {}).get("matchExpressions", ()):
-            expression["values"].sort(reverse=True)
-
-    assert webhooks == narrow(sandbox, int(version.split(".")[1]))["webhooks"]
 
 
 def test_where_namespaces_lack_their_label_the_notes_tell_how_to_set_it() -> None:

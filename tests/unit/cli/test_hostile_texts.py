@@ -22,7 +22,6 @@ from deviceshare.cli.inspect_view import view as inspection
 from deviceshare.cli.main import main
 from deviceshare.cli.output import JSON, YAML, FilteringConsole, Part, encoded, say, screen, show
 from deviceshare.cli.plan import view as planned
-from deviceshare.cli.sandbox import _print
 from deviceshare.cli.usage_table import pod_table
 from deviceshare.doctor.findings import Check
 from deviceshare.domain.answers.explanation import Explanation
@@ -31,7 +30,8 @@ from deviceshare.domain.answers.plan import Plan
 from deviceshare.domain.answers.pod_view import PodDeviceView
 from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.placement.device_state import Health, Use
-from deviceshare.sandbox import SandboxStatus
+from deviceshare_sandbox import SandboxStatus
+from deviceshare_sandbox.cli import _print
 
 HOSTILE = "[/x][red]:bug:\x1b]0;title\x07\x1b[2J\r\n\x00\x9b31m\x7f\u202eabc\u2066\u2028\t\ud800"
 SHOWN = "[/x][red]:bug:\\x1b]0;title\\x07\\x1b[2J\\r\\n\\x00\\x9b31m\\x7f\\u202eabc\\u2066\\u2028\\t\\ud800"

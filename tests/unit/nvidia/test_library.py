@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.sandbox.errors import SandboxError
+from deviceshare_sandbox.reports import SandboxError
 from tests.nvml import build
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.kubernetes.apt import derive_sources
-from deviceshare.sandbox.kubernetes.debian import upstream_version
+from deviceshare_sandbox.debian import derive_sources, upstream_version
+from deviceshare_sandbox.reports import SandboxError
 
 MIRROR = "http://mirror.example/debian"
 

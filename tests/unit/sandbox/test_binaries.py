@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.kubernetes import binaries
-from deviceshare.sandbox.kubernetes.binaries import NODE, REQUIRED, find
-from deviceshare.sandbox.progress import Progress
+from deviceshare_sandbox import binaries
+from deviceshare_sandbox.binaries import NODE, REQUIRED, find
+from deviceshare_sandbox.reports import Progress, SandboxError
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("debian", "build"),
         ("debian", "fetch_etcd"),
     ):
-        monkeypatch.setattr(f"deviceshare.sandbox.kubernetes.{module}.{name}", unavailable)
+        monkeypatch.setattr(f"deviceshare_sandbox.{module}.{name}", unavailable)
 
 
 def place(directory: Path, version: str = "v1.30.1", names: Sequence[str] = (*REQUIRED, "etcd")) -> Path:

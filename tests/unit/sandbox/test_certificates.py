@@ -8,8 +8,8 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from deviceshare.sandbox.control_plane.certificates import SandboxAuthority
-from deviceshare.sandbox.control_plane.probes import Prober
+from deviceshare_sandbox.credentials import SandboxAuthority
+from deviceshare_sandbox.processes import Prober
 
 
 async def serve(directory: Path, name: str) -> tuple[asyncio.Server, str]:

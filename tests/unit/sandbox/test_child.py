@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.sandbox.control_plane.child import Child
-from deviceshare.sandbox.control_plane.components import Component
-from deviceshare.sandbox.control_plane.probes import Prober
-from deviceshare.sandbox.errors import SandboxError
+from deviceshare_sandbox.components import Component
+from deviceshare_sandbox.processes import Child, Prober
+from deviceshare_sandbox.reports import SandboxError
 
 SLEEP = ["sleep", "600"]
 
@@ -123,8 +122,8 @@ async def test_a_child_dies_with_the_process_that_started_it(tmp_path: Path) -> 
     pids = tmp_path / "pids"
     script = f"""
 import asyncio, pathlib
-from deviceshare.sandbox.control_plane.child import Child
-from deviceshare.sandbox.control_plane.components import Component
+from deviceshare_sandbox.processes import Child
+from deviceshare_sandbox.components import Component
 async def main():
     sleeper = Child(Component("sleeper", {SLEEP!r}, ""), pathlib.Path({str(tmp_path)!r}))
     await sleeper.start()

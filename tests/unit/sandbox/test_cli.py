@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from deviceshare.cli.main import main
-from deviceshare.sandbox import Options, SandboxError, start
-from deviceshare.sandbox.kubernetes.binaries import Binaries
-from deviceshare.sandbox.progress import Progress
+from deviceshare_sandbox import Options, SandboxError, start
+from deviceshare_sandbox.binaries import Binaries
+from deviceshare_sandbox.reports import Progress
 
 
 def test_status_of_no_sandbox_fails_and_says_how_to_start_one(tmp_path: Path) -> None:
@@ -83,6 +83,6 @@ def test_policies_that_the_release_lacks_are_refused_before_anything_starts(
 ) -> None:
     """With both ways out."""
     old = Binaries("apiserver", "controller-manager", "scheduler", "kubectl", "etcd", "v1.35.1")
-    monkeypatch.setattr("deviceshare.sandbox.kubernetes.binaries.find", lambda *_, **__: old)
+    monkeypatch.setattr("deviceshare_sandbox.binaries.find", lambda *_, **__: old)
     with pytest.raises(SandboxError, match=r"v1\.35\.1 has no policies that inject pods.*\n*.*KUBEBUILDER_ASSETS"):
         start(Options(admission="policies"), tmp_path, Progress())

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import yaml
 
-from deviceshare.sandbox.control_plane.components import (
+from deviceshare_sandbox.binaries import Binaries
+from deviceshare_sandbox.components import (
     Component,
     Components,
     asks_before_evicting,
     choose_ports,
     scheduler_config_version,
 )
-from deviceshare.sandbox.kubernetes.binaries import Binaries
-from deviceshare.sandbox.state import Layout, Options, SandboxPlan
+from deviceshare_sandbox.state import Layout, Options, SandboxPlan
 
 
 def components(directory: Path, version: str = "v1.20.2", **options: Any) -> Components:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deviceshare.sandbox.demo import stage as demo_stage
-from deviceshare.sandbox.demo import story, tour
-from deviceshare.sandbox.demo.stage import WIDTH, Stage, Surprise
-from deviceshare.sandbox.simulated.pod import ENV
+from deviceshare_sandbox import demo, story
+from deviceshare_sandbox.demo import WIDTH, Stage, Surprise
+from deviceshare_sandbox.simulated_pods import ENV
 
 GPU = story.RESOURCE
 
@@ -149,7 +148,7 @@ def test_a_command_that_ends_otherwise_is_a_surprise(status: int, fails: bool, e
 
 def test_what_never_becomes_true_is_a_surprise(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what was wrong last."""
-    monkeypatch.setattr(demo_stage, "PATIENCE", 0.0)
+    monkeypatch.setattr(demo, "PATIENCE", 0.0)
     on, _ = stage(ScriptedKubectl())
     with pytest.raises(Surprise, match="expected peace, saw war"):
         on.eventually("peace", lambda: "war", lambda seen: seen)
@@ -161,9 +160,9 @@ def test_a_step_that_does_not_hold_ends_the_story(monkeypatch: pytest.MonkeyPatc
     def breaks(_: Stage) -> str:
         raise Surprise("rain", "sun")
 
-    monkeypatch.setattr(tour, "STEPS", (("First", lambda _: "Well."), ("Second", breaks), ("Third", breaks)))
+    monkeypatch.setattr(demo, "STEPS", (("First", lambda _: "Well."), ("Second", breaks), ("Third", breaks)))
     on, shown = stage(ScriptedKubectl())
-    surprise = tour.play(on)
+    surprise = demo.play(on)
     assert surprise is not None
     assert surprise.seen == "sun"
     assert shown.getvalue().split("\n") == [

@@ -4,12 +4,15 @@ import pytest
 
 from deviceshare.domain.objects.object_meta import ObjectMeta
 from deviceshare.domain.objects.pod_spec import EnvSource, FieldRef
-from deviceshare.sandbox.simulated.env import environment, expand, host_ip, pod_ip
-from deviceshare.sandbox.simulated.pod import (
+from deviceshare_sandbox.simulated_pods import (
     KubeletContainer,
     KubeletEnvVar,
     KubeletPod,
     KubeletPodSpec,
+    environment,
+    expand,
+    host_ip,
+    pod_ip,
 )
 
 POD = KubeletPod(

@@ -6,7 +6,7 @@ import json
 import tarfile
 from pathlib import Path
 
-from deviceshare.sandbox.real import images
+from deviceshare_sandbox import images
 
 
 def test_an_archive_names_its_image_and_holds_its_files(tmp_path: Path) -> None:

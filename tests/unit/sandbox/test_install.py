@@ -1,82 +1,134 @@
-"""The shipped webhooks, made to call a process on loopback."""
+"""What the chart renders, as the sandbox installs it."""
 
 import base64
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from charts import helm
-from deviceshare import assets
-from deviceshare.domain.contract import AGENT_IDENTITY
-from deviceshare.sandbox.control_plane.install import gated_policy, local_webhooks
-from tests.unit.chart.objects import named
+from deviceshare.domain.admission.injection_settings import EXTENDER, GATES
+from deviceshare.domain.admission.modes import POLICIES, WEBHOOKS
+from deviceshare_sandbox import install
+from deviceshare_sandbox.binaries import Binaries
+from deviceshare_sandbox.state import Layout, Options, SandboxPlan
+
+Json = dict[str, Any]
 
 
-def installed(minor: int) -> dict[str, dict[str, Any]]:
-    """Every webhook of the manifest by name, as a sandbox of Kubernetes 1.`minor` gets it."""
-    documents = yaml.safe_load_all((assets.manifests() / "webhooks.yaml").read_text())
-    configurations = [local_webhooks(document, "https://127.0.0.1:1", b"authority", minor) for document in documents]
-    return {webhook["name"]: webhook for configuration in configurations for webhook in configuration["webhooks"]}
+def webhooks(documents: list[Json]) -> dict[str, Json]:
+    """Every webhook by its name."""
+    return {webhook["name"]: webhook for each in documents for webhook in each.get("webhooks", ())}
 
 
-def test_each_webhook_keeps_its_path_and_trusts_the_authority() -> None:
-    """Only the Service gives way."""
-    webhooks = installed(20)
-    assert {webhook["clientConfig"]["url"] for webhook in webhooks.values()} == {
-        "https://127.0.0.1:1/mutate-pods",
-        "https://127.0.0.1:1/validate-pods",
-        "https://127.0.0.1:1/validate-groups",
-        "https://127.0.0.1:1/validate-node-devices",
-    }
-    authorities = {base64.b64decode(webhook["clientConfig"]["caBundle"]) for webhook in webhooks.values()}
-    assert authorities == {b"authority"}
-    assert all("service" not in webhook["clientConfig"] for webhook in webhooks.values())
+@pytest.mark.parametrize("version", ["1.20.2", "1.34.0"])
+def test_webhooks_are_the_charts_but_for_their_address(version: str) -> None:
+    """Each keeps its path, and trusts the sandbox's authority."""
+    here = install.render(WEBHOOKS, EXTENDER, f"v{version}")
+    install.lead_here([each for each in here if "webhooks" in each], "https://127.0.0.1:1", b"authority")
+    chart = webhooks(helm.render({"admission": "webhooks", "agent": {"enabled": True}}, version))
+    found = webhooks(here)
+    assert len(found) == 5
+    for webhook in (*found.values(), *chart.values()):
+        webhook["to"] = webhook.pop("clientConfig")
+    for name, webhook in found.items():
+        client, service = webhook.pop("to"), chart[name].pop("to")["service"]
+        assert client["url"] == f"https://127.0.0.1:1{service['path']}"
+        assert base64.b64decode(client["caBundle"]) == b"authority"
+    assert found == chart
 
 
-def test_old_servers_may_pass_over_the_webhook_that_sees_every_pod() -> None:
-    """It can't select by annotation there, and an unreachable deviceshare must not stop anybody else's pods."""
-    webhook = installed(27)["mutate-pods.deviceshare.io"]
-    assert webhook["failurePolicy"] == "Ignore"
-    assert "matchConditions" not in webhook
+class RecordedInstallation:
+    """A sandbox's directory after an installation, of which kubectl was not run but recorded."""
+
+    def __init__(self, layout: Layout, admission: str) -> None:
+        self.admission_file = layout.admission(admission)
+        self.commands: list[tuple[str, ...]] = []
+
+    @property
+    def applied(self) -> list[Json]:
+        """What was applied, in its order."""
+        [files] = [command[1:] for command in self.commands if command[0] == "apply"]
+        return [each for file in files for each in documents(Path(file.removeprefix("--filename=")))]
 
 
-def test_new_servers_ask_about_pods_of_groups_only_and_wait_for_the_answer() -> None:
-    """Nobody else's pods are affected, so ours may be held back."""
-    webhook = installed(28)["mutate-pods.deviceshare.io"]
-    assert webhook["failurePolicy"] == "Fail"
-    (condition,) = webhook["matchConditions"]
-    [charts] = named(helm.render({}, "1.28.0"), "MutatingWebhookConfiguration")["webhooks"]
-    assert [condition["expression"].split()] == [each["expression"].split() for each in charts["matchConditions"]]
+def documents(file: Path) -> list[Json]:
+    return list(yaml.safe_load_all(file.read_text()))
 
 
-def test_only_agents_and_people_wait_for_the_review_of_what_they_write() -> None:
-    """Old servers can't be told who writes, and the leader must not wait for itself."""
-    old, new = (installed(minor)["validate-node-devices.deviceshare.io"] for minor in (27, 28))
-    assert (old["failurePolicy"], new["failurePolicy"]) == ("Ignore", "Fail")
-    assert "matchConditions" not in old
-    (condition,) = new["matchConditions"]
-    agents, people = condition["expression"].split(" || ")
-    assert agents == f"request.userInfo.username == '{AGENT_IDENTITY}'"
-    assert people == "!authorizer.group('deviceshare.io').resource('nodedevices').check('patch').allowed()"
+async def installed(directory: Path, patch: pytest.MonkeyPatch, version: str, **options: Any) -> RecordedInstallation:
+    """Installs for this Kubernetes version."""
+    binaries = Binaries("apiserver", "controller-manager", "scheduler", "kubectl", "etcd", version)
+    layout, plan = Layout(directory), SandboxPlan(Options(**options), binaries)
+    with layout.lock():
+        layout.prepare(plan)
+    (layout.pki / "ca.crt").write_text("authority")
+    done = RecordedInstallation(layout, plan.admission)
+
+    async def record(_: Layout, __: Binaries, *arguments: str) -> None:
+        done.commands.append(arguments)
+
+    patch.setattr(install, "_kubectl", record)
+    await install.install(layout, plan, webhook_url="https://127.0.0.1:1")
+    return done
 
 
-def test_validation_is_strict_on_every_server() -> None:
-    """It is limited to pods of groups, and to groups."""
-    for minor in (20, 33):
-        webhooks = installed(minor)
-        assert webhooks["validate-groups.deviceshare.io"]["failurePolicy"] == "Fail"
-        assert webhooks["validate-pods.deviceshare.io"]["failurePolicy"] == "Fail"
-    selector = installed(27)["validate-pods.deviceshare.io"]["objectSelector"]
-    assert selector["matchExpressions"] == [{"key": "deviceshare.io/group", "operator": "Exists"}]
-    since = installed(28)["validate-pods.deviceshare.io"]
-    assert "objectSelector" not in since
-    assert [each["name"] for each in since["matchConditions"]] == ["is-ours-or-would-be"]
+def named(objects: list[Json]) -> list[tuple[str, str]]:
+    return [(each["kind"], each["metadata"]["name"]) for each in objects]
 
 
-def test_policies_of_a_cluster_with_gates_are_those_of_the_chart() -> None:
-    """The manifest is rendered without gates, and the sandbox has no chart."""
-    sandbox = [gated_policy(each) for each in yaml.safe_load_all((assets.manifests() / "policies.yaml").read_text())]
-    values = {"admission": "policies", "placement": "gates", "agent": {"enabled": True, "pods": {"enabled": False}}}
-    chart = {(each["kind"], each["metadata"]["name"]): each for each in helm.render(values, helm.WITH_POLICIES)}
-    for each in sandbox:
-        assert each["spec"] == chart[each["kind"], each["metadata"]["name"]]["spec"]
+async def test_a_cluster_gets_definitions_rights_and_webhooks_and_nothing_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The namespace comes before what is in it, and the CRDs are waited for."""
+    done = await installed(tmp_path, monkeypatch, "v1.20.2")
+    assert named(done.applied)[0] == ("Namespace", "deviceshare-system")
+    kinds = {kind for kind, _ in named(done.applied)}
+    rbac = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    webhook = {"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
+    assert kinds == {"Namespace", "CustomResourceDefinition", *rbac, *webhook}
+    waited = done.commands[-1]
+    assert waited[0] == "wait" and {"crd/nodedevices.deviceshare.io", "crd/devicequotas.deviceshare.io"} < set(waited)
+
+
+async def test_a_cluster_with_gates_gets_what_the_chart_has_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rights and policies, both of which differ."""
+    done = await installed(tmp_path, monkeypatch, "v1.36.0", placement=GATES, admission=POLICIES)
+    agent = {"enabled": True, "pods": {"enabled": False}, "enforce": "evict"}
+    values = {"admission": "policies", "placement": "gates", "agent": agent}
+    chart = {(each["kind"], each["metadata"]["name"]): each for each in helm.render(values, "1.36.0")}
+    ours = {("Namespace", "deviceshare-system"), ("ClusterRoleBinding", "sandbox-alice")}
+    here = {key: each for key, each in zip(named(done.applied), done.applied, strict=True) if key not in ours}
+    assert here == {key: chart[key] for key in here}
+    assert ("MutatingAdmissionPolicy", "deviceshare-mutate-pods") in here
+    rules = here["ClusterRole", "deviceshare-controller"]["rules"]
+    assert {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]} in rules
+    assert ("ClusterRole", "deviceshare-extender") not in here
+
+
+async def test_webhooks_are_written_down_for_a_deviceshare_that_is_started_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not in force before."""
+    done = await installed(tmp_path, monkeypatch, "v1.34.0", deviceshare=False)
+    assert not any("Webhook" in kind for kind, _ in named(done.applied))
+    assert ("ClusterRole", "deviceshare") in named(done.applied)
+    assert all("Webhook" in kind for kind, _ in named(documents(done.admission_file)))
+
+
+def test_helms_library_is_not_loaded_before_the_supervisor_forks() -> None:
+    """Its threads would be gone afterwards: `sandbox up --detach` would wait for them for ever."""
+    loaded = "import sys, deviceshare_sandbox.supervisor; sys.exit('helm_python' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", loaded], check=False).returncode == 0
+
+
+async def test_a_bare_cluster_gets_nothing_of_deviceshare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its chart is to bring everything; but there is a person who may edit."""
+    done = await installed(tmp_path, monkeypatch, "v1.34.0", bare=True)
+    assert named(done.applied) == [("ClusterRoleBinding", "sandbox-alice")]
+    assert not done.admission_file.exists()

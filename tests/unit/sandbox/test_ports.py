@@ -6,29 +6,29 @@ import sys
 
 import pytest
 
-from deviceshare.sandbox.host import ports
+from deviceshare_sandbox import network
 
 FIRST = 10_000 + os.getpid() % 2_000 * 4
 """Four ports from here on, which sandboxes don't use, nor others who run this test now."""
 CHOOSE_THREE = f"""\
-from deviceshare.sandbox.host import ports
-ports._FIRST, ports._LAST = {FIRST}, {FIRST + 4}
-print(*ports.free_ports(3), flush=True)
+from deviceshare_sandbox import network
+network._FIRST, network._LAST = {FIRST}, {FIRST + 4}
+print(*network.free_ports(3), flush=True)
 input()
 """
 
 
 def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nobody listens on it yet: neither to this process nor to another, until its owner has ended."""
-    monkeypatch.setattr(ports, "_FIRST", FIRST)
-    monkeypatch.setattr(ports, "_LAST", FIRST + 4)
+    monkeypatch.setattr(network, "_FIRST", FIRST)
+    monkeypatch.setattr(network, "_LAST", FIRST + 4)
     command = [sys.executable, "-c", CHOOSE_THREE]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         theirs = set(map(int, other.stdout.readline().split()))
-        mine = set(ports.free_ports(1))
+        mine = set(network.free_ports(1))
         with pytest.raises(OSError, match="no 1 ports are free"):
-            ports.free_ports(1)
+            network.free_ports(1)
         other.communicate("\n")
     assert len(theirs | mine) == 4
-    assert set(ports.free_ports(3)) == theirs
+    assert set(network.free_ports(3)) == theirs

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.kubernetes import release
-from deviceshare.sandbox.kubernetes.release import ETCD_VERSION, download, download_etcd
-from deviceshare.sandbox.progress import Progress
+from deviceshare_sandbox import release
+from deviceshare_sandbox.release import ETCD_VERSION, download, download_etcd
+from deviceshare_sandbox.reports import Progress, SandboxError
 
 QUIET = Progress(Console(file=io.StringIO()))
 

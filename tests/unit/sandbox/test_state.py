@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.sandbox.errors import SandboxError
-from deviceshare.sandbox.kubernetes.binaries import Binaries
-from deviceshare.sandbox.lifecycle import status, stop
-from deviceshare.sandbox.state import Layout, Options, ProcessState, SandboxPlan, SandboxState
+from deviceshare_sandbox.binaries import Binaries
+from deviceshare_sandbox.lifecycle import status, stop
+from deviceshare_sandbox.reports import SandboxError
+from deviceshare_sandbox.state import Layout, Options, ProcessState, SandboxPlan, SandboxState
 
 BINARIES = Binaries("apiserver", "controller-manager", "scheduler", "kubectl", "etcd", "v1.20.2")
 PLAN = SandboxPlan(Options(nodes=3, extender={"urlPrefix": "http://127.0.0.1:1"}), BINARIES)

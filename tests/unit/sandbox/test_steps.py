@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from deviceshare.sandbox.simulated.pod import ENV, RUN_FOR, KubeletPod
-from deviceshare.sandbox.simulated.steps import JOB_SECONDS, Patch, Remove, Wait, next_step
 from deviceshare.timestamps import timestamp
+from deviceshare_sandbox.simulated_pods import ENV, JOB_SECONDS, RUN_FOR, KubeletPod, Patch, Remove, Wait, next_step
 
 NOW = datetime.datetime(2026, 1, 1, 12, 0, 0, tzinfo=datetime.UTC)
 LATER = NOW + datetime.timedelta(hours=1)

@@ -11,8 +11,9 @@ from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.agent.pods_api import streams as pods_api_streams
 from deviceshare.agent.pods_api.caller import Callers
 from deviceshare.agent.pods_api.streams import MAX_STREAMS_OF_POD, Streams
-from deviceshare.agent.pods_api.turns import TurnsApi, script
+from deviceshare.agent.pods_api.turns import TurnsApi
 from deviceshare.domain.objects.hardware import Hardware
+from deviceshare.domain.turns.script import script
 from deviceshare.domain.turns.standing import Witness
 from deviceshare.loops.agent.referee import Referee
 from deviceshare.web.server import Server

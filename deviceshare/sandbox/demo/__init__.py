@@ -1,1 +1,0 @@
-"""`deviceshare sandbox demo`: groups, pods and refusals on a real control plane, each sentence of it checked."""

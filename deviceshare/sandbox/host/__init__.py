@@ -1,1 +1,0 @@
-"""The machine of a real node: namespaces, mounts, control groups and addresses on this host."""

@@ -1,1 +1,0 @@
-"""Where a sandbox's programs come from: a release, Debian's sources, the cache."""

@@ -1,1 +1,0 @@
-"""Simulated nodes and their kubelet."""

@@ -1,0 +1,108 @@
+"""Credentials of one sandbox: a certificate authority, what it signs, and a token and a kubeconfig for each identity.
+
+Nothing listens where others could reach it, but clients still verify what they talk to, as they would in a cluster: a
+webhook whose certificate is wrong must fail here too. And RBAC is exercised as in a cluster: nothing but the admin
+belongs to `system:masters`, so a right that the chart doesn't give fails here first.
+"""
+
+import base64
+import secrets
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deviceshare.certificates import issuance
+from deviceshare.domain.contract import AGENT_IDENTITY, IDENTITY, NAMESPACE
+from deviceshare_sandbox.state import Layout
+
+_LIFETIME = timedelta(days=365)
+_CLOCK_SKEW = timedelta(hours=1)
+
+
+class SandboxAuthority:
+    """A new CA whose files lie in `directory`; certificates are written beside them as NAME.crt and NAME.key."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._authority = issuance.new_authority(
+            "deviceshare-sandbox-ca", now=datetime.now(UTC), lifetime=_LIFETIME, skew=_CLOCK_SKEW
+        )
+        self.certificate = directory / "ca.crt"
+        self.certificate.write_text(self._authority.certificate)
+
+    def issue(
+        self, name: str, dns_names: tuple[str, ...] = ("localhost",), addresses: tuple[str, ...] = ("127.0.0.1",)
+    ) -> None:
+        """Writes a serving certificate for these names and addresses."""
+        self._write(name, name, dns_names=dns_names, addresses=addresses)
+
+    def issue_client(self, name: str, user: str, group: str) -> None:
+        """Writes a client certificate, by which Kubernetes takes its holder for this user of this group.
+
+        https://kubernetes.io/docs/reference/access-authn-authz/authentication/#x509-client-certificates
+        """
+        self._write(name, user, organization=group, for_client=True)
+
+    def _write(self, file: str, name: str, **wanted: Any) -> None:
+        times: dict[str, Any] = {"now": datetime.now(UTC), "lifetime": _LIFETIME, "skew": _CLOCK_SKEW}
+        issued = issuance.issue(self._authority, name, **times, **wanted)
+        (self._directory / f"{file}.crt").write_text(issued.certificate)
+        write_key(self._directory / f"{file}.key", issued.key)
+
+
+def write_key(path: Path, key: str = "") -> None:
+    """Writes a private key in PEM, a new one unless given, readable by its owner only."""
+    path.touch(mode=0o600)
+    path.write_text(key or issuance.new_key_pem())
+
+
+_IDENTITIES = {
+    "admin": ("admin", ["system:masters"]),
+    "kube-controller-manager": ("system:kube-controller-manager", []),
+    "kube-scheduler": ("system:kube-scheduler", []),
+    # deviceshare and its kube-scheduler are two containers of one pod, hence one identity.
+    "deviceshare": (IDENTITY, ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}"]),
+    # A node's agent, started by hand: no simulated node has one.
+    "deviceshare-agent": (AGENT_IDENTITY, ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}"]),
+    # One for all simulated nodes. A real kubelet is one node's user and may not write annotations, where ours keeps its
+    # record; so it is an admin under another name.
+    "kubelet": ("sandbox-kubelet", ["system:masters"]),
+    # The real node and its proxy, which are no more than that.
+    "node-1": ("system:node:node-1", ["system:nodes"]),
+    "kube-proxy": ("system:kube-proxy", []),
+    # A person who may do what a namespace's users do, and no more.
+    "alice": ("alice", []),
+}
+
+
+def write_kubeconfigs(layout: Layout, server: str, authority: Path) -> Path:
+    """Writes every identity's kubeconfig and returns the token file for kube-apiserver.
+
+    The file's format: https://kubernetes.io/docs/reference/access-authn-authz/authentication/#static-token-file
+    """
+    lines = []
+    for name, (user, groups) in _IDENTITIES.items():
+        token = secrets.token_urlsafe(24)
+        lines.append(f'{token},"{user}","{name}","{",".join(groups)}"')
+        target = layout.kubeconfig if name == "admin" else layout.kubeconfig_of(name)
+        target.touch(mode=0o600)
+        target.write_text(_kubeconfig(server, authority.read_bytes(), name, token))
+    tokens = layout.pki / "tokens.csv"
+    tokens.touch(mode=0o600)
+    tokens.write_text("\n".join(lines) + "\n")
+    return tokens
+
+
+def _kubeconfig(server: str, authority: bytes, user: str, token: str) -> str:
+    cluster = {"server": server, "certificate-authority-data": base64.b64encode(authority).decode()}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "sandbox", "cluster": cluster}],
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": "sandbox", "context": {"cluster": "sandbox", "user": user}}],
+        "current-context": "sandbox",
+    }
+    return yaml.safe_dump(document, sort_keys=False)
