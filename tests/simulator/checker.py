@@ -80,6 +80,8 @@ class Checker:
         """All that the pod's containers may have been told since the machine booted."""
         meta, annotations = pod["metadata"], pod["metadata"].get("annotations", {})
         told = self._open[meta["uid"], machine.boot]
+        if meta.get("deletionTimestamp"):
+            return told  # A kubelet starts no container of a pod that is being deleted.
         group = annotations.get(f"{PREFIX}group-uid", "") if annotations.get(f"{PREFIX}group") else ""
         shares = self._shares(annotations)
         sharing = {key for key in annotations if key.startswith(SHARE_WORDS)}
@@ -214,7 +216,7 @@ class Checker:
         for uid, claim in self._claims(node).items():
             if claim.get("group") and uid != within:
                 room -= 100 * any(self._card(machine, each) == card for each in _devices(claim))
-            room -= sum(s.get("percent", 0) for s in claim.get("shares", []) if self._card(machine, s) == card)
+            room -= sum(s.get("percent", 0) for s in _shares_of(claim) if self._card(machine, s) == card)
         return room
 
     def _quotas_allow(self, group: Raw) -> bool:
@@ -282,7 +284,17 @@ def _home(group: Raw) -> str:
 
 def _devices(claim: Raw) -> list[Raw]:
     """All that the claim reserves."""
-    return [*claim.get("devices", []), *claim.get("former", []), *claim.get("shares", [])]
+    return [*claim.get("devices", []), *claim.get("former", []), *_shares_of(claim)]
+
+
+def _shares_of(claim: Raw) -> list[Raw]:
+    """Its shares, those in lines like `main 30% nvidia.com/gpu 0=GPU-a,1=GPU-b` included."""
+    found: list[Raw] = list(claim.get("shares", []))
+    for line in claim.get("parts", []):
+        _, size, _, devices, *_ = line.split(" ")
+        for index, _, uuid in (device.partition("=") for device in devices.split(",")):
+            found.append({"index": int(index), "percent": int(size.rstrip("%"))} | ({"uuid": uuid} if uuid else {}))
+    return found
 
 
 def _asked(container: Raw) -> int:
