@@ -201,10 +201,16 @@ class Checker:
         return self._serves(node) and bool(current) and current <= set(machine.order) - machine.sick
 
     def _serves(self, node: str) -> bool:
-        """Whether devices can be had there: not where claims name UUIDs that nobody reports."""
+        """Whether devices can be had there.
+
+        Not where claims name UUIDs that nobody reports, or numbers that no card has any more: what these mean is known
+        to nobody.
+        """
         machine = self._machines[node]
-        named = any("uuid" in each for claim in self._claims(node).values() for each in _devices(claim))
-        return machine.up and (machine.agent or not named)
+        held = [each for claim in self._claims(node).values() for each in _devices(claim)]
+        if any("uuid" not in each and each["index"] >= len(machine.order) for each in held):
+            return False
+        return machine.up and (machine.agent or not any("uuid" in each for each in held))
 
     def _of_group(self, node: str, uid: str) -> set[str]:
         machine = self._machines[node]
@@ -232,9 +238,17 @@ class Checker:
                 if (_home(raw) or raw["metadata"]["uid"] in claimed)
                 and wanted.items() <= raw["metadata"].get("labels", {}).items()
             )
+            # Whose pods outlive a deleted group counts on, against which quotas nobody can look up any more.
+            used += self._outlived()
             if used + group["spec"]["resources"][GPU] > quota["spec"]["hard"][GPU]:
                 return False
         return True
+
+    def _outlived(self) -> int:
+        """Devices of groups that are gone."""
+        there = {raw["metadata"]["uid"] for raw in self._table("shareddevicegroups").values()}
+        claims = [each for node in self._machines for each in self._claims(node).items()]
+        return sum(len(claim.get("devices", [])) for uid, claim in claims if claim.get("group") and uid not in there)
 
     # Small things.
 
