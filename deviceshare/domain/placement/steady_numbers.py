@@ -53,17 +53,37 @@ def by_uuid(ledger: NodeDevices, except_of: Collection[str]) -> dict[str, Claim]
 
     Each container that runs was started in this boot, and opened what its number means in it. The numbers stay reserved
     as former devices until no pod is told them any more (loops/protocol/rebind.py): a reboot may come before that.
+
+    All numbers of a vendor or none: in the next boot those that stay numbers would mean others' cards. And none where a
+    number now means what another claim names by UUID, as one does that was restored from a boot nobody remembers.
     `except_of`: UIDs of holders whose pods can't be told.
     """
-    found = {}
-    for uid, claim in ledger.claims.items():
-        numbered = [device for device in claim.devices if not device.uuid]
-        if numbered and uid not in except_of and all(_named(ledger, device).uuid for device in numbered):
-            before = [device if device.uuid else ledger.present(device) for device in claim.former]
-            shares = [s if s.uuid else replace(s, uuid=ledger.present(s.device).uuid) for s in claim.shares]
-            whole = [_named(ledger, device) for device in claim.whole]
-            found[uid] = replace(claim, whole=whole, shares=shares, former=[*before, *numbered])
-    return found
+    numbered = {uid: [each for each in claim.devices if not each.uuid] for uid, claim in ledger.claims.items()}
+    whole = {each.uuid for claim in ledger.claims.values() if claim.group for each in claim.devices}
+    parts = {each.uuid for claim in ledger.claims.values() if claim.pod and not claim.within for each in claim.devices}
+    stays = set[Vendor | None]()
+    for uid, devices in numbered.items():
+        named, claim = {_named(ledger, device).uuid for device in devices}, ledger.claims[uid]
+        others = set[str]() if claim.within else whole | parts if claim.group else whole
+        if uid in except_of or named & (others | {""}):
+            stays |= _vendors(devices)
+    return {
+        uid: _with_uuids(ledger, ledger.claims[uid])
+        for uid, devices in numbered.items()
+        if devices and not _vendors(devices) & stays
+    }
+
+
+def _vendors(devices: Iterable[Device]) -> set[Vendor | None]:
+    return {vendors.vendor_of(device.resource) for device in devices}
+
+
+def _with_uuids(ledger: NodeDevices, claim: Claim) -> Claim:
+    before = [device if device.uuid else ledger.present(device) for device in claim.former]
+    shares = [s if s.uuid else replace(s, uuid=ledger.present(s.device).uuid) for s in claim.shares]
+    whole = [_named(ledger, device) for device in claim.whole]
+    numbers = [device for device in claim.devices if not device.uuid]
+    return replace(claim, whole=whole, shares=shares, former=[*before, *numbers])
 
 
 def _named(ledger: NodeDevices, device: Device) -> Device:

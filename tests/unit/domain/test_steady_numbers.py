@@ -112,18 +112,21 @@ def test_a_number_that_pods_may_still_be_told_keeps_uuids_from_everybody() -> No
     assert [device.uuid for device in allocation.available(told).devices] == ["GPU-A", "GPU-C", "GPU-D"]
 
 
-def test_only_claims_that_can_all_be_named_are_and_what_was_replaced_keeps_its_card() -> None:
-    """A group's pods are told numbers or UUIDs, never a mixture; a number that the node doesn't have stays one."""
+def test_all_claims_by_number_are_named_or_none_and_what_was_replaced_keeps_its_card() -> None:
+    """After a reboot those that stayed numbers would mean cards that others are told by UUID."""
     parts = [Part(GPU, n, f"GPU-{card}") for n, card in enumerate("ABC")]
-    claims = {
-        "half": Claim("half", [Device(GPU, 0), Device(GPU, 7)]),
-        "whole": Claim("whole", [Device(GPU, 1)], former=[Device(GPU, 2)]),
-        "sealed": Claim("sealed", [Device(GPU, 0)]),
-    }
-    seen = NodeDevices(spec=LedgerSpec(claims), status=LedgerStatus(hardware=Hardware(devices=parts)))
-    named = steady_numbers.by_uuid(seen, {"sealed"})
+    whole = Claim("whole", [Device(GPU, 1)], former=[Device(GPU, 2)])
+    hardware = LedgerStatus(hardware=Hardware(devices=parts))
+    seen = NodeDevices(spec=LedgerSpec({"whole": whole}), status=hardware)
     former = [Device(GPU, 2, "GPU-C"), Device(GPU, 1)]
-    assert named == {"whole": Claim("whole", [Device(GPU, 1, "GPU-B")], former=former)}
+    assert steady_numbers.by_uuid(seen, ()) == {"whole": Claim("whole", [Device(GPU, 1, "GPU-B")], former=former)}
+    for uid, other in {
+        "half": Claim("half", [Device(GPU, 0), Device(GPU, 7)]),
+        "sealed": Claim("sealed", [Device(GPU, 0)]),
+        "restored": Claim("restored", [Device(GPU, 0, "GPU-B")]),
+    }.items():
+        beside = NodeDevices(spec=LedgerSpec({"whole": whole, uid: other}), status=hardware)
+        assert steady_numbers.by_uuid(beside, {"sealed"}) == {}
     by_cdi = replace(seen, status=replace(seen.status, handover={"nvidia": "nvidia.com/gpu"}))
     by_number = replace(seen, status=replace(seen.status, handover={"nvidia": INDEX}))
     assert steady_numbers.by_uuid(by_cdi, ()) == steady_numbers.by_uuid(by_number, ()) == {}
