@@ -5,6 +5,7 @@ import http.client
 import json
 import ssl
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,6 +35,7 @@ class Reads:
         tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
         host = urlsplit(cluster["server"]).netloc
         self._connection = http.client.HTTPSConnection(host, timeout=_SECONDS, context=tls)
+        weakref.finalize(self, self._connection.close)  # not every pool is ended: an open socket fails its test
         self._one_at_a_time = threading.Lock()
 
     @staticmethod
