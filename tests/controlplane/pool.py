@@ -13,14 +13,9 @@ from typing import Any, TypeVar
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.kinds import PODS
-<<<<<<< HEAD
-from deviceshare_sandbox import ENV, Options, Sandbox
-from deviceshare_sandbox.simulated_nodes import node
-=======
 from deviceshare_sandbox import ENV, Options, Sandbox
 from deviceshare_sandbox.simulated_nodes import node
 from tests.controlplane.reads import Reads
->>>>>>> i-writes
 
 GPU = "nvidia.com/gpu"
 AMD = "amd.com/gpu"
