@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from deviceshare_sandbox import Sandbox
+from tests.controlplane.admission import validation_away
 from tests.controlplane.pool import Json, Pool, pod, refers
 from tests.controlplane.test_shares import MEMORY_LABEL, container, sharer
 from tests.kubernetes_versions import minor_of
@@ -47,12 +48,21 @@ STRANGERS: dict[str, Make | None] = {
 }
 
 
-def come(pool: Pool, make: Make | None, body: Json) -> str:
-    """Creates the stranger's pod in a namespace of its own, and returns that."""
-    namespace = pool.another_namespace()
-    if make is not None:
-        pool.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(make(body)))
-    return namespace
+def come(pool: Pool, make: Make | None, body: Json, user: str) -> None:
+    """Creates the stranger's pod in a namespace of its own; `user` is a pod with devices.
+
+    Full annotations are refused. Such a pod may be older than that, or have come while nothing was validated.
+    """
+    if make is None:
+        return
+    create = ("create", "-n", pool.another_namespace(), "-f", "-")
+    document = json.dumps(make(body))
+    if make is not with_full_annotations:
+        pool.kubectl(*create, stdin=document)
+        return
+    assert "metadata.annotations take more than 192 KiB" in pool.kubectl(*create, stdin=document, fails=True)
+    with validation_away(pool, user):
+        pool.kubectl(*create, stdin=document)
 
 
 def test_a_release_takes_no_longer_beside_a_pod_that_cannot_be_written(
@@ -66,7 +76,7 @@ def test_a_release_takes_no_longer_beside_a_pod_that_cannot_be_written(
         groups[name] = pool.group(name, nodeSelector={"only": name}, releaseAfter="1s")
         pool.apply(pod(name, groups[name]))
         pool.running(name)
-        come(pool, make, pod("stranger", groups[name], nodeSelector={"nowhere": "at-all"}))
+        come(pool, make, pod("stranger", groups[name], nodeSelector={"nowhere": "at-all"}), name)
     time.sleep(1)
     pool.kubectl("delete", "pod", *STRANGERS, "-n", pool.name, "--now")
     ended, took = time.monotonic(), dict[str, float]()
@@ -94,7 +104,7 @@ def test_a_pod_is_woken_no_later_beside_one_that_cannot_be_written(
         pool.node(1, **MEMORY_LABEL)
         pool.apply(sharer(pool, "first", container(mem=9)))
         pool.running("first")
-        come(pool, make, sharer(pool, "stranger", container(mem=8)))
+        come(pool, make, sharer(pool, "stranger", container(mem=8)), "first")
         time.sleep(1.5)
         pool.apply(sharer(pool, "mine", container(mem=8)))
         pool.eventually(lambda pool=pool: pool.reason("mine"), refers("7 of 16 GiB"))  # type: ignore[misc]
