@@ -40,6 +40,9 @@ class Checker:
         """The UIDs of pods whose containers have ended."""
         self.wiped: set[str] = set()
         """The UIDs of groups whose status somebody wiped, until they have a node again."""
+        self.forced: set[str] = set()
+        """The nodes whose ledger somebody removed by force. A group without pods is restored there by numbers, and after
+        a reboot these may mean what another claim names: then no pod joins either, and a person decides."""
         self._open: dict[tuple[str, int], set[tuple[str, str, int]]] = defaultdict(set)
         """By pod and boot: what its containers were told, each as group, word and percent."""
         self._parsed: dict[str, Any] = {}
@@ -149,6 +152,8 @@ class Checker:
             if home and uid not in claims:
                 faults.append(f"group {group['metadata']['name']} is bound to {home} without a claim")
         faults += [fault for node in self._machines for fault in self._lost(node)]
+        for node in self._machines.keys() - self.forced:
+            faults += [f"two groups have claims of {card} on {node}" for card in self._claimed_twice(node)]
         return faults + [fault for pod in pods.values() if (fault := self._waits_needlessly(pod))]
 
     def _lost(self, node: str) -> list[str]:
@@ -198,7 +203,16 @@ class Checker:
         """Whether all that the group has is there and healthy."""
         machine, claim = self._machines[node], self._claims(node).get(uid, {})
         current = {self._card(machine, each) for each in claim.get("devices", [])}
+        if node in self.forced and self._claimed_twice(node):
+            return False
         return self._serves(node) and bool(current) and current <= set(machine.order) - machine.sick
+
+    def _claimed_twice(self, node: str) -> list[str]:
+        """Cards that claims of two groups mean."""
+        machine = self._machines[node]
+        groups = [claim for claim in self._claims(node).values() if claim.get("group")]
+        cards = [{self._card(machine, each) for each in claim.get("devices", [])} for claim in groups]
+        return sorted(card for card in machine.order if sum(card in mine for mine in cards) > 1)
 
     def _serves(self, node: str) -> bool:
         """Whether devices can be had there.

@@ -81,7 +81,7 @@ class ClusterHistory:
         cluster.server.on_write = self._written
         cluster.start()
         try:
-            await self._live(People(cluster, checker.wiped.add))
+            await self._live(People(cluster, checker.wiped.add, checker.forced.add))
         finally:
             cluster.say = lambda text: None
             await cluster.close()

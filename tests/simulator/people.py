@@ -18,11 +18,11 @@ MOST_PODS, MOST_GROUPS = 10, 4
 class People:
     """Does one event at a time. An event that can't be now does nothing."""
 
-    def __init__(self, cluster: SimulatedCluster, wipe: Callable[[str], None]) -> None:
+    def __init__(self, cluster: SimulatedCluster, wipe: Callable[[str], None], lose: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._server = cluster.server
         self._rng = cluster.rng
-        self._wipe = wipe
+        self._wipe, self._lose = wipe, lose
         self._numbers: dict[str, int] = {}
         self.busy: set[str] = set()
         """Machines that are being rebooted, lost or brought back."""
@@ -213,6 +213,7 @@ class People:
         if ledgers := self._all(NODE_DEVICES.plural):
             name = self._rng.choice(ledgers)["metadata"]["name"]
             self._cluster.say(f"the ledger of {name} is removed by force")
+            self._lose(name)
             self._server.remove(NODE_DEVICES, name)
 
     async def ledger_is_deleted(self) -> None:
