@@ -41,8 +41,8 @@ class Checker:
         self.wiped: set[str] = set()
         """The UIDs of groups whose status somebody wiped, until they have a node again."""
         self.forced: set[str] = set()
-        """The nodes whose ledger somebody removed by force. A group without pods is restored there by numbers, and after
-        a reboot these may mean what another claim names: then no pod joins either, and a person decides."""
+        """The nodes whose ledger somebody removed by force. A group without pods is restored there by numbers; after a
+        reboot these may mean what another claim names: then no pod joins either, and a person decides."""
         self._open: dict[tuple[str, int], set[tuple[str, str, int]]] = defaultdict(set)
         """By pod and boot: what its containers were told, each as group, word and percent."""
         self._parsed: dict[str, Any] = {}
