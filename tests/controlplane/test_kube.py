@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.sharing_labels import SharingLabels
 from deviceshare.kube.api import Api
@@ -80,9 +81,10 @@ async def test_nodes_are_mirrored_by_other_systems_labels_where_a_setting_names_
     mirrors = Mirrors(api, PodGuard(), SharingLabels([f"{namespace}=true"]))
     await api.create(NODES, {"metadata": {"name": namespace, "labels": {f"{namespace}": "true"}}})
     try:
+        labelled = await api.list(NODES, label_selector=f"{contract.MODE_LABEL}={contract.MODE_SHARED}")
+        ours = {node.metadata.name for node in labelled}
         async with owned(mirrors.by_name["nodes"].run()):
-            await until(lambda: mirrors.nodes.get(namespace) is not None)
-            await until(lambda: len(mirrors.nodes) == 3)  # the sandbox's two have our own
+            await until(lambda: {node.metadata.name for node in mirrors.nodes.values()} == {*ours, namespace})
             assert all(node.shared for node in mirrors.nodes.values())
             await api.patch(NODES, namespace, {"metadata": {"labels": {namespace: None}}})
             await until(lambda: mirrors.nodes.get(namespace) is None)
