@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -89,7 +90,11 @@ class Replica:
         self._told_to_end = None
         with self._log.open("ab") as log:
             self._log_begins = log.tell()
-            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            # It finds modules as this process does: the wheel's before the checkout's.
+            modules = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=modules
+            )
 
     def signal(self, number: signal.Signals) -> None:
         if number == signal.SIGTERM and self.ready:
