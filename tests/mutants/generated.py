@@ -119,10 +119,9 @@ def main(arguments: Sequence[str]) -> int:
     survivors = [mutant for mutant, outcome in zip(every, outcomes, strict=True) if outcome in {SURVIVED, UNREACHED}]
     reasons = harmless()
     left = [each for each in survivors if (each.file, each.condition, each.becomes) not in reasons]
-    noticed, endless = len(every) - len(survivors), outcomes.count(NO_END)
-    print(
-        f"{noticed} of {len(every)} were noticed, {endless} of them by no end; {len(survivors) - len(left)} can't matter."
-    )
+    noticed, harmless_ones = len(every) - len(survivors), len(survivors) - len(left)
+    endless = outcomes.count(NO_END)
+    print(f"{noticed} of {len(every)} were noticed, {endless} of them by no end; {harmless_ones} can't matter.")
     return 1 if left else 0
 
 

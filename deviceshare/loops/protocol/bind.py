@@ -245,7 +245,7 @@ async def read_ledger(cluster: Cluster, node: str) -> NodeDevices:
     except Undecodable:
         # One holder's claim can't be read; the others' can.
         listed = await cluster.list(NODE_DEVICES, field_selector=f"metadata.name={node}")
-        if seen := next((each for each in listed if each.node == node and each.hidden_claims), None):
+        if seen := next((each for each in listed if each.hidden_claims), None):
             return seen
         raise
     raise Refused(f"the devices of node {node} are not known yet, or its ledger is being repaired")
