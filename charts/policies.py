@@ -14,7 +14,7 @@ from deviceshare.domain.admission.concern import STRATEGIES
 from deviceshare.domain.admission.injection import CUDA_ORDER, JAX_GROWS, TAINTS
 from deviceshare.domain.admission.share_injection import GROWTH, ShareOf
 from deviceshare.domain.admission.variables import Reference, Setting
-from deviceshare.domain.objects import container_keys, groups, rebind_token, shares
+from deviceshare.domain.objects import groups, requests, shares
 from deviceshare.domain.objects.shares import DIALECTS, ShareRequest
 
 Variables = Mapping[str, Any]
@@ -75,9 +75,9 @@ def _shares() -> Variables:
         "strategies": list(STRATEGIES),
         "usersAnnotations": sorted(contract.USERS),
         "mostAnnotations": pod_review.MAX_ANNOTATIONS,
-        "longestContainerName": container_keys.LONGEST,
-        "rebindToken": f"^{rebind_token.PATTERN}$",
-        "rebindCure": rebind_token.CURE,
+        "longestContainerName": shares.LONGEST,
+        "rebindToken": f"^{requests.PATTERN}$",
+        "rebindCure": requests.CURE,
     }
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import EnvSource
 from deviceshare.loops.ports import Kind
 from deviceshare.timestamps import timestamp

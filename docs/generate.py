@@ -29,8 +29,7 @@ from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.shares import DIALECTS, WHOLE, Dialect, in_gib
-from deviceshare.domain.objects.turn_queues import TurnHolder, TurnQueue
-from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, Usage
+from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, TurnHolder, TurnQueue, Usage
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.loops.agent.ports import Xid
 from deviceshare.metrics import Metrics, ServerMetrics

@@ -15,8 +15,7 @@ from prometheus_client.registry import Collector
 
 from deviceshare.domain.device_health.examination import APPLICATION_XIDS
 from deviceshare.domain.objects.hardware import Hardware
-from deviceshare.domain.objects.turn_queues import TurnQueue
-from deviceshare.domain.objects.usage import Usage
+from deviceshare.domain.objects.usage import TurnQueue, Usage
 from deviceshare.loops.agent.evictions import CAUSES
 from deviceshare.loops.agent.ports import Xid
 from deviceshare.metrics import ServerMetrics

@@ -15,8 +15,7 @@ from deviceshare.domain.answers.device_parts import PodPart, parts
 from deviceshare.domain.answers.unseen import Unseen
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.turn_queues import TurnQueue
-from deviceshare.domain.objects.usage import DeviceUsage, Usage
+from deviceshare.domain.objects.usage import DeviceUsage, TurnQueue, Usage
 from deviceshare.domain.placement.device_state import DeviceState
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.loops.kinds import NODE_DEVICES, PODS

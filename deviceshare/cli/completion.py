@@ -14,7 +14,7 @@ import click
 from msgspec import Struct, field
 
 from deviceshare.cli.cluster import Target
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
 from deviceshare.loops.ports import Kind
 

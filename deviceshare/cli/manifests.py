@@ -11,13 +11,10 @@ from msgspec.structs import replace
 from deviceshare.cli.manifest_documents import Document, UnreadableManifest, documents
 from deviceshare.domain import contract
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.groups import Group, NamespaceObject
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
-from deviceshare.domain.objects.namespace import NamespaceObject
 from deviceshare.domain.objects.nodes import Node, NodeStatus
-from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
-from deviceshare.domain.objects.pod_templates import templates_in
+from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta, decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.workloads import (
     DAEMON_SET,
@@ -28,6 +25,7 @@ from deviceshare.domain.objects.workloads import (
     count_of,
     pod_of,
     pods_of,
+    templates_in,
 )
 from deviceshare.domain.placement.device_memory import memory_mib
 from deviceshare.domain.placement.inventory import take

@@ -22,8 +22,8 @@ from deviceshare.domain.admission.injection_settings import OTHER_SCHEDULERS
 from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.answers.plan import PlacedPod, Placement, Plan, Planner
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.namespace import NamespaceObject
-from deviceshare.domain.objects.node_affinity import admits
+from deviceshare.domain.objects.groups import NamespaceObject
+from deviceshare.domain.objects.nodes import admits
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.workloads import admitted, pod_on
 from deviceshare.domain.wording import counted, listed

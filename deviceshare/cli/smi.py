@@ -17,8 +17,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers.pod_view import PodDeviceView
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.domain.objects.shares import GPU_MEM
-from deviceshare.domain.objects.sighting import Sighting
-from deviceshare.domain.objects.usage import DeviceProcess
+from deviceshare.domain.objects.usage import DeviceProcess, Sighting
 from deviceshare.nvidia import DeviceUse, Driver, NoDriver, NoLibrary, NvmlRefused, read_inventory, read_usage
 
 ALL = "all"

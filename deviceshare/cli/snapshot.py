@@ -10,10 +10,9 @@ from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, Po
 from deviceshare.domain.answers.unseen import Unseen
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.nodes import Node, SharingLabels
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.sharing_labels import SharingLabels
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache, Object
 from deviceshare.kube.refusals import Unserved

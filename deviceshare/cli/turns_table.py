@@ -14,8 +14,8 @@ from deviceshare.cli.output import Cell, Part, Row, group_name, joined, styled
 from deviceshare.domain import contract
 from deviceshare.domain.answers.picture import NodeView
 from deviceshare.domain.answers.turn_views import TurnPlayer, TurnView
-from deviceshare.domain.objects.reported_turns import RENEWED_SECONDS
-from deviceshare.domain.objects.turn_queues import TurnQueue
+from deviceshare.domain.objects.hardware import RENEWED_SECONDS
+from deviceshare.domain.objects.usage import TurnQueue
 from deviceshare.domain.wording import counted
 from deviceshare.timestamps import seconds_since
 

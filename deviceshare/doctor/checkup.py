@@ -25,7 +25,7 @@ from deviceshare.doctor import (
 )
 from deviceshare.doctor.findings import PROBLEM, Check
 from deviceshare.doctor.kinds import by_gates
-from deviceshare.domain.objects.sharing_labels import SharingLabels
+from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS
 from deviceshare.loops.labelled_cluster import LabelledCluster
 from deviceshare.loops.ports import ApiError

@@ -13,8 +13,8 @@ from deviceshare.doctor import canary
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, Finding
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Devices
-from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.sighting import MESSAGE_PATH, Sighting, decode
+from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.usage import MESSAGE_PATH, Sighting, decode
 from deviceshare.domain.wording import listed
 from deviceshare.loops.kinds import Event
 from deviceshare.loops.ports import Kind

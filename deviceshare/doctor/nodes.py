@@ -7,10 +7,9 @@ from typing import Final
 
 from deviceshare.doctor.findings import OK, PROBLEM, WARNING, Check, Finding, check, listed, logs, unread
 from deviceshare.domain import contract
-from deviceshare.domain.objects.hardware import NO_HARDWARE
+from deviceshare.domain.objects.hardware import NO_HARDWARE, Withheld
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import counted_devices
 from deviceshare.domain.placement.dedicated_devices import AnnotationFault
 from deviceshare.domain.placement.device_states import device_states

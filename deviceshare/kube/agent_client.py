@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.recent_use import NodeUse
+from deviceshare.domain.objects.usage import NodeUse
 from deviceshare.loops.replica.use_rounds import AgentPod, AskAgent
 
 ANSWER_SECONDS: Final = 2.0

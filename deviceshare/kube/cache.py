@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.loops.ports import ObjectChange, Watcher
 
 log = structlog.get_logger(__name__)

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from deviceshare import assets
 from deviceshare.domain.contract import API_GROUP, API_VERSION
-from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
 from deviceshare.domain.wording import listed
 from deviceshare.kube.api import Api
 from deviceshare.kube.optional_mirror import REFUSED_SECONDS, OptionalMirror

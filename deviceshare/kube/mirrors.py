@@ -7,13 +7,11 @@ from typing import Any
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.namespace import NamespaceObject, without_annotations
-from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.groups import NamespaceObject, without_annotations
+from deviceshare.domain.objects.nodes import Node, SharingLabels, may_be_shared
 from deviceshare.domain.objects.pod_requests import without_surplus
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.resource_claims import ResourceClaim, worth_holding
-from deviceshare.domain.objects.resource_slices import ResourceSlice, of_known_driver
-from deviceshare.domain.objects.sharing_labels import SharingLabels, may_be_shared
+from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice, of_known_driver, worth_holding
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import ApiMirror

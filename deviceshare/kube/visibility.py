@@ -12,7 +12,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node, NodeStatus
-from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache

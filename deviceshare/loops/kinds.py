@@ -7,14 +7,12 @@ from msgspec import Struct, field
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.groups import Group, NamespaceObject
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.namespace import NamespaceObject
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.resource_claims import ResourceClaim
-from deviceshare.domain.objects.resource_slices import ResourceSlice
+from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
 from deviceshare.loops.ports import Kind
 
 

@@ -1,8 +1,8 @@
-"""A cluster whose nodes are shared by other systems' labels, too (sharing_labels.py)."""
+"""A cluster whose nodes are shared by other systems' labels, too (nodes.py)."""
 
 from typing import Any, TypeVar
 
-from deviceshare.domain.objects.sharing_labels import SharingLabels, may_be_shared
+from deviceshare.domain.objects.nodes import SharingLabels, may_be_shared
 from deviceshare.loops.kinds import NODES, SHARED_NODES
 from deviceshare.loops.ports import Cluster, Kind
 

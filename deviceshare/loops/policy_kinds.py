@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.loops.ports import Kind
 
 

@@ -12,10 +12,10 @@ import msgspec
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission import bypasses, injection_settings, modes
-from deviceshare.domain.objects.group_life import DELETION_POLICIES, NEVER, REFUSE
+from deviceshare.domain.objects.groups import DELETION_POLICIES, NEVER, REFUSE
 from deviceshare.domain.objects.label_selector import LabelRequirement, LabelSelector
+from deviceshare.domain.objects.nodes import is_label
 from deviceshare.domain.objects.shares import SYSTEMS
-from deviceshare.domain.objects.sharing_labels import is_label
 from deviceshare.domain.placement.handover import AUTO, STYLES
 from deviceshare.flags import (
     FILE,

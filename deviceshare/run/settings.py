@@ -10,11 +10,11 @@ import click
 from deviceshare.domain.admission import injection_settings, modes
 from deviceshare.domain.admission.agent_variables import template_fault
 from deviceshare.domain.admission.injection_settings import InjectionSettings
-from deviceshare.domain.objects.group_life import GroupLife, release_fault
+from deviceshare.domain.objects.groups import GroupLife, release_fault
 from deviceshare.domain.objects.label_selector import LabelSelector
+from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
-from deviceshare.domain.objects.sharing_labels import SharingLabels
 from deviceshare.domain.placement.handover import HandoverSetting, is_kind
 from deviceshare.flags import Address, Tls
 from deviceshare.loops import leadership

@@ -34,8 +34,7 @@ from deviceshare.domain.admission.node_devices_review import (
 )
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
 from deviceshare.domain.admission.share_review import Largest, no_largest
-from deviceshare.domain.objects.group_life import DEFAULT_LIFE, GroupLife
-from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife
 from deviceshare.domain.objects.object_decoder import ObjectDecoder
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS, NO_SHARE, ShareRequest

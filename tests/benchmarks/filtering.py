@@ -22,7 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects import container_keys
+from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.shares import DIALECTS
 from tests.benchmarks import large_fleet
 
@@ -55,7 +55,7 @@ def arguments(kind: str, nodes: int) -> bytes:
     named = {} if limits else {contract.GROUP: kind.partition(",")[0]}
     served = vendors.vendors_of({each for resource in limits for each in DIALECTS[resource].devices})
     paths = {
-        vendor.env: container_keys.field_path(container_keys.devices_of_container(vendor, "main"))
+        vendor.env: shares.field_path(shares.devices_of_container(vendor, "main"))
         if vendor in served
         else vendor.field_path
         for vendor in vendors.VENDORS

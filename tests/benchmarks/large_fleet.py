@@ -18,7 +18,7 @@ from deviceshare.domain.objects.devices import Device, devices_of
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.fleet import Fleet

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, within
 from deviceshare.kube.paths import path_of

@@ -10,7 +10,7 @@ import pytest
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import PodGuard
-from deviceshare.domain.objects.sharing_labels import SharingLabels
+from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.kube.mirror import ApiMirror

@@ -2,7 +2,7 @@
 
 import json
 
-from deviceshare.domain.objects.taints import OUT_OF_SERVICE
+from deviceshare.domain.objects.nodes import OUT_OF_SERVICE
 from tests.controlplane.pool import Pool, pod, refers
 
 

@@ -22,8 +22,7 @@ from deviceshare.domain.admission.group_review import review_changed_group, revi
 from deviceshare.domain.admission.injection import inject, inject_ephemeral
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_new_pod
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of
 from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus
 from deviceshare.domain.objects.pods import Pod
 from deviceshare_sandbox import Options, Sandbox, running

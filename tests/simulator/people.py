@@ -135,7 +135,7 @@ class People:
         return self._rng.choice(idle) if idle else None
 
     def _machine_to_stop(self) -> SimulatedMachine | None:
-        """Not one whose claims are being named by UUID: a reboot before all pods are told is a limit (docs/claims.md)."""
+        """Not one whose claims are being named by UUID: a reboot within that is a limit (docs/claims.md)."""
         machine = self._machine()
         if machine is None:
             return None

@@ -11,10 +11,16 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import fields
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.allowed_namespaces import AllowedNamespaces
-from deviceshare.domain.objects.group_life import DEFAULT_LIFE, GroupLife
-from deviceshare.domain.objects.group_users import users
-from deviceshare.domain.objects.groups import Group, GroupSpec, name_fault, spec_faults
+from deviceshare.domain.objects.groups import (
+    DEFAULT_LIFE,
+    AllowedNamespaces,
+    Group,
+    GroupLife,
+    GroupSpec,
+    name_fault,
+    spec_faults,
+    users,
+)
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.reasons import Reason

@@ -15,7 +15,7 @@ from deviceshare.domain.admission.share_review import Largest, no_largest, revie
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
-from deviceshare.domain.objects.rebind_token import token_fault
+from deviceshare.domain.objects.requests import token_fault
 from deviceshare.domain.objects.shares import SYSTEMS
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed

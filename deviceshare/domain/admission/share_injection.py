@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from deviceshare.domain import vendors
 from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec
 from deviceshare.domain.admission.variables import Reference, Setting, late
-from deviceshare.domain.objects import container_keys
+from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.quantities import is_some
 from deviceshare.domain.objects.shares import (
     ALIYUN_GPU_MEM,
@@ -55,21 +55,21 @@ class ShareOf(NamedTuple):
     def references(self, *, framework_limits: bool) -> Iterator[Reference]:
         """What the Binding says of it, by the names under which programs look for it."""
         for vendor in vendors.vendors_of(self.request.of):
-            annotation = container_keys.devices_of_container(vendor, self.container)
-            yield Reference(vendor.env, container_keys.field_path(annotation))
-        yield late(MEMORY_LIMIT, container_keys.MEMORY_LIMIT, self.container, owned=True)
-        yield late(PERCENT, container_keys.PERCENT, self.container, owned=True)
-        yield late(MEMORY_FRACTION, container_keys.MEMORY_FRACTION, self.container, owned=True)
+            annotation = shares.devices_of_container(vendor, self.container)
+            yield Reference(vendor.env, shares.field_path(annotation))
+        yield late(MEMORY_LIMIT, shares.MEMORY_LIMIT, self.container, owned=True)
+        yield late(PERCENT, shares.PERCENT, self.container, owned=True)
+        yield late(MEMORY_FRACTION, shares.MEMORY_FRACTION, self.container, owned=True)
         if self.resource == ALIYUN_GPU_MEM:
-            yield late("ALIYUN_COM_GPU_MEM_IDX", container_keys.DEVICE_INDEX, self.container)
-            yield late("ALIYUN_COM_GPU_MEM_DEV", container_keys.DEVICE_GIB, self.container)
+            yield late("ALIYUN_COM_GPU_MEM_IDX", shares.DEVICE_INDEX, self.container)
+            yield late("ALIYUN_COM_GPU_MEM_DEV", shares.DEVICE_GIB, self.container)
         if self.resource == METAGPU:
-            yield late("METAGPU_MAX_MEM", container_keys.MEMORY_LIMIT, self.container)
+            yield late("METAGPU_MAX_MEM", shares.MEMORY_LIMIT, self.container)
         if framework_limits:
             # What a ConfigMap or a Secret sets isn't known here, and the fraction's other name would be fatal.
-            jax = late(JAX_FRACTION, container_keys.HEAP_FRACTION, self.container, gives_way_to=(JAX_NEW_FRACTION,))
+            jax = late(JAX_FRACTION, shares.HEAP_FRACTION, self.container, gives_way_to=(JAX_NEW_FRACTION,))
             yield jax._replace(withheld=self.has_env_from)
-            yield late(PYTORCH, container_keys.PYTORCH, self.container, gives_way_to=PYTORCH_OTHERS)
+            yield late(PYTORCH, shares.PYTORCH, self.container, gives_way_to=PYTORCH_OTHERS)
 
     def settings(self, *, framework_limits: bool) -> Iterator[Setting]:
         """What is known before its devices are."""

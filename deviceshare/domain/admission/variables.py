@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.drafts import Json
-from deviceshare.domain.objects.container_keys import container_annotation, field_path
+from deviceshare.domain.objects.shares import container_annotation, field_path
 
 
 class Reference(NamedTuple):
@@ -58,7 +58,7 @@ class Setting(NamedTuple):
 
 
 def late(name: str, kind: str, container: str, *, owned: bool = False, gives_way_to: tuple[str, ...] = ()) -> Reference:
-    """The variable with what the Binding says of one container (container_keys.py)."""
+    """The variable with what the Binding says of one container (shares.py)."""
     path = field_path(container_annotation(kind, container))
     return Reference(name, path, f"{contract.PREFIX}{kind}.", owned, gives_way_to)
 

@@ -20,7 +20,7 @@ from deviceshare.domain.objects.devices import described, selected
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, TERMINATING, Group, GroupStatus
 from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_meta import Condition
+from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.barred_pods import barred, outsiders

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
-from deviceshare.domain.objects.durations import spelled
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.quantities import spelled
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 
 

@@ -3,10 +3,9 @@
 from collections.abc import Collection
 
 from deviceshare.domain.objects.groups import MOVE, Group
-from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.nodes import OUT_OF_SERVICE, Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.taints import OUT_OF_SERVICE
 from deviceshare.domain.placement.join_obstacles import recreating
 from deviceshare.domain.placement.lost_nodes import is_lost, left_behind, moves
 from deviceshare.domain.wording import listed

@@ -2,7 +2,7 @@
 
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.object_meta import Condition
+from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 
 

@@ -7,7 +7,7 @@ from collections.abc import Container
 
 from msgspec import Struct, field
 
-from deviceshare.domain.objects.reported_turns import ReportedHolder, ReportedQueue, ReportedTurns, ReportedWaiter
+from deviceshare.domain.objects.hardware import ReportedHolder, ReportedQueue, ReportedTurns, ReportedWaiter
 
 
 class TurnPlayer(Struct, frozen=True, rename="camel", omit_defaults=True):

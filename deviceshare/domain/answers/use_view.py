@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
-from deviceshare.domain.objects.recent_use import MINUTES, UNKNOWN, DeviceHour, NodeUse
+from deviceshare.domain.objects.usage import MINUTES, UNKNOWN, DeviceHour, NodeUse
 
 DETAILED: Final = 256
 """With more devices than this, only nodes get the last hour: their tiles are too small for lines."""

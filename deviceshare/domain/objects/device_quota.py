@@ -9,7 +9,7 @@ from deviceshare.domain import vendors
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.label_selector import LabelSelector
 from deviceshare.domain.objects.ledger import Patch
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.wording import listed

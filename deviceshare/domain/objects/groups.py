@@ -1,17 +1,124 @@
 """A SharedDeviceGroup, and the validation of its name and spec."""
 
 import re
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.allowed_namespaces import AllowedNamespaces
-from deviceshare.domain.objects.group_life import life_faults
-from deviceshare.domain.objects.label_selector import is_label_key, is_label_value
-from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.domain.objects.label_selector import LabelSelector, is_label_key, is_label_value
+from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.printable import printable, quoted
+from deviceshare.domain.objects.quantities import seconds_of
 from deviceshare.domain.objects.requests import GROUP, Holder, Request
 from deviceshare.domain.wording import listed
+
+# A group's life: after how long without pods it is released, and what becomes of its deletion while pods use it.
+#
+# The group's spec says so, or else deviceshare's own settings.
+
+NEVER: Final = "never"
+REFUSE, AFTER_LAST_POD = "Refuse", "AfterLastPod"
+DELETION_POLICIES: Final = (REFUSE, AFTER_LAST_POD)
+
+
+class GroupLife(NamedTuple):
+    """What holds for groups whose spec doesn't say."""
+
+    release_after: str = NEVER
+    deletion_policy: str = REFUSE
+
+    def release_seconds(self, release_after: str) -> int | None:
+        """After how many seconds without pods a group with this in its spec is released; None for never.
+
+        What can't be read is never.
+        """
+        return seconds_of(release_after or self.release_after) or None
+
+    def outlives_deletion(self, deletion_policy: str) -> bool:
+        """Whether a deletion is accepted while pods use the group, and takes effect after the last of them."""
+        return (deletion_policy or self.deletion_policy) == AFTER_LAST_POD
+
+
+DEFAULT_LIFE: Final = GroupLife()
+
+
+def release_fault(text: str) -> str:
+    """Why this can't be `spec.releaseAfter`, or "". No time at all is refused: elsewhere it often means never."""
+    if text == NEVER or seconds_of(text):
+        return ""
+    return f"{quoted(text)} is neither a duration of at least 1s, such as 30m or 1h30m, nor never"
+
+
+def life_faults(release_after: str, deletion_policy: str) -> list[str]:
+    """What is wrong with these fields of a group's spec, each naming the field; empty ones are unset."""
+    faults = []
+    if release_after and (fault := release_fault(release_after)):
+        faults.append(f"spec.releaseAfter: {fault}")
+    if deletion_policy and deletion_policy not in DELETION_POLICIES:
+        faults.append(f"spec.deletionPolicy: {quoted(deletion_policy)} is neither Refuse nor AfterLastPod")
+    return faults
+
+
+# A group's `spec.allowedNamespaces`: the namespaces whose pods may join, in the form that Gateway API's routes have.
+#
+# https://gateway-api.sigs.k8s.io/reference/spec/#routenamespaces
+
+ALL, SELECTOR = "All", "Selector"
+PATH: Final = "spec.allowedNamespaces"
+_SHOWN: Final = 5
+_LONGEST: Final = 256
+"""Characters of the owner's message, as in the CRD's schema."""
+
+
+class AllowedNamespaces(Struct, frozen=True, gc=False):
+    """Without it in a group's spec, the pods of all namespaces may join."""
+
+    from_: str = field(default=ALL, name="from")
+    selector: LabelSelector | None = None
+    names: list[str] = field(default_factory=list)
+    message: str = ""
+    """What the group's owner says to those whose pods are refused: strangers write and strangers read it."""
+
+    def admits(self, name: str, labels: Mapping[str, str] | None) -> bool | None:
+        """Whether pods of the namespace may join; None where that takes its `labels` and they aren't known."""
+        if self.from_ == ALL or name in self.names:
+            return True
+        if self.selector is None:
+            return False
+        return None if labels is None else self.selector.matches(labels)
+
+    @property
+    def described(self) -> str:
+        """Whose pods the group takes: the object of a sentence."""
+        if self.from_ == ALL:
+            return "those of every namespace"
+        parts, names = [], listed(map(printable, self.names), most=_SHOWN)
+        if names:
+            parts.append(f"those of {'namespace' if len(self.names) == 1 else 'namespaces'} {names}")
+        if self.selector is not None:
+            labels = str(self.selector)
+            parts.append(f"those of namespaces with the labels {labels}" if labels else "those of every namespace")
+        return listed(parts) or "those of no namespace, since neither selector nor names says which"
+
+    @property
+    def said(self) -> str:
+        """The owner's message in one line, or ""."""
+        return printable(self.message[:_LONGEST]).strip()
+
+    def faults(self) -> list[str]:
+        """What makes it impossible to say who may join, each naming the field and what to do."""
+        if self.from_ not in (ALL, SELECTOR):
+            return [f"{PATH}.from: {quoted(self.from_)} is neither {ALL} nor {SELECTOR}"]
+        if self.from_ == ALL and (self.names or self.selector is not None):
+            return [
+                f"{PATH}: from is {ALL}, so selector and names would not count: set from: {SELECTOR}, or leave them out"
+            ]
+        return self.selector.faults(f"{PATH}.selector") if self.selector else []
+
 
 MAX_COUNT = 1024
 """Devices of one resource in a group, as in the CRD's schema; more than any node has."""
@@ -155,3 +262,35 @@ def spec_faults(spec: GroupSpec) -> list[str]:
             faults.append(f"spec.nodeSelector[{printable(key)}]: {quoted(value)} can't be a label's value")
     faults += life_faults(spec.release_after, spec.deletion_policy)
     return faults + (spec.allowed_namespaces.faults() if spec.allowed_namespaces else [])
+
+
+# Users of a group: the pods that its deletion, refused or accepted, is about.
+
+
+def uses(pod: Pod, group: Group) -> bool:
+    """A pod with devices names their group by UID; one that runs without may have lost that record, so it counts."""
+    return pod.lives and (pod.holder_uid == group.uid if pod.holder_uid else pod.group == group.name)
+
+
+def users(group: Group, pods: Iterable[Pod]) -> list[str]:
+    """The pods that use the group, as `namespace/name`."""
+    return sorted(pod.metadata.key for pod in pods if uses(pod, group))
+
+
+# A Namespace, of which only name and labels are read.
+
+
+class NamespaceObject(Struct, frozen=True, gc=False):
+    """https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/namespace-v1/"""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+
+    @property
+    def labels(self) -> dict[str, str] | None:
+        """None where they can't be read."""
+        return None if self.metadata.hides("metadata.labels") else self.metadata.labels
+
+
+def without_annotations(namespace: NamespaceObject) -> NamespaceObject:
+    """What is worth holding of it, since a cluster may have thousands."""
+    return replace(namespace, metadata=replace(namespace.metadata, annotations={}))

@@ -3,12 +3,77 @@
 Where no agent runs it is empty: devices are then known by number only, always healthy and equally far apart.
 """
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from deviceshare.domain.objects.devices import Device, Identity
-from deviceshare.domain.objects.reported_turns import ReportedTurns
+from deviceshare.domain.wording import listed
+
+# The turns of a node as its agent reports them in `status.hardware.turns`: who has each and which programs wait.
+#
+# For people who read NodeDevices and may not reach the agents. They are a few seconds old, and nothing is decided by
+# them: the agent's own record says who has a turn. Times are RFC 3339.
+
+MAX_QUEUES: Final = 32
+"""Reported at most, and of each as many waiting programs, to bound the object's size."""
+MAX_WAITING: Final = 16
+RENEWED_SECONDS: Final = 600.0
+"""A report with turns is written again after this, unchanged: an older one says that its agent stopped reporting."""
+
+
+class ReportedHolder(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """The program that has the turn, or may still have it."""
+
+    pod: str
+    """`namespace/name`"""
+    since: str = ""
+    """When the turn was given."""
+    priority: int = 0
+    asked: bool = False
+    """Whether its slice is over and it was asked to end."""
+    lost_since: str = ""
+    """When its connection was last heard of, where that is lost."""
+
+
+class ReportedWaiter(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """A waiting program."""
+
+    pod: str
+    since: str = ""
+    priority: int = 0
+
+
+class ReportedQueue(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """The programs that take turns with each other: of a group, or with shares of one device.
+
+    Without a holder no turn is given at present: holders of an earlier agent may still run.
+    """
+
+    group: str = ""
+    uid: str = ""
+    """The group's: a recreated group has other turns."""
+    resource: str = ""
+    """With the index: the device, where it isn't a group's."""
+    index: int | None = None
+    holder: ReportedHolder | None = None
+    waiting: list[ReportedWaiter] = field(default_factory=list)
+    """The next one first."""
+    waiting_count: int = 0
+    """Of all that wait, those left out of the list among them."""
+
+
+class ReportedTurns(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """All of a node."""
+
+    time: str = ""
+    """When this was reported."""
+    queues: list[ReportedQueue] = field(default_factory=list)
+    count: int = 0
+    """Of all queues, those left out of the list among them."""
+
 
 NVLINK: Final = "nvlink"
 SWITCH: Final = "switch"
@@ -122,7 +187,7 @@ class Hardware(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True
     runtime: str = ""
     """How the agent's own container got the devices: `cdi`, `variable`, or "" where that is unknown."""
     published: bool = False
-    """Whether the devices are those that a DRA driver publishes (publication.py), since no agent reports any. Nobody
+    """Whether the devices are those that a DRA driver publishes (hardware.py), since no agent reports any. Nobody
     watches them, and their numbers are of the kernel's device files, not those that a runtime takes. It isn't stored.
     """
 
@@ -141,3 +206,88 @@ class Hardware(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True
 
 
 NO_HARDWARE: Final = Hardware()
+
+
+# Devices of a node that are not for groups, in `NodeDevices.status.withheld`, each with its reason and cure.
+
+
+class Withheld(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """Devices of one resource that the node has, or may have, but not for groups. Present holders keep them."""
+
+    resource: str
+    reason: str
+    cure: str = ""
+    """What to do where it isn't intended."""
+    devices: list[Device] = field(default_factory=list)
+    """Empty where it is unknown which."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.reason}; {self.cure}" if self.cure else self.reason
+
+    @property
+    def named(self) -> str:
+        """`nvidia.com/gpu 0,1`"""
+        return " ".join([self.resource, *filter(None, [",".join(str(device.index) for device in self.devices)])])
+
+    def __str__(self) -> str:
+        return f"{self.named}: {self.text}"
+
+
+# A node's publication, in `NodeDevices.status.published`: what DRA drivers offer there, and what ResourceClaims hold.
+#
+# Written by the leader. Where no agent reports devices, these are the node's (NodeDevices.hardware).
+
+SHOWN_CLAIMS: Final = 3
+
+
+class ResourceHold(Struct, frozen=True, gc=False, order=True, rename="camel", omit_defaults=True):
+    """A device that ResourceClaims hold, whole or in part."""
+
+    resource: str
+    index: int
+    uuid: str = ""
+    claim: str = ""
+    """`namespace/name`, for people; with how many others where several have shares of it."""
+
+    @property
+    def device(self) -> Device:
+        return Device(self.resource, self.index, self.uuid)
+
+
+class Publication(Struct, frozen=True, gc=False, rename="camel"):
+    """`devices`: the whole devices of complete pools, and those that are split; no health, which nobody watches."""
+
+    driver: str = ""
+    """The version of the devices' driver."""
+    devices: list[Part] = field(default_factory=list)
+    claims: list[ResourceHold] = field(default_factory=list)
+    withheld: list[Withheld] = field(default_factory=list)
+    """What nobody gets, and why: these devices, or where none is named all of the resource's vendor."""
+
+    @property
+    def resources(self) -> set[str]:
+        """Those of its devices."""
+        return {part.resource for part in self.devices}
+
+    def behind(self, reported: Hardware) -> Hardware:
+        """What is known of the node's devices: the agent's report, or these where it reports none."""
+        if reported.devices or not self.devices:
+            return reported
+        # What refers to devices by number is left out: the agent counts them differently.
+        return replace(
+            reported, driver=self.driver, devices=self.devices, links=[], trespasses=[], overuses=[], published=True
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """With every field, so that a merge patch leaves nothing of an earlier one."""
+        stored: dict[str, Any] = to_builtins(self)
+        return stored
+
+
+NOTHING_PUBLISHED: Final = Publication()
+
+
+def holders(claims: Iterable[str]) -> str:
+    """The claims that hold one device, in a few words."""
+    return listed(sorted(set(claims)), most=SHOWN_CLAIMS)

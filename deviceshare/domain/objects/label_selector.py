@@ -13,9 +13,14 @@ from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.wording import listed
 
 _LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
 _PREFIX = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 
+
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
+
+
 _SHOWN: Final = 5
 
 

@@ -12,12 +12,10 @@ from msgspec.structs import fields, force_setattr, replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device, Devices
-from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware
-from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
+from deviceshare.domain.objects.hardware import NO_HARDWARE, NOTHING_PUBLISHED, Hardware, Publication, Withheld
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.requests import GROUP, POD, Holder
 from deviceshare.domain.objects.shares import Share, as_stored, current, packed, stored_once, unpacked
-from deviceshare.domain.objects.withheld import Withheld
 
 Patch = dict[str, Any]
 """A JSON merge patch (RFC 7386)."""

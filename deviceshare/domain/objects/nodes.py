@@ -1,12 +1,116 @@
 """A node: whether it is shared, ready, and rebooted since its agent's last report."""
 
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
+
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.hardware import Hardware
-from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
+from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
-from deviceshare.domain.objects.taints import OUT_OF_SERVICE, Taint
+
+# Taints of nodes and tolerations of pods.
+#
+# https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+
+REPELLING: Final = ("NoSchedule", "NoExecute")
+"""The effects that keep a pod from a node; PreferNoSchedule only counts in kube-scheduler's scores."""
+
+
+class Taint(Struct, frozen=True, gc=False):
+    """A node repels pods that don't tolerate it."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def __str__(self) -> str:
+        """As kube-scheduler writes it in its events."""
+        return f"{{{self.key}: {self.value}}}"
+
+
+class Toleration(Struct, frozen=True, gc=False):
+    """A pod tolerates each taint that it matches."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def matches(self, taint: Taint) -> bool:
+        """An operator of a later Kubernetes matches nothing: better a node too few than one that doesn't fit."""
+        if self.effect not in ("", taint.effect):
+            return False
+        if self.key not in ("", taint.key):
+            return False
+        if self.operator == "Exists":
+            return True
+        # An empty key needs the operator Exists.
+        return self.operator in ("", "Equal") and bool(self.key) and self.value == taint.value
+
+
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+"""The key of the taint, whatever its value and effect, that says that the node is down and runs nothing (KEP-2268)."""
+
+UNSCHEDULABLE: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+"""What a cordon adds; kube-scheduler lets pods that tolerate it on a cordoned node, such as those of DaemonSets."""
+
+
+def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
+    """The first taint that repels a pod with these tolerations."""
+    known = tuple(tolerations)
+    repelling = (taint for taint in taints if taint.effect in REPELLING)
+    return next((taint for taint in repelling if not any(each.matches(taint) for each in known)), None)
+
+
+# Labels of other systems by which a node is shared, where a setting names them: `gpushare=true`.
+#
+# Such a node is seen as if it had our own label, so that nothing else needs to know of theirs. Our own label wins: by
+# another value of it an owner keeps a node out.
+
+T = TypeVar("T", bound=Struct)
+
+_WORD: Final = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_LABEL: Final = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_WORD}=({_WORD})?")
+"""https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
+
+
+def is_label(text: str) -> bool:
+    """Whether this is a label with its value."""
+    return _LABEL.fullmatch(text) is not None and not text.startswith(f"{contract.MODE_LABEL}=")
+
+
+class SharingLabels:
+    """Calling it with a node returns the node as it is seen."""
+
+    def __init__(self, labels: Iterable[str] = ()) -> None:
+        """`labels` are written `key=value`."""
+        self.pairs = frozenset((key, value) for key, _, value in (label.partition("=") for label in labels))
+
+    @classmethod
+    def written(cls, text: str) -> "SharingLabels":
+        """As a flag has them: `key=value`, several with commas."""
+        return cls(filter(None, text.split(",")))
+
+    def __bool__(self) -> bool:
+        return bool(self.pairs)
+
+    def __call__(self, node: T) -> T:
+        """`node` is of any type that has a node's metadata."""
+        meta: ObjectMeta = node.metadata  # type: ignore[attr-defined]
+        if contract.MODE_LABEL in meta.labels or self.pairs.isdisjoint(meta.labels.items()):
+            return node
+        change: Any = {"metadata": replace(meta, labels={**meta.labels, contract.MODE_LABEL: contract.MODE_SHARED})}
+        return replace(node, **change)
+
+
+def may_be_shared(node: Any) -> bool:
+    """Whether a node as it is seen takes part, or can't be read well enough to tell."""
+    meta: ObjectMeta = node.metadata
+    return meta.labels.get(contract.MODE_LABEL) == contract.MODE_SHARED or meta.hides("metadata.labels")
 
 
 class NodeSpec(Struct, frozen=True, gc=False, rename="camel"):
@@ -74,3 +178,105 @@ def rebooted(node: Node, hardware: Hardware) -> bool:
     """Whether the node rebooted since its agent reported: the numbers may mean other devices now."""
     booted = node.status.node_info.boot_id
     return bool(booted and hardware.boot_id) and booted != hardware.boot_id
+
+
+# A pod's nodeSelector and required node affinity, matched against nodes.
+#
+# kube-scheduler enforces these; deviceshare reads them only to report the pods that can't run on their group's node.
+# https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+"""kube-scheduler reads 64 bits; and Python raises ValueError for numbers of more than 4,300 digits."""
+
+
+class NodeRequirement(Struct, frozen=True, gc=False):
+    """A requirement on one label, or on the field `metadata.name`."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+    def holds(self, have: Mapping[str, str]) -> bool:
+        value, wanted = have.get(self.key), self.values or ()
+        match self.operator:
+            case "In":
+                return value in wanted
+            case "NotIn":
+                return value not in wanted
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                numbers = [int(text) for text in (value or "", *wanted) if _INTEGER.fullmatch(text)]
+                if len(numbers) != 2:
+                    return False
+                return numbers[0] > numbers[1] if self.operator == "Gt" else numbers[0] < numbers[1]
+        return True  # An operator of a later Kubernetes: better no report than a false one.
+
+
+class NodeTerm(Struct, frozen=True, gc=False, rename="camel"):
+    """Requirements that must all hold. A term without requirements matches no node."""
+
+    match_expressions: list[NodeRequirement] | None = None
+    match_fields: list[NodeRequirement] | None = None
+
+    def matches(self, node: Node) -> bool:
+        labels, fields = self.match_expressions or [], self.match_fields or []
+        if not labels and not fields:
+            return False
+        name = {"metadata.name": node.metadata.name}
+        return all(each.holds(node.metadata.labels) for each in labels) and all(each.holds(name) for each in fields)
+
+
+class NodeTerms(Struct, frozen=True, gc=False, rename="camel"):
+    """Terms of which at least one must match."""
+
+    node_selector_terms: list[NodeTerm] | None = None
+
+
+class NodeAffinity(Struct, frozen=True, gc=False):
+    required: NodeTerms | None = field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class Affinity(Struct, frozen=True, gc=False, rename="camel"):
+    """A pod's `spec.affinity`, as far as it names nodes."""
+
+    node_affinity: NodeAffinity | None = None
+
+    @property
+    def terms(self) -> Iterable[NodeTerm] | None:
+        """None where any node matches."""
+        required = self.node_affinity.required if self.node_affinity else None
+        return None if required is None else required.node_selector_terms or ()
+
+    @property
+    def size(self) -> int:
+        """How many terms, requirements and values it has together."""
+        asked = [[*(term.match_expressions or ()), *(term.match_fields or ())] for term in self.terms or ()]
+        return sum(1 + sum(1 + len(each.values or ()) for each in requirements) for requirements in asked)
+
+    @property
+    def only_node(self) -> str:
+        """The node that every term names, as in pods of DaemonSets; "" where another may do."""
+        fields = [term.match_fields or () for term in self.terms or ()]
+        names = {tuple(each.values or ()) for one in fields for each in one if _names_node(each)}
+        every = fields and all(any(map(_names_node, one)) for one in fields)
+        return next(iter(names))[0] if every and len(names) == 1 else ""
+
+    @property
+    def frozen_in(self) -> bool:
+        """Whether an earlier deviceshare wrote it: that required shared nodes in each term (decision 10)."""
+        ours = NodeRequirement(contract.MODE_LABEL, "In", [contract.MODE_SHARED])
+        return any(ours in (term.match_expressions or ()) for term in self.terms or ())
+
+
+def _names_node(field: NodeRequirement) -> bool:
+    return field.key == "metadata.name" and field.operator == "In" and len(field.values or ()) == 1
+
+
+def admits(selector: Mapping[str, str] | None, affinity: Affinity | None, node: Node) -> bool:
+    """Whether a pod with this `spec.nodeSelector` and `spec.affinity` may be scheduled to the node."""
+    terms = affinity.terms if affinity else None
+    suits = terms is None or any(term.matches(node) for term in terms)
+    return suits and (selector or {}).items() <= node.metadata.labels.items()

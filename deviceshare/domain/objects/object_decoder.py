@@ -8,17 +8,139 @@ A field that still doesn't match its Struct keeps its default and is recorded in
 exists all the same: code that decides by a field checks whether that field could be read (ObjectMeta.hides).
 """
 
+import re
 import types
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, Generic, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import FieldInfo, fields, replace
 
-from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.plain_json import plain_json
+# The metadata and conditions of API objects, as far as deviceshare reads them.
+#
+# The objects of this package are msgspec Structs with only the fields that are read: for 10,000 pods that is 15 times
+# faster than dicts, in a tenth of the memory. They are never written back; writes are patches of the fields that
+# change,
+# so unknown fields can't be lost.
+
+
+class OwnerReference(Struct, frozen=True, gc=False, rename="camel"):
+    """https://kubernetes.io/docs/concepts/overview/working-with-objects/owners-dependents/"""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+    api_version: str = ""
+
+
+class ObjectMeta(Struct, frozen=True, gc=False, rename="camel"):
+    """https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/object-meta/"""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None  # Go writes null into an object that is not stored yet
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    finalizers: list[str] = field(default_factory=list)
+    owner_references: list[OwnerReference] = field(default_factory=list)
+    unreadable: dict[str, str] | None = field(default=None, name="deviceshare.io/unreadable")
+    """The fields, by path, that don't match the object's kind, and why; set by ObjectDecoder, under a name that no API
+    server stores. Such fields have their defaults: check `hides` before deciding by one."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or the name alone for cluster-scoped objects."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The owner that recreates the object, if any."""
+        return next((owner for owner in self.owner_references if owner.controller), None)
+
+    def hides(self, path: str) -> bool:
+        """Whether the field at `path`, such as `spec.nodeName`, or a part of it, could not be read."""
+        return any(not fault or _around(fault, path) or _around(path, fault) for fault in self.unreadable or ())
+
+    @property
+    def fault(self) -> str:
+        """The first unreadable field and why, and the number of others; "" when all can be read."""
+        if not self.unreadable:
+            return ""
+        path, why = next(iter(self.unreadable.items()))
+        more = f" and {len(self.unreadable) - 1} more" if len(self.unreadable) > 1 else ""
+        return f"{path or 'the object'}: {why}{more}"
+
+
+class Condition(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/condition-v1/ (times are RFC 3339)"""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+    observed_generation: int = 0
+
+
+def _around(path: str, inner: str) -> bool:
+    return inner == path or inner.startswith((f"{path}.", f"{path}["))
+
+
+# Plain JSON: what Go writes as JSON and msgspec can't read, made readable.
+#
+# Users write free JSON into some fields, as into a ResourceClaim's `opaque.parameters`, and the API server sends its
+# bytes as they came: thousands of levels deep, and with halves of surrogate pairs, which Go reads as U+FFFD
+# (https://pkg.go.dev/encoding/json#Unmarshal). msgspec refuses both, even where it only skips them, so one such object
+# would hide a whole list.
+
+DEEPEST: Final = 100
+"""Levels that are kept; what Kubernetes defines has a few dozen, and Python takes some hundreds."""
+
+_STRING_OR_BRACKET: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
+"""A string that doesn't end goes on to the end, so that nothing is scanned twice."""
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPE: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+def plain_json(data: bytes) -> bytes:
+    """The same without halves of surrogate pairs, and with null in place of what is nested deeper than DEEPEST.
+
+    Takes some tenths of a second for a MB, so it is for what couldn't be read. What isn't JSON stays so.
+    """
+    return _shallow(_ESCAPE.sub(_whole, data) if _SURROGATE.search(data) else data)
+
+
+def _whole(escape: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if escape["half"] else escape[0]
+
+
+def _shallow(data: bytes) -> bytes:
+    kept: list[bytes] = []
+    depth = end = 0
+    for match in _STRING_OR_BRACKET.finditer(data):
+        token = match[0]
+        if token in (b"[", b"{"):
+            depth += 1
+            if depth == DEEPEST + 1:
+                kept += (data[end : match.start()], b"null")
+        elif token in (b"]", b"}"):
+            depth -= 1
+            if depth == DEEPEST:
+                end = match.end()
+    # What never closes is no JSON, cut or not.
+    return b"".join((*kept, data[end:])) if depth == 0 else data
+
 
 T = TypeVar("T")
 
@@ -138,19 +260,19 @@ def _read(type_: Any, raw: bytes | Raw, path: str, faults: _Faults) -> Any:
 def _struct(type_: type[Struct], parts: dict[str, Raw], path: str, faults: _Faults) -> Any:
     values, whole, before = {}, True, f"{path}." if path else ""
     if type_.__struct_config__.forbid_unknown_fields:
-        for key in sorted(parts.keys() - {field.encode_name for field in _fields(type_)}):
+        for key in sorted(parts.keys() - {each.encode_name for each in _fields(type_)}):
             _unreadable(path, f"Object contains unknown field `{key}`", faults)
-    for field in _fields(type_):
-        part = parts.get(field.encode_name)
+    for each in _fields(type_):
+        part = parts.get(each.encode_name)
         if part is None or bytes(part) == _NULL:
-            if field.required:
-                _unreadable(path, f"Object missing required field `{field.encode_name}`", faults)
+            if each.required:
+                _unreadable(path, f"Object missing required field `{each.encode_name}`", faults)
                 whole = False
             continue
-        value = _read(field.type, part, before + field.encode_name, faults)
+        value = _read(each.type, part, before + each.encode_name, faults)
         if value is not _NOTHING:
-            values[field.name] = value
-        elif field.required:
+            values[each.name] = value
+        elif each.required:
             whole = False
     try:
         return type_(**values) if whole else _NOTHING

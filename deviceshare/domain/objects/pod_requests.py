@@ -12,9 +12,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from deviceshare.domain.objects.container_states import SeenContainer
-from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.pod_spec import Container, PodSpec
+from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.pod_spec import Container, PodSpec, SeenContainer
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.quantities import MAX, Quantity, amount
 

@@ -8,15 +8,28 @@ from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects import container_keys, container_states
 from deviceshare.domain.objects.devices import Device, Devices, parse_selected, with_uuids
-from deviceshare.domain.objects.object_meta import Condition, ObjectMeta
-from deviceshare.domain.objects.pod_identity import holder_uid_of, is_impostor
-from deviceshare.domain.objects.pod_spec import Container, PodSpec, PodStatus
-from deviceshare.domain.objects.rebind_token import token_fault
-from deviceshare.domain.objects.requests import GROUP, POD, Holder
-from deviceshare.domain.objects.shares import Share, ShareRequest, current
+from deviceshare.domain.objects.object_decoder import Condition, ObjectMeta
+from deviceshare.domain.objects.pod_spec import TERMINAL, Container, PodSpec, PodStatus, grace_seconds, have_ended
+from deviceshare.domain.objects.requests import GROUP, POD, Holder, token_fault
+from deviceshare.domain.objects.shares import Share, ShareRequest, current, devices_of_container, field_path
 from deviceshare.domain.vendors import Vendor
+
+# Whose a pod is by its metadata, as the Binding wrote it: whose devices it has, and for which pod they were.
+
+
+def holder_uid_of(meta: ObjectMeta) -> str:
+    """The UID of the holder whose devices a pod with this metadata got, or "".
+
+    Trusted only together with the label, since admission protects the annotations of labelled pods alone.
+    """
+    return meta.annotations.get(contract.GROUP_UID, "") if contract.GROUP in meta.labels else ""
+
+
+def is_impostor(meta: ObjectMeta) -> bool:
+    """Whether it bears what was written for another pod, see `Pod.impostor`."""
+    return meta.annotations.get(contract.POD_UID, meta.uid) != meta.uid and not meta.hides("metadata.uid")
+
 
 UNSCHEDULABLE: Final = "Unschedulable"
 """The reason of `PodScheduled=False` where no node fits (k8s.io/api/core/v1)."""
@@ -147,29 +160,25 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
 
     @property
     def finished(self) -> bool:
-        """Whether all its containers have ended, which its phase alone doesn't prove (container_states.py)."""
-        if self.status.phase not in container_states.TERMINAL:
+        """Whether all its containers have ended, which its phase alone doesn't prove (pods.py)."""
+        if self.status.phase not in TERMINAL:
             return False
         if not self.spec.node_name or self.metadata.annotations.get(contract.ENDED) == self.metadata.uid:
             return True
         status = self.status
         every = (status.container_statuses, status.init_container_statuses, status.ephemeral_container_statuses)
         containers = [container.name for container in self.spec.containers]
-        return container_states.have_ended(
-            status.phase, containers, (each for statuses in every for each in statuses or ())
-        )
+        return have_ended(status.phase, containers, (each for statuses in every for each in statuses or ()))
 
     @property
     def ending(self) -> bool:
         """Whether the pod's phase says that it has ended, but its containers may still run."""
-        return self.status.phase in container_states.TERMINAL and not self.finished
+        return self.status.phase in TERMINAL and not self.finished
 
     @property
     def grace_seconds(self) -> int:
         """How long its containers may run after the kubelet begins to stop them."""
-        return container_states.grace_seconds(
-            self.spec.termination_grace_period_seconds, self.metadata.deletion_grace_period_seconds
-        )
+        return grace_seconds(self.spec.termination_grace_period_seconds, self.metadata.deletion_grace_period_seconds)
 
     @property
     def lives(self) -> bool:
@@ -275,7 +284,7 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         def reads_its_own(container: Container, vendor: Vendor) -> bool:
             path = vendor.field_path
             if vendor in served and container.name in asking:
-                path = container_keys.field_path(container_keys.devices_of_container(vendor, container.name))
+                path = field_path(devices_of_container(vendor, container.name))
             return container.path_of(vendor.env) == path
 
         return label + [

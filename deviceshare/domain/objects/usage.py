@@ -3,9 +3,106 @@
 `deviceshare top` and `smi` read it; no decision depends on it.
 """
 
+from typing import Final
+
+import msgspec
 from msgspec import Struct, field
 
-from deviceshare.domain.objects.turn_queues import TurnQueue
+# The use of a node's devices now and in the last hour, an agent's answer to `/use`. The page shows it.
+#
+# No processes are in it, as in `/usage`: the page needs none, and asks often.
+
+MINUTES: Final = 60
+"""How far back it goes."""
+UNKNOWN: Final = -1
+"""For a minute in which the driver reported no utilization."""
+
+
+class DeviceHour(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """One device."""
+
+    resource: str
+    index: int
+    uuid: str = ""
+    memory_used_mib: int = 0
+    memory_total_mib: int = 0
+    utilization: int | None = None
+    """Percent of the driver's last sample period in which it was busy; None where the driver doesn't report it."""
+    hour: list[int] = field(default_factory=list)
+    """The mean utilization of each minute, the last one being under way; UNKNOWN or percent, at most MINUTES."""
+
+
+class NodeUse(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """One node at one time (RFC 3339)."""
+
+    node: str
+    time: str = ""
+    devices: list[DeviceHour] = field(default_factory=list)
+
+
+# The turns of a node, part of an agent's answer to `/usage`: the holder and the queue of each group.
+
+
+class TurnHolder(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """The program that has the turn."""
+
+    pod: str
+    """`namespace/name`"""
+    seconds: float
+    """Since it was given."""
+    priority: int = 0
+    asked: bool = False
+    """Whether its slice is over and it was asked to end."""
+    lost: float = 0.0
+    """Seconds since its connection was last heard of, where that is lost."""
+
+
+class TurnWaiter(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """A waiting program."""
+
+    pod: str
+    seconds: float
+    priority: int = 0
+
+
+class TurnQueue(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """Of one group. Without a holder, no turn is given at present: holders of an earlier agent may still run."""
+
+    group: str
+    holder: TurnHolder | None = None
+    waiting: list[TurnWaiter] = field(default_factory=list)
+    """The next one first."""
+
+
+# A sighting: the devices that a canary's container saw, reported to the doctor in its termination message.
+#
+# https://kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure/
+
+MESSAGE_PATH: Final = "/dev/termination-log"
+"""Where a container writes its termination message; the kubelet keeps up to 4 KiB of it."""
+
+
+class Sighting(Struct, frozen=True, gc=False):
+    """The report, which names devices by UUID."""
+
+    variable: str | None
+    """The value of NVIDIA_VISIBLE_DEVICES; None where it isn't set."""
+    devices: list[str] = field(default_factory=list)
+    """The GPUs that NVML opened."""
+    silent: list[str] = field(default_factory=list)
+    """Why the others that NVML counts could not be opened."""
+    library: bool = True
+    """Whether the driver's library is in the container."""
+    error: str = ""
+    """Why NVML could not be used."""
+
+
+def decode(message: str) -> Sighting | None:
+    """The sighting in a termination message; None where it is something else, such as a runtime's error."""
+    try:
+        return msgspec.json.decode(message, type=Sighting)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
 
 
 class DeviceProcess(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.node_affinity import admits
-from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.nodes import Node, admits
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import POD, Request

@@ -8,7 +8,7 @@ from msgspec import Struct
 from deviceshare.domain import contract
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.wording import listed

@@ -9,9 +9,8 @@ from typing import Final, NamedTuple
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, described
-from deviceshare.domain.objects.hardware import Hardware
+from deviceshare.domain.objects.hardware import Hardware, Withheld
 from deviceshare.domain.objects.shares import DIALECTS
-from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import annotated_devices
 from deviceshare.domain.placement.annotated_devices import Listed
 from deviceshare.domain.vendors import Vendor

@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.hardware import Part
+from deviceshare.domain.objects.hardware import Part, Withheld
 from deviceshare.domain.objects.ledger import Claim
 from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.objects.shares import Share
-from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.rooms import Room, capacity, used
 from deviceshare.domain.wording import listed
 

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device, Devices, Identity
-from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.hardware import Hardware, Part, Withheld
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.requests import Holder
 from deviceshare.domain.objects.shares import Share
-from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.device_state import (
     SERVES_GROUPS,
     SERVES_SHARES,

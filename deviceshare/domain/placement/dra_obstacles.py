@@ -10,9 +10,7 @@ from typing import Final
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices
-from deviceshare.domain.objects.hardware import Hardware
-from deviceshare.domain.objects.publication import Publication
-from deviceshare.domain.objects.withheld import Withheld
+from deviceshare.domain.objects.hardware import Hardware, Publication, Withheld
 
 UNPUBLISHED: Final = "deviceshare's agent sees it, but the node's DRA driver doesn't publish it"
 UNSEEN: Final = "the node's DRA driver publishes it, but deviceshare's agent doesn't see it"

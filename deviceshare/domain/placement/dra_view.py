@@ -10,11 +10,9 @@ from typing import Final
 
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
+from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Publication, ResourceHold, Withheld, holders
 from deviceshare.domain.objects.printable import quoted
-from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication, ResourceHold, holders
-from deviceshare.domain.objects.resource_claims import AllocatedDevice, ResourceClaim
-from deviceshare.domain.objects.resource_slices import ResourceSlice
-from deviceshare.domain.objects.withheld import Withheld
+from deviceshare.domain.objects.resource_slices import AllocatedDevice, ResourceClaim, ResourceSlice
 from deviceshare.domain.placement import slice_pools
 from deviceshare.domain.placement.slice_pools import PoolDevice, PoolReading
 from deviceshare.domain.vendors import DraDriver, Vendor

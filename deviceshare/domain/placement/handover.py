@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices
-from deviceshare.domain.objects.hardware import Hardware
-from deviceshare.domain.objects.withheld import Withheld
+from deviceshare.domain.objects.hardware import Hardware, Withheld
 from deviceshare.domain.placement.inventory import Offer
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed

@@ -1,7 +1,7 @@
 """The devices that a node offers to groups and shares, and those that it doesn't, each with the reason.
 
 The sources, by precedence: the node's annotation (for all of a vendor's devices), the node's agent, the ResourceSlices
-of DRA drivers (publication.py), and what else the cluster knows of the node (counted_devices.py). A vendor's variable
+of DRA drivers (hardware.py), and what else the cluster knows of the node (counted_devices.py). A vendor's variable
 numbers all its devices in one row, so of resources that share a variable and have the same numbers none is offered.
 """
 
@@ -13,10 +13,8 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices, devices_of
-from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Hardware, Part, Publication, Withheld
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
-from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import annotated_devices, counted_devices, dedicated_devices, dra_obstacles
 from deviceshare.domain.placement.annotated_devices import Annotated, Listed
 from deviceshare.domain.placement.counted_devices import Counted

@@ -5,13 +5,12 @@ from typing import Final
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group, spec_faults
+from deviceshare.domain.objects.hardware import Withheld
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.nodes import Node, rebooted
+from deviceshare.domain.objects.nodes import OUT_OF_SERVICE, Node, rebooted
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import POD, Holder, Request
-from deviceshare.domain.objects.taints import OUT_OF_SERVICE
-from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.blind_spots import BlindSpots, ledger_fault, pod_fault
 from deviceshare.domain.placement.device_state import SHOWN_HOLDERS, DeviceState
 from deviceshare.domain.placement.device_states import held_by, twice_among, unhealthy_among

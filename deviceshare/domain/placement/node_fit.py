@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-from deviceshare.domain.objects.node_affinity import admits
-from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.nodes import UNSCHEDULABLE, Node, admits, untolerated
 from deviceshare.domain.objects.pod_requests import CPU, Amounts, amounts
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import DIALECTS
-from deviceshare.domain.objects.taints import UNSCHEDULABLE, untolerated
 
 MEMORY: Final = "memory"
 _NODES: Final = 16_384

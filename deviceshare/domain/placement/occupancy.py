@@ -6,8 +6,8 @@ kube-scheduler will count them a moment later.
 
 from typing import NamedTuple
 
-from deviceshare.domain.objects.container_states import TERMINAL
 from deviceshare.domain.objects.pod_requests import Amounts, requests_of
+from deviceshare.domain.objects.pod_spec import TERMINAL
 from deviceshare.domain.objects.pods import Pod
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from deviceshare.domain.objects.node_affinity import Affinity, NodeTerm
+from deviceshare.domain.objects.nodes import Affinity, NodeTerm
 
 
 def pinned_to(node: str, affinity: Affinity | None) -> dict[str, Any]:

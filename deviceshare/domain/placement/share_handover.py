@@ -11,12 +11,28 @@ from typing import Final
 import msgspec
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects import container_keys
-from deviceshare.domain.objects.container_keys import container_annotation
 from deviceshare.domain.objects.devices import Device, visible
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, MIB_PER_GIB, WHOLE, Share, as_stored, current, in_full
+from deviceshare.domain.objects.shares import (
+    ALIYUN_GPU_MEM,
+    DEVICE_GIB,
+    DEVICE_INDEX,
+    HEAP_FRACTION,
+    LIMITS,
+    MEMORY_FRACTION,
+    MEMORY_LIMIT,
+    MIB_PER_GIB,
+    PERCENT,
+    PYTORCH,
+    WHOLE,
+    Share,
+    as_stored,
+    container_annotation,
+    current,
+    devices_of_container,
+    in_full,
+)
 from deviceshare.domain.placement.rooms import capacity, units
 from deviceshare.domain.vendors import Vendor
 
@@ -43,8 +59,8 @@ def container_annotations(containers: Iterable[str]) -> set[str]:
     """The names of all annotations that a Binding may write for the devices and limits of these containers."""
     names = set[str]()
     for container in containers:
-        names |= {container_annotation(kind, container) for kind in container_keys.LIMITS}
-        names |= {container_keys.devices_of_container(vendor, container) for vendor in vendors.VENDORS}
+        names |= {container_annotation(kind, container) for kind in LIMITS}
+        names |= {devices_of_container(vendor, container) for vendor in vendors.VENDORS}
         names |= {_cdi(vendor, container) for vendor in vendors.VENDORS if vendor.cdi_annotation}
     return names
 
@@ -64,7 +80,7 @@ def _names(container: str, devices: Iterable[Device], handover: Mapping[str, str
     written = {}
     for vendor in vendors.VENDORS:
         if vendor.annotation in names:
-            written[container_keys.devices_of_container(vendor, container)] = names[vendor.annotation]
+            written[devices_of_container(vendor, container)] = names[vendor.annotation]
         if vendor.cdi_annotation and vendor.cdi_annotation in names:
             written[_cdi(vendor, container)] = names[vendor.cdi_annotation]
     return written
@@ -77,12 +93,12 @@ def _cdi(vendor: Vendor, container: str) -> str:
 def _limits(container: str, shares: Sequence[Share], ledger: NodeDevices) -> dict[str, str]:
     present = [ledger.present(share.device) for share in shares]
     sized = [(share, ledger.memory_of(device)) for share, device in zip(shares, present, strict=True)]
-    values = {container_keys.DEVICE_INDEX: ",".join(str(device.index) for device in present)}
+    values = {DEVICE_INDEX: ",".join(str(device.index) for device in present)}
     if all(size for _, size in sized):
-        values[container_keys.DEVICE_GIB] = str(min(size for _, size in sized) // MIB_PER_GIB)
+        values[DEVICE_GIB] = str(min(size for _, size in sized) // MIB_PER_GIB)
     limits = [share.memory_mib or share.percent * size // WHOLE for share, size in sized]
     if all(limits):
-        values[container_keys.MEMORY_LIMIT] = str(sum(limits))
+        values[MEMORY_LIMIT] = str(sum(limits))
     if all(share.percent or size for share, size in sized):
         # Otherwise nobody knows which part of the device the memory is: the agent has stopped reporting since.
         values |= _fractions([(Fraction(units(share, size) or 0, capacity(size)), size) for share, size in sized])
@@ -92,13 +108,13 @@ def _limits(container: str, shares: Sequence[Share], ledger: NodeDevices) -> dic
 def _fractions(parts: Sequence[tuple[Fraction, int]]) -> dict[str, str]:
     """Of each device the container's part, and the device's memory in MiB."""
     values = {
-        container_keys.PERCENT: str(sum(int(WHOLE * part) for part, _ in parts)),
-        container_keys.MEMORY_FRACTION: _rounded_down(min(part for part, _ in parts)),
+        PERCENT: str(sum(int(WHOLE * part) for part, _ in parts)),
+        MEMORY_FRACTION: _rounded_down(min(part for part, _ in parts)),
     }
     if min(part for part, _ in parts) < 1:  # who has whole devices is left to the frameworks' own defaults
         heap = min(_heap(part, size) for part, size in parts)
-        values[container_keys.HEAP_FRACTION] = _rounded_down(heap)
-        values[container_keys.PYTORCH] = f"per_process_memory_fraction:{_rounded_down(heap)}"
+        values[HEAP_FRACTION] = _rounded_down(heap)
+        values[PYTORCH] = f"per_process_memory_fraction:{_rounded_down(heap)}"
     return values
 
 

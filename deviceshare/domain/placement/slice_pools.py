@@ -19,11 +19,10 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.hardware import Part
+from deviceshare.domain.objects.hardware import Part, Withheld
 from deviceshare.domain.objects.printable import LONGEST_QUOTE, printable, quoted
 from deviceshare.domain.objects.quantities import amount
 from deviceshare.domain.objects.resource_slices import ResourceSlice, SliceDevice
-from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.annotated_devices import DEVICE_UUID, MOST
 from deviceshare.domain.placement.device_memory import LEAST_MIB, MOST_MIB
 from deviceshare.domain.vendors import DraDriver, Vendor

@@ -15,11 +15,9 @@ from msgspec.structs import replace
 
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.hardware import Part
+from deviceshare.domain.objects.hardware import Part, Publication, Withheld
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
-from deviceshare.domain.objects.publication import Publication
 from deviceshare.domain.objects.shares import Share
-from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement.handover import as_claimed, is_kind
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed

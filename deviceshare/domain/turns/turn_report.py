@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from deviceshare.domain.objects.reported_turns import (
+from deviceshare.domain.objects.hardware import (
     MAX_QUEUES,
     MAX_WAITING,
     RENEWED_SECONDS,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from deviceshare.domain.objects.turn_queues import TurnHolder, TurnQueue, TurnWaiter
+from deviceshare.domain.objects.usage import TurnHolder, TurnQueue, TurnWaiter
 from deviceshare.domain.turns.arena import Arena
 from deviceshare.domain.turns.arena_name import ArenaName
 from deviceshare.domain.turns.standing import Player, Waiting

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from deviceshare.domain.objects.recent_use import MINUTES, UNKNOWN, DeviceHour, NodeUse
-from deviceshare.domain.objects.usage import DeviceUsage, Usage
+from deviceshare.domain.objects.usage import MINUTES, UNKNOWN, DeviceHour, DeviceUsage, NodeUse, Usage
 
 MINUTE: Final = 60.0
 """Seconds."""

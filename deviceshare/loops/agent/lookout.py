@@ -6,9 +6,8 @@ from msgspec.structs import replace
 
 from deviceshare.domain.device_health.trespasses import Occupant, written
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
+from deviceshare.domain.objects.hardware import Hardware, Part, ReportedTurns, Trespass
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.reported_turns import ReportedTurns
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, Usage
 from deviceshare.loops.agent.allocations import Allocations
 from deviceshare.loops.agent.guard import Finding, IntruderGuard

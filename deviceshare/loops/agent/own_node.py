@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.pod_identity import holder_uid_of, is_impostor
+from deviceshare.domain.objects.pods import holder_uid_of, is_impostor
 from deviceshare.domain.placement.device_state import Use
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.loops.agent.ports import NodePod

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from deviceshare.domain.device_health.process_owners import Owner
 from deviceshare.domain.objects.hardware import Link, Part
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.loops.ports import Kind
 
 T = TypeVar("T")

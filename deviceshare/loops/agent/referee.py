@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from deviceshare.domain.objects.turn_queues import TurnQueue
+from deviceshare.domain.objects.usage import TurnQueue
 from deviceshare.domain.turns.arena import Arena, Seating
 from deviceshare.domain.turns.arena_name import ArenaName
 from deviceshare.domain.turns.bid import Bid

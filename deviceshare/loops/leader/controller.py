@@ -13,13 +13,11 @@ from msgspec.structs import replace
 from deviceshare.domain import contract
 from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.groups import Group, NamespaceObject
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
-from deviceshare.domain.objects.namespace import NamespaceObject
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.resource_claims import ResourceClaim
-from deviceshare.domain.objects.resource_slices import ResourceSlice
+from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
 from deviceshare.domain.placement import allocation, counted_devices, device_memory, dialect_leftovers
 from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.dra_view import DraView

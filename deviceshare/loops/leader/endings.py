@@ -1,6 +1,6 @@
 """The reconciler of failed pods whose containers are not reported to have ended: waits out their grace period.
 
-Until then such a pod lives: its devices stay reserved (container_states.py). That the wait is over the leader writes
+Until then such a pod lives: its devices stay reserved (pods.py). That the wait is over the leader writes
 into the pod, so that every replica, the next leader and the webhooks see the same.
 """
 

@@ -10,8 +10,7 @@ from collections.abc import Collection
 import structlog
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.group_users import uses
-from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.groups import Group, uses
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.kinds import GROUPS
 from deviceshare.loops.leader.term import Term

@@ -16,7 +16,7 @@ from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.readiness import FALSE, TRUE
 from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_meta import Condition
+from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.barred_pods import barred
 from deviceshare.loops.api_objects import find

@@ -4,9 +4,9 @@ import structlog
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
+from deviceshare.domain.objects.hardware import Publication
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.publication import Publication
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.objects.requests import POD, Holder
 from deviceshare.domain.placement.device_states import device_states

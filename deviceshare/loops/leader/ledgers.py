@@ -14,9 +14,9 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers import ledger_status
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Publication
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node, same_boot
-from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
 from deviceshare.domain.placement import device_memory, handover, steady_numbers
 from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.domain.placement.inventory import Offer, take

@@ -8,15 +8,12 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from deviceshare.domain.answers.waiting_reasons import WaitingReasons
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.group_life import DEFAULT_LIFE, GroupLife
-from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife, NamespaceObject
 from deviceshare.domain.objects.label_selector import EVERYTHING, LabelSelector
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.namespace import NamespaceObject
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.resource_claims import ResourceClaim
-from deviceshare.domain.objects.resource_slices import ResourceSlice
+from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.handover import DEFAULT, HandoverSetting
 from deviceshare.loops.leader.members import Members

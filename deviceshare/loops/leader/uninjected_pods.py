@@ -13,7 +13,7 @@ import structlog
 
 from deviceshare.domain.admission.concern import concerns
 from deviceshare.domain.objects.label_selector import EVERYTHING
-from deviceshare.domain.objects.object_meta import OwnerReference
+from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import GROUPS, JOBS, PODS

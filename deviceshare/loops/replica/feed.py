@@ -3,8 +3,8 @@
 import functools
 
 from deviceshare.domain.objects.device_quota import DeviceQuota
+from deviceshare.domain.objects.groups import NamespaceObject
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.namespace import NamespaceObject
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet

@@ -15,8 +15,8 @@ from msgspec import Raw, Struct, field, json
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers.use_view import DETAILED, UseView, view_of_use
-from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.recent_use import NodeUse
+from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.usage import NodeUse
 from deviceshare.loops.ports import ApiError, Kind
 
 log = structlog.get_logger(__name__)

@@ -4,8 +4,15 @@ from prometheus_client import generate_latest
 
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.domain.objects.hardware import Hardware, Part, Trespass
-from deviceshare.domain.objects.turn_queues import TurnHolder, TurnQueue, TurnWaiter
-from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, ShareMemory, Usage
+from deviceshare.domain.objects.usage import (
+    DeviceProcess,
+    DeviceUsage,
+    ShareMemory,
+    TurnHolder,
+    TurnQueue,
+    TurnWaiter,
+    Usage,
+)
 from deviceshare.loops.agent.ports import Xid
 
 GPU = "nvidia.com/gpu"

@@ -11,11 +11,9 @@ from deviceshare.agent.settings import AgentSettings
 from deviceshare.cli.agent import agent
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.agent_variables import template_fault
-from deviceshare.domain.objects.node_affinity import admits
-from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.nodes import Node, SharingLabels, admits
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
-from deviceshare.domain.objects.sharing_labels import SharingLabels
 from tests.unit.chart.objects import VARIANTS, containers, named, rendered, variant, with_values
 
 Json = dict[str, Any]

@@ -11,7 +11,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission.injection_settings import UNCHANGED, InjectionSettings
 from deviceshare.domain.admission.pod_guard import left_out
 from deviceshare.domain.objects.label_selector import EVERYTHING
-from deviceshare.domain.objects.sharing_labels import SharingLabels
+from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.run.settings import Settings
 from tests.unit.chart.objects import VARIANTS, containers, deployed, named, rendered, variant, with_values

@@ -8,7 +8,7 @@ from deviceshare.cli.snapshot import guard_of, mirrored
 from deviceshare.doctor.kinds import AccessReview
 from deviceshare.domain.admission.pod_guard import USUAL
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.kube.refusals import Unserved
 from deviceshare.loops.kinds import NODES, WebhookConfiguration
 from deviceshare.loops.policy_kinds import VALIDATING, AdmissionPolicy, AdmissionPolicySpec

@@ -9,7 +9,7 @@ from deviceshare.cli.rebind_pod import ask_for_pod
 from deviceshare.cli.rebind_request import new_token
 from deviceshare.domain import contract
 from deviceshare.domain.answers.explanation import explain_pod
-from deviceshare.domain.objects.rebind_token import token_fault
+from deviceshare.domain.objects.requests import token_fault
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.live import World, led_world, soon
 from tests.unit.loops.test_share_rebinds import a_node_with, claim, places, report

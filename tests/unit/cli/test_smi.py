@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceshare.domain.objects.sighting import Sighting, decode
+from deviceshare.domain.objects.usage import Sighting, decode
 from tests.nvml import Script, build
 
 

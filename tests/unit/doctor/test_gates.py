@@ -8,7 +8,7 @@ from deviceshare.doctor import canary, rights, waiting
 from deviceshare.doctor.findings import PROBLEM, Finding
 from deviceshare.doctor.kinds import Rollout, by_gates
 from deviceshare.domain import contract
-from deviceshare.domain.objects.object_meta import OwnerReference
+from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
 from tests.unit.chart.objects import named
 from tests.unit.domain.test_gates import gated, tried

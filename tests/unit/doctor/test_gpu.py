@@ -9,7 +9,7 @@ from deviceshare.doctor import gpu
 from deviceshare.doctor.findings import PROBLEM, UNTESTED
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.sighting import Sighting, decode
+from deviceshare.domain.objects.usage import Sighting, decode
 from deviceshare.loops.kinds import Event
 from tests.unit.domain.objects import GPU
 

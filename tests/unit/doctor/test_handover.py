@@ -10,8 +10,8 @@ from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding
 from deviceshare.doctor.handover import Stack, injects_by_nri, judge, summary
 from deviceshare.doctor.kinds import ClusterPolicy, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import vendors
+from deviceshare.domain.objects.hardware import Withheld
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.withheld import Withheld
 from tests.unit.domain.objects import GPU, a_ledger, gpus
 
 

@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 
 from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare.domain.objects.resource_claims import ResourceClaim
-from deviceshare.domain.objects.resource_slices import ResourceSlice
+from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
 from deviceshare.domain.placement.dra_view import DraView
 
 DRIVER = "gpu.nvidia.com"

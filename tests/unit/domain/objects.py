@@ -7,12 +7,12 @@ import msgspec
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects import shares
-from deviceshare.domain.objects.container_keys import devices_of_container, field_path
 from deviceshare.domain.objects.devices import Device, Devices, devices_of
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices, as_json, new_ledger
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import devices_of_container, field_path
 from deviceshare.domain.placement.device_states import device_states, free_devices
 from deviceshare.domain.placement.fleet import Fleet
 

@@ -10,9 +10,7 @@ from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import explain_pod
-from deviceshare.domain.objects import node_affinity
-from deviceshare.domain.objects.node_affinity import Affinity
-from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.nodes import Affinity, Node, admits
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement import barred_pods as judging
@@ -96,14 +94,14 @@ def test_nothing_is_said_where_nothing_is_known_or_nothing_waits() -> None:
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The node of each comparison with what a pod asks for."""
-    nodes: list[str] = []
+    compared: list[str] = []
 
-    def admits(*of: Any) -> bool:
-        nodes.append(of[-1].metadata.name)
-        return bool(node_affinity.admits(*of))
+    def counted(*of: Any) -> bool:
+        compared.append(of[-1].metadata.name)
+        return bool(admits(*of))
 
-    monkeypatch.setattr(judging, "admits", admits)
-    return nodes
+    monkeypatch.setattr(judging, "admits", counted)
+    return compared
 
 
 def test_pods_that_ask_for_the_same_are_compared_with_each_node_once(compared: list[str]) -> None:

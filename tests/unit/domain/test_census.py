@@ -12,7 +12,7 @@ from deviceshare.domain.objects.devices import Device, devices_of
 from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.domain.placement.fleet import Fleet

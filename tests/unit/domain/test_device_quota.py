@@ -9,8 +9,7 @@ import pytest
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.objects.device_quota import DeviceQuota, counted, quota_patch, reservation_of
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.run.quota_metrics import QuotaMetrics

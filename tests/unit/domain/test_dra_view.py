@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.objects.hardware import Part
+from deviceshare.domain.objects.hardware import NOTHING_PUBLISHED, Part, Publication
 from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
-from deviceshare.domain.objects.resource_claims import ResourceClaim
-from deviceshare.domain.objects.resource_slices import ResourceSlice
+from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
 from tests.unit.domain.dra_objects import (
     DRIVER,
     Json,

@@ -9,12 +9,21 @@ from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Count, DeviceView, Picture
 from deviceshare.domain.answers.turn_views import TurnPlayer, TurnView, standings, turn_views
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.hardware import Allocation, Hardware, Overuse, Part, Trespass
+from deviceshare.domain.objects.hardware import (
+    Allocation,
+    Hardware,
+    Overuse,
+    Part,
+    ReportedHolder,
+    ReportedQueue,
+    ReportedTurns,
+    ReportedWaiter,
+    Trespass,
+)
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
-from deviceshare.domain.objects.reported_turns import ReportedHolder, ReportedQueue, ReportedTurns, ReportedWaiter
 from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import NO_LEDGER, NOT_SHARED

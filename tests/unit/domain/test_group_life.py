@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceshare.domain.answers.idleness import idle_since, release_reason
-from deviceshare.domain.objects.durations import seconds_of, spelled
-from deviceshare.domain.objects.group_life import AFTER_LAST_POD, NEVER, REFUSE, GroupLife
+from deviceshare.domain.objects.groups import AFTER_LAST_POD, NEVER, REFUSE, GroupLife
+from deviceshare.domain.objects.quantities import seconds_of, spelled
 from tests.unit.domain.objects import a_group
 
 NOW = "2026-11-22T12:00:00Z"

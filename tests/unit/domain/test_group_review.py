@@ -4,9 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain.admission.group_review import review_changed_group, review_deleted_group, review_new_group
-from deviceshare.domain.objects.group_life import DEFAULT_LIFE, GroupLife
-from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife, GroupSpec, GroupStatus
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus
 from deviceshare.domain.objects.pods import Pod
 

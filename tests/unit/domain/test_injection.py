@@ -13,8 +13,7 @@ from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import Injection, inject, inject_ephemeral
 from deviceshare.domain.admission.injection_settings import InjectionSettings
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
-from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
 from tests.unit.domain.jsonpatch import applied

@@ -5,9 +5,8 @@ from msgspec.structs import replace
 from deviceshare.domain.answers.ledger_status import devices_patch, summary
 from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.hardware import Hardware, Part, Withheld
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, Summary
-from deviceshare.domain.objects.withheld import Withheld
 from tests.unit.domain.objects import AMD, GPU, a_ledger, gpus
 from tests.unit.domain.test_drawing import with_claim, with_hardware
 from tests.unit.domain.test_ledger_with_hardware import CARDS, on, seen

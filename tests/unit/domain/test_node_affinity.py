@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from deviceshare.domain.objects.node_affinity import Affinity, admits
-from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.nodes import Affinity, Node, admits
 from tests.unit.domain.objects import a_node
 
 Json = dict[str, Any]

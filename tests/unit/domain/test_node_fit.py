@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_meta import OwnerReference
+from deviceshare.domain.objects.nodes import Node, Taint, Toleration, untolerated
+from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pod_requests import requests_of, without_surplus
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.shares import GPU_MEM
-from deviceshare.domain.objects.taints import Taint, Toleration, untolerated
 from deviceshare.domain.placement.node_choice import AT_A_TIME, Choice, alike, choose_node, in_turn
 from deviceshare.domain.placement.node_fit import misfit, room, summary
 from deviceshare.domain.placement.occupancy import Occupancy

@@ -20,10 +20,9 @@ from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_decoder import MOST_FAULTS, ObjectDecoder, decoder_of
-from deviceshare.domain.objects.plain_json import DEEPEST, plain_json
+from deviceshare.domain.objects.object_decoder import DEEPEST, MOST_FAULTS, ObjectDecoder, decoder_of, plain_json
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.resource_claims import ResourceClaim
+from deviceshare.domain.objects.resource_slices import ResourceClaim
 from deviceshare.domain.objects.shares import Share
 from deviceshare.kube.api import Page
 from deviceshare.kube.discovery import Resources, Version

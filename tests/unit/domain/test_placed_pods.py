@@ -16,7 +16,7 @@ from deviceshare.domain.admission.pod_guard import PodGuard
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_new_pod
 from deviceshare.domain.answers.explanation import explain_pod
 from deviceshare.domain.answers.waiting import why_a_pod_waits
-from deviceshare.domain.objects.node_affinity import Affinity, admits
+from deviceshare.domain.objects.nodes import Affinity, admits
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
 from deviceshare.domain.placement import dialect_leftovers

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.objects.pod_templates import templates_in
+from deviceshare.domain.objects.workloads import templates_in
 
 POD: dict[str, Any] = {"metadata": {"annotations": {"a": "b"}}, "spec": {"containers": [{"name": "main"}]}}
 

@@ -6,11 +6,9 @@ from msgspec.structs import replace
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers.device_verdicts import as_a_whole
 from deviceshare.domain.objects.devices import Device, visible
-from deviceshare.domain.objects.hardware import NO_HARDWARE, Hardware, Part
+from deviceshare.domain.objects.hardware import NO_HARDWARE, NOTHING_PUBLISHED, Hardware, Part, Publication
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
-from deviceshare.domain.objects.publication import NOTHING_PUBLISHED, Publication
-from deviceshare.domain.objects.resource_claims import ResourceClaim
-from deviceshare.domain.objects.resource_slices import ResourceSlice
+from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
 from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement import handover
 from deviceshare.domain.placement.device_state import Health, Use

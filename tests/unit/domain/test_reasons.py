@@ -15,17 +15,14 @@ from deviceshare.domain.answers.verdicts import verdicts
 from deviceshare.domain.answers.waiting import unusable, why_a_pod_waits
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
+from deviceshare.domain.objects.hardware import Allocation, Hardware, Part, Withheld
 from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_decoder import decoder_of
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.nodes import OUT_OF_SERVICE, Node, Taint
+from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.reasons import ReasonKind as Kind
 from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.taints import OUT_OF_SERVICE, Taint
-from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import ledger_budget
 from deviceshare.domain.placement.dialect_leftovers import leftover_reason
 from deviceshare.domain.placement.fleet import Fleet

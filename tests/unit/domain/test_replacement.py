@@ -11,12 +11,11 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Device, Devices
-from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part
+from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part, Withheld
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.withheld import Withheld
 from deviceshare.domain.placement import replacement
 from tests.unit.domain.objects import AMD, GPU, gpus
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import Injection, inject, inject_ephemeral
 from deviceshare.domain.admission.injection_settings import UNCHANGED, InjectionSettings
-from deviceshare.domain.objects.container_keys import container_annotation, field_path
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import container_annotation, field_path
 from tests.unit.domain.jsonpatch import applied
 
 Json = dict[str, Any]

@@ -7,14 +7,24 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.container_keys import MEMORY_LIMIT, PERCENT, container_annotation, devices_of_container
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.shares import INIT, SIDECAR, Share, current, need_of, stored_once
+from deviceshare.domain.objects.shares import (
+    INIT,
+    MEMORY_LIMIT,
+    PERCENT,
+    SIDECAR,
+    Share,
+    container_annotation,
+    current,
+    devices_of_container,
+    need_of,
+    stored_once,
+)
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.replacement import Replacement, rebind_patch
 from deviceshare.domain.placement.rooms import used

@@ -11,7 +11,7 @@ from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import inject
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
 from deviceshare.domain.objects.groups import Group, GroupSpec
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.jsonpatch import applied
 

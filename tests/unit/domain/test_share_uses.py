@@ -9,7 +9,7 @@ from deviceshare.domain.device_health.trespasses import Occupant, trespassers
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.shares import INIT, Share
 from tests.unit.domain.objects import GPU
 

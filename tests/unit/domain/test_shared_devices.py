@@ -13,7 +13,7 @@ from deviceshare.domain.objects import ledger
 from deviceshare.domain.objects.devices import Device, devices_of
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.objects.shares import Share
 from deviceshare.domain.placement import allocation

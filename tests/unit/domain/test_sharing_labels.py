@@ -3,9 +3,8 @@
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.sharing_labels import SharingLabels, is_label, may_be_shared
+from deviceshare.domain.objects.nodes import Node, SharingLabels, is_label, may_be_shared
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 
 LABELS = SharingLabels.written("gpushare=true,ack.node.gpu.schedule=share,ack.node.gpu.schedule=mps")
 

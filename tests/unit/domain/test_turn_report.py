@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from deviceshare.domain.objects.devices import Device
-from deviceshare.domain.objects.reported_turns import (
+from deviceshare.domain.objects.hardware import (
     MAX_QUEUES,
     MAX_WAITING,
     RENEWED_SECONDS,

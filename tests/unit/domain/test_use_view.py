@@ -1,7 +1,7 @@
 """What the page shows of the agents' reports."""
 
 from deviceshare.domain.answers.use_view import view_of_use
-from deviceshare.domain.objects.recent_use import MINUTES, UNKNOWN, DeviceHour, NodeUse
+from deviceshare.domain.objects.usage import MINUTES, UNKNOWN, DeviceHour, NodeUse
 
 GPU = "nvidia.com/gpu"
 

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.recent_use import DeviceHour, NodeUse
+from deviceshare.domain.objects.usage import DeviceHour, NodeUse
 from deviceshare.kube import agent_client
 from deviceshare.loops.replica.use_rounds import AgentPod, AgentSpec, AgentStatus
 

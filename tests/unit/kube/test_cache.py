@@ -3,7 +3,7 @@
 import pytest
 
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.kube.cache import Cache
 from deviceshare.loops.ports import ObjectChange
 

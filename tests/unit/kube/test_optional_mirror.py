@@ -10,8 +10,8 @@ import pytest
 import structlog
 
 from deviceshare.domain.contract import API_GROUP
-from deviceshare.domain.objects.namespace import without_annotations
-from deviceshare.domain.objects.resource_claims import ResourceClaim, worth_holding
+from deviceshare.domain.objects.groups import without_annotations
+from deviceshare.domain.objects.resource_slices import ResourceClaim, worth_holding
 from deviceshare.kube import optional_mirror
 from deviceshare.kube.api import Api
 from deviceshare.kube.mirror import MirrorPace

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import devices_of
 from deviceshare.domain.objects.ledger import as_json, new_ledger
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.join_obstacles import not_injected

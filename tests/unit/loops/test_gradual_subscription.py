@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.kube.cache import Cache
 from deviceshare.loops.gradual_subscription import AT_ONCE, GradualSubscription
 from deviceshare.loops.ports import ObjectChange

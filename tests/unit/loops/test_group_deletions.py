@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.objects.group_life import AFTER_LAST_POD, GroupLife
+from deviceshare.domain.objects.groups import AFTER_LAST_POD, GroupLife
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import Refused

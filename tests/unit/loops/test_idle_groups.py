@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deviceshare import timestamps
-from deviceshare.domain.objects.group_life import GroupLife
+from deviceshare.domain.objects.groups import GroupLife
 from deviceshare.domain.placement.assumptions import Assumption
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.ports import Unavailable

@@ -4,7 +4,7 @@ from typing import Any
 
 from deviceshare.doctor.kinds import MACHINES
 from deviceshare.domain import contract
-from deviceshare.domain.objects.sharing_labels import SharingLabels
+from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.loops.kinds import NODES, PODS, SHARED_NODES
 from deviceshare.loops.labelled_cluster import LabelledCluster
 from tests.unit.loops.live import LiveCluster

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.objects.taints import OUT_OF_SERVICE
+from deviceshare.domain.objects.nodes import OUT_OF_SERVICE
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from tests.unit.loops.live import World, a_bound_group, led_world, soon

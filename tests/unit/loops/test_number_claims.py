@@ -12,8 +12,8 @@ import pytest
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers import census
-from deviceshare.domain.objects.container_keys import devices_of_container
 from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.shares import devices_of_container
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Unavailable
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS, Refused

@@ -6,15 +6,16 @@ from typing import Any
 import msgspec
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.objects.container_keys import (
-    DEVICE_INDEX,
-    MEMORY_LIMIT,
-    container_annotation,
-    devices_of_container,
-)
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.ledger import Claim
-from deviceshare.domain.objects.shares import Share, current
+from deviceshare.domain.objects.shares import (
+    DEVICE_INDEX,
+    MEMORY_LIMIT,
+    Share,
+    container_annotation,
+    current,
+    devices_of_container,
+)
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
 from deviceshare.loops.leader.rebinder import AGAIN_SECONDS

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from deviceshare.domain.answers.use_view import DETAILED, NodeUseView
-from deviceshare.domain.objects.object_meta import ObjectMeta
-from deviceshare.domain.objects.recent_use import DeviceHour, NodeUse
+from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.usage import DeviceHour, NodeUse
 from deviceshare.loops.ports import Kind, Unavailable
 from deviceshare.loops.replica.use_rounds import AT_ONCE, SECONDS, AgentPod, AgentSpec, AgentStatus, AskAgent, UseRounds
 

@@ -19,10 +19,16 @@ from deviceshare.domain.admission.injection import DEFAULTS, inject, inject_ephe
 from deviceshare.domain.admission.injection_settings import InjectionSettings
 from deviceshare.domain.admission.node_devices_review import review_deletion, review_repair, review_report
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
-from deviceshare.domain.objects.allowed_namespaces import ALL, SELECTOR, AllowedNamespaces
-from deviceshare.domain.objects.group_life import DEFAULT_LIFE, DELETION_POLICIES, GroupLife
-from deviceshare.domain.objects.group_users import users
-from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.groups import (
+    ALL,
+    DEFAULT_LIFE,
+    DELETION_POLICIES,
+    SELECTOR,
+    AllowedNamespaces,
+    Group,
+    GroupLife,
+    users,
+)
 from deviceshare.domain.objects.label_selector import OPERATORS
 from deviceshare.domain.objects.object_decoder import ObjectDecoder
 from deviceshare.domain.objects.pods import Pod

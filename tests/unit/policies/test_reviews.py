@@ -8,7 +8,7 @@ import pytest
 
 from deviceshare.domain.admission.group_review import GroupFields, review_deleted_group, review_fields
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus
 from deviceshare.domain.objects.pods import Pod
 from tests.unit.policies import sameness

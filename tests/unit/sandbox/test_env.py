@@ -2,7 +2,7 @@
 
 import pytest
 
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import EnvSource, FieldRef
 from deviceshare_sandbox.simulated_pods import (
     KubeletContainer,

@@ -5,7 +5,7 @@ import json
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare_sandbox.simulated_nodes import kubelet_api
 from deviceshare_sandbox.simulated_pods import ENV, KubeletContainer, KubeletEnvVar, KubeletPod, KubeletPodSpec
 

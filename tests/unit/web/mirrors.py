@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.loops.ports import Watcher
 
 

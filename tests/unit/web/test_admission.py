@@ -16,12 +16,11 @@ from deviceshare.domain import contract
 from deviceshare.domain.admission.drafts import Draft
 from deviceshare.domain.admission.injection import inject
 from deviceshare.domain.admission.injection_settings import InjectionSettings
-from deviceshare.domain.objects.allowed_namespaces import AllowedNamespaces
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
-from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
+from deviceshare.domain.objects.groups import AllowedNamespaces, Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.label_selector import LabelSelector
 from deviceshare.domain.objects.ledger import Claim, claim_bytes
-from deviceshare.domain.objects.object_meta import ObjectMeta
+from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import Share, as_stored

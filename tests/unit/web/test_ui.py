@@ -12,7 +12,7 @@ import pytest
 
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.use_view import UseView, view_of_use
-from deviceshare.domain.objects.recent_use import DeviceHour, NodeUse
+from deviceshare.domain.objects.usage import DeviceHour, NodeUse
 from deviceshare.metrics import Metrics
 from deviceshare.web import ui
 from deviceshare.web.server import Server

@@ -1,7 +1,6 @@
 """The last hour of a node's devices, minute by minute."""
 
-from deviceshare.domain.objects.recent_use import MINUTES, UNKNOWN
-from deviceshare.domain.objects.usage import DeviceUsage, Usage
+from deviceshare.domain.objects.usage import MINUTES, UNKNOWN, DeviceUsage, Usage
 from deviceshare.loops.agent.last_hour import MOST_DEVICES, LastHour
 
 GPU = "nvidia.com/gpu"

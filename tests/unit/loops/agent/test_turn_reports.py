@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from deviceshare.domain.objects.hardware import Hardware
-from deviceshare.domain.objects.reported_turns import RENEWED_SECONDS, ReportedTurns
+from deviceshare.domain.objects.hardware import RENEWED_SECONDS, Hardware, ReportedTurns
 from deviceshare.domain.turns.arena import Arena
 from deviceshare.domain.turns.arena_name import ArenaName
 from deviceshare.loops.agent.turn_reports import PAUSE, TurnReports
