@@ -1,39 +1,317 @@
-"""Admission: which of webhooks and policies should review pods, and whether those are there and the others gone."""
+"""Admission: which of webhooks and policies should review pods, whether just those do, and whether a pod is injected.
 
-from typing import Any
+What shows the last is a pod created as a dry run: that tests the whole path, API server to replica and back where there
+are webhooks, and leaves nothing behind.
+"""
 
-from deviceshare.doctor import policies, webhooks
-from deviceshare.doctor.findings import Check, check
-from deviceshare.doctor.kinds import Rollout
+import base64
+import binascii
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import yaml
+from cryptography import x509
+
+from deviceshare import __version__, assets
+from deviceshare.certificates import issuance
+from deviceshare.doctor import canary
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
+from deviceshare.doctor.kinds import Installation
 from deviceshare.domain import contract
-from deviceshare.domain.admission.modes import POLICIES, WEBHOOKS
-from deviceshare.domain.admission.pod_guard import GUARDING_POLICY
-from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
-from deviceshare.loops.policy_kinds import VALIDATING
-from deviceshare.loops.ports import ApiError, Cluster, Kind
+from deviceshare.domain.admission import modes
+from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, left_out
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.kube.refusals import Unserved
+from deviceshare.loops.kinds import PODS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from deviceshare.loops.policy_kinds import MUTATING, POLICIES, VALIDATING, AdmissionPolicy, PolicyBinding, PolicyKinds
+from deviceshare.loops.ports import ApiError, Cluster, Kind, NotFound
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+
+SOON: Final = timedelta(days=7)
+"""A CA that ends within this time should have been replaced already."""
+_INJECTING: Final = "mutate-pods.deviceshare.io"
+OF_AGENTS: Final = "validate-node-devices.deviceshare.io"
+"""A webhook that is needed only where agents run."""
+_POLICY_OF_AGENTS: Final = "deviceshare-node-devices"
+_BYPASSES: Final = "deviceshare-bypasses"
+"""By its setting it warns or denies."""
+_UNINJECTED, _CHANGED = "pods of groups get no devices", "anybody may change their devices"
+_WITHOUT: Final = {
+    "deviceshare-mutate-pods": _UNINJECTED,
+    "deviceshare-pods": _CHANGED,
+    _BYPASSES: "nobody is told of ways around the hand-over of devices",
+    "deviceshare-groups": "groups are deleted while pods use them",
+    _POLICY_OF_AGENTS: "an agent may write what other nodes have",
+    "deviceshare-ledger-deletions": "a NodeDevices with claims can be deleted, and is gone with the last of these",
+}
+"""What is so where one of the policies isn't in force."""
+_VERSION: Final = "app.kubernetes.io/version"
+_UPGRADE: Final = "helm upgrade the release"
 
 
-async def examine(api: Cluster, release: str, deployment: Rollout | None) -> Check:
+async def examine(api: Cluster, ours: Installation) -> Check:
     """Checks the webhook configurations or the policies in the cluster."""
-    if await _mode(api, deployment) == POLICIES:
-        findings = [*await policies.examine(api, release, deployment), *await webhooks.leftovers(api)]
+    if await _mode(api, ours) == modes.POLICIES:
+        findings = [*await _policies(api, ours), *await _left_webhooks(api)]
         return check("policies", "bound, strict, and of this release", findings)
-    findings = [*await webhooks.examine(api, release, deployment), *await policies.leftovers(api)]
+    findings = [*await _webhooks(api, ours), *await _left_policies(api)]
     return check("webhooks", "configured, with a CA that is valid", findings)
 
 
-async def _mode(api: Cluster, deployment: Rollout | None) -> str:
+async def _mode(api: Cluster, ours: Installation) -> str:
     """What deviceshare was told; where that isn't known, what is in the cluster."""
-    if deployment:
-        return deployment.flag("admission") or WEBHOOKS
-    if await _there(api, WEBHOOK_CONFIGURATIONS[1], contract.NAME):
-        return WEBHOOKS
-    return POLICIES if await _there(api, VALIDATING.policies, GUARDING_POLICY) else WEBHOOKS
+    if ours.deployment or await _is_there(api, WEBHOOK_CONFIGURATIONS[1], contract.NAME):
+        return ours.flag("admission") or modes.WEBHOOKS
+    return modes.POLICIES if await _is_there(api, VALIDATING.policies, GUARDING_POLICY) else modes.WEBHOOKS
 
 
-async def _there(api: Cluster, kind: Kind[Any], name: str) -> bool:
+async def _is_there(api: Cluster, kind: Kind[Any], name: str) -> bool:
     try:
         await api.get(kind, name)
     except ApiError:
         return False
     return True
+
+
+# Webhooks
+
+
+async def _webhooks(api: Cluster, ours: Installation) -> list[Finding]:
+    findings, ignored = [], _ignored(ours)
+    for kind, names in zip(WEBHOOK_CONFIGURATIONS, _shipped(), strict=True):
+        try:
+            found = await api.get(kind, contract.NAME)
+        except NotFound:
+            findings.append(_missing_webhooks(f"{kind.kind} {contract.NAME} is missing", names))
+        except ApiError as error:
+            findings.append(unread(f"the {kind.kind} {contract.NAME}", error))
+        else:
+            wanted = [name for name in names if ours.agents or name != OF_AGENTS]
+            findings += judge_webhooks(kind.kind, found, wanted, datetime.now(UTC))
+            findings += judge_left_out(found, ignored)
+    return findings
+
+
+async def _left_webhooks(api: Cluster) -> list[Finding]:
+    """Configurations that remain where policies admit pods: no replica answers them."""
+    findings = []
+    for kind in WEBHOOK_CONFIGURATIONS:
+        try:
+            await api.get(kind, contract.NAME)
+        except NotFound:
+            continue
+        except ApiError as error:
+            findings.append(unread(f"whether a {kind.kind} {contract.NAME} is left", error))
+        else:
+            what = f"{kind.kind} {contract.NAME} is left, but deviceshare serves no webhooks (--admission=policies)"
+            cure = f"kubectl delete {kind.plural} {contract.NAME}"
+            findings.append(Finding(PROBLEM, f"{what}: the API server refuses what it can't ask them about", cure))
+    return findings
+
+
+def _shipped() -> list[list[str]]:
+    """The webhooks' names in the mutating and the validating configuration of this release."""
+    text = (assets.manifests() / "webhooks.yaml").read_text()
+    documents = [msgspec.convert(each, WebhookConfiguration) for each in yaml.safe_load_all(text)]
+    return [[webhook["name"] for webhook in document.webhooks] for document in documents]
+
+
+def judge_webhooks(kind: str, found: WebhookConfiguration, names: list[str], now: datetime) -> list[Finding]:
+    """What is wrong with one configuration that should have the webhooks of these names."""
+    present = {webhook.get("name", "") for webhook in found.webhooks}
+    missing = [name for name in names if name not in present]
+    findings = [_missing_webhooks(f"{kind} {contract.NAME} lacks {listed(missing)}", missing)] if missing else []
+    for webhook in found.webhooks:
+        findings += _judge_bundle(f"{kind} {contract.NAME}, webhook {webhook.get('name')}", webhook, now)
+    return findings
+
+
+def judge_left_out(found: WebhookConfiguration, ignored: set[str] | None) -> list[Finding]:
+    """Whether the webhooks leave out just the namespaces whose pods deviceshare ignores."""
+    of_pods = (webhook for webhook in found.webhooks if webhook.get("name") in (_INJECTING, GUARDING))
+    return [finding for each in of_pods for finding in _judge_namespaces(each["name"], left_out(each), ignored)]
+
+
+def _missing_webhooks(what: str, names: list[str]) -> Finding:
+    away = _CHANGED
+    if _INJECTING in names:
+        away = _UNINJECTED
+    elif names == [OF_AGENTS]:
+        away = "an agent may write what other nodes have, and people with deviceshare-recover misreport devices"
+    file = assets.manifests() / "webhooks.yaml"
+    cure = f"{_UPGRADE}, or kubectl apply -f {file} and let deviceshare fill in the caBundle (--ca-secret)"
+    return Finding(PROBLEM, f"{what}: {away}", cure)
+
+
+def _judge_bundle(name: str, webhook: dict[str, Any], now: datetime) -> list[Finding]:
+    try:
+        text = base64.b64decode(webhook.get("clientConfig", {}).get("caBundle", "")).decode(errors="replace")
+    except (binascii.Error, ValueError):
+        text = ""
+    authorities = [x509.load_pem_x509_certificate(each.encode()) for each in issuance.split(text)]
+    if not authorities:
+        what = f"{name}: caBundle holds no certificate, so the API server trusts no certificate"
+        cure = "see deviceshare's log for the certificate authority; with cert-manager, check that its CA injector runs"
+        return [Finding(PROBLEM, what, cure)]
+    until = max(each.not_valid_after_utc for each in authorities)
+    if until - now > SOON:
+        return []
+    what = f"{name}: the CA {'ended' if until < now else 'ends'} on {until:%Y-%m-%d %H:%M} UTC"
+    cure = "deviceshare rotates its own CA, so see its log; replace any other CA in the caBundle"
+    return [Finding(PROBLEM if until < now else WARNING, what, cure)]
+
+
+# Policies
+
+
+async def _policies(api: Cluster, ours: Installation) -> list[Finding]:
+    ignored = _ignored(ours)
+    version = (ours.deployment.metadata.labels.get(_VERSION) if ours.deployment else None) or __version__
+    findings = []
+    for name, kinds in POLICIES.items():
+        if name == _POLICY_OF_AGENTS and not ours.agents:
+            continue
+        try:
+            policy = await api.get(kinds.policies, name)
+            findings += _judge_policy(kinds, policy, version)
+            binding = await api.get(kinds.bindings, name)
+            findings += _judge_binding(kinds, binding, name)
+        except Unserved:
+            kind = kinds.policies.kind
+            what = f"the API server doesn't serve the kind {kind} (Kubernetes 1.36 does): {_WITHOUT[name]}"
+            findings.append(Finding(PROBLEM, what, f"{_UPGRADE} with admission=auto, which chooses webhooks"))
+        except NotFound:
+            what = f"{kinds.policies.kind} {name} or its binding of the same name is missing: {_WITHOUT[name]}"
+            cure = f"{_UPGRADE}, or kubectl apply -f {assets.manifests() / 'policies.yaml'}"
+            findings.append(Finding(PROBLEM, what, cure))
+        except ApiError as error:
+            findings.append(unread(f"the {kinds.policies.kind} {name} and its binding", error))
+        else:
+            if name in ("deviceshare-mutate-pods", "deviceshare-pods", _BYPASSES):
+                names = left_out(policy.spec.match_constraints) | left_out(binding.spec.match_resources)
+                findings += _judge_namespaces(name, names, ignored)
+    return findings
+
+
+async def _left_policies(api: Cluster) -> list[Finding]:
+    """Policies that review pods where webhooks do; a person who may not see that is told of the webhooks already."""
+    findings = []
+    for name, kinds in POLICIES.items():
+        if await _is_there(api, kinds.bindings, name):
+            cure = (
+                f"{_UPGRADE} once more if that changed admission, so that one of both goes; policies of nobody's go"
+                f" with kubectl delete {kinds.bindings.plural},{kinds.policies.plural} {name}"
+            )
+            findings.append(Finding(WARNING, f"the policy {name} is in force besides the webhooks", cure))
+    return findings
+
+
+def _judge_policy(kinds: PolicyKinds, policy: AdmissionPolicy, version: str) -> list[Finding]:
+    """What is wrong with a policy that should be of this version."""
+    name = policy.metadata.name
+    whole, findings = f"{kinds.policies.kind} {name}", []
+    if policy.spec.failure_policy != "Fail":
+        what = f"{whole} has failurePolicy {policy.spec.failure_policy}: where it can't be evaluated, {_WITHOUT[name]}"
+        findings.append(Finding(PROBLEM, what, f"{_UPGRADE}: its failurePolicy is Fail"))
+    found = policy.metadata.labels.get(_VERSION, "")
+    if found != version:
+        what = f"{whole} is of {f'deviceshare {found}' if found else 'an unknown version'}, not {version}"
+        findings.append(Finding(WARNING, what, _UPGRADE))
+    if warnings := policy.status.type_checking.expression_warnings:
+        said = "; ".join(" ".join(f"{each.field_ref}: {each.warning}".split()) for each in warnings)
+        what = f"the API server finds faults in {whole}, which may refuse what it should admit: {said}"
+        cure = f"{_UPGRADE}; if it stays, report it with: kubectl get {kinds.policies.plural} {name} -o yaml"
+        findings.append(Finding(WARNING, what, cure))
+    return findings
+
+
+def _judge_binding(kinds: PolicyKinds, binding: PolicyBinding, name: str) -> list[Finding]:
+    """Whether a binding puts the policy of this name in force."""
+    whole, spec = f"{kinds.bindings.kind} {binding.metadata.name}", binding.spec
+    if spec.policy_name != name:
+        what = f"{whole} binds {spec.policy_name or 'no policy'}, not {name}: {_WITHOUT[name]}"
+        return [Finding(PROBLEM, what, _UPGRADE)]
+    wanted = {"Warn", "Deny"} if name == _BYPASSES else {"Deny"}
+    if kinds is not MUTATING and wanted.isdisjoint(spec.validation_actions):
+        actions = ", ".join(spec.validation_actions) or "none"
+        return [Finding(PROBLEM, f"{whole} has validationActions {actions}, not Deny: {_WITHOUT[name]}", _UPGRADE)]
+    return []
+
+
+# Namespaces left out
+
+
+def _ignored(ours: Installation) -> set[str] | None:
+    """The namespaces whose pods deviceshare ignores (pod_guard.py); None where that isn't known."""
+    flag = ours.flag("excluded-namespaces")
+    return None if flag is None else {*filter(None, flag.split(",")), ours.namespace}
+
+
+def _judge_namespaces(name: str, names: AbstractSet[str], ignored: set[str] | None) -> list[Finding]:
+    """Whether the webhook or policy of this name, which leaves out `names`, leaves out just those."""
+    if ignored is None:
+        return []
+    findings = []
+    flag = f"--excluded-namespaces={','.join(sorted(names))}"
+    cure = f"{_UPGRADE}: webhooks.excludedNamespaces sets both; or give deviceshare run {flag}"
+    if loose := sorted(names - ignored):
+        what = f"{name} leaves out {listed(loose)}, but deviceshare trusts the annotations of pods there"
+        findings.append(Finding(PROBLEM, f"{what}: they can claim devices by them", cure))
+    if stuck := sorted(ignored - names):
+        what = f"deviceshare takes no pod of {listed(stuck)} into a group, but {name} doesn't leave it out"
+        findings.append(Finding(WARNING, what, cure))
+    return findings
+
+
+# Injection
+
+
+async def examine_injection(api: "Api", namespace: str, release: str) -> Check:
+    """Creates a pod of a group, as a dry run."""
+    body = canary.pod("deviceshare-canary-dry-run")
+    # With the label, validation happens even where injection did not; its answer says why.
+    body["metadata"]["labels"][contract.GROUP] = "deviceshare-canary-dry-run"
+    try:
+        answer: Pod | ApiError = await api.create(PODS, body, namespace, dry_run=True)
+    except ApiError as error:
+        answer = error
+    said = f"a pod sent to {namespace} as a dry run came back with the group's variables"
+    return check("injection", said, judge_injection(answer, namespace, release))
+
+
+def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> list[Finding]:
+    """What the dry run's answer says about the path to the webhooks."""
+    if isinstance(answer, Pod):
+        if answer.injected:
+            return []
+        what = f"a pod of a group in {namespace} is not injected: webhooks or policies are missing or leave it out"
+        cure = "name another with --namespace, or take it out of webhooks.excludedNamespaces in the chart's values"
+        return [Finding(PROBLEM, what, cure)]
+    said = str(answer)
+    if "failed calling webhook" in said:
+        cure = next(cure for sign, cure in _SIGNS.items() if sign in said).format(release=release)
+        return [Finding(PROBLEM, f"the API server can't call the webhooks: {said}", cure)]
+    if "deviceshare.io" in said and "denied the request" in said:
+        what = f"the mutating webhook is not called, the validating one is: {said}"
+        return [Finding(PROBLEM, what, f"kubectl get mutatingwebhookconfiguration {contract.NAME} -o yaml")]
+    if any(f"olicy '{name}'" in said for name in POLICIES):  # "ValidatingAdmissionPolicy '…'", "policy '…'"
+        what = f"a pod of a group is refused, though it is one that should be injected: {said}"
+        return [Finding(PROBLEM, what, "kubectl get mutatingadmissionpolicies,mutatingadmissionpolicybindings -o yaml")]
+    if "cannot create resource" in said:
+        return [Finding(UNTESTED, f"you may not create pods in {namespace}", "name a namespace with --namespace NAME")]
+    what = f"the pod was refused, but not by deviceshare: {said}"
+    return [Finding(UNTESTED, what, "name a namespace whose policies allow a plain pod: --namespace NAME")]
+
+
+_SIGNS: Final = {  # parts of Go's connection errors; the first that fits counts
+    "x509": "the caBundle isn't the signer's: deviceshare repairs its own in seconds; else see cert-manager",
+    "no endpoints": "no replica is ready: kubectl -n {release} get pods",
+    "not found": "the webhooks' Service is missing: helm upgrade the release",
+    "connection refused": "no replica answers there: kubectl -n {release} get pods,endpoints",
+    "": "kubectl -n {release} get pods; if they are ready, let the API server reach their port 9443: firewall, network "
+    "plugin, networkPolicy.enabled",
+}

@@ -1,12 +1,17 @@
-"""The canary: a group of one free device and a pod of it, and what their state says of deviceshare.
+"""The canary: a group of one free device and a pod of it, created, bound by scheduler and extender, judged, deleted.
 
-The pod runs nothing: its image is never pulled.
+The pod runs nothing: its image is never pulled. Group and pod are deleted whatever happens, at Ctrl-C too; what a
+killed doctor leaves, the next one finds by label.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
 
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, listed, logs
+import structlog
+
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, about, check, logs, unread
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -14,18 +19,35 @@ from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.join_obstacles import behind_gates
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound
 
-LABEL: Final = ("app.kubernetes.io/name", "deviceshare-canary")
-SELECTOR: Final = "=".join(LABEL)
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+Verdict = tuple[str, list[Finding]]
+"""The text for a healthy outcome, and the findings."""
+
+_LABELS: Final = {"app.kubernetes.io/name": "deviceshare-canary"}
+SELECTOR: Final = "app.kubernetes.io/name=deviceshare-canary"
+POLL_SECONDS: Final = 0.3
+BIND_SECONDS: Final = 30.0
+"""A busy scheduler takes seconds; after this the pod counts as not schedulable."""
+STATUS_SECONDS: Final = 15.0
+CLEAN_SECONDS: Final = 30.0
+NOTHING_FREE: Final = Finding(
+    UNTESTED, "no device is free, so no canary was created", "run doctor again when one is; see deviceshare inspect"
+)
 
 
 def group(name: str, resource: str) -> dict[str, Any]:
     """A group of one device, on any node."""
-    return {"metadata": {"name": name, "labels": dict([LABEL])}, "spec": {"resources": {resource: 1}}}
+    return {"metadata": {"name": name, "labels": _LABELS}, "spec": {"resources": {resource: 1}}}
 
 
-def pod(name: str, group: str) -> dict[str, Any]:
-    """A pod that even a strict namespace admits, and that never runs anything."""
+def pod(name: str) -> dict[str, Any]:
+    """A pod of the group of this name, that even a strict namespace admits, and that never runs anything."""
     container = {
         "name": "canary",
         "image": "deviceshare-canary:never-pulled",
@@ -38,7 +60,7 @@ def pod(name: str, group: str) -> dict[str, Any]:
         },
     }
     return {
-        "metadata": {"name": name, "labels": dict([LABEL]), "annotations": {contract.GROUP: group}},
+        "metadata": {"name": name, "labels": {**_LABELS}, "annotations": {contract.GROUP: name}},
         "spec": {
             "schedulerName": contract.SCHEDULER_NAME,
             "restartPolicy": "Never",
@@ -53,6 +75,101 @@ def pod(name: str, group: str) -> dict[str, Any]:
             "containers": [container],
         },
     }
+
+
+async def examine(api: Cluster, namespace: str, release: str) -> Check:
+    """Runs a canary that runs nothing, in `namespace`."""
+    try:
+        findings = judge_leftovers(await api.list(GROUPS, label_selector=SELECTOR))
+        resource = await free(api)
+    except ApiError as error:
+        return check("canary", "", [unread("groups, nodes and ledgers", error)])
+    if not resource:
+        return check("canary", "", [*findings, NOTHING_FREE])
+    said, found = await run(api, namespace, release, resource)
+    return check("canary", said, [*findings, *found])
+
+
+async def run(
+    api: Cluster,
+    namespace: str,
+    release: str,
+    resource: str,
+    *,
+    make: Callable[[str], dict[str, Any]] = pod,
+    land: Callable[[Pod], Awaitable[Verdict]] | None = None,
+) -> Verdict:
+    """Runs the pod that `make` returns for a name; `land` judges one that was bound as it should be."""
+    name = f"deviceshare-canary-{secrets.token_hex(4)}"
+    said, findings = "", list[Finding]()
+    try:
+        try:
+            await api.create(GROUPS, group(name, resource))
+            await api.create(PODS, make(name), namespace)
+            seen, findings = await _follow(api, namespace, release, name, resource)
+            said = f"a pod of a new group got {resource} on {seen.node}"
+            if land and seen.node and not findings:
+                said, findings = await land(seen)
+        except Forbidden as error:
+            cure = "run doctor as a user who may create groups and pods, or with --no-canary"
+            findings = [Finding(UNTESTED, f"the canary was refused: {error}", cure)]
+        except ApiError as error:
+            findings = [Finding(PROBLEM, f"the canary was refused: {error}", "see the findings above")]
+    finally:
+        left = await _clean(api, namespace, name)
+    return said, [*findings, *left]
+
+
+async def _follow(api: Cluster, namespace: str, release: str, name: str, resource: str) -> tuple[Pod, list[Finding]]:
+    seen = await polled(lambda: api.get(PODS, name, namespace), lambda pod: bool(pod.spec.node_name), BIND_SECONDS)
+    if not seen.node and not await free(api, resource):
+        return seen, [NOTHING_FREE]  # another group took the last device meanwhile
+    if findings := judge_pod(seen, release):
+        return seen, findings
+    known = await polled(
+        lambda: api.get(GROUPS, name), lambda group: not judge_group(group, seen, release), STATUS_SECONDS
+    )
+    return seen, judge_group(known, seen, release)
+
+
+async def polled(
+    look: Callable[[], Awaitable[T]], done: Callable[[T], bool], seconds: float, *, pause: float = POLL_SECONDS
+) -> T:
+    """What `look` returns as soon as it is `done`, or when `seconds` have passed."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        seen = await look()
+        if done(seen) or loop.time() > deadline:
+            return seen
+        await asyncio.sleep(pause)
+
+
+async def _clean(api: Cluster, namespace: str, name: str) -> list[Finding]:
+    """Deletes the pod, then its group; retries with a deadline, as the webhook may still see the pod in its mirror."""
+    error: ApiError | None = None
+    places: tuple[tuple[str, Kind[Any]], ...] = ((namespace, PODS), ("", GROUPS))
+    try:
+        async with asyncio.timeout(CLEAN_SECONDS):
+            for where, kind in places:
+                while True:
+                    try:
+                        await api.delete(kind, name, where)
+                    except NotFound:
+                        break
+                    except ApiError as refused:
+                        error = refused
+                    await asyncio.sleep(POLL_SECONDS)
+        return []
+    except TimeoutError:
+        log.error("Left the canary behind", name=name, error=str(error))
+        cure = f"kubectl -n {namespace} delete pod {name} --ignore-not-found; kubectl delete sdg {name}"
+        return [Finding(WARNING, f"the canary {name} could not be deleted: {error or 'it is still there'}", cure)]
+
+
+async def free(api: Cluster, wanted: str = "") -> str:
+    """As `free_resource`, for the cluster as it is now. Raises ApiError."""
+    return free_resource(await api.list(NODES), await api.list(NODE_DEVICES), wanted)
 
 
 def free_resource(nodes: Sequence[Node], ledgers: Sequence[NodeDevices], wanted: str = "") -> str:
@@ -108,9 +225,6 @@ def judge_group(seen: Group, bound: Pod, release: str) -> list[Finding]:
 
 def judge_leftovers(groups: Sequence[Group]) -> list[Finding]:
     """Canaries that a killed doctor left behind."""
-    names = [each.name for each in groups]
-    if not names:
-        return []
     cure = f"kubectl delete pods -A -l {SELECTOR}; kubectl delete sdg -l {SELECTOR}"
-    what = f"a canary of another doctor holds a device; if none is running now, delete it: {listed(names)}"
-    return [Finding(WARNING, what, cure)]
+    what = "a canary of another doctor holds a device; if none is running now, delete it"
+    return about((each.name for each in groups), WARNING, what, cure)

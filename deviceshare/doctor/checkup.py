@@ -5,30 +5,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from deviceshare.doctor import (
-    admission,
-    canary_run,
-    definitions,
-    gpu_run,
-    handover,
-    injection,
-    nodes,
-    plugin,
-    replicas,
-    rights,
-    runtime,
-    scheduler,
-    shares,
-    sources,
-    unreadable,
-    waiting,
-)
+from deviceshare.doctor import admission, canary, gpu, handover, installation, nodes, rights
 from deviceshare.doctor.findings import PROBLEM, Check
-from deviceshare.doctor.kinds import by_gates
 from deviceshare.domain.objects.nodes import SharingLabels
-from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS
 from deviceshare.loops.labelled_cluster import LabelledCluster
-from deviceshare.loops.ports import ApiError
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
@@ -59,38 +39,24 @@ class Checkup(Struct, frozen=True):
 
 async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     """One check after the other, each as soon as it is done."""
-    yield await definitions.examine(api)
+    yield await installation.examine_definitions(api)
     yield await rights.examine_person(api)
-    try:
-        deployment = await replicas.deployment(api, request.release)
-    except ApiError:  # the check of the replicas reports it
-        deployment = None
-    yield await rights.examine_own(api, request.release, deployment, dra=await _serves_dra(api))
-    yield await replicas.examine(api, request.release)
-    yield await scheduler.examine(api, request.release, deployment)
-    yield await admission.examine(api, request.release, deployment)
-    yield await injection.examine(api, request.namespace, request.release)
-    sharing = (deployment.flag("shared-node-labels") if deployment else None) or ""
-    labelled = LabelledCluster(api, SharingLabels.written(sharing))
-    yield await unreadable.examine(labelled)
-    yield await nodes.examine(labelled, request.release)
-    yield await sources.examine(labelled)
-    yield await waiting.examine(labelled, gates=by_gates(deployment))
-    yield await plugin.examine(labelled)
-    yield await shares.examine(labelled)
-    yield await runtime.examine(labelled, request.runtime_config)
-    yield await handover.examine(labelled, deployment)
+    ours = await installation.installation(api, request.release)
+    yield await rights.examine_own(api, ours)
+    yield await installation.examine_replicas(api, ours)
+    yield await installation.examine_scheduler(api, ours)
+    yield await admission.examine(api, ours)
+    yield await admission.examine_injection(api, request.namespace, request.release)
+    labelled = LabelledCluster(api, SharingLabels.written(ours.flag("shared-node-labels") or ""))
+    yield await nodes.examine_objects(labelled)
+    async for each in nodes.examine(labelled, ours):
+        yield each
+    yield await handover.examine_runtime(labelled, request.runtime_config)
+    yield await handover.examine(labelled, ours)
     if request.canary:
-        yield await canary_run.examine(labelled, request.namespace, request.release)
+        yield await canary.examine(labelled, request.namespace, request.release)
     if request.gpu:
-        yield await gpu_run.examine(labelled, request.namespace, request.release, deployment, request.image)
-
-
-async def _serves_dra(api: "Api") -> bool:
-    try:
-        return any(version in DRA_VERSIONS for version in await api.versions_of(DRA_GROUP))
-    except ApiError:
-        return False  # other checks report that it doesn't answer
+        yield await gpu.examine(labelled, request.namespace, ours, request.image)
 
 
 def conclude(checks: list[Check]) -> Checkup:

@@ -1,5 +1,6 @@
 """Findings of a check: a mark, what is wrong, and the next command."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -55,9 +56,14 @@ def unread(what: str, error: ApiError) -> Finding:
     )
 
 
-def listed(names: list[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     """`a, b, c, d, e and 3 more`"""
     return wording.listed(sorted(names), most=LISTED)
+
+
+def about(names: Iterable[str], mark: str, what: str, cure: str) -> list[Finding]:
+    """One finding that ends with these names; none where there are none."""
+    return [Finding(mark, f"{what}: {named}", cure)] if (named := listed(names)) else []
 
 
 def logs(release: str, container: str) -> str:

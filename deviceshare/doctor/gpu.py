@@ -1,27 +1,38 @@
-"""The GPU canary: a pod that opens its GPU, and why it saw none, or others.
+"""The GPU canary: a pod that opens its GPU, followed to the end of its container, and why it saw none, or others.
 
 The pod runs deviceshare's own image, which opens every GPU that NVML shows and reports them in its termination message.
 """
 
+import asyncio
+import math
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct, field
 
 from deviceshare import assets
 from deviceshare.doctor import canary
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, Finding
-from deviceshare.domain import vendors
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, Check, Finding, check, unread
+from deviceshare.doctor.kinds import RUNTIME_CLASSES, Installation
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Devices
 from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import MESSAGE_PATH, Sighting, decode
 from deviceshare.domain.wording import listed
-from deviceshare.loops.kinds import Event
-from deviceshare.loops.ports import Kind
+from deviceshare.loops.kinds import EVENTS, NODE_DEVICES, Event
+from deviceshare.loops.ports import ApiError, Cluster, Kind, NotFound
 
 RESOURCE: Final = vendors.NVIDIA.resource
 LIFE_SECONDS: Final = 180
 """When the kubelet ends the pod, image pull included, should no doctor be left to delete it."""
+POLL_SECONDS: Final = 1.0
+LAND_SECONDS: Final = 150.0
+"""From the binding to the end of the container; the image has to be pulled where deviceshare doesn't run."""
+STUCK_SECONDS: Final = 10.0
+"""How long a container may fail to start before it is reported: the kubelet retries some of these."""
 _SEE: Final = "see docs/handover.md"
 _IMAGE_REASONS: Final = frozenset(
     ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
@@ -80,9 +91,9 @@ class CanaryPod(Struct, frozen=True):
 CANARIES: Final = Kind("v1", "Pod", "pods", CanaryPod, namespaced=True)
 
 
-def pod(name: str, group: str, image: str) -> dict[str, Any]:
+def pod(name: str, image: str) -> dict[str, Any]:
     """The canary's pod, with a container that runs. It requests no GPU of a device plugin."""
-    body = canary.pod(name, group)
+    body = canary.pod(name)
     [container] = body["spec"]["containers"]
     container |= {
         "image": image,
@@ -94,6 +105,65 @@ def pod(name: str, group: str, image: str) -> dict[str, Any]:
     }
     body["spec"]["activeDeadlineSeconds"] = LIFE_SECONDS
     return body
+
+
+async def examine(api: Cluster, namespace: str, ours: Installation, image: str) -> Check:
+    """Runs a GPU canary in `namespace`, with `image` or that of our Deployment."""
+    own = ours.container(contract.NAME)
+    image = image or (own.image if own else "")
+    try:
+        if obstacle := await _obstacle(api, ours, image):
+            return check("gpu", "", [obstacle])
+    except ApiError as error:
+        return check("gpu", "", [unread("RuntimeClasses, nodes and ledgers", error)])
+    make, land = partial(pod, image=image), partial(_land, api, namespace)
+    said, findings = await canary.run(api, namespace, ours.namespace, RESOURCE, make=make, land=land)
+    return check("gpu", said, findings)
+
+
+async def _obstacle(api: Cluster, ours: Installation, image: str) -> Finding | None:
+    """Why no canary is sent: it has no image, the API server would refuse it, or it could open nothing."""
+    if not image:
+        what = f"no Deployment {contract.NAME} was found, whose image the GPU canary runs"
+        cure = "name an image of deviceshare with --gpu-image, or the namespace of its release with --release-namespace"
+        return Finding(UNTESTED, what, cure)
+    name = ours.flag("runtime-class")
+    if name and all(each.metadata.name != name for each in await api.list(RUNTIME_CLASSES)):
+        what = f"pods of groups are given the RuntimeClass {name!r}, which doesn't exist, so each is refused"
+        cure = f"set handover.runtimeClassName to an existing RuntimeClass, or to none; {_SEE}"
+        return Finding(PROBLEM, what, cure)
+    if await canary.free(api, RESOURCE):
+        return None
+    others = {device.resource for ledger in await api.list(NODE_DEVICES) for device in ledger.devices}
+    if others and RESOURCE not in others:
+        what = f"a canary can open {vendors.NVIDIA.label}s only, and the shared nodes have {listed(sorted(others))}"
+        return Finding(UNTESTED, what, "")
+    return canary.NOTHING_FREE
+
+
+async def _land(api: Cluster, namespace: str, bound: Pod) -> canary.Verdict:
+    """Waits until the canary's container has ended or can't start, and judges what it saw."""
+    name, now = bound.metadata.name, asyncio.get_running_loop().time
+    patience = math.inf
+
+    def is_over(seen: CanaryPod) -> bool:
+        nonlocal patience
+        patience = min(patience, now() + STUCK_SECONDS) if seen.stuck else patience
+        return seen.over or (seen.stuck and now() > patience)
+
+    try:
+        seen = await canary.polled(
+            lambda: api.get(CANARIES, name, namespace), is_over, LAND_SECONDS, pause=POLL_SECONDS
+        )
+    except NotFound:
+        what = "the canary was deleted by somebody else before it reported"
+        return "", [Finding(UNTESTED, what, "run doctor again")]
+    events: list[Event] = []
+    if not seen.state.terminated:
+        with suppress(ApiError):  # events only add detail
+            events = await api.list(EVENTS, namespace=namespace, field_selector=f"involvedObject.name={name}")
+    said = f"a container on {bound.node} opened the GPU of its group, and sees no other"
+    return said, judge(seen, bound.devices, events)
 
 
 def judge(seen: CanaryPod, given: Devices, events: Sequence[Event] = ()) -> list[Finding]:

@@ -1,38 +1,139 @@
-"""Hand-over: which of NVIDIA's stacks the cluster has, and whether deviceshare's settings suit it.
+"""The hand-over of devices: NVIDIA's stack in the cluster, its settings, and whether deviceshare's suit them.
 
+Whether a container sees the devices of its group is decided by NVIDIA's container toolkit, whose settings are
+files on the nodes: `/etc/nvidia-container-runtime/config.toml`. They can't be read through the API server.
+https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/
 https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/cdi.html
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Final
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from deviceshare import assets
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, about, check, listed, unread
 from deviceshare.doctor.kinds import (
     CLUSTER_POLICIES,
     DAEMON_SETS,
     MACHINES,
     RUNTIME_CLASSES,
     ClusterPolicy,
+    Installation,
     NodeSoftware,
     Rollout,
     RuntimeClass,
 )
-from deviceshare.domain import contract, vendors
+from deviceshare.domain import contract, vendors, wording
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.placement import handover
-from deviceshare.domain.wording import listed as enumerated
 from deviceshare.kube.definitions import CRDS
 from deviceshare.loops.kinds import NODE_DEVICES, SHARED_NODES
 from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
+FILE: Final = "/etc/nvidia-container-runtime/config.toml"
+ENV_OFF: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+MOUNTS_ON: Final = "accept-nvidia-visible-devices-as-volume-mounts"
+SWARM: Final = "swarm-resource"
+BOTTLEROCKET: Final = "Bottlerocket"
+"""Its toolkit is set up for NVIDIA's device plugin alone: https://bottlerocket.dev/en/os/latest/#/api/settings/"""
 TOOLKIT: Final = "app=nvidia-container-toolkit-daemonset"
 """The label that NVIDIA's operator gives the pods that set up its runtime."""
 _DOCS: Final = "see docs/handover.md"
-_UNDECIDED: Final = "UUID or number"
+_UPGRADE: Final = "helm upgrade … --set handover"
+
+
+async def _machines(api: Cluster) -> list[NodeSoftware]:
+    """The shared nodes that have NVIDIA's devices."""
+    return [each for each in await api.list(MACHINES, label_selector=SHARED_NODES) if each.has_nvidia]
+
+
+# The runtime: whether it reads our variable, and nothing that overrules it
+
+
+async def examine_runtime(api: Cluster, settings: str | None) -> Check:
+    """`settings` is the text of a node's file, if it was given by --runtime-config."""
+    findings = judge_settings(settings) if settings is not None else []
+    try:
+        machines, classes = await _machines(api), await api.list(RUNTIME_CLASSES)
+    except ApiError as error:
+        return check("runtime", "", [*findings, unread("runtime classes", error)])
+    if not machines:
+        return check("runtime", "no shared node has NVIDIA's devices", findings)
+    findings += [*judge_handlers(machines, classes), *judge_systems(machines)]
+    if settings is None:
+        how = f"ssh NODE cat {FILE} | deviceshare doctor --runtime-config -"
+        findings.append(Finding(UNTESTED, "the settings of NVIDIA's toolkit are files on the nodes", how))
+    return check("runtime", "nothing overrules or ignores the groups' variables", findings)
+
+
+def judge_handlers(machines: Iterable[NodeSoftware], classes: Sequence[RuntimeClass]) -> list[Finding]:
+    """Whether pods can ask for NVIDIA's runtime where it isn't the default. Nodes report theirs from 1.30 on."""
+    named = [each.metadata.name for each in classes if each.handler == vendors.NVIDIA.name]
+    have = [each.metadata.name for each in machines if vendors.NVIDIA.name in each.handlers]
+    lack = [each.metadata.name for each in machines if each.handlers and vendors.NVIDIA.name not in each.handlers]
+    if named:
+        what = f"the RuntimeClass {listed(named)} names a runtime that these nodes lack"
+        cure = "install NVIDIA's container toolkit there: nvidia-ctk runtime configure --runtime=containerd"
+        return about(lack, WARNING, what, cure)
+    if not have:
+        return []
+    what = f"nodes have the runtime nvidia, but no RuntimeClass names it: {listed(have)}"
+    cure = "kubectl create -f - with kind RuntimeClass, apiVersion node.k8s.io/v1, metadata.name and handler nvidia"
+    return [Finding(WARNING, f"{what}; unless it is the default, containers see no GPU", cure)]
+
+
+def judge_systems(machines: Iterable[NodeSoftware]) -> list[Finding]:
+    """Operating systems that ignore the variable by default."""
+    names = [each.metadata.name for each in machines if BOTTLEROCKET in each.status.node_info.os_image]
+    what = f"Bottlerocket ignores {vendors.NVIDIA.env} of unprivileged containers by default"
+    key = "settings.nvidia-container-runtime.visible-devices"
+    return about(
+        names, WARNING, what, f"apiclient set {key}-envvar-when-unprivileged=true {key}-as-volume-mounts=false"
+    )
+
+
+def judge_settings(text: str) -> list[Finding]:
+    """What a node's config.toml does to the variables; absent keys have the toolkit's defaults, which suit us."""
+    try:
+        settings: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        return [Finding(PROBLEM, f"that is no {FILE}: {error}", f"ssh NODE cat {FILE}")]
+    restart = "and restart the container runtime"
+    findings = []
+    if settings.get(ENV_OFF) is False:
+        what = f"{ENV_OFF}=false: unprivileged containers' variables are ignored, so pods of groups see no GPU"
+        findings.append(Finding(PROBLEM, what, f"nvidia-ctk config --in-place --set {ENV_OFF}=true {restart}"))
+    findings += _names_only(settings)
+    if settings.get(MOUNTS_ON) is True:
+        what = f"{MOUNTS_ON}=true: a container may ask for devices by mounts, and these overrule the variable"
+        findings.append(Finding(WARNING, what, f"nvidia-ctk config --in-place --set {MOUNTS_ON}=false {restart}"))
+    if swarm := settings.get(SWARM):
+        what = f"{SWARM}={swarm!r}: where a container has this variable, it overrules {vendors.NVIDIA.env}"
+        findings.append(Finding(WARNING, what, f"remove {SWARM} from {FILE} {restart}"))
+    return findings
+
+
+def _names_only(settings: Any) -> list[Finding]:
+    """A runtime that takes CDI names only; it prefixes the default kind to names that aren't qualified."""
+    try:
+        runtime = settings["nvidia-container-runtime"]
+        if runtime["mode"] != "cdi":
+            return []
+        kind = runtime.get("modes", {}).get("cdi", {}).get("default-kind", vendors.NVIDIA.resource)
+    except (KeyError, TypeError, AttributeError):
+        return []
+    what = (
+        f'mode="cdi", default-kind={kind!r}: a container that is given a number or a UUID starts only if {kind} has it'
+    )
+    cure = f"hand devices over by CDI names: {_UPGRADE}.style=cdi; {_DOCS}"
+    return [Finding(WARNING, f'{what}; the operator\'s management.nvidia.com/gpu has only "all"', cure)]
+
+
+# The hand-over: which of NVIDIA's stacks the cluster has, and what it is told
 
 
 class Stack(Struct, frozen=True):
@@ -43,8 +144,8 @@ class Stack(Struct, frozen=True):
     classes: Sequence[RuntimeClass] = ()
     policies: Sequence[ClusterPolicy] = ()
     toolkits: Sequence[Rollout] = ()
-    deployment: Rollout | None = None
-    ledgers: Sequence[NodeDevices] = field(default_factory=list)
+    ours: Installation = Installation("")
+    ledgers: Sequence[NodeDevices] = ()
 
     @property
     def nri(self) -> bool:
@@ -57,23 +158,31 @@ class Stack(Struct, frozen=True):
 
     @property
     def style(self) -> str:
-        return (self.deployment and self.deployment.flag("handover")) or handover.AUTO
+        return self.ours.flag("handover") or handover.AUTO
 
     @property
     def runtime_class(self) -> str:
-        return (self.deployment and self.deployment.flag("runtime-class")) or ""
+        return self.ours.flag("runtime-class") or ""
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Each node with NVIDIA's devices, and in which words it is told of them; "" where that isn't decided."""
+        return [
+            (ledger.node, ledger.status.handover.get(vendors.NVIDIA.name, ""))
+            for ledger in self.ledgers
+            if any(vendors.NVIDIA.supplies(device.resource) for device in ledger.devices)
+        ]
 
 
-async def examine(api: Cluster, deployment: Rollout | None) -> Check:
-    """Compares NVIDIA's stack with the flags of `deployment`, deviceshare's own if it was found."""
+async def examine(api: Cluster, ours: Installation) -> Check:
+    """Compares NVIDIA's stack with the flags of our Deployment, where it was found."""
     try:
-        shared = await api.list(MACHINES, label_selector=SHARED_NODES)
         stack = Stack(
-            machines=[machine for machine in shared if machine.has_nvidia],
+            machines=await _machines(api),
             classes=await api.list(RUNTIME_CLASSES),
             policies=await _policies(api),
             toolkits=await api.list(DAEMON_SETS, label_selector=TOOLKIT),
-            deployment=deployment,
+            ours=ours,
             ledgers=await api.list(NODE_DEVICES),
         )
     except ApiError as error:
@@ -91,26 +200,20 @@ async def _policies(api: Cluster) -> list[ClusterPolicy]:
 
 def summary(stack: Stack) -> str:
     """Which stack injects devices, and how many nodes receive them by index, UUID or CDI name."""
-    nodes: dict[str, int] = {}
-    for ledger in stack.ledgers:
-        if _has_nvidia(ledger):
-            words = ledger.status.handover.get(vendors.NVIDIA.name, _UNDECIDED)
-            nodes[words] = nodes.get(words, 0) + 1
-    counted = enumerated(f"{number} by {words}" for words, number in sorted(nodes.items())) or "none yet"
-    return f"{_world(stack)}; nodes with NVIDIA's devices: {counted}"
-
-
-def _world(stack: Stack) -> str:
     if stack.nri:
-        return "the GPU operator's NRI plugin injects devices"
-    if stack.cdi:
-        return "the GPU operator's runtime class injects devices by CDI"
-    return "the GPU operator sets up NVIDIA's runtime" if stack.policies else "no GPU operator"
+        world = "the GPU operator's NRI plugin injects devices"
+    elif stack.cdi:
+        world = "the GPU operator's runtime class injects devices by CDI"
+    else:
+        world = "the GPU operator sets up NVIDIA's runtime" if stack.policies else "no GPU operator"
+    nodes = Counter(words or "UUID or number" for _, words in stack.told)
+    counted = wording.listed(f"{number} by {words}" for words, number in sorted(nodes.items())) or "none yet"
+    return f"{world}; nodes with NVIDIA's devices: {counted}"
 
 
 def judge(stack: Stack) -> list[Finding]:
     """What keeps the devices of groups from their containers."""
-    findings = [*_mute(stack.ledgers), *_runtime_class(stack)]
+    findings = [*_mute(stack.ledgers), *_missing_class(stack)]
     if not stack.machines:
         return findings
     if stack.nri:
@@ -118,83 +221,65 @@ def judge(stack: Stack) -> list[Finding]:
     classes = [each.metadata.name for each in stack.classes if each.handler == vendors.NVIDIA.name]
     if stack.cdi and not stack.runtime_class and classes:
         what = "the operator's runtime isn't the default, and deviceshare sets no runtimeClassName in pods of groups"
-        cure = f"helm upgrade … --set handover.runtimeClassName={classes[0]},agent.runtimeClassName={classes[0]}"
-        findings.append(Finding(WARNING, f"{what}: unless they name one, they see no GPU", f"{cure}; {_DOCS}"))
+        cure = f"{_UPGRADE}.runtimeClassName={classes[0]},agent.runtimeClassName={classes[0]}; {_DOCS}"
+        findings.append(Finding(WARNING, f"{what}: unless they name one, they see no GPU", cure))
     if stack.cdi:
-        cure = f"helm upgrade … --set handover.style=cdi; {_DOCS}"
-        findings += _bare(stack, "a CDI runtime doesn't start a container that is given numbers", cure)
+        why, cure = "a CDI runtime doesn't start a container that is given numbers", f"{_UPGRADE}.style=cdi; {_DOCS}"
+        findings += _bare(stack, why, cure)
     return findings
 
 
-def _bare(stack: Stack, why: str, cure: str) -> Iterable[Finding]:
+def _bare(stack: Stack, why: str, cure: str) -> Iterator[Finding]:
     """Nodes that receive indices or UUIDs where only CDI names work, by setting or label; or that may yet."""
-    styles = {
-        ledger.node: ledger.status.handover.get(vendors.NVIDIA.name, "")
-        for ledger in stack.ledgers
-        if _has_nvidia(ledger)
-    }
-    if nodes := sorted(
-        node for node, words in styles.items() if words != handover.NONE and not handover.is_kind(words)
-    ):
+    nodes = [n for n, words in stack.told if words != handover.NONE and not handover.is_kind(words)]
+    if nodes:  # A node's label overrules the setting; where the setting is right, only labels are to change.
+        label = f"kubectl label node NODE {contract.HANDOVER_LABEL}-"
+        right = stack.style == handover.CDI
+        what = f"devices are handed over by number or UUID, but {why}: {listed(nodes)}"
         yield Finding(
-            PROBLEM, f"devices are handed over by number or UUID, but {why}: {listed(nodes)}", _unlabelled(stack, cure)
+            PROBLEM, what, f"{label}; {_DOCS}" if right else f"where a node's label sets it, {label}; else {cure}"
         )
     elif stack.style != handover.CDI:
-        new = " until its agent has reported" if stack.style == handover.AUTO else ""
-        mark = WARNING if stack.style == handover.AUTO else PROBLEM
-        yield Finding(
-            mark, f"handover.style is {stack.style}: a new node is given numbers or UUIDs{new}, but {why}", cure
-        )
+        mark, new = (WARNING, " until its agent has reported") if stack.style == handover.AUTO else (PROBLEM, "")
+        what = f"handover.style is {stack.style}: a new node is given numbers or UUIDs{new}, but {why}"
+        yield Finding(mark, what, cure)
 
 
-def _has_nvidia(ledger: NodeDevices) -> bool:
-    return any(vendors.NVIDIA.supplies(device.resource) for device in ledger.devices)
-
-
-def _unlabelled(stack: Stack, cure: str) -> str:
-    """The cure for nodes whose label overrules the setting; where the setting is right, only labels are to change."""
-    label = f"kubectl label node NODE {contract.HANDOVER_LABEL}-"
-    return f"{label}; {_DOCS}" if stack.style == handover.CDI else f"where a node's label sets it, {label}; else {cure}"
-
-
-def _by_plugin(stack: Stack) -> Iterable[Finding]:
-    cure = f"helm upgrade … --set handover.nri=true; {_DOCS}"
+def _by_plugin(stack: Stack) -> Iterator[Finding]:
+    cure = f"{_UPGRADE}.nri=true; {_DOCS}"
     yield from _bare(stack, "NVIDIA's NRI plugin takes CDI names only, so pods there see no GPU", cure)
     old = [name for each in stack.toolkits if (name := _version_of(each)) and _numbers(name) < (1, 20, 0)]
     if old:
         what = f"NVIDIA's NRI plugin serves pods of other namespaces from 1.20.0 on, and this is {listed(old)}"
-        yield Finding(
-            PROBLEM, what, "helm upgrade … of the GPU operator to 26.7.0 or later, or set its toolkit.version"
-        )
+        cure = "helm upgrade … of the GPU operator to 26.7.0 or later, or set its toolkit.version"
+        yield Finding(PROBLEM, what, cure)
     able = {machine.metadata.name: injects_by_nri(machine.status.node_info.runtime) for machine in stack.machines}
-    unable = [name for name, can in able.items() if can is False]
-    unknown = [name for name, can in able.items() if can is None]
-    if unable:
-        what = f"containerd there can't inject CDI devices for an NRI plugin: {listed(unable)}"
-        yield Finding(PROBLEM, what, "update containerd to 1.7.30, or to 2.1.0 or later; 2.0 drops them")
-    if unknown:
-        what = f"it isn't known whether the runtime there injects CDI devices for an NRI plugin: {listed(unknown)}"
-        yield Finding(UNTESTED, what, f"kubectl apply -f {assets.examples() / 'nvidia-smi.yaml'} and see its log")
+    what = "containerd there can't inject CDI devices for an NRI plugin"
+    cure = "update containerd to 1.7.30, or to 2.1.0 or later; 2.0 drops them"
+    yield from about((name for name, can in able.items() if can is False), PROBLEM, what, cure)
+    what = "it isn't known whether the runtime there injects CDI devices for an NRI plugin"
+    cure = f"kubectl apply -f {assets.examples() / 'nvidia-smi.yaml'} and see its log"
+    yield from about((name for name, can in able.items() if can is None), UNTESTED, what, cure)
 
 
-def _runtime_class(stack: Stack) -> Iterable[Finding]:
+def _missing_class(stack: Stack) -> Iterator[Finding]:
     name = stack.runtime_class
     if name and all(each.metadata.name != name for each in stack.classes):
         what = f"handover.runtimeClassName is {name!r}, and there is no such RuntimeClass: pods of groups are refused"
         gone = " (the operator deletes its own where its NRI plugin is enabled)" if stack.nri else ""
-        cure = "helm upgrade … --set handover.runtimeClassName=" + (",handover.nri=true" if stack.nri else "CLASS")
-        yield Finding(PROBLEM, f"{what}{gone}", f"{cure}; {_DOCS}")
+        cure = f"{_UPGRADE}.runtimeClassName={',handover.nri=true' if stack.nri else 'CLASS'}; {_DOCS}"
+        yield Finding(PROBLEM, f"{what}{gone}", cure)
 
 
-def _mute(ledgers: Iterable[NodeDevices]) -> Iterable[Finding]:
+def _mute(ledgers: Iterable[NodeDevices]) -> Iterator[Finding]:
     """Nodes whose devices can't be handed over, by reason."""
-    found: dict[str, list[str]] = {}
+    found: defaultdict[str, list[str]] = defaultdict(list)
     for ledger in ledgers:
         for each in ledger.status.withheld:
             if handover.mute(each.devices, ledger.status.handover):
-                found.setdefault(f"{each.resource}: {each.text}", []).append(ledger.node)
+                found[f"no group gets {each.resource}: {each.text}"].append(ledger.node)
     for what, nodes in sorted(found.items()):
-        yield Finding(PROBLEM, f"no group gets {what}: {listed(nodes)}", _DOCS)
+        yield from about(nodes, PROBLEM, what, _DOCS)
 
 
 def injects_by_nri(runtime: str) -> bool | None:
@@ -211,7 +296,7 @@ def injects_by_nri(runtime: str) -> bool | None:
 
 def _version_of(toolkit: Rollout) -> str:
     """The toolkit's version by its image's tag; "" where it has none."""
-    images = [each.image for each in toolkit.spec.template.spec.containers if "toolkit" in each.image]
+    images = [each.image for each in toolkit.containers if "toolkit" in each.image]
     tags = [image.rpartition(":")[2] for image in images if "@" not in image]
     return next((tag for tag in tags if _numbers(tag)), "")
 

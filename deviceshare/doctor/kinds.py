@@ -1,7 +1,7 @@
 """The API objects that only the doctor reads, with the fields that it judges."""
 
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
 
@@ -9,7 +9,7 @@ from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
-from deviceshare.loops.ports import Kind
+from deviceshare.loops.ports import ApiError, Kind
 
 
 class Attributes(Struct, frozen=True, omit_defaults=True):
@@ -21,6 +21,12 @@ class Attributes(Struct, frozen=True, omit_defaults=True):
     subresource: str = ""
     namespace: str = ""
     name: str = ""
+
+    def __str__(self) -> str:
+        """As `kubectl auth can-i` takes it: `patch nodedevices/status.deviceshare.io`."""
+        resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        where = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {resource}{f'.{self.group}' if self.group else ''}{where}"
 
 
 class AccessReview(Struct, frozen=True):
@@ -86,18 +92,35 @@ class Rollout(Struct, frozen=True):
     spec: RolloutSpec = RolloutSpec()
     status: WorkloadStatus = WorkloadStatus()
 
+    @property
+    def containers(self) -> list[WorkContainer]:
+        return self.spec.template.spec.containers
+
+
+class Installation(NamedTuple):
+    """deviceshare's own: the namespace that it runs in and, where they are there and can be seen, its workloads."""
+
+    namespace: str
+    deployment: Rollout | None = None
+    agents: Rollout | None = None
+    """Their DaemonSet."""
+    unseen: ApiError | None = None
+    """Why one of the two may be there all the same."""
+
     def container(self, name: str) -> WorkContainer | None:
-        return next((each for each in self.spec.template.spec.containers if each.name == name), None)
+        return (
+            next((each for each in self.deployment.containers if each.name == name), None) if self.deployment else None
+        )
 
     def flag(self, name: str) -> str | None:
-        """The value of a flag of the container deviceshare."""
+        """The value of a flag of `deviceshare run`."""
         own = self.container(contract.NAME)
         return own.flag(name) if own else None
 
-
-def by_gates(deployment: Rollout | None) -> bool:
-    """Whether deviceshare places pods behind scheduling gates, without a kube-scheduler of its own."""
-    return deployment is not None and deployment.flag("placement") == GATES
+    @property
+    def by_gates(self) -> bool:
+        """Whether it places pods behind scheduling gates, without a kube-scheduler of its own."""
+        return self.flag("placement") == GATES
 
 
 class ConfigMap(Struct, frozen=True):

@@ -1,78 +1,154 @@
-"""Nodes: whether any is shared, whether shared ones have devices, and labels with slips."""
+"""Nodes, their ledgers, groups and pods: what keeps devices from groups, and pods waiting.
+
+What deviceshare decides with is judged here: objects that can't be read, labels with slips, shared nodes without
+devices, where each node's devices come from and who else allocates them, and pods that no change of nodes helps.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
-from typing import Final
+from typing import Any, Final
 
-from deviceshare.doctor.findings import OK, PROBLEM, WARNING, Check, Finding, check, listed, logs, unread
-from deviceshare.domain import contract
+from deviceshare.doctor.findings import OK, PROBLEM, WARNING, Check, Finding, about, check, listed, logs, unread
+from deviceshare.doctor.kinds import Installation
+from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import NO_HARDWARE, Withheld
 from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
-from deviceshare.domain.placement import counted_devices
-from deviceshare.domain.placement.dedicated_devices import AnnotationFault
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.quantities import is_some
+from deviceshare.domain.objects.reasons import Reason
+from deviceshare.domain.objects.shares import DIALECTS
+from deviceshare.domain.placement import annotated_devices, counted_devices, dialect_leftovers
+from deviceshare.domain.placement.barred_pods import barred, ruled_out
+from deviceshare.domain.placement.blind_spots import UnreadableObject, unreadable
 from deviceshare.domain.placement.device_states import device_states
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.inventory import KEPT_OUT, take
-from deviceshare.loops.kinds import NODE_DEVICES, NODES
-from deviceshare.loops.ports import ApiError, Cluster
+from deviceshare.domain.placement.join_obstacles import claimed_twice, request_of
+from deviceshare.domain.placement.ledger_budget import BUDGET, crowding
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS, SHARED_NODES
+from deviceshare.loops.ports import ApiError, Cluster, Kind
 
 ALIKE: Final = 0.85
 """How similar a label's key must be to ours to be regarded as a slip, as `deviceshare/mode` is."""
 _SHARE: Final = f"kubectl label node NODE --overwrite {contract.MODE_LABEL}={contract.MODE_SHARED}"
+_LOOKED_AT: Final[tuple[tuple[Kind[Any], dict[str, str]], ...]] = (
+    (GROUPS, {}),
+    (NODE_DEVICES, {}),
+    (NODES, {"label_selector": SHARED_NODES}),
+    (PODS, {"field_selector": "status.phase!=Succeeded,status.phase!=Failed"}),
+)
+"""What is judged by whether it can be read: what it hides counts as in use."""
+
+ANNOTATION: Final = f"its annotation {contract.INVENTORY_ANNOTATION}"
+AGENT: Final = "deviceshare's agent"
+SLICES: Final = "ResourceSlices of its DRA driver"
+COUNTED: Final = "its labels and allocatable resources"
+"""Sources of an inventory."""
+
+Ledgers = Mapping[str, NodeDevices]
+"""By node."""
+_Found = defaultdict[str, list[str]]
+"""The nodes of which something is to be said."""
 
 
-async def examine(api: Cluster, release: str) -> Check:
-    """Lists all nodes, and the ledgers of the shared ones."""
+async def examine_objects(api: Cluster) -> Check:
+    """Lists groups, ledgers, shared nodes, and the pods that haven't ended."""
+    findings: list[Finding] = []
+    for kind, selectors in _LOOKED_AT:
+        try:
+            objects = await api.list(kind, **selectors)
+        except ApiError as error:
+            findings.append(unread(kind.plural, error))
+        else:
+            findings += judge_unreadable(unreadable(kind.kind, (each.metadata for each in objects)))
+    return check("objects", "groups, ledgers, shared nodes and pods can all be read", findings)
+
+
+def judge_unreadable(found: Iterable[UnreadableObject]) -> list[Finding]:
+    """One finding for each unreadable object."""
+    return [Finding(PROBLEM, f"{each.kind} {each.name} can't be read: {each.fault}", each.cure) for each in found]
+
+
+async def examine(api: Cluster, ours: Installation) -> AsyncIterator[Check]:
+    """The checks that need nodes and their ledgers, which are listed once for all of them."""
+    what, pods_too = "nodes and their ledgers (NodeDevices)", "nodes, ledgers, groups and their pods"
+    nodes: list[Node] | None = None
     try:
         nodes = await api.list(NODES)
+        ledgers = {ledger.node: ledger for ledger in await api.list(NODE_DEVICES)}
     except ApiError as error:
-        return check("nodes", "", [unread("nodes", error)])
-    try:
-        ledgers = await api.list(NODE_DEVICES)
-    except ApiError as error:
-        return check("nodes", "", [*judge(nodes, None, release), unread("ledgers (NodeDevices)", error)])
+        known = [] if nodes is None else judge(nodes, None, ours.namespace)
+        yield check("nodes", "", [*known, unread("nodes" if nodes is None else "ledgers (NodeDevices)", error)])
+        for name in ("inventory", "waiting pods", "plugin", "shares"):
+            yield check(name, "", [unread(pods_too if name == "waiting pods" else what, error)])
+        return
     shared = [node for node in nodes if node.shared]
-    total = sum(len(ledger.devices) for ledger in ledgers)
-    free = sum(state.free for ledger in ledgers for state in device_states(ledger))
-    return check("nodes", f"{len(shared)} shared, {total} devices, {free} of them free", judge(nodes, ledgers, release))
+    total = sum(len(ledger.devices) for ledger in ledgers.values())
+    free = sum(state.free for ledger in ledgers.values() for state in device_states(ledger))
+    said = f"{len(shared)} shared, {total} devices, {free} of them free"
+    yield check("nodes", said, judge(nodes, ledgers, ours.namespace))
+    said = summary(shared, ledgers) or "no shared node has devices"
+    yield check("inventory", said, judge_inventory(shared, ledgers))
+    try:
+        groups, pods = await api.list(GROUPS), await api.list(PODS, label_selector=contract.GROUP)
+    except ApiError as error:
+        yield check("waiting pods", "", [unread(pods_too, error)])
+    else:
+        said = f"{sum(pod.pending for pod in pods)} waiting, none of them barred by its own node affinity"
+        findings = [*judge_waiting(nodes, ledgers.values(), groups, pods), *judge_placement(pods, gates=ours.by_gates)]
+        yield check("waiting pods", said, findings)
+    said = "no device plugin may allocate a group's devices to a plain pod"
+    yield check("plugin", said, judge_plugins(nodes, ledgers.values()))
+    said = "the memory of every device is known, and no node advertises a resource of shares itself"
+    yield check("shares", said, judge_shares(nodes, ledgers.values()))
 
 
-def judge(nodes: Sequence[Node], ledgers: Iterable[NodeDevices] | None, release: str) -> list[Finding]:
+# Nodes
+
+
+def judge(nodes: Sequence[Node], ledgers: Ledgers | None, release: str) -> list[Finding]:
     """What is wrong with the nodes; without ledgers, as far as node objects show it."""
     findings = [*_unshared(nodes), *_slips(nodes)]
-    books = None if ledgers is None else {ledger.node: ledger for ledger in ledgers}
     bare, unbooked, unready = [], [], []
     withheld: dict[str, tuple[Withheld, list[str]]] = {}
     for node in (each for each in nodes if each.shared):
         name = node.metadata.name
-        book = (books or {}).get(name)
-        status = book.status if book else LedgerStatus()
+        status = _status(node, ledgers or {})
         inventory = take(node, status.hardware, status.published)
         kept_out = [each for each in inventory.withheld if each.reason == KEPT_OUT and not inventory.faults]
         for each in (*kept_out, *inventory.untold):
             withheld.setdefault(str(each), (each, []))[1].append(name)
         if not inventory.devices and not inventory.withheld:
             bare.append(name)
-        elif books is not None and book is None:
+        elif ledgers is not None and name not in ledgers:
             unbooked.append(name)
         if not node.ready:
             unready.append(name)
-        findings += [_misread(name, fault) for fault in inventory.faults]
-    findings += [_withheld(each, names) for each, names in withheld.values()]
-    findings += _found(nodes)
-    if bare:
-        cure = (
-            "run the vendor's device plugin or deviceshare's agent there, or declare the devices: "
-            f"kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
-        )
-        findings.append(Finding(WARNING, f"shared, but without devices: {listed(bare)}", cure))
-    if unbooked:
-        what = f"shared, but without a ledger (NodeDevices), so no leader is running: {listed(unbooked)}"
-        findings.append(Finding(PROBLEM, what, logs(release, contract.NAME)))
-    if unready:
-        findings.append(Finding(WARNING, f"shared, but not Ready: {listed(unready)}", "kubectl describe node NODE"))
-    return findings
+        for fault in inventory.faults:
+            cure = f"kubectl annotate node {name} --overwrite {fault.annotation}=nvidia.com/gpu=0-3"
+            findings.append(Finding(PROBLEM, f"annotation {fault.annotation} of {name}: {fault.text}", cure))
+    for each, names in withheld.values():
+        if each.reason == KEPT_OUT:
+            findings += about(names, OK, str(each), "")
+        else:
+            findings += about(names, WARNING, f"no group gets {each.named}: {each.reason}", each.cure)
+    findings += _counted(nodes)
+    cure = (
+        "run the vendor's device plugin or deviceshare's agent there, or declare the devices: "
+        f"kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
+    )
+    findings += about(bare, WARNING, "shared, but without devices", cure)
+    what = "shared, but without a ledger (NodeDevices), so no leader is running"
+    findings += about(unbooked, PROBLEM, what, logs(release, contract.NAME))
+    return findings + about(unready, WARNING, "shared, but not Ready", "kubectl describe node NODE")
+
+
+def _status(node: Node, ledgers: Ledgers) -> LedgerStatus:
+    ledger = ledgers.get(node.metadata.name)
+    return ledger.status if ledger else LedgerStatus()
 
 
 def _unshared(nodes: Sequence[Node]) -> list[Finding]:
@@ -83,46 +159,206 @@ def _unshared(nodes: Sequence[Node]) -> list[Finding]:
     return [Finding(PROBLEM, f"no node is shared, so no group can be placed{hint}", _SHARE)]
 
 
-def _slips(nodes: Iterable[Node]) -> list[Finding]:
-    slips: defaultdict[str, list[str]] = defaultdict(list)
+def _slips(nodes: Iterable[Node]) -> Iterable[Finding]:
+    slips = _Found(list)
     for node in nodes:
         for key, value in node.metadata.labels.items():
             if _slip(key, value):
                 slips[f"{key}={value}"].append(node.metadata.name)
-    return [
-        Finding(
-            WARNING, f"the label {label} has no meaning: {listed(names)}", f"{_SHARE}; kubectl label node NODE {key}-"
-        )
-        if (key := label.partition("=")[0]) != contract.MODE_LABEL
-        else Finding(WARNING, f"the label {label} shares nothing: {listed(names)}", _SHARE)
-        for label, names in sorted(slips.items())
-    ]
+    for label, names in sorted(slips.items()):
+        key = label.partition("=")[0]
+        if key == contract.MODE_LABEL:
+            yield from about(names, WARNING, f"the label {label} shares nothing", _SHARE)
+        else:
+            cure = f"{_SHARE}; kubectl label node NODE {key}-"
+            yield from about(names, WARNING, f"the label {label} has no meaning", cure)
 
 
 def _slip(key: str, value: str) -> bool:
     if key == contract.MODE_LABEL:
         return value != contract.MODE_SHARED
     if key == contract.HANDOVER_LABEL:
-        return False  # handover.py reports a wrong value, which makes the node offer nothing
+        return False  # the check of the hand-over reports a wrong value, which makes the node offer nothing
     return key.startswith(contract.PREFIX) or SequenceMatcher(None, key.lower(), contract.MODE_LABEL).ratio() >= ALIKE
 
 
-def _misread(node: str, fault: AnnotationFault) -> Finding:
-    cure = f"kubectl annotate node {node} --overwrite {fault.annotation}=nvidia.com/gpu=0-3"
-    return Finding(PROBLEM, f"annotation {fault.annotation} of {node}: {fault.text}", cure)
-
-
-def _withheld(each: Withheld, nodes: list[str]) -> Finding:
-    if each.reason == KEPT_OUT:
-        return Finding(OK, f"{each}: {listed(nodes)}", "")
-    return Finding(WARNING, f"no group gets {each.named}: {each.reason}: {listed(nodes)}", each.cure)
-
-
-def _found(nodes: Iterable[Node]) -> list[Finding]:
+def _counted(nodes: Iterable[Node]) -> Iterable[Finding]:
     """How the devices of shared nodes were counted where labels, annotations or plugins describe sharing."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    found = _Found(list)
     for node in (each for each in nodes if each.shared):
         for resource, counted in counted_devices.count(node).items():
             if counted.found and counted.number:
                 found[f"{counted.number} {resource} ({counted.found})"].append(node.metadata.name)
-    return [Finding(OK, f"{what}: {listed(names)}", "") for what, names in sorted(found.items())]
+    for what, names in sorted(found.items()):
+        yield from about(names, OK, what, "")
+
+
+# Where the inventory of each shared node comes from, and who else allocates what is in it
+
+
+def summary(shared: Iterable[Node], ledgers: Ledgers) -> str:
+    """Which nodes have which source: `nvidia.com/gpu from deviceshare's agent: n1 and n2`."""
+    found = _Found(list)
+    for node in shared:
+        for source, resources in _sources(node, _status(node, ledgers)).items():
+            found[f"{listed(sorted(resources))} from {source}"].append(node.metadata.name)
+    return "; ".join(f"{what}: {listed(names)}" for what, names in sorted(found.items()))
+
+
+def _sources(node: Node, status: LedgerStatus) -> dict[str, set[str]]:
+    """The resources of the node by where they come from, the first source that knows a vendor's devices."""
+    named = annotated_devices.read(node.metadata.annotations.get(contract.INVENTORY_ANNOTATION, "")).resources
+    annotated = {vendors.vendor_of(each) for each in named}
+    reported = {part.resource for part in status.hardware.devices}
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for resource in {*named, *reported, *status.published.resources, *(each.resource for each in status.devices)}:
+        if vendors.vendor_of(resource) in annotated:
+            source = ANNOTATION
+        elif resource in reported:
+            source = AGENT
+        else:
+            source = SLICES if resource in status.published.resources else COUNTED
+        found[source].add(resource)
+    return dict(found)
+
+
+def judge_inventory(shared: Sequence[Node], ledgers: Ledgers) -> list[Finding]:
+    """One finding for nodes with a device plugin and a DRA driver, one for each double claim or allocation, and one for
+    each ledger that has no room for much more."""
+    both = [
+        node.metadata.name
+        for node in shared
+        if any(is_some(node.status.allocatable.get(each)) for each in _status(node, ledgers).published.resources)
+    ]
+    what = "a device plugin and a DRA driver both allocate the same devices"
+    findings = about(both, WARNING, what, "let one of the two serve the node: neither knows of the other")
+    for node in shared:
+        if ledger := ledgers.get(node.metadata.name):
+            findings += [*_twice(ledger), *_crowded(ledger)]
+    return findings
+
+
+def _twice(ledger: NodeDevices) -> Iterable[Finding]:
+    states = device_states(ledger)
+    for holder in sorted({holder for state in states for holder in state.claimed_twice}):
+        if reason := claimed_twice(states, holder):
+            yield Finding(PROBLEM, f"{reason.text}, on node {ledger.node}", reason.cure)
+    for state in states:
+        if state.holders and state.resource_claim:
+            who = state.group or "pods with shares"
+            what = f"{who} and ResourceClaim {state.resource_claim} both have {state.device}"
+            cure = "delete the pods of one of them, and keep DRA from devices of groups"
+            yield Finding(PROBLEM, f"{what} of {ledger.node}", cure)
+
+
+def _crowded(ledger: NodeDevices) -> Iterable[Finding]:
+    if crowded := crowding(ledger):
+        namespace, most = max(crowded.namespaces, key=lambda each: each[1])
+        what = f"claims take {crowded.used} of the {BUDGET} bytes that they may take of the ledger of {ledger.node}"
+        cure = f"delete pods with shares there ({namespace or 'groups'} has {most} bytes), or share another node"
+        yield Finding(WARNING if crowded.used <= BUDGET else PROBLEM, what, cure)
+
+
+# Pods that wait for what doesn't come
+
+
+def judge_waiting(
+    nodes: Iterable[Node], ledgers: Iterable[NodeDevices], groups: Iterable[Group], pods: Sequence[Pod]
+) -> list[Finding]:
+    """One finding for each reason and cure why pods are barred by their own node affinity."""
+    fleet = Fleet()
+    for node in nodes:
+        fleet.set_node(node.metadata.name, node)
+    for ledger in ledgers:
+        fleet.set_ledger(ledger.node, ledger)
+    found = [
+        each for group in groups for each in barred(fleet, group, [pod for pod in pods if pod.group == group.name])
+    ]
+    lines: defaultdict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        if pod.pending and not pod.group:
+            lines[pod.line].append(pod)
+    for mine in lines.values():
+        if request := request_of(mine[0], None):
+            found += ruled_out(fleet, request, mine)
+    alike: defaultdict[Reason, list[str]] = defaultdict(list)
+    for each in found:
+        alike[each.reason].append(each.pod.metadata.key)
+    return [
+        Finding(WARNING, f"{listed(keys)} can't be bound: {reason.text}", reason.cure) for reason, keys in alike.items()
+    ]
+
+
+def judge_placement(pods: Iterable[Pod], *, gates: bool) -> list[Finding]:
+    """Pods that were admitted under the other setting of `placement`, and those that did not fit where they are."""
+    findings, known = [], list(pods)
+    left = sorted(pod.metadata.key for pod in known if pod.pending and _of_the_other(pod, gates=gates))
+    if left:
+        other = "a kube-scheduler of deviceshare's" if gates else "deviceshare to lift its scheduling gate"
+        what = f"{listed(left)} wait for {other}, as this was before `placement` was changed"
+        findings.append(Finding(WARNING, what, "delete and recreate the pods"))
+    for pod in known:
+        if pod.placed_on and pod.refusal and not pod.metadata.controller:
+            what = f"{pod.metadata.key} was placed on {pod.placed_on}, where it does not fit: {pod.refusal.message}"
+            findings.append(Finding(WARNING, what, "delete the pod and create it again"))
+    return findings
+
+
+def _of_the_other(pod: Pod, *, gates: bool) -> bool:
+    if not gates:
+        return pod.awaits_placement
+    return pod.spec.scheduler_name == contract.SCHEDULER_NAME and not pod.spec.scheduling_gates
+
+
+# Device plugins, and other systems' shares
+
+
+def judge_plugins(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> list[Finding]:
+    """Nodes on which a plain pod and a group could receive the same device."""
+    # An agent's placeholders hold only devices that it sees; another vendor's plugin on the node isn't held back.
+    kept = {
+        ledger.node: {part.resource for part in ledger.hardware.devices}
+        for ledger in ledgers
+        if ledger.hardware.placeholders
+    }
+    shared = ((node.metadata.name, node) for node in nodes if node.shared)
+    loose = [name for name, node in shared if _plugged(node) - kept.get(name, set())]
+    cure = "keep it off shared nodes, or have placeholder pods hold the groups' devices (docs/agent.md)"
+    return about(loose, WARNING, "the device plugin may allocate a group's devices to a plain pod", cure)
+
+
+def _plugged(node: Node) -> set[str]:
+    """Resources that a plugin registered; the kubelet sets those of a plugin that is gone to 0."""
+    registered = (resource for resource, quantity in node.status.allocatable.items() if is_some(quantity))
+    return {vendors.counted_as(resource) for resource in registered if vendors.plugin_vendor_of(resource)}
+
+
+def judge_shares(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> list[Finding]:
+    """One finding for each resource that nodes advertise, and one for each of which the memory is unknown."""
+    shared, advertised, unknown = (
+        {node.metadata.name: node for node in nodes if node.shared},
+        _Found(list),
+        _Found(list),
+    )
+    for name, node in shared.items():
+        for resource in dialect_leftovers.advertised(node):
+            advertised[resource].append(name)
+    shareable = {resource for dialect in DIALECTS.values() for resource in dialect.devices}
+    for ledger in (each for each in ledgers if each.node in shared):
+        for resource in {device.resource for device in ledger.devices if not ledger.memory_of(device)} & shareable:
+            unknown[resource].append(ledger.node)
+    findings = []
+    for resource, names in sorted(advertised.items()):
+        reason = dialect_leftovers.leftover_reason([resource])
+        what = f"{resource} is advertised by {listed(names)}: {reason.text}"
+        findings.append(Finding(WARNING, what, reason.cure))
+    for resource, names in sorted(unknown.items()):  # no warning: percent works, and so do groups
+        what = (
+            f"pods that ask for an amount of memory don't go to {listed(names)}: that of {resource} isn't known there"
+        )
+        if resource == vendors.NVIDIA.resource:
+            cure, label = "run deviceshare's agent there (agent.enabled=true), or GPU feature discovery", "memory=16384"
+        else:
+            cure, label = "run AMD's node labeller there, with -vram", "vram=16G"
+        findings.append(Finding(OK, what, f"{cure}; or say how much: kubectl label node NODE {resource}.{label}"))
+    return findings

@@ -6,16 +6,19 @@ https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import to_builtins
 
 from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, unread
-from deviceshare.doctor.kinds import ACCESS, OWN_ACCESS, Attributes, Rollout, by_gates
+from deviceshare.doctor.kinds import ACCESS, OWN_ACCESS, Attributes, Installation
 from deviceshare.domain import contract
 from deviceshare.kube.definitions import CRD_GROUP, CRDS, DEFINITIONS
-from deviceshare.loops.kinds import DRA_GROUP
+from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS
 from deviceshare.loops.ports import ApiError, Cluster
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
 
 ROLES: Final = ("controller", "extender", "webhook")
 _OURS, _ADMISSION = contract.API_GROUP, "admissionregistration.k8s.io"
@@ -102,23 +105,20 @@ def judge_person(denied: list[Attributes]) -> list[Finding]:
         "ask an administrator for the ClusterRoles deviceshare-view (groups and devices) and deviceshare-edit (to write"
         " groups); without nodes and other namespaces' pods, commands say what they leave out"
     )
-    return [Finding(WARNING, f"you may not {listed([_said(each) for each in denied])}", cure)] if denied else []
+    return [Finding(WARNING, f"you may not {listed(map(str, denied))}", cure)] if denied else []
 
 
-async def examine_own(api: Cluster, namespace: str, deployment: Rollout | None, *, dra: bool = False) -> Check:
-    """Reviews the rights of deviceshare's service account; `dra` as in `needed`."""
-    flag = deployment.flag if deployment else (lambda _: None)
-    user = flag("identity") or f"system:serviceaccount:{namespace}:{contract.NAME}"
-    roles = (flag("roles") or ",".join(ROLES)).split(",")
-    rights = needed(
-        namespace,
-        roles,
-        own_ca=deployment is None or flag("ca-secret") is not None,
-        dra=dra,
-        gates=by_gates(deployment),
-    )
+async def examine_own(api: "Api", ours: Installation) -> Check:
+    """Reviews the rights of deviceshare's service account."""
+    user = ours.flag("identity") or f"system:serviceaccount:{ours.namespace}:{contract.NAME}"
+    roles = (ours.flag("roles") or ",".join(ROLES)).split(",")
+    own_ca = ours.deployment is None or ours.flag("ca-secret") is not None
     try:
-        denied = await _denied(api, rights, user)
+        dra = any(version in DRA_VERSIONS for version in await api.versions_of(DRA_GROUP))
+    except ApiError:
+        dra = False  # other checks report that the API server doesn't answer
+    try:
+        denied = await _denied(api, needed(ours.namespace, roles, own_ca=own_ca, dra=dra, gates=ours.by_gates), user)
     except ApiError as error:
         return check("its rights", "", [unread(f"what {user} may do", error)])
     return check("its rights", f"{user} may do all that it needs to", judge_own(user, denied))
@@ -126,17 +126,15 @@ async def examine_own(api: Cluster, namespace: str, deployment: Rollout | None, 
 
 def judge_own(user: str, denied: list[Attributes]) -> list[Finding]:
     """A problem, since each of these rights is needed at some time."""
-    if not denied:
-        return []
-    what = f"{user} may not {listed([_said(each) for each in denied])}"
+    what = f"{user} may not {listed(map(str, denied))}"
     cure = "helm upgrade the release with rbac.create=true, or kubectl apply the rules in docs/reference/rbac.md"
-    return [Finding(PROBLEM, what, cure)]
+    return [Finding(PROBLEM, what, cure)] if denied else []
 
 
 async def _denied(api: Cluster, rights: Sequence[Attributes], user: str) -> list[Attributes]:
     try:
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(_ask(api, right, user), name=_said(right)) for right in rights]
+            asked = [group.create_task(_ask(api, right, user), name=str(right)) for right in rights]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from failed
     return [right for right, answer in zip(rights, asked, strict=True) if not answer.result()]
@@ -149,9 +147,3 @@ async def _ask(api: Cluster, right: Attributes, user: str) -> bool:
         groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
         spec |= {"user": user, "groups": groups if namespace else groups[:1]}
     return (await api.create(ACCESS if user else OWN_ACCESS, {"spec": spec})).status.get("allowed") is True
-
-
-def _said(right: Attributes) -> str:
-    resource = f"{right.resource}/{right.subresource}" if right.subresource else right.resource
-    where = f" in {right.namespace}" if right.namespace else ""
-    return f"{right.verb} {resource}{f'.{right.group}' if right.group else ''}{where}"

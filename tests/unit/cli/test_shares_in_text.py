@@ -12,7 +12,7 @@ from deviceshare.cli.main import main
 from deviceshare.cli.output import show
 from deviceshare.cli.troubles import troubles
 from deviceshare.cli.usage_table import cluster_table
-from deviceshare.doctor.waiting import judge
+from deviceshare.doctor.nodes import judge_waiting
 from deviceshare.domain.answers.device_parts import PodPart
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import Explanation, explain_pod
@@ -140,7 +140,7 @@ def test_an_unhealthy_device_names_the_pods_that_have_parts_of_it() -> None:
 def test_doctor_names_a_pod_whose_own_selector_rules_out_every_node_with_room() -> None:
     """As of a group's pods."""
     picky = replace(sharing(), spec=replace(sharing().spec, node_selector={"zone": "moon"}))
-    [finding] = judge([a_node("n1")], [a_shared_ledger()], [], [picky, sharing("other")])
+    [finding] = judge_waiting([a_node("n1")], [a_shared_ledger()], [], [picky, sharing("other")])
     assert finding.what.startswith("ns/p can't be bound: the pod's own nodeSelector or node affinity rules out")
     assert "its share may go to" in finding.what
 

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from charts import helm
 from deviceshare.certificates import issuance
 from deviceshare.certificates.ca_bundles import encode
-from deviceshare.doctor import canary, definitions, injection, nodes, plugin, replicas, rights, runtime, webhooks
+from deviceshare.doctor import admission, canary, handover, installation, nodes, rights
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Finding, check, listed
 from deviceshare.doctor.kinds import Attributes, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import Hardware, Part
+from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.kube.definitions import Crd, shipped_definitions
@@ -66,24 +67,26 @@ def test_the_crds_of_this_release_are_well() -> None:
     """All are looked at; an upgrade that left the newest out is noticed."""
     kinds = {each.spec.names["kind"] for each in shipped_definitions()}
     assert kinds == {"SharedDeviceGroup", "NodeDevices", "DeviceQuota"}
-    assert definitions.judge(shipped(), installed()) == []
+    assert installation.judge_definition(shipped(), installed()) == []
 
 
 def test_a_missing_crd_is_found() -> None:
     """Somebody installed with crds.enabled=false."""
-    assert "is missing" in only(definitions.judge(shipped(), None))
+    assert "is missing" in only(installation.judge_definition(shipped(), None))
 
 
 def test_a_crd_that_serves_another_version_is_found() -> None:
     """A later release's, which dropped ours."""
     found = installed(spec={"versions": [{"name": "v2", "served": True}]})
-    assert "doesn't serve v1alpha1 but v2" in only(definitions.judge(shipped(), found))
+    assert "doesn't serve v1alpha1 but v2" in only(installation.judge_definition(shipped(), found))
 
 
 def test_a_crd_that_is_not_established_is_found_with_the_reason() -> None:
     """Another CRD has its names."""
     conditions = [{"type": "NamesAccepted", "status": "False", "message": "sdg is taken"}]
-    assert "sdg is taken" in only(definitions.judge(shipped(), installed(status={"conditions": conditions})))
+    assert "sdg is taken" in only(
+        installation.judge_definition(shipped(), installed(status={"conditions": conditions}))
+    )
 
 
 def test_a_crd_of_an_earlier_release_is_found_by_the_fields_it_lacks() -> None:
@@ -91,7 +94,7 @@ def test_a_crd_of_an_earlier_release_is_found_by_the_fields_it_lacks() -> None:
     body = msgspec.to_builtins(installed())
     schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     del schema["properties"]["status"]["properties"]["hardware"]
-    lacking = only(definitions.judge(shipped(), msgspec.convert(body, Crd)))
+    lacking = only(installation.judge_definition(shipped(), msgspec.convert(body, Crd)))
     assert "status.hardware" in lacking and "kubectl apply -f" in lacking
 
 
@@ -145,28 +148,28 @@ def a_deployment(ready: int, wanted: int) -> Rollout:
 
 def test_replicas_that_are_not_ready_are_found() -> None:
     """One is enough to work; none is not."""
-    assert replicas.judge_deployment(a_deployment(2, 2), RELEASE) == []
-    assert "1 of 2 replicas" in only(replicas.judge_deployment(a_deployment(1, 2), RELEASE), WARNING)
-    assert "describe pods" in only(replicas.judge_deployment(a_deployment(0, 2), RELEASE))
-    assert "scale deployment" in only(replicas.judge_deployment(a_deployment(0, 0), RELEASE))
-    assert replicas.judge_deployment(None, RELEASE) == []
+    assert installation.judge_deployment(a_deployment(2, 2), RELEASE) == []
+    assert "1 of 2 replicas" in only(installation.judge_deployment(a_deployment(1, 2), RELEASE), WARNING)
+    assert "describe pods" in only(installation.judge_deployment(a_deployment(0, 2), RELEASE))
+    assert "scale deployment" in only(installation.judge_deployment(a_deployment(0, 0), RELEASE))
+    assert installation.judge_deployment(None, RELEASE) == []
 
 
 def test_a_lease_that_stands_still_is_found_with_what_stands_still_with_it() -> None:
     """The leader's and the kube-scheduler's; where there is neither lease nor Deployment, nothing is installed."""
-    assert replicas.judge_lease("deviceshare", RELEASE, renewed=True, deployed=False) == []
-    stale = only(replicas.judge_lease("deviceshare", RELEASE, renewed=False, deployed=True))
+    assert installation.judge_lease("deviceshare", RELEASE, renewed=True, deployed=False) == []
+    stale = only(installation.judge_lease("deviceshare", RELEASE, renewed=False, deployed=True))
     assert "nobody renews" in stale and "-c deviceshare " in stale
-    scheduler = only(replicas.judge_lease(contract.SCHEDULER_NAME, RELEASE, renewed=None, deployed=True))
+    scheduler = only(installation.judge_lease(contract.SCHEDULER_NAME, RELEASE, renewed=None, deployed=True))
     assert "no pod of a group is placed" in scheduler and "-c kube-scheduler " in scheduler
-    assert "helm install" in only(replicas.judge_lease("deviceshare", RELEASE, renewed=None, deployed=False))
+    assert "helm install" in only(installation.judge_lease("deviceshare", RELEASE, renewed=None, deployed=False))
 
 
 def test_agents_that_are_wanted_and_not_ready_are_found() -> None:
     """Without agents at all, nothing is wrong."""
     some = msgspec.convert({"status": {"desiredNumberScheduled": 3, "numberReady": 1}}, Rollout)
-    assert "1 of 3 agents" in only(replicas.judge_agents(some, RELEASE), WARNING)
-    assert replicas.judge_agents(None, RELEASE) == []
+    assert "1 of 3 agents" in only(installation.judge_agents(some, RELEASE), WARNING)
+    assert installation.judge_agents(None, RELEASE) == []
 
 
 # Webhooks
@@ -185,13 +188,13 @@ def test_a_webhook_that_is_missing_or_trusts_nobody_is_found() -> None:
     """Each lack with what it means."""
     wanted = ["a.deviceshare.io"]
     whole = configuration("a.deviceshare.io")
-    assert webhooks.judge("Kind", whole, wanted, NOW) == []
-    assert "lacks a.deviceshare.io" in only(webhooks.judge("Kind", configuration(), wanted, NOW))
-    unguarded = webhooks.judge("Kind", whole, [*wanted, webhooks.OF_AGENTS], NOW)
+    assert admission.judge_webhooks("Kind", whole, wanted, NOW) == []
+    assert "lacks a.deviceshare.io" in only(admission.judge_webhooks("Kind", configuration(), wanted, NOW))
+    unguarded = admission.judge_webhooks("Kind", whole, [*wanted, admission.OF_AGENTS], NOW)
     assert "an agent may write what other nodes have" in only(unguarded)
     for bundle in ("", "bm9uZQ==", "not base64!"):
         blind = WebhookConfiguration(webhooks=[{"name": "a.deviceshare.io", "clientConfig": {"caBundle": bundle}}])
-        assert "caBundle holds no certificate" in only(webhooks.judge("Kind", blind, wanted, NOW))
+        assert "caBundle holds no certificate" in only(admission.judge_webhooks("Kind", blind, wanted, NOW))
 
 
 def test_webhooks_that_leave_out_other_namespaces_than_the_setting_are_found() -> None:
@@ -203,21 +206,23 @@ def test_webhooks_that_leave_out_other_namespaces_than_the_setting_are_found() -
         others = {"name": "validate-groups.deviceshare.io"}
         return WebhookConfiguration(webhooks=[{"name": "validate-pods.deviceshare.io", **selector}, others])
 
-    assert webhooks.judge_left_out(leaving_out("a", "b"), {"a", "b"}) == []
-    loose = only(webhooks.judge_left_out(leaving_out("a", "b", "c"), {"a", "b"}))
+    assert admission.judge_left_out(leaving_out("a", "b"), {"a", "b"}) == []
+    loose = only(admission.judge_left_out(leaving_out("a", "b", "c"), {"a", "b"}))
     assert "leaves out c, but deviceshare trusts the annotations of pods there" in loose
     assert "webhooks.excludedNamespaces" in loose and "--excluded-namespaces=a,b,c" in loose
-    vain = only(webhooks.judge_left_out(leaving_out("a"), {"a", "b"}), WARNING)
-    assert "deviceshare takes no pod of b into a group" in vain
+    stuck = only(admission.judge_left_out(leaving_out("a"), {"a", "b"}), WARNING)
+    assert "deviceshare takes no pod of b into a group" in stuck
 
 
 def test_a_ca_that_ends_is_found_before_and_after() -> None:
     """Before, it is a warning: it should have been replaced by then."""
     soon, past = NOW + timedelta(days=3), NOW - timedelta(days=3)
     assert "the CA ends on 2026-11-24" in only(
-        webhooks.judge("Kind", configuration("a", until=soon), ["a"], NOW), WARNING
+        admission.judge_webhooks("Kind", configuration("a", until=soon), ["a"], NOW), WARNING
     )
-    assert "the CA ended on 2026-11-18" in only(webhooks.judge("Kind", configuration("a", until=past), ["a"], NOW))
+    assert "the CA ended on 2026-11-18" in only(
+        admission.judge_webhooks("Kind", configuration("a", until=past), ["a"], NOW)
+    )
 
 
 CALL = 'POST …: 500 InternalError failed calling webhook "validate-pods.deviceshare.io": Post "https://…": '
@@ -236,27 +241,27 @@ CALL = 'POST …: 500 InternalError failed calling webhook "validate-pods.device
 )
 def test_why_webhooks_can_not_be_asked_decides_the_cure(said: str, cure: str) -> None:
     """The API server's words are the only witness."""
-    assert cure in only(injection.judge(Unavailable(CALL + said), "default", RELEASE))
+    assert cure in only(admission.judge_injection(Unavailable(CALL + said), "default", RELEASE))
 
 
 def test_a_pod_that_comes_back_as_it_was_sent_is_found() -> None:
     """The namespace is left out, or nobody is asked."""
-    sent = msgspec.convert(canary.pod("p", "g"), Pod)
-    assert "is not injected" in only(injection.judge(sent, "kube-system", RELEASE))
+    sent = msgspec.convert(canary.pod("p"), Pod)
+    assert "is not injected" in only(admission.judge_injection(sent, "kube-system", RELEASE))
 
 
 def test_who_else_refuses_the_dry_run_is_not_taken_for_us() -> None:
     """A quota, a policy, or RBAC: then the webhooks were not reached, and nothing is known."""
     ours = 'admission webhook "validate-pods.deviceshare.io" denied the request: …'
-    assert "the mutating webhook is not called" in only(injection.judge(Forbidden(ours), "default", RELEASE))
+    assert "the mutating webhook is not called" in only(admission.judge_injection(Forbidden(ours), "default", RELEASE))
     policy = "pods is forbidden: ValidatingAdmissionPolicy 'deviceshare-pods' with binding 'deviceshare-pods' denied …"
-    assert "should be injected" in only(injection.judge(Forbidden(policy), "default", RELEASE))
+    assert "should be injected" in only(admission.judge_injection(Forbidden(policy), "default", RELEASE))
     for said in (
         'User "bob" cannot create resource "pods"',
         "exceeded quota: compute",
         "ValidatingAdmissionPolicy 'mine' …",
     ):
-        assert "--namespace" in only(injection.judge(Forbidden(said), "default", RELEASE), UNTESTED)
+        assert "--namespace" in only(admission.judge_injection(Forbidden(said), "default", RELEASE), UNTESTED)
 
 
 # Nodes
@@ -269,14 +274,18 @@ def labelled(name: str, **labels: str) -> Node:
     return msgspec.convert({**body, "metadata": metadata}, Node)
 
 
+def judged(every: list[Node], ledgers: list[NodeDevices]) -> list[Finding]:
+    return nodes.judge(every, {ledger.node: ledger for ledger in ledgers}, RELEASE)
+
+
 def test_a_shared_node_with_devices_and_a_ledger_is_well() -> None:
     """Other nodes may be as they like."""
-    assert nodes.judge([a_node("a"), a_node("b", shared=False, ready=False)], [a_ledger("a")], RELEASE) == []
+    assert judged([a_node("a"), a_node("b", shared=False, ready=False)], [a_ledger("a")]) == []
 
 
 def test_a_cluster_that_shares_no_node_is_found_with_those_that_could_be() -> None:
     """The first thing that people forget."""
-    text = only(nodes.judge([a_node("a", shared=False), a_node("b", {}, shared=False)], [], RELEASE))
+    text = only(judged([a_node("a", shared=False), a_node("b", {}, shared=False)], []))
     assert "these have devices: a;" in text and "kubectl label node NODE --overwrite deviceshare.io/mode=shared" in text
 
 
@@ -293,21 +302,21 @@ def test_a_cluster_that_shares_no_node_is_found_with_those_that_could_be() -> No
 )
 def test_a_label_that_was_meant_to_be_ours_is_found(label: dict[str, str]) -> None:
     """Kubernetes takes any label."""
-    found = nodes.judge([a_node("good"), labelled("slip", **label)], [a_ledger("good")], RELEASE)
+    found = judged([a_node("good"), labelled("slip", **label)], [a_ledger("good")])
     assert "slip" in only(found, WARNING)
 
 
 def test_the_label_that_says_how_devices_are_handed_over_is_no_slip() -> None:
     """Removing it, as the cure of a slip would have it, has pods told words that their runtime doesn't know."""
     node = labelled("a", **{contract.MODE_LABEL: contract.MODE_SHARED, contract.HANDOVER_LABEL: "cdi"})
-    found = nodes.judge([a_node("good"), node], [a_ledger("good"), a_ledger("a")], RELEASE)
+    found = judged([a_node("good"), node], [a_ledger("good"), a_ledger("a")])
     assert not [finding for finding in found if contract.HANDOVER_LABEL in f"{finding.what} {finding.cure}"]
 
 
 def test_other_peoples_labels_are_left_alone() -> None:
     """However much they look like labels."""
     other = labelled("b", kubernetes_io__hostname="b", example_com__mode="shared", nvidia_com__mig_mode="shared")
-    assert nodes.judge([a_node("a"), other], [a_ledger("a")], RELEASE) == []
+    assert judged([a_node("a"), other], [a_ledger("a")]) == []
 
 
 def test_shared_nodes_that_can_give_nothing_are_found() -> None:
@@ -316,7 +325,7 @@ def test_shared_nodes_that_can_give_nothing_are_found() -> None:
     body = msgspec.to_builtins(a_node("odd"))
     body["metadata"]["annotations"] = {contract.INVENTORY_ANNOTATION: "nvidia.com/gpu=many"}
     every = [a_node("good"), a_node("bare", {}), a_node("down", ready=False), a_node("unknown")]
-    found = nodes.judge([*every, msgspec.convert(body, Node)], ledgers, RELEASE)
+    found = judged([*every, msgspec.convert(body, Node)], ledgers)
     assert {(each.mark, each.what.rpartition(": ")[2]) for each in found} == {
         (WARNING, "bare"),
         (WARNING, "down"),
@@ -336,7 +345,7 @@ def test_what_shared_nodes_tell_of_sharing_is_said() -> None:
     )
     told = [replace(n, metadata=replace(n.metadata, **meta)) for n, meta in zip(nodes_, metas, strict=True)]
     ledgers = [a_ledger("sliced"), a_ledger("split", {}), a_ledger("chosen")]
-    found = {(each.mark, each.what): each.cure for each in nodes.judge(told, ledgers, RELEASE)}
+    found = {(each.mark, each.what): each.cure for each in judged(told, ledgers)}
     split = (WARNING, f"no group gets {GPU}: its GPUs are split by MIG, unknown which: split")
     assert found.keys() == {
         (OK, f"4 {GPU} (mps, 4 replicas): sliced"),
@@ -352,9 +361,9 @@ def test_a_device_plugin_that_may_give_a_groups_devices_away_is_found() -> None:
     hardware = Hardware(devices=[Part(GPU, 0)], placeholders=True)
     kept = replace(kept, status=replace(kept.status, hardware=hardware))
     every = [a_node("loose"), a_node("kept"), a_node("other", shared=False), a_node("bare", {GPU: 0})]
-    assert "to a plain pod: loose;" in only(plugin.judge(every, [a_ledger("loose"), kept]), WARNING)
-    assert plugin.judge(every[1:], [kept]) == []
-    assert "kept;" in only(plugin.judge([a_node("kept", {GPU: 4, AMD: 2})], [kept]), WARNING)
+    assert "to a plain pod: loose;" in only(nodes.judge_plugins(every, [a_ledger("loose"), kept]), WARNING)
+    assert nodes.judge_plugins(every[1:], [kept]) == []
+    assert "kept;" in only(nodes.judge_plugins([a_node("kept", {GPU: 4, AMD: 2})], [kept]), WARNING)
 
 
 # The runtime
@@ -371,16 +380,16 @@ def a_class(handler: str = "nvidia") -> RuntimeClass:
 
 def test_a_runtime_that_no_class_names_is_found() -> None:
     """And a class whose runtime is missing; nodes before 1.30 don't tell."""
-    assert "no RuntimeClass names it" in only(runtime.judge_handlers([a_machine("", "nvidia")], []), WARNING)
-    assert "these nodes lack" in only(runtime.judge_handlers([a_machine("", "runc")], [a_class()]), WARNING)
-    assert runtime.judge_handlers([a_machine("", "nvidia")], [a_class()]) == []
-    assert runtime.judge_handlers([a_machine()], []) == runtime.judge_handlers([a_machine()], [a_class()]) == []
+    assert "no RuntimeClass names it" in only(handover.judge_handlers([a_machine("", "nvidia")], []), WARNING)
+    assert "these nodes lack" in only(handover.judge_handlers([a_machine("", "runc")], [a_class()]), WARNING)
+    assert handover.judge_handlers([a_machine("", "nvidia")], [a_class()]) == []
+    assert handover.judge_handlers([a_machine()], []) == handover.judge_handlers([a_machine()], [a_class()]) == []
 
 
 def test_a_system_that_ignores_the_variable_by_default_is_found() -> None:
     """Bottlerocket's settings are the opposite of ours."""
-    assert "apiclient set" in only(runtime.judge_systems([a_machine(system="Bottlerocket OS 1.57.0")]), WARNING)
-    assert runtime.judge_systems([a_machine()]) == []
+    assert "apiclient set" in only(handover.judge_systems([a_machine(system="Bottlerocket OS 1.57.0")]), WARNING)
+    assert handover.judge_systems([a_machine()]) == []
 
 
 DEFAULTS = """
@@ -395,7 +404,7 @@ mode = "auto"
 
 def test_the_toolkits_own_settings_are_well() -> None:
     """As its packages install them."""
-    assert runtime.judge_settings(DEFAULTS) == []
+    assert handover.judge_settings(DEFAULTS) == []
 
 
 @pytest.mark.parametrize(
@@ -408,21 +417,21 @@ def test_the_toolkits_own_settings_are_well() -> None:
 )
 def test_a_setting_that_ignores_or_overrules_the_variable_is_found(line: str, mark: str) -> None:
     """With the setting's name, and what to set it to."""
-    assert line.partition(" ")[0] in only(runtime.judge_settings(line + DEFAULTS), mark)
+    assert line.partition(" ")[0] in only(handover.judge_settings(line + DEFAULTS), mark)
 
 
 def test_a_runtime_that_takes_cdi_names_only_is_found() -> None:
     """As the GPU operator sets it."""
     by_cdi = DEFAULTS.replace('"auto"', '"cdi"')
     operators = f'{by_cdi}[nvidia-container-runtime.modes.cdi]\ndefault-kind = "management.nvidia.com/gpu"\n'
-    assert "default-kind='management.nvidia.com/gpu'" in only(runtime.judge_settings(operators), WARNING)
-    assert "handover.style=cdi" in only(runtime.judge_settings(by_cdi), WARNING)
-    assert runtime.judge_settings("nvidia-container-runtime = 1") == []
+    assert "default-kind='management.nvidia.com/gpu'" in only(handover.judge_settings(operators), WARNING)
+    assert "handover.style=cdi" in only(handover.judge_settings(by_cdi), WARNING)
+    assert handover.judge_settings("nvidia-container-runtime = 1") == []
 
 
 def test_a_file_that_is_no_settings_is_told() -> None:
     """A pipe that carried ssh's error."""
-    assert "ssh NODE cat" in only(runtime.judge_settings("cat: No such file or directory"))
+    assert "ssh NODE cat" in only(handover.judge_settings("cat: No such file or directory"))
 
 
 # The canary
@@ -430,7 +439,7 @@ def test_a_file_that_is_no_settings_is_told() -> None:
 
 def bound(**changes: Any) -> Pod:
     """A canary's pod that got GPU 0 on n1."""
-    body = canary.pod("c", "c")
+    body = canary.pod("c")
     body["metadata"]["annotations"][contract.SELECTED_DEVICES] = '{"nvidia.com/gpu": "0"}'
     body["spec"]["nodeName"] = "n1"
     return msgspec.convert({**body, **changes}, Pod)
@@ -439,7 +448,7 @@ def bound(**changes: Any) -> Pod:
 def waiting(**condition: str) -> Pod:
     """One that is not bound."""
     conditions = [{"type": "PodScheduled", "status": "False", **condition}] if condition else []
-    return msgspec.convert({**canary.pod("c", "c"), "status": {"conditions": conditions}}, Pod)
+    return msgspec.convert({**canary.pod("c"), "status": {"conditions": conditions}}, Pod)
 
 
 def test_a_canary_that_is_bound_with_devices_is_well() -> None:
@@ -451,7 +460,7 @@ def test_a_canary_that_is_bound_with_devices_is_well() -> None:
 
 def test_a_canary_that_somebody_else_bound_is_found() -> None:
     """A scheduler of our name, without the extender."""
-    naked = canary.pod("c", "c")
+    naked = canary.pod("c")
     naked["spec"]["nodeName"] = "n1"
     assert "not by deviceshare's extender" in only(canary.judge_pod(msgspec.convert(naked, Pod), RELEASE))
 

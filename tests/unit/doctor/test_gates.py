@@ -4,9 +4,9 @@ import msgspec
 from msgspec.structs import replace
 
 from charts import helm
-from deviceshare.doctor import canary, rights, waiting
+from deviceshare.doctor import canary, nodes, rights
 from deviceshare.doctor.findings import PROBLEM, Finding
-from deviceshare.doctor.kinds import Rollout, by_gates
+from deviceshare.doctor.kinds import Installation, Rollout
 from deviceshare.domain import contract
 from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
@@ -19,18 +19,21 @@ OURS = contract.PLACEMENT_GATE
 
 
 def sent() -> Pod:
-    return msgspec.convert(canary.pod("c", "c"), Pod)
+    return msgspec.convert(canary.pod("c"), Pod)
 
 
 def judged(pods: list[Pod], *, gates: bool) -> list[Finding]:
-    return waiting.judge_placement(pods, gates=gates)
+    return nodes.judge_placement(pods, gates=gates)
 
 
 def test_the_mode_is_read_from_deviceshares_own_deployment() -> None:
     """Whoever asks, it is the cluster that knows."""
     for values, expected in (({"placement": "gates"}, True), ({}, False)):
-        assert by_gates(msgspec.convert(named(helm.render(values), "Deployment"), Rollout)) is expected
-    assert by_gates(None) is False
+        assert (
+            Installation(RELEASE, msgspec.convert(named(helm.render(values), "Deployment"), Rollout)).by_gates
+            is expected
+        )
+    assert Installation(RELEASE).by_gates is False
 
 
 def test_the_rights_that_it_needs_are_those_that_the_chart_grants() -> None:

@@ -113,7 +113,7 @@ def test_a_canary_is_waited_for_until_it_ends_or_cant_start() -> None:
 
 def test_a_canary_satisfies_the_restricted_standard_and_its_time_is_bounded() -> None:
     """https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted"""
-    spec = gpu.pod("c", "c", "example.com/deviceshare:1")["spec"]
+    spec = gpu.pod("c", "example.com/deviceshare:1")["spec"]
     [container] = spec["containers"]
     assert (container["image"], container["imagePullPolicy"]) == ("example.com/deviceshare:1", "IfNotPresent")
     assert container["args"] == ["smi", f"--report={container['terminationMessagePath']}"]

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from deviceshare.doctor import gpu, gpu_run
+from deviceshare.doctor import gpu
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, Check
-from deviceshare.doctor.kinds import Rollout
+from deviceshare.doctor.kinds import Installation, Rollout
 from deviceshare.domain import contract
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
@@ -63,7 +63,7 @@ def examined(cluster: BindingCluster, directory: Path, *flags: str, image: str =
 
     async def ask(file: str) -> Check:
         async with connect(file) as connection:
-            return await gpu_run.examine(Api(connection), "default", contract.NAMESPACE, deployment, "")
+            return await gpu.examine(Api(connection), "default", Installation(contract.NAMESPACE, deployment), "")
 
     with served(cluster.answer, directory) as kubeconfig:
         check = asyncio.run(ask(kubeconfig))
@@ -87,7 +87,7 @@ def test_a_container_that_cant_start_isnt_waited_for_to_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its kubelet tries it again, and has had its chance."""
-    monkeypatch.setattr(gpu_run, "STUCK_SECONDS", 0.0)
+    monkeypatch.setattr(gpu, "STUCK_SECONDS", 0.0)
     waiting = {"reason": "CreateContainerError", "message": "unresolvable CDI devices m/gpu=0"}
     [found] = examined(BindingCluster({"waiting": waiting}), tmp_path).findings
     assert (found.mark, "m/gpu=0" in found.what) == (PROBLEM, True)
@@ -107,4 +107,4 @@ def test_no_canary_is_sent_where_it_would_be_refused_or_could_open_nothing(tmp_p
 
 def test_the_pod_outlives_the_doctors_patience_by_little() -> None:
     """So that what a killed doctor leaves ends soon."""
-    assert gpu_run.LAND_SECONDS < gpu.LIFE_SECONDS
+    assert gpu.LAND_SECONDS < gpu.LIFE_SECONDS

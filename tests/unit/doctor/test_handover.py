@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding
 from deviceshare.doctor.handover import Stack, injects_by_nri, judge, summary
-from deviceshare.doctor.kinds import ClusterPolicy, NodeSoftware, Rollout, RuntimeClass
+from deviceshare.doctor.kinds import ClusterPolicy, Installation, NodeSoftware, Rollout, RuntimeClass
 from deviceshare.domain import vendors
 from deviceshare.domain.objects.hardware import Withheld
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -24,9 +24,10 @@ def a_policy(**cdi: Any) -> ClusterPolicy:
     return msgspec.convert({"metadata": {"name": "cluster-policy"}, "spec": {"cdi": cdi}}, ClusterPolicy)
 
 
-def deployed(*flags: str) -> Rollout:
+def deployed(*flags: str) -> Installation:
     containers = [{"name": "deviceshare", "args": ["run", *flags]}]
-    return msgspec.convert({"spec": {"template": {"spec": {"containers": containers}}}}, Rollout)
+    found = msgspec.convert({"spec": {"template": {"spec": {"containers": containers}}}}, Rollout)
+    return Installation("deviceshare-system", found)
 
 
 def a_toolkit(tag: str) -> Rollout:
@@ -50,7 +51,7 @@ def marks(findings: list[Finding]) -> list[str]:
 
 def test_a_cluster_that_needs_nothing_is_well() -> None:
     """NVIDIA's runtime is the default, or no node has NVIDIA's devices."""
-    assert judge(Stack([a_machine()], [NVIDIA], deployment=deployed())) == []
+    assert judge(Stack([a_machine()], [NVIDIA], ours=deployed())) == []
     assert judge(Stack([a_machine()], [NVIDIA], [a_policy(enabled=False)])) == []
     assert judge(Stack([], [], [PLUGIN])) == []
     assert summary(Stack()).startswith("no GPU operator")
@@ -58,23 +59,23 @@ def test_a_cluster_that_needs_nothing_is_well() -> None:
 
 def test_an_operator_by_cdi_needs_a_style_and_a_class() -> None:
     """Else containers see no GPU, or don't start."""
-    stack = Stack([a_machine()], [NVIDIA], [a_policy(enabled=True)], deployment=deployed("--handover=auto"))
+    stack = Stack([a_machine()], [NVIDIA], [a_policy(enabled=True)], ours=deployed("--handover=auto"))
     without_class, without_style = judge(stack)
     assert marks([without_class, without_style]) == [WARNING, WARNING]
     assert "handover.runtimeClassName=nvidia" in without_class.cure
     assert "handover.style=cdi" in without_style.cure
-    assert judge(replace(stack, deployment=deployed("--handover=cdi", "--runtime-class=nvidia"))) == []
-    assert marks(judge(replace(stack, deployment=deployed("--handover=uuid", "--runtime-class=nvidia")))) == [PROBLEM]
+    assert judge(replace(stack, ours=deployed("--handover=cdi", "--runtime-class=nvidia"))) == []
+    assert marks(judge(replace(stack, ours=deployed("--handover=uuid", "--runtime-class=nvidia")))) == [PROBLEM]
     assert "by CDI" in summary(stack)
 
 
 def test_an_nri_plugin_takes_names_by_annotation_only() -> None:
     """And there is no RuntimeClass that a pod could name."""
-    stack = Stack([a_machine()], [], [PLUGIN], deployment=deployed("--handover=cdi"))
+    stack = Stack([a_machine()], [], [PLUGIN], ours=deployed("--handover=cdi"))
     assert judge(stack) == []
-    [wrong] = judge(replace(stack, deployment=deployed(), ledgers=[told("n1", "")]))
+    [wrong] = judge(replace(stack, ours=deployed(), ledgers=[told("n1", "")]))
     assert (wrong.mark, "handover.nri=true" in wrong.cure) == (PROBLEM, True)
-    [refused] = judge(replace(stack, deployment=deployed("--handover=cdi", "--runtime-class=nvidia")))
+    [refused] = judge(replace(stack, ours=deployed("--handover=cdi", "--runtime-class=nvidia")))
     assert "pods of groups are refused" in refused.what
     assert "NRI plugin" in summary(stack)
 
@@ -82,12 +83,12 @@ def test_an_nri_plugin_takes_names_by_annotation_only() -> None:
 @pytest.mark.parametrize("cdi", [{"nriPluginEnabled": True}, {}])
 def test_it_is_what_nodes_are_told_that_counts(cdi: dict[str, bool]) -> None:
     """`auto` is no fault on nodes whose agents report CDI, and a node's label may overrule what is set right."""
-    stack = Stack([a_machine()], [], [a_policy(enabled=True, **cdi)], deployment=deployed("--handover=auto"))
+    stack = Stack([a_machine()], [], [a_policy(enabled=True, **cdi)], ours=deployed("--handover=auto"))
     named, bare = told("n1", vendors.NVIDIA.kinds[0]), told("n2", "uuid")
     assert marks(judge(replace(stack, ledgers=[named]))) == [WARNING]
     [found] = judge(replace(stack, ledgers=[named, bare]))
     assert (found.mark, found.what.endswith(": n2")) == (PROBLEM, True)
-    labelled = replace(stack, deployment=deployed("--handover=cdi"), ledgers=[named, bare])
+    labelled = replace(stack, ours=deployed("--handover=cdi"), ledgers=[named, bare])
     assert [finding.cure for finding in judge(labelled)] == [
         "kubectl label node NODE deviceshare.io/handover-; see docs/handover.md"
     ]
@@ -112,7 +113,7 @@ def test_it_is_what_nodes_are_told_that_counts(cdi: dict[str, bool]) -> None:
 def test_containerds_version_decides_whether_a_plugin_can_inject(runtime: str, able: bool | None) -> None:
     """1.7.30 and 2.1.0 are the first of their lines."""
     assert injects_by_nri(runtime) is able
-    found = judge(Stack([a_machine(runtime)], [], [PLUGIN], deployment=deployed("--handover=cdi")))
+    found = judge(Stack([a_machine(runtime)], [], [PLUGIN], ours=deployed("--handover=cdi")))
     assert marks(found) == {True: [], False: [PROBLEM], None: [UNTESTED]}[able]
 
 

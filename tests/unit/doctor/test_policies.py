@@ -8,9 +8,9 @@ import pytest
 
 from charts import helm
 from deviceshare import __version__
-from deviceshare.doctor import admission
+from deviceshare.doctor import admission, installation
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Check
-from deviceshare.doctor.kinds import Rollout
+from deviceshare.doctor.kinds import Installation, Rollout
 from deviceshare.kube.refusals import Unserved
 from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.policy_kinds import POLICIES
@@ -73,7 +73,8 @@ class Holding:
 async def told(objects: Mapping[tuple[str, str], Json], *args: str, otherwise: ApiError | None = None) -> Check:
     """What the doctor says where deviceshare has these flags."""
     api: Any = Holding(objects, otherwise)
-    return await admission.examine(api, RELEASE, deployed(*args))
+    found = await installation.installation(api, RELEASE)
+    return await admission.examine(api, found._replace(deployment=deployed(*args)))
 
 
 def text(check: Check) -> str:
@@ -206,6 +207,6 @@ async def test_who_may_not_see_policies_is_told_so() -> None:
 async def test_without_a_deployment_the_cluster_says_what_admits_pods() -> None:
     """deviceshare may run by other means, as in a sandbox."""
     api: Any = Holding(policies())
-    assert (await admission.examine(api, RELEASE, None)).name == "policies"
+    assert (await admission.examine(api, Installation(RELEASE))).name == "policies"
     api = Holding({})
-    assert (await admission.examine(api, RELEASE, None)).name == "webhooks"
+    assert (await admission.examine(api, Installation(RELEASE))).name == "webhooks"

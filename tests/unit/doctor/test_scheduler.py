@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from charts import helm
-from deviceshare.doctor import scheduler, waiting
+from deviceshare.doctor import installation, nodes
 from deviceshare.doctor.findings import UNTESTED, WARNING
 from deviceshare.doctor.kinds import SchedulerPod
 from deviceshare.domain import contract
@@ -33,31 +33,33 @@ def test_the_charts_own_scheduler_configuration_is_as_it_should_be() -> None:
     for version in ("1.20.2", "1.30.0"):
         rendered = helm.render({}, version)
         [found] = [each for each in rendered if (each["kind"], each["metadata"]["name"]) == CONFIGURED]
-        assert scheduler.judge("here", found["data"]["config.yaml"]) == []
+        assert installation.judge_configuration("here", found["data"]["config.yaml"]) == []
 
 
 def test_a_scheduler_that_samples_nodes_is_found() -> None:
     """Above 100 nodes a group's own may never be offered; a profile's own percentage wins where there is one."""
     for text in (configuration(None), configuration(0), configuration(profile=0)):
-        assert "a sample of the nodes" in only(scheduler.judge("here", text), WARNING)
-    said = only(scheduler.judge("the file", configuration(30)), WARNING)
+        assert "a sample of the nodes" in only(installation.judge_configuration("here", text), WARNING)
+    said = only(installation.judge_configuration("the file", configuration(30)), WARNING)
     assert "only 30%" in said and "(the file)" in said and "percentageOfNodesToScore: 100" in said
-    assert scheduler.judge("here", configuration(30, profile=100)) == []
+    assert installation.judge_configuration("here", configuration(30, profile=100)) == []
 
 
 def test_an_extender_that_is_not_asked_before_pods_are_evicted_is_found() -> None:
     """Others' pods would die for nothing; and one that may be ignored is no guard at all."""
-    said = only(scheduler.judge("here", configuration(preemptVerb="")), WARNING)
+    said = only(installation.judge_configuration("here", configuration(preemptVerb="")), WARNING)
     assert "evicts other pods" in said and "preemptVerb: preempt" in said
-    assert "ignorable: false" in only(scheduler.judge("here", configuration(ignorable=True)))
-    assert "names no extender" in only(scheduler.judge("here", configuration(filterVerb="")))
-    assert "names no extender" in only(scheduler.judge("here", "percentageOfNodesToScore: 100\nextenders: null"))
+    assert "ignorable: false" in only(installation.judge_configuration("here", configuration(ignorable=True)))
+    assert "names no extender" in only(installation.judge_configuration("here", configuration(filterVerb="")))
+    assert "names no extender" in only(
+        installation.judge_configuration("here", "percentageOfNodesToScore: 100\nextenders: null")
+    )
 
 
 def test_a_configuration_that_cannot_be_read_is_not_tested() -> None:
     """It may be a version of which nobody knows yet."""
     for text in ("", "{", "[]", "percentageOfNodesToScore: many"):
-        assert "can't be read" in only(scheduler.judge("here", text), UNTESTED)
+        assert "can't be read" in only(installation.judge_configuration("here", text), UNTESTED)
 
 
 def scheduler_pod(*flags: str, in_args: bool = False, mounted: str = "", config_map: str = "") -> SchedulerPod:
@@ -75,11 +77,13 @@ def scheduler_pod(*flags: str, in_args: bool = False, mounted: str = "", config_
 def test_where_a_foreign_schedulers_configuration_lies_is_told() -> None:
     """On its host, mostly, where nobody can look through the API server."""
     first, second = "--config=/etc/kubernetes/scheduler.yaml", ("--config", "/b.yaml")
-    said = only(scheduler.judge_unseen([scheduler_pod(first), scheduler_pod(*second, in_args=True)]), UNTESTED)
+    said = only(
+        installation.judge_unseen_configuration([scheduler_pod(first), scheduler_pod(*second, in_args=True)]), UNTESTED
+    )
     assert "/b.yaml on cp-1 and /etc/kubernetes/scheduler.yaml on cp-1" in said
     assert "percentageOfNodesToScore: 100, and preemptVerb: preempt" in said
-    assert "wherever it runs" in only(scheduler.judge_unseen([]), UNTESTED)
-    assert "wherever it runs" in only(scheduler.judge_unseen([scheduler_pod()]), UNTESTED)
+    assert "wherever it runs" in only(installation.judge_unseen_configuration([]), UNTESTED)
+    assert "wherever it runs" in only(installation.judge_unseen_configuration([scheduler_pod()]), UNTESTED)
 
 
 def test_a_configuration_in_a_config_map_is_found_through_its_mount() -> None:
@@ -99,8 +103,8 @@ def test_pods_that_wait_in_vain_are_one_finding_for_each_reason() -> None:
     ]
     ledger = a_ledger("n1", team=gpus(0))
     groups = [a_group(node="n1"), a_group("other")]
-    first, second = waiting.judge([a_node()], [ledger], groups, [*pods, a_pod("fine")])
+    first, second = nodes.judge_waiting([a_node()], [ledger], groups, [*pods, a_pod("fine")])
     assert {each.mark for each in (first, second)} == {WARNING}
     assert first.what.startswith("ns/a and ns/b can't be bound: ") and "node n1, where group team lives" in first.what
     assert second.what.startswith("ns/c can't") and "recreate it" in second.cure
-    assert waiting.judge([a_node()], [ledger], groups, [a_pod()]) == []
+    assert nodes.judge_waiting([a_node()], [ledger], groups, [a_pod()]) == []

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from charts import helm
-from deviceshare.doctor import rights, sources
+from deviceshare.doctor import nodes, rights
 from deviceshare.doctor.findings import PROBLEM, WARNING
 from deviceshare.domain import contract
 from deviceshare.domain.objects.devices import Device
@@ -34,19 +34,19 @@ def test_the_doctor_says_where_each_node_s_devices_come_from() -> None:
     )
     reported = replace(a_ledger("n4").status, hardware=Hardware(devices=[Part(GPU, 0, "GPU-a")]))
     every = [_a_published_ledger(), a_ledger("n2"), a_ledger("n3"), replace(a_ledger("n4"), status=reported)]
-    nodes, ledgers = [bare, annotated, a_node("n3"), a_node("n4")], {ledger.node: ledger for ledger in every}
-    assert sources.judge(nodes, ledgers) == []
-    assert sources.summary(nodes, ledgers).split("; ") == [
-        f"{GPU} from {sources.SLICES}: n1",
-        f"{GPU} from {sources.AGENT}: n4",
-        f"{GPU} from {sources.ANNOTATION}: n2",
-        f"{GPU} from {sources.COUNTED}: n3",
+    every_node, ledgers = [bare, annotated, a_node("n3"), a_node("n4")], {ledger.node: ledger for ledger in every}
+    assert nodes.judge_inventory(every_node, ledgers) == []
+    assert nodes.summary(every_node, ledgers).split("; ") == [
+        f"{GPU} from {nodes.SLICES}: n1",
+        f"{GPU} from {nodes.AGENT}: n4",
+        f"{GPU} from {nodes.ANNOTATION}: n2",
+        f"{GPU} from {nodes.COUNTED}: n3",
     ]
 
 
 def test_the_doctor_warns_where_a_plugin_and_dra_allocate_the_same() -> None:
     """And names what both deviceshare and DRA have allocated."""
-    found = sources.judge([a_node()], {"n1": _a_published_ledger(claimed=True)})
+    found = nodes.judge_inventory([a_node()], {"n1": _a_published_ledger(claimed=True)})
     assert [each.mark for each in found] == [WARNING, PROBLEM]
     assert "a device plugin and a DRA driver both" in found[0].what
     assert f"team and ResourceClaim ns/train both have {GPU} 0 of n1" in found[1].what
@@ -54,7 +54,7 @@ def test_the_doctor_warns_where_a_plugin_and_dra_allocate_the_same() -> None:
 
 def test_the_doctor_names_both_owners_of_a_device() -> None:
     """A finding for each, so that who looks for one finds it."""
-    found = sources.judge([a_node()], {"n1": a_ledger(team=gpus(0, 1), other=gpus(1))})
+    found = nodes.judge_inventory([a_node()], {"n1": a_ledger(team=gpus(0, 1), other=gpus(1))})
     assert [each.mark for each in found] == [PROBLEM, PROBLEM]
     assert found[0].what == f"{GPU} 1 of group other is claimed by group team, too, on node n1"
     assert "delete one of them with its pods" in found[0].cure

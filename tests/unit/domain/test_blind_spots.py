@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from deviceshare.cli.troubles import troubles
-from deviceshare.doctor import unreadable as check
+from deviceshare.doctor.nodes import judge_unreadable
 from deviceshare.domain import contract
 from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import explain_group, explain_pod
@@ -101,7 +101,7 @@ def test_the_doctor_names_each_and_the_way_out() -> None:
     """A problem, since something waits for it."""
     found = unreadable("Pod", (pod.metadata for pod in (a_pod(), odd_pod())))
     assert found == [UnreadableObject("Pod", "ns/odd", "metadata.annotations: Expected `object`, got `int`")]
-    (finding,) = check.judge(found)
+    (finding,) = judge_unreadable(found)
     assert finding.mark == "problem"
     assert finding.what == "Pod ns/odd can't be read: metadata.annotations: Expected `object`, got `int`"
     assert "kubectl edit pod -n ns odd" in finding.cure

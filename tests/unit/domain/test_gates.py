@@ -86,7 +86,7 @@ def test_inspect_counts_gated_pods_apart() -> None:
 
 def test_a_canary_behind_a_gate_tells_nothing_about_deviceshare() -> None:
     """Kueue holds back every pod of a namespace that it manages."""
-    sent = msgspec.convert({**canary.pod("c", "c")}, Pod)
+    sent = msgspec.convert({**canary.pod("c")}, Pod)
     (finding,) = canary.judge_pod(gated(sent), "deviceshare-system")
     assert finding.mark == UNTESTED
     assert KUEUE in finding.what and "--namespace" in finding.cure

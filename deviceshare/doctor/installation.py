@@ -1,0 +1,252 @@
+"""The installation: CRDs, replicas, leader and agents, and kube-scheduler's configuration.
+
+deviceshare writes no node into a pod (decision 10), so a scheduler that samples nodes may never offer the extender a
+group's home, and one that evicts pods without asking it evicts them for nothing.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from deviceshare import assets
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, logs, unread
+from deviceshare.doctor.kinds import (
+    CONFIG_MAPS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    SCHEDULER_PODS,
+    Installation,
+    Rollout,
+    SchedulerPod,
+)
+from deviceshare.domain import contract, wording
+from deviceshare.kube.definitions import CRDS, Crd, shipped_definitions
+from deviceshare.loops.kinds import LEASES, Lease
+from deviceshare.loops.leadership import LEASE_NAME
+from deviceshare.loops.ports import ApiError, Cluster, Kind, NotFound
+
+POLL_SECONDS: Final = 0.5
+NO_DURATION_SECONDS: Final = 15.0
+"""How long a lease without a duration is watched."""
+_SCHEDULERS: Final = {"namespace": "kube-system", "label_selector": "component=kube-scheduler"}
+"""The static pods that kubeadm and similar tools create."""
+_SHOULD: Final = "percentageOfNodesToScore: 100, and preemptVerb: preempt for deviceshare's extender"
+_GIVE: Final = f"give it {_SHOULD} (docs/installation.md), and restart it"
+
+
+async def examine_definitions(api: Cluster) -> Check:
+    """Compares each CRD in the cluster with the one that travels with this program."""
+    findings = []
+    for shipped in shipped_definitions():
+        try:
+            found = await api.get(CRDS, shipped.metadata.name)
+            findings += judge_definition(shipped, found)
+        except NotFound:
+            findings += judge_definition(shipped, None)
+        except ApiError as error:
+            findings.append(unread(f"the CRD {shipped.metadata.name}", error))
+    said = f"served as {contract.API_GROUP}/{contract.API_VERSION}, with every field of this release"
+    return check("CRDs", said, findings)
+
+
+def judge_definition(shipped: Crd, found: Crd | None) -> list[Finding]:
+    """What is wrong with the CRD in the cluster."""
+    name = shipped.metadata.name
+    cure = f"helm upgrade the release with crds.enabled=true, or kubectl apply -f {assets.manifests() / 'crds'}"
+    if found is None:
+        what = f"the CRD {name} is missing, so the cluster has no {shipped.spec.names['kind']}"
+    elif found.ours is None:
+        served = listed([each.name for each in found.spec.versions if each.served]) or "none"
+        what = f"the CRD {name} doesn't serve {contract.API_VERSION} but {served}"
+    elif not found.established:
+        reasons = "; ".join(each.message for each in found.status.conditions if each.status == "False")
+        what = f"the API server doesn't serve the CRD {name}: {reasons or 'not established'}"
+        cure = f"kubectl describe crd {name}"
+    elif lacking := found.lacking(shipped):
+        what = f"the CRD {name} is of another release, so nothing is written; it lacks {listed(lacking)}"
+    else:
+        return []
+    return [Finding(PROBLEM, what, cure)]
+
+
+async def installation(api: Cluster, namespace: str) -> Installation:
+    """The one in this namespace, as far as it can be seen."""
+    ours = Installation(namespace)
+    try:
+        ours = ours._replace(deployment=await _labelled(api, DEPLOYMENTS, contract.NAME, namespace))
+        return ours._replace(agents=await _labelled(api, DAEMON_SETS, contract.AGENT, namespace))
+    except ApiError as error:
+        return ours._replace(unseen=error)
+
+
+async def _labelled(api: Cluster, kind: Kind[Rollout], label: str, namespace: str) -> Rollout | None:
+    """By the label, which stays the same however the chart's `fullnameOverride` calls the object."""
+    found = await api.list(kind, namespace=namespace, label_selector=f"app.kubernetes.io/name={label}")
+    return min(found, key=lambda each: each.metadata.name, default=None)
+
+
+async def examine_replicas(api: Cluster, ours: Installation) -> Check:
+    """Watches each lease until it is renewed: clocks differ, so its renewTime alone proves nothing."""
+    namespace, deployment = ours.namespace, ours.deployment
+    findings = judge_deployment(deployment, namespace)
+    try:
+        if ours.unseen:
+            raise ours.unseen
+        for name in (LEASE_NAME, *([contract.SCHEDULER_NAME] if ours.container("kube-scheduler") else ())):
+            renewed = await _renewed(api, name, namespace)
+            findings += judge_lease(name, namespace, renewed=renewed, deployed=deployment is not None)
+    except ApiError as error:
+        return check("replicas", "", [unread(f"what runs in {namespace}", error)])
+    ready = f"{deployment.status.ready_replicas} ready, " if deployment else ""
+    return check("replicas", f"{ready}a leader renews its lease", findings + judge_agents(ours.agents, namespace))
+
+
+def judge_deployment(found: Rollout | None, namespace: str) -> list[Finding]:
+    """A missing Deployment is no finding: where deviceshare runs by other means, its lease shows whether it runs."""
+    if found is None or found.status.ready_replicas >= found.spec.replicas > 0:
+        return []
+    name = found.metadata.name or contract.NAME
+    what = f"{found.status.ready_replicas} of {found.spec.replicas} replicas of {namespace}/{name} are ready"
+    cure = f"kubectl -n {namespace} describe pods -l app.kubernetes.io/name={contract.NAME}"
+    if found.spec.replicas == 0:
+        cure = f"kubectl -n {namespace} scale deployment {name} --replicas 2"
+    return [Finding(WARNING if found.status.ready_replicas else PROBLEM, what, cure)]
+
+
+def judge_lease(name: str, namespace: str, *, renewed: bool | None, deployed: bool) -> list[Finding]:
+    """`renewed` is None where there is no such lease or nobody holds it."""
+    if renewed:
+        return []
+    if renewed is None and not deployed:
+        what = f"deviceshare doesn't run in {namespace}: there is neither a Deployment nor a leader"
+        return [Finding(PROBLEM, what, "helm install it, or name its namespace with --release-namespace NAME")]
+    fate = "nobody holds" if renewed is None else "nobody renews"
+    who, consequence = contract.NAME, "statuses and ledgers stand still"
+    if name == contract.SCHEDULER_NAME:
+        who, consequence = "kube-scheduler", "no pod of a group is placed"
+    return [Finding(PROBLEM, f"{fate} the Lease {namespace}/{name}: {consequence}", logs(namespace, who))]
+
+
+def judge_agents(found: Rollout | None, namespace: str) -> list[Finding]:
+    """Agents are optional; those of the DaemonSet should be ready."""
+    if found is None or found.status.number_ready >= found.status.desired_number_scheduled:
+        return []
+    text = f"{found.status.number_ready} of {found.status.desired_number_scheduled} agents are ready"
+    cure = f"kubectl -n {namespace} get pods -o wide -l app.kubernetes.io/name={contract.AGENT}"
+    return [Finding(WARNING, f"{text}: the other nodes' GPUs are known by number only, and not watched", cure)]
+
+
+async def _renewed(api: Cluster, name: str, namespace: str) -> bool | None:
+    """Whether the lease changes within its own duration; None where nobody holds it."""
+    try:
+        first = await api.get(LEASES, name, namespace)
+        if not first.spec.holder_identity:
+            return None
+        deadline = time.monotonic() + (first.spec.lease_duration_seconds or NO_DURATION_SECONDS)
+        while time.monotonic() < deadline:
+            await asyncio.sleep(POLL_SECONDS)
+            if _beat(await api.get(LEASES, name, namespace)) != _beat(first):
+                return True
+        return False
+    except NotFound:
+        return None
+
+
+def _beat(lease: Lease) -> tuple[str, str | None]:
+    return lease.spec.holder_identity, lease.spec.renew_time
+
+
+class Profile(Struct, frozen=True, rename="camel"):
+    scheduler_name: str = contract.DEFAULT_SCHEDULER_NAME
+    percentage_of_nodes_to_score: int | None = None
+    """Newer releases have it here, too, where it overrides the general one."""
+
+
+class ExtenderConfig(Struct, frozen=True, rename="camel"):
+    filter_verb: str = ""
+    bind_verb: str = ""
+    preempt_verb: str = ""
+    ignorable: bool = False
+
+
+class SchedulerConfig(Struct, frozen=True, rename="camel"):
+    """https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/ (and its older versions)"""
+
+    percentage_of_nodes_to_score: int | None = None
+    profiles: list[Profile] | None = None
+    extenders: list[ExtenderConfig] | None = None
+
+    @property
+    def percentage(self) -> int:
+        """The share of nodes that deviceshare's profile scores; 0 lets kube-scheduler choose."""
+        ours = (each for each in self.profiles or () if each.scheduler_name == contract.SCHEDULER_NAME)
+        own = next(ours, Profile()).percentage_of_nodes_to_score
+        return (self.percentage_of_nodes_to_score if own is None else own) or 0
+
+
+async def examine_scheduler(api: Cluster, ours: Installation) -> Check:
+    """Reads the ConfigMap of our own kube-scheduler, or what can be seen of the cluster's."""
+    if ours.by_gates:
+        said = f"is the cluster's own: deviceshare places pods behind the gate {contract.PLACEMENT_GATE}"
+        return check("scheduler", said, [])
+    try:
+        if ours.container("kube-scheduler"):
+            findings = await _read_configuration(api, contract.SCHEDULER_NAME, ours.namespace, "config.yaml")
+        else:  # The cluster's, whose file is mostly on a host, out of reach of the API server.
+            findings, pods = [], await api.list(SCHEDULER_PODS, **_SCHEDULERS)
+            for pod in pods:
+                if pod.config_map:
+                    name, file = pod.config_map
+                    findings += await _read_configuration(api, name, pod.metadata.namespace, file)
+                else:
+                    findings += judge_unseen_configuration([pod])
+            findings = findings if pods else judge_unseen_configuration([])
+    except ApiError as error:
+        return check("scheduler", "", [unread("kube-scheduler's configuration", error)])
+    return check("scheduler", "shows the extender every node, and asks it before it evicts pods", findings)
+
+
+async def _read_configuration(api: Cluster, name: str, namespace: str, file: str) -> list[Finding]:
+    where = f"{file} of the ConfigMap {namespace}/{name}"
+    try:
+        found = await api.get(CONFIG_MAPS, name, namespace)
+    except NotFound:
+        return [Finding(PROBLEM, f"kube-scheduler's configuration, {where}, is missing", "helm upgrade the release")]
+    return judge_configuration(where, found.data.get(file, ""))
+
+
+def judge_configuration(where: str, text: str) -> list[Finding]:
+    """What is wrong with a configuration that can be read."""
+    try:
+        config = msgspec.yaml.decode(text, type=SchedulerConfig)
+    except msgspec.DecodeError as error:
+        what = f"kube-scheduler's configuration ({where}) can't be read: {error}"
+        return [Finding(UNTESTED, what, f"see that it has {_SHOULD}")]
+    asks = [each for each in config.extenders or () if each.filter_verb == "filter" and each.bind_verb == "bind"]
+    findings = []
+    if not asks:
+        what = f"kube-scheduler's configuration ({where}) names no extender with filterVerb filter and bindVerb bind"
+        findings.append(Finding(PROBLEM, what, "add it: docs/installation.md"))
+    if config.percentage < 100:
+        said = f"only {config.percentage}% of the nodes" if config.percentage else "a sample of the nodes"
+        what = f"above 100 nodes kube-scheduler shows the extender {said}, maybe not a group's node ({where})"
+        findings.append(Finding(WARNING, what, _GIVE))
+    if asks and not any(each.preempt_verb for each in asks):
+        what = f"kube-scheduler evicts other pods for pods of groups without asking the extender ({where})"
+        findings.append(Finding(WARNING, what, _GIVE))
+    if any(each.ignorable for each in asks):
+        what = f"while deviceshare is down, kube-scheduler binds pods of groups without devices ({where}: ignorable)"
+        findings.append(Finding(PROBLEM, what, "set ignorable: false, and restart it"))
+    return findings
+
+
+def judge_unseen_configuration(pods: Sequence[SchedulerPod]) -> list[Finding]:
+    """Which files to check by hand; of the pods only those that name one."""
+    files = sorted({f"{pod.config} on {pod.spec.node_name or 'its host'}" for pod in pods if pod.config})
+    where = wording.listed(files) or "wherever it runs"
+    what = f"kube-scheduler's configuration can't be seen from here: {where}"
+    return [Finding(UNTESTED, what, f"see that it has {_SHOULD}: docs/installation.md")]
