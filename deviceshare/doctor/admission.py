@@ -6,6 +6,7 @@ are webhooks, and leaves nothing behind.
 
 import base64
 import binascii
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -120,20 +121,21 @@ def _shipped() -> list[list[str]]:
     return [[webhook["name"] for webhook in document.webhooks] for document in documents]
 
 
-def judge_webhooks(kind: str, found: WebhookConfiguration, names: list[str], now: datetime) -> list[Finding]:
+def judge_webhooks(kind: str, found: WebhookConfiguration, names: list[str], now: datetime) -> Iterator[Finding]:
     """What is wrong with one configuration that should have the webhooks of these names."""
     present = {webhook.get("name", "") for webhook in found.webhooks}
     missing = [name for name in names if name not in present]
-    findings = [_missing_webhooks(f"{kind} {contract.NAME} lacks {listed(missing)}", missing)] if missing else []
+    if missing:
+        yield _missing_webhooks(f"{kind} {contract.NAME} lacks {listed(missing)}", missing)
     for webhook in found.webhooks:
-        findings += _judge_bundle(f"{kind} {contract.NAME}, webhook {webhook.get('name')}", webhook, now)
-    return findings
+        yield from _judge_bundle(f"{kind} {contract.NAME}, webhook {webhook.get('name')}", webhook, now)
 
 
-def judge_left_out(found: WebhookConfiguration, ignored: set[str] | None) -> list[Finding]:
+def judge_left_out(found: WebhookConfiguration, ignored: set[str] | None) -> Iterator[Finding]:
     """Whether the webhooks leave out just the namespaces whose pods deviceshare ignores."""
-    of_pods = (webhook for webhook in found.webhooks if webhook.get("name") in (_INJECTING, GUARDING))
-    return [finding for each in of_pods for finding in _judge_namespaces(each["name"], left_out(each), ignored)]
+    for webhook in found.webhooks:
+        if webhook.get("name") in (_INJECTING, GUARDING):
+            yield from _judge_namespaces(webhook["name"], left_out(webhook), ignored)
 
 
 def _missing_webhooks(what: str, names: list[str]) -> Finding:
@@ -171,7 +173,7 @@ def _judge_bundle(name: str, webhook: dict[str, Any], now: datetime) -> list[Fin
 async def _policies(api: Cluster, ours: Installation) -> list[Finding]:
     ignored = _ignored(ours)
     version = (ours.deployment.metadata.labels.get(_VERSION) if ours.deployment else None) or __version__
-    findings = []
+    findings: list[Finding] = []
     for name, kinds in POLICIES.items():
         if name == _POLICY_OF_AGENTS and not ours.agents:
             continue
@@ -210,23 +212,22 @@ async def _left_policies(api: Cluster) -> list[Finding]:
     return findings
 
 
-def _judge_policy(kinds: PolicyKinds, policy: AdmissionPolicy, version: str) -> list[Finding]:
+def _judge_policy(kinds: PolicyKinds, policy: AdmissionPolicy, version: str) -> Iterator[Finding]:
     """What is wrong with a policy that should be of this version."""
     name = policy.metadata.name
-    whole, findings = f"{kinds.policies.kind} {name}", []
+    whole = f"{kinds.policies.kind} {name}"
     if policy.spec.failure_policy != "Fail":
         what = f"{whole} has failurePolicy {policy.spec.failure_policy}: where it can't be evaluated, {_WITHOUT[name]}"
-        findings.append(Finding(PROBLEM, what, f"{_UPGRADE}: its failurePolicy is Fail"))
+        yield Finding(PROBLEM, what, f"{_UPGRADE}: its failurePolicy is Fail")
     found = policy.metadata.labels.get(_VERSION, "")
     if found != version:
         what = f"{whole} is of {f'deviceshare {found}' if found else 'an unknown version'}, not {version}"
-        findings.append(Finding(WARNING, what, _UPGRADE))
+        yield Finding(WARNING, what, _UPGRADE)
     if warnings := policy.status.type_checking.expression_warnings:
         said = "; ".join(" ".join(f"{each.field_ref}: {each.warning}".split()) for each in warnings)
         what = f"the API server finds faults in {whole}, which may refuse what it should admit: {said}"
         cure = f"{_UPGRADE}; if it stays, report it with: kubectl get {kinds.policies.plural} {name} -o yaml"
-        findings.append(Finding(WARNING, what, cure))
-    return findings
+        yield Finding(WARNING, what, cure)
 
 
 def _judge_binding(kinds: PolicyKinds, binding: PolicyBinding, name: str) -> list[Finding]:
@@ -251,20 +252,18 @@ def _ignored(ours: Installation) -> set[str] | None:
     return None if flag is None else {*filter(None, flag.split(",")), ours.namespace}
 
 
-def _judge_namespaces(name: str, names: AbstractSet[str], ignored: set[str] | None) -> list[Finding]:
+def _judge_namespaces(name: str, names: AbstractSet[str], ignored: set[str] | None) -> Iterator[Finding]:
     """Whether the webhook or policy of this name, which leaves out `names`, leaves out just those."""
     if ignored is None:
-        return []
-    findings = []
+        return
     flag = f"--excluded-namespaces={','.join(sorted(names))}"
     cure = f"{_UPGRADE}: webhooks.excludedNamespaces sets both; or give deviceshare run {flag}"
     if loose := sorted(names - ignored):
         what = f"{name} leaves out {listed(loose)}, but deviceshare trusts the annotations of pods there"
-        findings.append(Finding(PROBLEM, f"{what}: they can claim devices by them", cure))
+        yield Finding(PROBLEM, f"{what}: they can claim devices by them", cure)
     if stuck := sorted(ignored - names):
         what = f"deviceshare takes no pod of {listed(stuck)} into a group, but {name} doesn't leave it out"
-        findings.append(Finding(WARNING, what, cure))
-    return findings
+        yield Finding(WARNING, what, cure)
 
 
 # Injection

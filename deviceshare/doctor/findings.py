@@ -40,7 +40,7 @@ class Check(Struct, frozen=True):
     findings: list[Finding]
 
 
-def check(name: str, said: str, findings: list[Finding]) -> Check:
+def check(name: str, said: str, findings: Iterable[Finding]) -> Check:
     """A check with the mark of its worst finding."""
     ranked = sorted(findings, key=lambda finding: MARKS.index(finding.mark))
     return Check(name, ranked[0].mark if ranked else OK, said, ranked)

@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import Struct
@@ -56,7 +57,7 @@ async def _machines(api: Cluster) -> list[NodeSoftware]:
 
 async def examine_runtime(api: Cluster, settings: str | None) -> Check:
     """`settings` is the text of a node's file, if it was given by --runtime-config."""
-    findings = judge_settings(settings) if settings is not None else []
+    findings = [*judge_settings(settings)] if settings is not None else []
     try:
         machines, classes = await _machines(api), await api.list(RUNTIME_CLASSES)
     except ApiError as error:
@@ -96,41 +97,37 @@ def judge_systems(machines: Iterable[NodeSoftware]) -> list[Finding]:
     )
 
 
-def judge_settings(text: str) -> list[Finding]:
+def judge_settings(text: str) -> Iterator[Finding]:
     """What a node's config.toml does to the variables; absent keys have the toolkit's defaults, which suit us."""
     try:
         settings: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        return [Finding(PROBLEM, f"that is no {FILE}: {error}", f"ssh NODE cat {FILE}")]
+        yield Finding(PROBLEM, f"that is no {FILE}: {error}", f"ssh NODE cat {FILE}")
+        return
     restart = "and restart the container runtime"
-    findings = []
     if settings.get(ENV_OFF) is False:
         what = f"{ENV_OFF}=false: unprivileged containers' variables are ignored, so pods of groups see no GPU"
-        findings.append(Finding(PROBLEM, what, f"nvidia-ctk config --in-place --set {ENV_OFF}=true {restart}"))
-    findings += _names_only(settings)
+        yield Finding(PROBLEM, what, f"nvidia-ctk config --in-place --set {ENV_OFF}=true {restart}")
+    yield from _names_only(settings)
     if settings.get(MOUNTS_ON) is True:
         what = f"{MOUNTS_ON}=true: a container may ask for devices by mounts, and these overrule the variable"
-        findings.append(Finding(WARNING, what, f"nvidia-ctk config --in-place --set {MOUNTS_ON}=false {restart}"))
+        yield Finding(WARNING, what, f"nvidia-ctk config --in-place --set {MOUNTS_ON}=false {restart}")
     if swarm := settings.get(SWARM):
         what = f"{SWARM}={swarm!r}: where a container has this variable, it overrules {vendors.NVIDIA.env}"
-        findings.append(Finding(WARNING, what, f"remove {SWARM} from {FILE} {restart}"))
-    return findings
+        yield Finding(WARNING, what, f"remove {SWARM} from {FILE} {restart}")
 
 
-def _names_only(settings: Any) -> list[Finding]:
+def _names_only(settings: Any) -> Iterator[Finding]:
     """A runtime that takes CDI names only; it prefixes the default kind to names that aren't qualified."""
-    try:
+    with suppress(KeyError, TypeError, AttributeError):  # it may be anything that TOML can say
         runtime = settings["nvidia-container-runtime"]
-        if runtime["mode"] != "cdi":
-            return []
-        kind = runtime.get("modes", {}).get("cdi", {}).get("default-kind", vendors.NVIDIA.resource)
-    except (KeyError, TypeError, AttributeError):
-        return []
-    what = (
-        f'mode="cdi", default-kind={kind!r}: a container that is given a number or a UUID starts only if {kind} has it'
-    )
-    cure = f"hand devices over by CDI names: {_UPGRADE}.style=cdi; {_DOCS}"
-    return [Finding(WARNING, f'{what}; the operator\'s management.nvidia.com/gpu has only "all"', cure)]
+        if runtime["mode"] == "cdi":
+            kind = runtime.get("modes", {}).get("cdi", {}).get("default-kind", vendors.NVIDIA.resource)
+            starts = f"a container that is given a number or a UUID starts only if {kind} has it"
+            what = (
+                f'mode="cdi", default-kind={kind!r}: {starts}; the operator\'s management.nvidia.com/gpu has only "all"'
+            )
+            yield Finding(WARNING, what, f"hand devices over by CDI names: {_UPGRADE}.style=cdi; {_DOCS}")
 
 
 # The hand-over: which of NVIDIA's stacks the cluster has, and what it is told
@@ -211,22 +208,24 @@ def summary(stack: Stack) -> str:
     return f"{world}; nodes with NVIDIA's devices: {counted}"
 
 
-def judge(stack: Stack) -> list[Finding]:
+def judge(stack: Stack) -> Iterator[Finding]:
     """What keeps the devices of groups from their containers."""
-    findings = [*_mute(stack.ledgers), *_missing_class(stack)]
+    yield from _mute(stack.ledgers)
+    yield from _missing_class(stack)
     if not stack.machines:
-        return findings
+        return
     if stack.nri:
-        return [*findings, *_by_plugin(stack)]
-    classes = [each.metadata.name for each in stack.classes if each.handler == vendors.NVIDIA.name]
-    if stack.cdi and not stack.runtime_class and classes:
-        what = "the operator's runtime isn't the default, and deviceshare sets no runtimeClassName in pods of groups"
-        cure = f"{_UPGRADE}.runtimeClassName={classes[0]},agent.runtimeClassName={classes[0]}; {_DOCS}"
-        findings.append(Finding(WARNING, f"{what}: unless they name one, they see no GPU", cure))
-    if stack.cdi:
+        yield from _by_plugin(stack)
+    elif stack.cdi:
+        classes = [each.metadata.name for each in stack.classes if each.handler == vendors.NVIDIA.name]
+        if classes and not stack.runtime_class:
+            what = (
+                "the operator's runtime isn't the default, and deviceshare sets no runtimeClassName in pods of groups"
+            )
+            cure = f"{_UPGRADE}.runtimeClassName={classes[0]},agent.runtimeClassName={classes[0]}; {_DOCS}"
+            yield Finding(WARNING, f"{what}: unless they name one, they see no GPU", cure)
         why, cure = "a CDI runtime doesn't start a container that is given numbers", f"{_UPGRADE}.style=cdi; {_DOCS}"
-        findings += _bare(stack, why, cure)
-    return findings
+        yield from _bare(stack, why, cure)
 
 
 def _bare(stack: Stack, why: str, cure: str) -> Iterator[Finding]:

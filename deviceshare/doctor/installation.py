@@ -6,7 +6,7 @@ group's home, and one that evicts pods without asking it evicts them for nothing
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -216,32 +216,31 @@ async def _read_configuration(api: Cluster, name: str, namespace: str, file: str
         found = await api.get(CONFIG_MAPS, name, namespace)
     except NotFound:
         return [Finding(PROBLEM, f"kube-scheduler's configuration, {where}, is missing", "helm upgrade the release")]
-    return judge_configuration(where, found.data.get(file, ""))
+    return [*judge_configuration(where, found.data.get(file, ""))]
 
 
-def judge_configuration(where: str, text: str) -> list[Finding]:
+def judge_configuration(where: str, text: str) -> Iterator[Finding]:
     """What is wrong with a configuration that can be read."""
     try:
         config = msgspec.yaml.decode(text, type=SchedulerConfig)
     except msgspec.DecodeError as error:
         what = f"kube-scheduler's configuration ({where}) can't be read: {error}"
-        return [Finding(UNTESTED, what, f"see that it has {_SHOULD}")]
+        yield Finding(UNTESTED, what, f"see that it has {_SHOULD}")
+        return
     asks = [each for each in config.extenders or () if each.filter_verb == "filter" and each.bind_verb == "bind"]
-    findings = []
     if not asks:
         what = f"kube-scheduler's configuration ({where}) names no extender with filterVerb filter and bindVerb bind"
-        findings.append(Finding(PROBLEM, what, "add it: docs/installation.md"))
+        yield Finding(PROBLEM, what, "add it: docs/installation.md")
     if config.percentage < 100:
         said = f"only {config.percentage}% of the nodes" if config.percentage else "a sample of the nodes"
         what = f"above 100 nodes kube-scheduler shows the extender {said}, maybe not a group's node ({where})"
-        findings.append(Finding(WARNING, what, _GIVE))
+        yield Finding(WARNING, what, _GIVE)
     if asks and not any(each.preempt_verb for each in asks):
         what = f"kube-scheduler evicts other pods for pods of groups without asking the extender ({where})"
-        findings.append(Finding(WARNING, what, _GIVE))
+        yield Finding(WARNING, what, _GIVE)
     if any(each.ignorable for each in asks):
         what = f"while deviceshare is down, kube-scheduler binds pods of groups without devices ({where}: ignorable)"
-        findings.append(Finding(PROBLEM, what, "set ignorable: false, and restart it"))
-    return findings
+        yield Finding(PROBLEM, what, "set ignorable: false, and restart it")
 
 
 def judge_unseen_configuration(pods: Sequence[SchedulerPod]) -> list[Finding]:

@@ -5,7 +5,7 @@ devices, where each node's devices come from and who else allocates them, and po
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final
 
@@ -109,9 +109,10 @@ async def examine(api: Cluster, ours: Installation) -> AsyncIterator[Check]:
 # Nodes
 
 
-def judge(nodes: Sequence[Node], ledgers: Ledgers | None, release: str) -> list[Finding]:
+def judge(nodes: Sequence[Node], ledgers: Ledgers | None, release: str) -> Iterator[Finding]:
     """What is wrong with the nodes; without ledgers, as far as node objects show it."""
-    findings = [*_unshared(nodes), *_slips(nodes)]
+    yield from _unshared(nodes)
+    yield from _slips(nodes)
     bare, unbooked, unready = [], [], []
     withheld: dict[str, tuple[Withheld, list[str]]] = {}
     for node in (each for each in nodes if each.shared):
@@ -129,21 +130,21 @@ def judge(nodes: Sequence[Node], ledgers: Ledgers | None, release: str) -> list[
             unready.append(name)
         for fault in inventory.faults:
             cure = f"kubectl annotate node {name} --overwrite {fault.annotation}=nvidia.com/gpu=0-3"
-            findings.append(Finding(PROBLEM, f"annotation {fault.annotation} of {name}: {fault.text}", cure))
+            yield Finding(PROBLEM, f"annotation {fault.annotation} of {name}: {fault.text}", cure)
     for each, names in withheld.values():
         if each.reason == KEPT_OUT:
-            findings += about(names, OK, str(each), "")
+            yield from about(names, OK, str(each), "")
         else:
-            findings += about(names, WARNING, f"no group gets {each.named}: {each.reason}", each.cure)
-    findings += _counted(nodes)
+            yield from about(names, WARNING, f"no group gets {each.named}: {each.reason}", each.cure)
+    yield from _counted(nodes)
     cure = (
         "run the vendor's device plugin or deviceshare's agent there, or declare the devices: "
         f"kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
     )
-    findings += about(bare, WARNING, "shared, but without devices", cure)
+    yield from about(bare, WARNING, "shared, but without devices", cure)
     what = "shared, but without a ledger (NodeDevices), so no leader is running"
-    findings += about(unbooked, PROBLEM, what, logs(release, contract.NAME))
-    return findings + about(unready, WARNING, "shared, but not Ready", "kubectl describe node NODE")
+    yield from about(unbooked, PROBLEM, what, logs(release, contract.NAME))
+    yield from about(unready, WARNING, "shared, but not Ready", "kubectl describe node NODE")
 
 
 def _status(node: Node, ledgers: Ledgers) -> LedgerStatus:
@@ -151,15 +152,14 @@ def _status(node: Node, ledgers: Ledgers) -> LedgerStatus:
     return ledger.status if ledger else LedgerStatus()
 
 
-def _unshared(nodes: Sequence[Node]) -> list[Finding]:
-    if any(node.shared for node in nodes):
-        return []
-    able = [node.metadata.name for node in nodes if take(node, NO_HARDWARE).devices]
-    hint = f"; these have devices: {listed(able)}" if able else ""
-    return [Finding(PROBLEM, f"no node is shared, so no group can be placed{hint}", _SHARE)]
+def _unshared(nodes: Sequence[Node]) -> Iterator[Finding]:
+    if not any(node.shared for node in nodes):
+        able = [node.metadata.name for node in nodes if take(node, NO_HARDWARE).devices]
+        hint = f"; these have devices: {listed(able)}" if able else ""
+        yield Finding(PROBLEM, f"no node is shared, so no group can be placed{hint}", _SHARE)
 
 
-def _slips(nodes: Iterable[Node]) -> Iterable[Finding]:
+def _slips(nodes: Iterable[Node]) -> Iterator[Finding]:
     slips = _Found(list)
     for node in nodes:
         for key, value in node.metadata.labels.items():
@@ -182,7 +182,7 @@ def _slip(key: str, value: str) -> bool:
     return key.startswith(contract.PREFIX) or SequenceMatcher(None, key.lower(), contract.MODE_LABEL).ratio() >= ALIKE
 
 
-def _counted(nodes: Iterable[Node]) -> Iterable[Finding]:
+def _counted(nodes: Iterable[Node]) -> Iterator[Finding]:
     """How the devices of shared nodes were counted where labels, annotations or plugins describe sharing."""
     found = _Found(list)
     for node in (each for each in nodes if each.shared):
@@ -222,7 +222,7 @@ def _sources(node: Node, status: LedgerStatus) -> dict[str, set[str]]:
     return dict(found)
 
 
-def judge_inventory(shared: Sequence[Node], ledgers: Ledgers) -> list[Finding]:
+def judge_inventory(shared: Sequence[Node], ledgers: Ledgers) -> Iterator[Finding]:
     """One finding for nodes with a device plugin and a DRA driver, one for each double claim or allocation, and one for
     each ledger that has no room for much more."""
     both = [
@@ -231,14 +231,13 @@ def judge_inventory(shared: Sequence[Node], ledgers: Ledgers) -> list[Finding]:
         if any(is_some(node.status.allocatable.get(each)) for each in _status(node, ledgers).published.resources)
     ]
     what = "a device plugin and a DRA driver both allocate the same devices"
-    findings = about(both, WARNING, what, "let one of the two serve the node: neither knows of the other")
+    yield from about(both, WARNING, what, "let one of the two serve the node: neither knows of the other")
     for node in shared:
         if ledger := ledgers.get(node.metadata.name):
-            findings += [*_twice(ledger), *_crowded(ledger)]
-    return findings
+            yield from [*_twice(ledger), *_crowded(ledger)]
 
 
-def _twice(ledger: NodeDevices) -> Iterable[Finding]:
+def _twice(ledger: NodeDevices) -> Iterator[Finding]:
     states = device_states(ledger)
     for holder in sorted({holder for state in states for holder in state.claimed_twice}):
         if reason := claimed_twice(states, holder):
@@ -251,7 +250,7 @@ def _twice(ledger: NodeDevices) -> Iterable[Finding]:
             yield Finding(PROBLEM, f"{what} of {ledger.node}", cure)
 
 
-def _crowded(ledger: NodeDevices) -> Iterable[Finding]:
+def _crowded(ledger: NodeDevices) -> Iterator[Finding]:
     if crowded := crowding(ledger):
         namespace, most = max(crowded.namespaces, key=lambda each: each[1])
         what = f"claims take {crowded.used} of the {BUDGET} bytes that they may take of the ledger of {ledger.node}"
@@ -289,19 +288,18 @@ def judge_waiting(
     ]
 
 
-def judge_placement(pods: Iterable[Pod], *, gates: bool) -> list[Finding]:
+def judge_placement(pods: Iterable[Pod], *, gates: bool) -> Iterator[Finding]:
     """Pods that were admitted under the other setting of `placement`, and those that did not fit where they are."""
-    findings, known = [], list(pods)
+    known = list(pods)
     left = sorted(pod.metadata.key for pod in known if pod.pending and _of_the_other(pod, gates=gates))
     if left:
         other = "a kube-scheduler of deviceshare's" if gates else "deviceshare to lift its scheduling gate"
         what = f"{listed(left)} wait for {other}, as this was before `placement` was changed"
-        findings.append(Finding(WARNING, what, "delete and recreate the pods"))
+        yield Finding(WARNING, what, "delete and recreate the pods")
     for pod in known:
         if pod.placed_on and pod.refusal and not pod.metadata.controller:
             what = f"{pod.metadata.key} was placed on {pod.placed_on}, where it does not fit: {pod.refusal.message}"
-            findings.append(Finding(WARNING, what, "delete the pod and create it again"))
-    return findings
+            yield Finding(WARNING, what, "delete the pod and create it again")
 
 
 def _of_the_other(pod: Pod, *, gates: bool) -> bool:
@@ -333,13 +331,10 @@ def _plugged(node: Node) -> set[str]:
     return {vendors.counted_as(resource) for resource in registered if vendors.plugin_vendor_of(resource)}
 
 
-def judge_shares(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> list[Finding]:
+def judge_shares(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> Iterator[Finding]:
     """One finding for each resource that nodes advertise, and one for each of which the memory is unknown."""
-    shared, advertised, unknown = (
-        {node.metadata.name: node for node in nodes if node.shared},
-        _Found(list),
-        _Found(list),
-    )
+    shared = {node.metadata.name: node for node in nodes if node.shared}
+    advertised, unknown = _Found(list), _Found(list)
     for name, node in shared.items():
         for resource in dialect_leftovers.advertised(node):
             advertised[resource].append(name)
@@ -347,11 +342,10 @@ def judge_shares(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> list[
     for ledger in (each for each in ledgers if each.node in shared):
         for resource in {device.resource for device in ledger.devices if not ledger.memory_of(device)} & shareable:
             unknown[resource].append(ledger.node)
-    findings = []
     for resource, names in sorted(advertised.items()):
         reason = dialect_leftovers.leftover_reason([resource])
         what = f"{resource} is advertised by {listed(names)}: {reason.text}"
-        findings.append(Finding(WARNING, what, reason.cure))
+        yield Finding(WARNING, what, reason.cure)
     for resource, names in sorted(unknown.items()):  # no warning: percent works, and so do groups
         what = (
             f"pods that ask for an amount of memory don't go to {listed(names)}: that of {resource} isn't known there"
@@ -360,5 +354,4 @@ def judge_shares(nodes: Iterable[Node], ledgers: Iterable[NodeDevices]) -> list[
             cure, label = "run deviceshare's agent there (agent.enabled=true), or GPU feature discovery", "memory=16384"
         else:
             cure, label = "run AMD's node labeller there, with -vram", "vram=16G"
-        findings.append(Finding(OK, what, f"{cure}; or say how much: kubectl label node NODE {resource}.{label}"))
-    return findings
+        yield Finding(OK, what, f"{cure}; or say how much: kubectl label node NODE {resource}.{label}")

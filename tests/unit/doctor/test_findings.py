@@ -1,5 +1,6 @@
 """What the doctor makes of what it saw, each thing that may be wrong for itself."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,7 +30,7 @@ RELEASE = contract.NAMESPACE
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def only(findings: list[Finding], mark: str = PROBLEM) -> str:
+def only(findings: Iterable[Finding], mark: str = PROBLEM) -> str:
     """The text and the cure of the one finding there should be."""
     [finding] = findings
     assert finding.mark == mark
@@ -188,7 +189,7 @@ def test_a_webhook_that_is_missing_or_trusts_nobody_is_found() -> None:
     """Each lack with what it means."""
     wanted = ["a.deviceshare.io"]
     whole = configuration("a.deviceshare.io")
-    assert admission.judge_webhooks("Kind", whole, wanted, NOW) == []
+    assert [*admission.judge_webhooks("Kind", whole, wanted, NOW)] == []
     assert "lacks a.deviceshare.io" in only(admission.judge_webhooks("Kind", configuration(), wanted, NOW))
     unguarded = admission.judge_webhooks("Kind", whole, [*wanted, admission.OF_AGENTS], NOW)
     assert "an agent may write what other nodes have" in only(unguarded)
@@ -206,7 +207,7 @@ def test_webhooks_that_leave_out_other_namespaces_than_the_setting_are_found() -
         others = {"name": "validate-groups.deviceshare.io"}
         return WebhookConfiguration(webhooks=[{"name": "validate-pods.deviceshare.io", **selector}, others])
 
-    assert admission.judge_left_out(leaving_out("a", "b"), {"a", "b"}) == []
+    assert [*admission.judge_left_out(leaving_out("a", "b"), {"a", "b"})] == []
     loose = only(admission.judge_left_out(leaving_out("a", "b", "c"), {"a", "b"}))
     assert "leaves out c, but deviceshare trusts the annotations of pods there" in loose
     assert "webhooks.excludedNamespaces" in loose and "--excluded-namespaces=a,b,c" in loose
@@ -275,7 +276,7 @@ def labelled(name: str, **labels: str) -> Node:
 
 
 def judged(every: list[Node], ledgers: list[NodeDevices]) -> list[Finding]:
-    return nodes.judge(every, {ledger.node: ledger for ledger in ledgers}, RELEASE)
+    return [*nodes.judge(every, {ledger.node: ledger for ledger in ledgers}, RELEASE)]
 
 
 def test_a_shared_node_with_devices_and_a_ledger_is_well() -> None:
@@ -362,7 +363,7 @@ def test_a_device_plugin_that_may_give_a_groups_devices_away_is_found() -> None:
     kept = replace(kept, status=replace(kept.status, hardware=hardware))
     every = [a_node("loose"), a_node("kept"), a_node("other", shared=False), a_node("bare", {GPU: 0})]
     assert "to a plain pod: loose;" in only(nodes.judge_plugins(every, [a_ledger("loose"), kept]), WARNING)
-    assert nodes.judge_plugins(every[1:], [kept]) == []
+    assert [*nodes.judge_plugins(every[1:], [kept])] == []
     assert "kept;" in only(nodes.judge_plugins([a_node("kept", {GPU: 4, AMD: 2})], [kept]), WARNING)
 
 
@@ -404,7 +405,7 @@ mode = "auto"
 
 def test_the_toolkits_own_settings_are_well() -> None:
     """As its packages install them."""
-    assert handover.judge_settings(DEFAULTS) == []
+    assert [*handover.judge_settings(DEFAULTS)] == []
 
 
 @pytest.mark.parametrize(
@@ -426,7 +427,7 @@ def test_a_runtime_that_takes_cdi_names_only_is_found() -> None:
     operators = f'{by_cdi}[nvidia-container-runtime.modes.cdi]\ndefault-kind = "management.nvidia.com/gpu"\n'
     assert "default-kind='management.nvidia.com/gpu'" in only(handover.judge_settings(operators), WARNING)
     assert "handover.style=cdi" in only(handover.judge_settings(by_cdi), WARNING)
-    assert handover.judge_settings("nvidia-container-runtime = 1") == []
+    assert [*handover.judge_settings("nvidia-container-runtime = 1")] == []
 
 
 def test_a_file_that_is_no_settings_is_told() -> None:

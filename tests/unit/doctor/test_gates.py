@@ -23,7 +23,7 @@ def sent() -> Pod:
 
 
 def judged(pods: list[Pod], *, gates: bool) -> list[Finding]:
-    return nodes.judge_placement(pods, gates=gates)
+    return [*nodes.judge_placement(pods, gates=gates)]
 
 
 def test_the_mode_is_read_from_deviceshares_own_deployment() -> None:
@@ -59,12 +59,12 @@ def test_pods_of_the_other_placement_are_named() -> None:
     ours = gated(sent(), OURS)
     (left,) = judged([ours], gates=False)
     assert "to lift its scheduling gate" in left.what and left.cure == "delete and recreate the pods"
-    assert judged([ours], gates=True) == []
+    assert [*judged([ours], gates=True)] == []
     theirs = sent()
     assert theirs.spec.scheduler_name == contract.SCHEDULER_NAME
     (left,) = judged([theirs], gates=True)
     assert "a kube-scheduler of deviceshare's" in left.what
-    assert judged([theirs], gates=False) == []
+    assert [*judged([theirs], gates=False)] == []
 
 
 def test_a_pod_that_does_not_fit_and_that_nobody_recreates_is_named() -> None:
@@ -73,4 +73,4 @@ def test_a_pod_that_does_not_fit_and_that_nobody_recreates_is_named() -> None:
     (found,) = judged([refused], gates=True)
     assert "no free ports" in found.what and "create it again" in found.cure
     owner = [OwnerReference(kind="Job", controller=True)]
-    assert judged([replace(refused, metadata=replace(refused.metadata, owner_references=owner))], gates=True) == []
+    assert [*judged([replace(refused, metadata=replace(refused.metadata, owner_references=owner))], gates=True)] == []

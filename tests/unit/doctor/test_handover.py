@@ -1,5 +1,6 @@
 """Which of NVIDIA's stacks a cluster has, and what keeps devices from containers there."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -45,15 +46,15 @@ def told(node: str, words: str) -> NodeDevices:
     return replace(ledger, status=replace(ledger.status, handover={"nvidia": words} if words else {}))
 
 
-def marks(findings: list[Finding]) -> list[str]:
+def marks(findings: Iterable[Finding]) -> list[str]:
     return [finding.mark for finding in findings]
 
 
 def test_a_cluster_that_needs_nothing_is_well() -> None:
     """NVIDIA's runtime is the default, or no node has NVIDIA's devices."""
-    assert judge(Stack([a_machine()], [NVIDIA], ours=deployed())) == []
-    assert judge(Stack([a_machine()], [NVIDIA], [a_policy(enabled=False)])) == []
-    assert judge(Stack([], [], [PLUGIN])) == []
+    assert [*judge(Stack([a_machine()], [NVIDIA], ours=deployed()))] == []
+    assert [*judge(Stack([a_machine()], [NVIDIA], [a_policy(enabled=False)]))] == []
+    assert [*judge(Stack([], [], [PLUGIN]))] == []
     assert summary(Stack()).startswith("no GPU operator")
 
 
@@ -64,7 +65,7 @@ def test_an_operator_by_cdi_needs_a_style_and_a_class() -> None:
     assert marks([without_class, without_style]) == [WARNING, WARNING]
     assert "handover.runtimeClassName=nvidia" in without_class.cure
     assert "handover.style=cdi" in without_style.cure
-    assert judge(replace(stack, ours=deployed("--handover=cdi", "--runtime-class=nvidia"))) == []
+    assert [*judge(replace(stack, ours=deployed("--handover=cdi", "--runtime-class=nvidia")))] == []
     assert marks(judge(replace(stack, ours=deployed("--handover=uuid", "--runtime-class=nvidia")))) == [PROBLEM]
     assert "by CDI" in summary(stack)
 
@@ -72,7 +73,7 @@ def test_an_operator_by_cdi_needs_a_style_and_a_class() -> None:
 def test_an_nri_plugin_takes_names_by_annotation_only() -> None:
     """And there is no RuntimeClass that a pod could name."""
     stack = Stack([a_machine()], [], [PLUGIN], ours=deployed("--handover=cdi"))
-    assert judge(stack) == []
+    assert [*judge(stack)] == []
     [wrong] = judge(replace(stack, ours=deployed(), ledgers=[told("n1", "")]))
     assert (wrong.mark, "handover.nri=true" in wrong.cure) == (PROBLEM, True)
     [refused] = judge(replace(stack, ours=deployed("--handover=cdi", "--runtime-class=nvidia")))
@@ -92,7 +93,7 @@ def test_it_is_what_nodes_are_told_that_counts(cdi: dict[str, bool]) -> None:
     assert [finding.cure for finding in judge(labelled)] == [
         "kubectl label node NODE deviceshare.io/handover-; see docs/handover.md"
     ]
-    assert judge(replace(labelled, ledgers=[named])) == []
+    assert [*judge(replace(labelled, ledgers=[named]))] == []
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_the_charts_own_scheduler_configuration_is_as_it_should_be() -> None:
     for version in ("1.20.2", "1.30.0"):
         rendered = helm.render({}, version)
         [found] = [each for each in rendered if (each["kind"], each["metadata"]["name"]) == CONFIGURED]
-        assert installation.judge_configuration("here", found["data"]["config.yaml"]) == []
+        assert [*installation.judge_configuration("here", found["data"]["config.yaml"])] == []
 
 
 def test_a_scheduler_that_samples_nodes_is_found() -> None:
@@ -42,7 +42,7 @@ def test_a_scheduler_that_samples_nodes_is_found() -> None:
         assert "a sample of the nodes" in only(installation.judge_configuration("here", text), WARNING)
     said = only(installation.judge_configuration("the file", configuration(30)), WARNING)
     assert "only 30%" in said and "(the file)" in said and "percentageOfNodesToScore: 100" in said
-    assert installation.judge_configuration("here", configuration(30, profile=100)) == []
+    assert [*installation.judge_configuration("here", configuration(30, profile=100))] == []
 
 
 def test_an_extender_that_is_not_asked_before_pods_are_evicted_is_found() -> None:
@@ -107,4 +107,4 @@ def test_pods_that_wait_in_vain_are_one_finding_for_each_reason() -> None:
     assert {each.mark for each in (first, second)} == {WARNING}
     assert first.what.startswith("ns/a and ns/b can't be bound: ") and "node n1, where group team lives" in first.what
     assert second.what.startswith("ns/c can't") and "recreate it" in second.cure
-    assert nodes.judge_waiting([a_node()], [ledger], groups, [a_pod()]) == []
+    assert [*nodes.judge_waiting([a_node()], [ledger], groups, [a_pod()])] == []

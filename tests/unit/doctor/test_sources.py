@@ -35,7 +35,7 @@ def test_the_doctor_says_where_each_node_s_devices_come_from() -> None:
     reported = replace(a_ledger("n4").status, hardware=Hardware(devices=[Part(GPU, 0, "GPU-a")]))
     every = [_a_published_ledger(), a_ledger("n2"), a_ledger("n3"), replace(a_ledger("n4"), status=reported)]
     every_node, ledgers = [bare, annotated, a_node("n3"), a_node("n4")], {ledger.node: ledger for ledger in every}
-    assert nodes.judge_inventory(every_node, ledgers) == []
+    assert [*nodes.judge_inventory(every_node, ledgers)] == []
     assert nodes.summary(every_node, ledgers).split("; ") == [
         f"{GPU} from {nodes.SLICES}: n1",
         f"{GPU} from {nodes.AGENT}: n4",
@@ -46,7 +46,7 @@ def test_the_doctor_says_where_each_node_s_devices_come_from() -> None:
 
 def test_the_doctor_warns_where_a_plugin_and_dra_allocate_the_same() -> None:
     """And names what both deviceshare and DRA have allocated."""
-    found = nodes.judge_inventory([a_node()], {"n1": _a_published_ledger(claimed=True)})
+    found = [*nodes.judge_inventory([a_node()], {"n1": _a_published_ledger(claimed=True)})]
     assert [each.mark for each in found] == [WARNING, PROBLEM]
     assert "a device plugin and a DRA driver both" in found[0].what
     assert f"team and ResourceClaim ns/train both have {GPU} 0 of n1" in found[1].what
@@ -54,7 +54,7 @@ def test_the_doctor_warns_where_a_plugin_and_dra_allocate_the_same() -> None:
 
 def test_the_doctor_names_both_owners_of_a_device() -> None:
     """A finding for each, so that who looks for one finds it."""
-    found = nodes.judge_inventory([a_node()], {"n1": a_ledger(team=gpus(0, 1), other=gpus(1))})
+    found = [*nodes.judge_inventory([a_node()], {"n1": a_ledger(team=gpus(0, 1), other=gpus(1))})]
     assert [each.mark for each in found] == [PROBLEM, PROBLEM]
     assert found[0].what == f"{GPU} 1 of group other is claimed by group team, too, on node n1"
     assert "delete one of them with its pods" in found[0].cure

@@ -302,7 +302,7 @@ def test_the_doctor_names_a_ledger_that_is_nearly_full_and_who_filled_it() -> No
     over = {f"{uid}{n}": claim for uid, claim in ONE.items() for n in range(2)}
     marks = []
     for claims in ({}, ONE, over):
-        found = nodes.judge_inventory([a_node()], {"n1": a_ledger(claims)})
+        found = [*nodes.judge_inventory([a_node()], {"n1": a_ledger(claims)})]
         marks.append([each.mark for each in found if "the ledger of n1" in each.what])
         assert all("(a has " in each.cure for each in found if "the ledger of n1" in each.what)
     assert marks == [[], [WARNING], [PROBLEM]]
