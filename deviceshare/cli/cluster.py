@@ -1,23 +1,26 @@
-"""A command's connection to its cluster: kubeconfig and context, time limits, and the errors that people read.
+"""A command's cluster: its kubeconfig and context, time limits, retries, and the errors that people read.
 
 The Kubernetes client takes a third of a second to import. It is imported when the cluster is asked, not before: help,
-shell completion and `plan --nodes` don't need it.
+shell completion and `plan --nodes` don't need it. Nor is it needed to read a context's namespace, which commands take
+as kubectl does where none is named.
+https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/
+https://kubernetes.io/docs/reference/access-authn-authz/rbac/
 """
 
 import asyncio
-import functools
 import os
-from collections.abc import Awaitable, Callable
+import re
+import shlex
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from deviceshare.cli.context_namespace import DEFAULT, contexts_of, namespace_of
-from deviceshare.cli.missing_rights import explained
-from deviceshare.loops.ports import ApiError, Forbidden, Unavailable
+from deviceshare.domain import contract
+from deviceshare.loops.ports import ApiError, Conflict, Forbidden, Unavailable
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
@@ -30,6 +33,13 @@ HELLO_SECONDS = 4.0
 """After this an API server that doesn't answer at all is reported as unreachable."""
 PAGE_SECONDS = 30.0
 """Limit of one call, or of one page of a list: people have slow connections, too."""
+TRIES = 8
+LOOK_SECONDS = 0.3
+"""Between two attempts, and between two polls."""
+
+DEFAULT: Final = "default"
+_POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""Where a pod finds its own: https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/"""
 
 
 class CannotAsk(click.ClickException):
@@ -49,6 +59,23 @@ class Target(NamedTuple):
             return namespace_of(self.files, self.context)
         except CannotAsk:  # who asks that cluster is told so
             return DEFAULT
+
+    @property
+    def files(self) -> str | None:
+        """The kubeconfig file, or several separated as kubectl expects; None inside a pod without one.
+
+        Raises:
+            CannotAsk: there is none.
+        """
+        usual = str(Path.home() / ".kube" / "config")
+        files = self.kubeconfig or usual
+        if any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file):
+            return files
+        if not self.kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:
+            return None
+        # It is a package of its own.
+        trial = ", or start a cluster to try with deviceshare sandbox up" if find_spec("deviceshare_sandbox") else ""
+        raise CannotAsk(f"There is no kubeconfig {files}: name one with --kubeconfig FILE or KUBECONFIG{trial}")
 
     def ask(self, question: Callable[["Api"], Awaitable[T]], *, seconds: float | None = ANSWER_SECONDS) -> T:
         """What `question` makes of the API server's answers, within `seconds`; None for as long as it takes.
@@ -78,54 +105,77 @@ class Target(NamedTuple):
             text = "The cluster did not answer in time; see whether it is ready with: kubectl get --raw /readyz"
             raise CannotAsk(text) from error
 
-    @property
-    def files(self) -> str | None:
-        """The kubeconfig file, or several separated as kubectl expects; None inside a pod without one.
 
-        Raises:
-            CannotAsk: there is none.
-        """
-        usual = str(Path.home() / ".kube" / "config")
-        files = self.kubeconfig or usual
-        if any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file):
-            return files
-        if not self.kubeconfig and "KUBERNETES_SERVICE_HOST" in os.environ:
-            return None
-        # It is a package of its own.
-        trial = ", or start a cluster to try with deviceshare sandbox up" if find_spec("deviceshare_sandbox") else ""
-        raise CannotAsk(f"There is no kubeconfig {files}: name one with --kubeconfig FILE or KUBECONFIG{trial}")
+def namespace_of(files: str | None, context: str | None) -> str:
+    """The namespace of `context`, or of the current one; `default` where it names none or can't be read.
+
+    `files` are separated as in KUBECONFIG: the first that names a current context, or this context, counts. None is a
+    pod without a kubeconfig, which has a namespace of its own.
+    """
+    if files is None:
+        return _text(_POD).strip() or DEFAULT
+    documents = _documents(files)
+    wanted = context or next((name for each in documents if (name := each.get("current-context"))), None)
+    namespace = next((body for name, body in _contexts(documents) if name == wanted), {}).get("namespace")
+    return namespace if isinstance(namespace, str) and namespace else DEFAULT
 
 
-def complete_contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Names of the kubeconfig's contexts, for shell completion."""
+def contexts_of(files: str | None) -> list[str]:
+    """The names of all contexts in these files."""
+    return sorted({name for name, _ in _contexts(_documents(files or "")) if isinstance(name, str)})
+
+
+def _documents(files: str) -> list[dict[str, Any]]:
+    """Those of the files that can be read."""
+    import yaml  # noqa: PLC0415 - help doesn't need it
+
+    documents = []
+    for file in filter(None, files.split(os.pathsep)):
+        with suppress(yaml.YAMLError):
+            documents.append(yaml.safe_load(_text(Path(file))))
+    return [each for each in documents if isinstance(each, dict)]
+
+
+def _contexts(documents: list[dict[str, Any]]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    for document in documents:
+        listed = document.get("contexts")
+        for each in listed if isinstance(listed, list) else ():
+            if isinstance(each, dict) and isinstance(each.get("context"), dict):
+                yield each.get("name"), each["context"]
+
+
+def _text(file: Path) -> str:
     try:
-        files = Target(ctx.params.get("kubeconfig") or os.environ.get("KUBECONFIG"), None).files
-    except CannotAsk:
-        return []
-    return [name for name in contexts_of(files) if name.startswith(incomplete)]
+        return file.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
-def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a click command `--kubeconfig` and `--context`, and passes both to it as `target`."""
+async def retry_on_conflict(attempt: Callable[[], Awaitable[T]]) -> T:
+    """What `attempt` returns, which reads an object and writes it with the resourceVersion that it read.
 
-    @functools.wraps(command)
-    def with_target(*args: Any, kubeconfig: str | None, context: str | None, **kwargs: Any) -> Any:
-        return command(*args, target=Target(kubeconfig, context), **kwargs)
+    Raises:
+        ClickException: every attempt met a conflict.
+    """
+    for _ in range(TRIES):
+        try:
+            return await attempt()
+        except Conflict:
+            await asyncio.sleep(LOOK_SECONDS)
+    raise click.ClickException("The object was changed by others at each attempt; run the command again")
 
-    file = click.option(
-        "--kubeconfig",
-        envvar="KUBECONFIG",
-        show_envvar=True,
-        metavar="FILE",
-        help="Which cluster; ~/.kube/config unless given, and inside a pod its own cluster.",
-    )
-    chosen = click.option(
-        "--context",
-        metavar="NAME",
-        shell_complete=complete_contexts,
-        help="Which of the kubeconfig's contexts; its current one unless given.",
-    )
-    return file(chosen(with_target))
+
+async def poll(look: Callable[[], Awaitable[T | None]], *, doing: str, seconds: float) -> T | None:
+    """What `look` returns as soon as it isn't None; None when `seconds` have passed. A terminal shows `doing`."""
+    from deviceshare.cli.output import waiting  # noqa: PLC0415 - help doesn't need it
+
+    with waiting(doing), suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while True:
+                if (seen := await look()) is not None:
+                    return seen
+                await asyncio.sleep(LOOK_SECONDS)
+    return None
 
 
 def _said(error: ApiError) -> str:
@@ -138,3 +188,74 @@ def _said(error: ApiError) -> str:
     if isinstance(error, Unavailable):
         return f"Can't reach the cluster: {error}\nSee whether it answers with: kubectl get --raw /readyz"
     return str(error)
+
+
+_REFUSAL: Final = re.compile(
+    r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
+    r'(?: in the namespace "(?P<namespace>[^"]*)"| at the cluster scope)'
+)
+"""k8s.io/apiserver, pkg/endpoints/handlers/responsewriters/errors.go: forbiddenMessage"""
+_SERVICE_ACCOUNT: Final = re.compile(r"system:serviceaccount:([^:]+):([^:]+)")
+
+
+class MissingRight(NamedTuple):
+    """One right that a user lacks; an empty namespace means the whole cluster."""
+
+    user: str
+    verb: str
+    resource: str
+    group: str
+    namespace: str
+
+    def __str__(self) -> str:
+        """`alice may not list pods in namespace team-a`."""
+        resource = f"{self.resource}.{self.group}" if self.group else self.resource
+        where = f"in namespace {self.namespace}" if self.namespace else "in the whole cluster"
+        return f"{self.user} may not {self.verb} {resource} {where}"
+
+    @property
+    def role(self) -> str:
+        """The ClusterRole for people that grants it (templates/rbac/people.yaml in the chart), and not much more; ""
+        where there is none."""
+        reading = self.verb in ("get", "list", "watch")
+        if self.group == contract.API_GROUP:
+            if self.resource == "nodedevices/status" and self.verb == "patch":
+                return f"{contract.NAME}-recover"
+            if reading or self.resource == "shareddevicegroups":
+                return f"{contract.NAME}-{'view' if reading else 'edit'}"
+        elif self.namespace and not self.group:
+            if self.resource == "pods/proxy":
+                return f"{contract.NAME}-top"
+            if self.resource == "pods":
+                return "view" if reading else "edit"
+        return ""
+
+    @property
+    def cure(self) -> str:
+        """The command with which an administrator grants it; "" where none is known."""
+        if not self.role:
+            return ""
+        name = re.sub(r"[^a-z0-9.-]+", "-", f"{self.role}-{self.user}".lower()).strip("-.")[:200]
+        kind = f"rolebinding {name} --namespace={self.namespace}" if self.namespace else f"clusterrolebinding {name}"
+        subject = f"--user={shlex.quote(self.user)}"
+        if account := _SERVICE_ACCOUNT.fullmatch(self.user):
+            subject = f"--serviceaccount={shlex.quote(f'{account[1]}:{account[2]}')}"
+        return f"kubectl create {kind} --clusterrole={self.role} {subject}"
+
+
+def missing_right(error: Forbidden) -> MissingRight | None:
+    """The right that the API server names; None where it speaks of something else, as admission does."""
+    found = _REFUSAL.search(error.said)
+    return MissingRight(**{key: value or "" for key, value in found.groupdict().items()}) if found else None
+
+
+def explained(error: Forbidden) -> str:
+    """What a person reads whose request was refused: which right is missing, and who can grant it."""
+    right = missing_right(error)
+    if right is None and error.said == "Unauthorized":
+        return "The cluster does not accept your credentials: they are wrong or have expired; log in to it again"
+    if right is None:
+        return f"This user may not do that: {error}\nList its rights with: kubectl auth can-i --list"
+    if not right.cure:
+        return f"{right}.\nList all rights with: kubectl auth can-i --list"
+    return f"{right}. The ClusterRole {right.role} grants it; an administrator binds it with\n  {right.cure}"

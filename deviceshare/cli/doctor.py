@@ -7,13 +7,14 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from deviceshare.cli import cluster
+from deviceshare.cli.cluster import Target
 from deviceshare.cli.output import JSON, TABLE, Cell, joined, print_answer, show, styled
-from deviceshare.doctor.checkup import Checkup, CheckupRequest, conclude, look
+from deviceshare.cli.parameters import on_cluster
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Check
 from deviceshare.domain import contract
 
 if TYPE_CHECKING:
+    from deviceshare.doctor.checkup import Checkup, CheckupRequest
     from deviceshare.kube.api import Api
 
 _COLOURS = {OK: "green", WARNING: "yellow", PROBLEM: "red", UNTESTED: "cyan"}
@@ -53,7 +54,7 @@ Exit codes: 0 no problem found (warnings may be), 1 a problem or no cluster, 2 w
     help="A node's config.toml of NVIDIA's container toolkit; - for stdin.",
 )
 @click.option("--output", "-o", type=click.Choice([TABLE, JSON]), default=TABLE, show_default=True)
-@cluster.options
+@on_cluster
 def doctor(
     namespace: str,
     release_namespace: str,
@@ -63,7 +64,7 @@ def doctor(
     gpu: bool,
     gpu_image: str,
     runtime_config: IO[str] | None,
-    target: cluster.Target,
+    target: Target,
 ) -> None:
     """Check CRDs, rights, replicas, admission, nodes and runtime, and schedule a canary.
 
@@ -72,6 +73,8 @@ def doctor(
     """
     if gpu and not canary:
         raise click.UsageError("--gpu creates a canary, which --no-canary forbids: leave one of them out")
+    from deviceshare.doctor.checkup import CheckupRequest  # noqa: PLC0415 - help doesn't need the checks
+
     settings = runtime_config.read() if runtime_config else None
     request = CheckupRequest(release_namespace, namespace, canary, settings, gpu, gpu_image)
     try:
@@ -83,7 +86,9 @@ def doctor(
     sys.exit(0 if checkup.healthy else 1)
 
 
-async def _examine(api: "Api", request: CheckupRequest, *, aloud: bool) -> Checkup:
+async def _examine(api: "Api", request: "CheckupRequest", *, aloud: bool) -> "Checkup":
+    from deviceshare.doctor.checkup import conclude, look  # noqa: PLC0415
+
     task = asyncio.current_task()
     assert task is not None
     # As at Ctrl-C, which asyncio turns into the same: a canary must not stay behind.

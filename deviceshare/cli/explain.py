@@ -1,21 +1,27 @@
 """`deviceshare explain`: why a pod or a group waits, or why it is where it is."""
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 from msgspec.structs import replace
 
-from deviceshare.cli import cluster
-from deviceshare.cli.completion import complete_groups, complete_pods
-from deviceshare.cli.folding import folded
-from deviceshare.cli.namespace_option import in_namespace, pod_named
-from deviceshare.cli.output import JSON, TABLE, YAML, Cell, Part, Row, answer_with, joined, styled, table
-from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, look
-from deviceshare.cli.suggestions import did_you_mean, names
-from deviceshare.cli.visible import labels_text, note
+from deviceshare.cli.cluster import Target
+from deviceshare.cli.output import JSON, TABLE, YAML, Cell, Part, Row, answer_with, folded, joined, styled, table
+from deviceshare.cli.parameters import (
+    Command,
+    complete_groups,
+    complete_pods,
+    did_you_mean,
+    in_namespace,
+    on_cluster,
+    pod_named,
+    suggestion,
+)
+from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look, note
 from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
 from deviceshare.domain.answers.device_verdicts import DeviceVerdict
 from deviceshare.domain.answers.explanation import Explanation, explain_group, explain_pod
@@ -38,12 +44,11 @@ SHOWN: Final = 5
 
 
 class Case(NamedTuple):
-    """A group, where there is one, and what belongs to it; and the pod that is asked about, if one is."""
+    """A group, where there is one, and what belongs to it."""
 
     seen: ClusterSnapshot
     group: Group | None
     home: Node | None
-    pod: Pod | None = None
 
     @property
     def pods(self) -> list[Pod]:
@@ -51,12 +56,12 @@ class Case(NamedTuple):
         return [pod for pod in self.seen.pods.values() if self.group and pod.group == self.group.name]
 
 
-def _how(command: Callable[..., Any]) -> Callable[..., Any]:
+def _how(command: Command) -> Command:
     details = click.option("-d", "--details", is_flag=True, help="Every node and every device, nothing folded.")
     output = click.option(
         "-o", "--output", type=click.Choice([TABLE, JSON, YAML]), default=TABLE, help="For people or programs."
     )
-    return details(output(cluster.options(command)))
+    return details(output(on_cluster(command)))
 
 
 @click.group(
@@ -80,7 +85,7 @@ def explain() -> None:
 @explain.command(short_help="What a group waits for, or what it has.")
 @click.argument("name", shell_complete=complete_groups)
 @_how
-def group(target: cluster.Target, name: str, output: str, *, details: bool) -> None:
+def group(target: Target, name: str, output: str, *, details: bool) -> None:
     """Explain the SharedDeviceGroup NAME."""
     case = target.ask(lambda api: _case(api, name, target.namespace))
     if case.group is None:
@@ -96,26 +101,35 @@ def group(target: cluster.Target, name: str, output: str, *, details: bool) -> N
 @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=complete_pods)
 @in_namespace
 @_how
-def pod(target: cluster.Target, name: str, namespace: str | None, output: str, *, details: bool) -> None:
+def pod(target: Target, name: str, namespace: str | None, output: str, *, details: bool) -> None:
     """Explain a pod, by default of the namespace of the kubeconfig's context."""
     within, name = pod_named(name, namespace, target)
 
-    async def ask(api: "Api") -> Case:
+    async def ask(api: "Api") -> tuple[Pod, Case]:
         # A list: a get would refuse a pod with unreadable fields, which can be explained.
         found = await api.list(PODS, namespace=within, field_selector=f"metadata.name={name}")
         if not found:
-            near = did_you_mean(name, await names(api, PODS, within))
+            near = await suggestion(api, PODS, name, within)
             raise click.ClickException(
                 f"There is no pod {within}/{name}; see them with kubectl get pods -n {within}{near}"
             )
         seen = (await guard_of(api))(found[0])
-        return (await _case(api, seen.group, within))._replace(pod=seen)
+        return seen, await _case(api, seen.group, within)
 
-    case = target.ask(ask)
-    assert case.pod is not None, "a case of a pod has one"
+    asked, case = target.ask(ask)
     partly = not case.seen.visibility.whole
-    explanation = explain_pod(case.seen.fleet, case.pod, case.group, case.pods, case.home, partly_seen=partly)
+    explanation = explain_pod(case.seen.fleet, asked, case.group, case.pods, case.home, partly_seen=partly)
     _answer(explanation, case, output, details=details)
+
+
+async def _case(api: "Api", name: str, namespace: str) -> Case:
+    seen = await look(api, namespace)
+    found = seen.groups.get(name)
+    home = seen.fleet.node(found.node) if found else None
+    if found and found.node and home is None:  # only shared nodes were listed: is it deleted, or no longer shared?
+        with suppress(NotFound, Forbidden):
+            home = await api.get(NODES, found.node)
+    return Case(seen, found, home)
 
 
 def _answer(explanation: Explanation, case: Case, output: str, *, details: bool) -> None:
@@ -129,16 +143,6 @@ def _answer(explanation: Explanation, case: Case, output: str, *, details: bool)
     note(case.seen.unseen)
 
 
-async def _case(api: "Api", name: str, namespace: str) -> Case:
-    seen = await look(api, namespace)
-    found = seen.groups.get(name)
-    home = seen.fleet.node(found.node) if found else None
-    if found and found.node and home is None:  # only shared nodes were listed: is it deleted, or no longer shared?
-        with suppress(NotFound, Forbidden):
-            home = await api.get(NODES, found.node)
-    return Case(seen, found, home)
-
-
 def view(explanation: Explanation, *, details: bool) -> list[Part]:
     """The message, the facts, the nodes; `details` folds nothing."""
     parts: list[Part] = [explanation.message]
@@ -149,12 +153,9 @@ def view(explanation: Explanation, *, details: bool) -> list[Part]:
             facts.add_row(styled(name, "bold"), fact)
         parts += ["", facts]
     if explanation.nodes:
-        columns = ("NODE", "DEVICE", "VERDICT", "WHAT WOULD FREE IT")
-        shown = None if details else SHOWN
-        parts += [
-            "",
-            *folded(columns, explanation.nodes, partial(_rows, details=details), shown, "node", summary=_summary),
-        ]
+        columns, shown = ("NODE", "DEVICE", "VERDICT", "WHAT WOULD FREE IT"), None if details else SHOWN
+        rows = partial(_rows, details=details)
+        parts += ["", *folded(columns, explanation.nodes, rows, shown, "node", summary=_summary)]
     return parts
 
 
@@ -162,25 +163,19 @@ def _rows(node: NodeVerdict, *, details: bool) -> Iterator[Row]:
     yield node.node, "", _verdict(node), ""
     if not details and not (node.why and node.why.kind is ReasonKind.TOO_FULL):
         return  # devices are listed only where a lack of them is the obstacle
-    alike: dict[tuple[str, str, str], list[DeviceVerdict]] = {}
+    alike: defaultdict[tuple[str, str, str], list[DeviceVerdict]] = defaultdict(list)
     for device in node.devices:
-        alike.setdefault((device.resource, str(_state(device, details=details)), device.cure), []).append(device)
+        alike[device.resource, str(_state(device, details=details)), device.cure].append(device)
     for (resource, _, cure), devices in alike.items():
-        yield (
-            "",
-            f"{resource} {','.join(str(device.index) for device in devices)}",
-            _state(devices[0], details=details),
-            cure,
-        )
+        numbers = ",".join(str(device.index) for device in devices)
+        yield "", f"{resource} {numbers}", _state(devices[0], details=details), cure
 
 
 def _state(device: DeviceVerdict, *, details: bool) -> Cell:
     """Why it can't be had or how much of it is free, and who has the rest."""
-    has = (
-        f" ({listed(map(str, device.parts), most=0 if details else SHOWN_PODS)})"
-        if device.free and device.parts
-        else ""
-    )
+    has = ""
+    if device.free and device.parts:
+        has = f" ({listed(map(str, device.parts), most=0 if details else SHOWN_PODS)})"
     if device.reason:
         return f"{device.reason}{has}"
     return styled(f"{device.free} free{has}" if device.free else "free", "green")

@@ -1,26 +1,129 @@
-"""The picture of the cluster as tables that fit on a screen, for 3 nodes and for 300."""
+"""What `inspect` shows: the picture of the cluster as tables that fit on a screen, for 3 nodes and for 300.
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from datetime import datetime
-from typing import Final
+Its troubles come with their cures. `--watch` draws it again at each change, from the mirrors that deviceshare decides
+with.
+"""
 
-from deviceshare.cli.ages import age
-from deviceshare.cli.folding import SHOWN, folded, natural
-from deviceshare.cli.output import Cell, Part, Row, group_name, joined, spaced, styled
-from deviceshare.cli.troubles import Trouble, troubles
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+from msgspec.structs import replace
+
+from deviceshare.cli.cluster import ANSWER_SECONDS
+from deviceshare.cli.output import (
+    SHOWN,
+    Cell,
+    Part,
+    Row,
+    age,
+    folded,
+    group_name,
+    joined,
+    natural,
+    on_terminal,
+    screen,
+    spaced,
+    styled,
+)
+from deviceshare.cli.parameters import did_you_mean
+from deviceshare.cli.snapshot import ClusterSnapshot, mirrored, note, seen
 from deviceshare.cli.turns_table import reported_turns_table
-from deviceshare.domain.answers.device_parts import PodPart, gib
+from deviceshare.domain import contract
+from deviceshare.domain.answers.device_parts import PodPart, gib, named, overuse_text
+from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, WaitingPod
+from deviceshare.domain.device_health.overuse import OVERUSE_CURE
+from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import WHOLE
 from deviceshare.domain.placement.device_state import Use
 from deviceshare.domain.wording import counted, listed
+
+if TYPE_CHECKING:
+    from deviceshare.kube.api import Api
+    from deviceshare.kube.mirrors import Mirrors
 
 Section = list[Part]
 
 FULL, PARTLY, IDLE, TROUBLED = "full", "partly used", "free", "in trouble"
 _URGENCY: Final = (TROUBLED, PARTLY, FULL, IDLE)
 _PHASES: Final = {"Bound": "green", "Pending": "yellow", "Degraded": "red", "Terminating": "yellow"}
+_NOBODYS: Final = {
+    Use.FREE: ("free", "dim"),
+    Use.SHARED: ("shared", "cyan"),
+    Use.UNUSABLE: ("unusable", "red"),
+    Use.SPLIT: ("split by MIG", "yellow"),
+    Use.LEFT: ("device plugin's", "dim"),
+    Use.WITHHELD: ("withheld", "dim"),
+}
+
+PAUSE_SECONDS = 0.5
+"""Between two pictures: changes come in bursts, and people don't read faster."""
+TICK_SECONDS = 10.0
+"""A terminal is redrawn after this long without a change, since it shows for how long pods wait."""
+LOST = "The cluster does not answer; this is its last known state. Retrying."
+
+
+def picture(seen: ClusterSnapshot, node: str | None) -> Picture:
+    """The picture of the cluster, or of one node."""
+    whole = draw(seen.fleet, seen.groups.values(), seen.pods.values(), partly_seen=not seen.visibility.whole)
+    whole = replace(whole, unseen=list(seen.unseen))
+    if node is None:
+        return whole
+    one = whole.of(node)
+    if one is None:
+        raise click.ClickException(
+            f"{node} is not a shared node; see them with deviceshare inspect, or share it with"
+            f" kubectl label node {node} {contract.MODE_LABEL}={contract.MODE_SHARED}"
+            f"{did_you_mean(node, (each.name for each in whole.nodes))}"
+        )
+    return one
+
+
+async def follow(api: "Api", namespace: str, node: str | None, *, details: bool, wide: bool) -> None:
+    """Draws until cancelled: on a terminal over what was there, elsewhere below it.
+
+    Pods are those of `namespace` where the whole cluster's can't be listed.
+
+    Raises:
+        ApiError: the cluster can't be read at all. Once it could, it is retried, and the drawing says so.
+    """
+    async with asyncio.timeout(ANSWER_SECONDS):
+        mirrors = await mirrored(api, namespace)
+    note(seen(mirrors).unseen)
+    changed = asyncio.Event()
+    for mirror in mirrors.by_name.values():
+        mirror.subscribe(lambda _: changed.set())
+    looked_at, last = on_terminal(), None
+    async with _running(mirrors):
+        with screen() as put:
+            while True:
+                now = picture(seen(mirrors), node)
+                if looked_at or now != last:
+                    lost = looked_at and not mirrors.synced
+                    parts = view(now, now=datetime.now(UTC), details=details, wide=wide)
+                    put([*parts, *([styled(LOST, "red")] if lost else [])])
+                last = now
+                await asyncio.sleep(PAUSE_SECONDS)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TICK_SECONDS if looked_at else None):
+                        await changed.wait()
+                changed.clear()
+
+
+@asynccontextmanager
+async def _running(mirrors: "Mirrors") -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(mirror.run(), name=name) for name, mirror in mirrors.by_name.items()]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[Part]:
@@ -80,9 +183,9 @@ def _who(node: NodeView, resource: str, devices: list[DeviceView]) -> Cell:
 
     A device with a `!` is unhealthy or lost.
     """
-    held: dict[tuple[str, str], list[DeviceView]] = {}
+    held: defaultdict[tuple[str, str], list[DeviceView]] = defaultdict(list)
     for device in devices:
-        held.setdefault((device.group, str(_holder(device))), []).append(device)
+        held[device.group, str(_holder(device))].append(device)
     words = [
         joined(_holder(mine[0]), " ", joined(*map(_index, mine), between=","), _taken(mine)) for mine in held.values()
     ]
@@ -101,11 +204,14 @@ def _taken(devices: list[DeviceView]) -> str:
         return ""
     if devices[0].use is not Use.SHARED:
         return f" ({counted(len(pods), 'pod')} with parts)"
-    percent = sum(device.allocated_percent for device in devices) / len(devices)
-    memory = sum(device.memory_mib for device in devices) if all(device.memory_mib for device in devices) else 0
-    allocated = sum(device.allocated_mib for device in devices)
-    amount = f"{gib(allocated)}/{gib(memory)} GiB, " if memory else ""
-    return f" ({amount}{int(percent)}%, {counted(len(pods), 'pod')})"
+    return f" ({_shared(devices)}, {counted(len(pods), 'pod')})"
+
+
+def _shared(devices: list[DeviceView]) -> str:
+    """`11/16 GiB, 68%`; without the amount where the memory of any is unknown."""
+    allocated, memory = sum(each.allocated_mib for each in devices), sum(each.memory_mib for each in devices)
+    amount = f"{gib(allocated)}/{gib(memory)} GiB, " if all(each.memory_mib for each in devices) else ""
+    return f"{amount}{int(sum(each.allocated_percent for each in devices) / len(devices))}%"
 
 
 def _index(device: DeviceView) -> Cell:
@@ -122,23 +228,13 @@ def _holder(device: DeviceView) -> Cell:
     return styled(f"{words} for {device.serves}" if device.serves and device.use is Use.FREE else words, style)
 
 
-_NOBODYS: Final = {
-    Use.FREE: ("free", "dim"),
-    Use.SHARED: ("shared", "cyan"),
-    Use.UNUSABLE: ("unusable", "red"),
-    Use.SPLIT: ("split by MIG", "yellow"),
-    Use.LEFT: ("device plugin's", "dim"),
-    Use.WITHHELD: ("withheld", "dim"),
-}
-
-
 def _devices(picture: Picture, *, wide: bool) -> Section:
     def rows(node: NodeView) -> Iterator[Row]:
         name = node.name
         for device in node.devices:
             hardware = (device.model, _memory(device), device.uuid) if wide else ()
-            others = device.pod or device.resource_claim or _counted_parts(device)
-            by = group_name(device.group) if device.group else others
+            pods = counted(len(device.parts), "pod") if device.parts else ""
+            by = group_name(device.group) if device.group else device.pod or device.resource_claim or pods
             yield name, f"{device.resource} {device.index}", _use(device), by, _health(device), *hardware
             name = ""
             for part in device.parts:
@@ -154,14 +250,8 @@ def _use(device: DeviceView) -> str:
     if device.use is Use.WITHHELD:
         return f"{device.use}: {device.withheld}"
     if device.use is Use.SHARED:
-        amount = f"{gib(device.allocated_mib)}/{gib(device.memory_mib)} GiB, " if device.memory_mib else ""
-        return f"{device.use} ({amount}{int(device.allocated_percent)}%)"
+        return f"{device.use} ({_shared([device])})"
     return f"{device.use} for {device.serves}" if device.serves and device.use is Use.FREE else device.use
-
-
-def _counted_parts(device: DeviceView) -> str:
-    """How many pods have parts of it."""
-    return counted(len(device.parts), "pod") if device.parts else ""
 
 
 def _part(part: PodPart, device: DeviceView) -> Cell:
@@ -211,6 +301,66 @@ def _groups(picture: Picture, shown: int | None, now: datetime, *, names: bool) 
     )
 
 
+class Trouble(NamedTuple):
+    """One thing that needs a person."""
+
+    where: str
+    what: str
+    cure: str
+
+
+def troubles(picture: Picture) -> Iterator[Trouble]:
+    """Unreadable objects, unhealthy devices, trespasses, exceeded shares, then what else keeps groups from working."""
+    devices = [(node, device) for node in picture.nodes for device in node.devices]
+    broken = [(node, device) for node, device in devices if not device.health.sound]
+    for each in picture.unreadable:
+        yield Trouble(f"{each.kind} {each.name}", f"can't be read: {each.fault}", each.cure)
+    for node, device in broken:
+        yield _broken(node, device)
+    for node, device in devices:
+        yield from _trespasses(node, device)
+    for node, device in devices:
+        yield from _overuses(node, device)
+    explained = {device.group for _, device in broken}
+    for group in picture.groups:
+        if group.ailment and group.name not in explained:
+            yield Trouble(f"group {group.name}", group.ailment, f"deviceshare explain group {group.name}")
+
+
+def _broken(node: NodeView, device: DeviceView) -> Trouble:
+    what = device.unhealthy or "the node does not have it any more"
+    lost = ", and the driver does not see it" if device.lost and device.unhealthy else ""
+    since = f" (since {device.since})" if device.since else ""
+    recover = f"deviceshare recover {node.name} {device.index}"
+    repair = f"repair it, then {recover}" if device.unhealthy else "repair the node"
+    if device.use is Use.SHARED:
+        pods = [part.pod for part in device.parts if not part.former]
+        which = pods[0] if len(pods) == 1 else f"NAMESPACE/NAME for {named(pods)}"
+        repair = f"deviceshare rebind pod {which}; {repair}" if pods else repair
+    cure = f"deviceshare rebind {device.group}; {repair}" if device.use is Use.HELD else repair
+    return Trouble(_name(node, device), what + lost + since, cure)
+
+
+def _trespasses(node: NodeView, device: DeviceView) -> Iterator[Trouble]:
+    for each in device.trespasses:
+        whose = f"of pod {each.pod}" if each.pod else "outside of any pod"
+        cure = f"kubectl delete pod -n {each.pod.replace('/', ' ')}" if each.pod else f"end it on {node.name}"
+        pods = f"; {named([part.pod for part in device.parts])} share it" if device.use is Use.SHARED else ""
+        whom = f"; group {device.group} holds it" if device.group else pods
+        yield Trouble(_name(node, device), f"process {quoted(each.process)} {whose} uses it{whom}", cure)
+
+
+def _overuses(node: NodeView, device: DeviceView) -> Iterator[Trouble]:
+    for each in device.overuses:
+        since = f" (since {each.since})" if each.since else ""
+        whose = f"; group {device.group} holds the device" if device.group else ""
+        yield Trouble(_name(node, device), f"pod {each.pod}: {overuse_text(each)}{since}{whose}", OVERUSE_CURE)
+
+
+def _name(node: NodeView, device: DeviceView) -> str:
+    return f"{node.name} {device.resource} {device.index}"
+
+
 def _troubles(picture: Picture, shown: int | None) -> Section:
     def rows(line: Trouble) -> Iterator[Row]:
         yield styled(line.where, "red"), line.what, line.cure
@@ -219,9 +369,9 @@ def _troubles(picture: Picture, shown: int | None) -> Section:
 
 
 def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
-    alike: dict[tuple[str, str], list[WaitingPod]] = {}
+    alike: defaultdict[tuple[str, str], list[WaitingPod]] = defaultdict(list)
     for pod in picture.waiting:
-        alike.setdefault((pod.group, pod.reason), []).append(pod)
+        alike[pod.group, pod.reason].append(pod)
 
     def rows(line: tuple[tuple[str, str], list[WaitingPod]]) -> Iterator[Row]:
         (group, reason), pods = line
@@ -239,19 +389,14 @@ def total(picture: Picture) -> list[Cell]:
     if not picture.nodes:
         return ["No node is shared yet. Share one: kubectl label node NODE deviceshare.io/mode=shared"]
     on = f"on {counted(len(picture.nodes), 'node')}"
-    lines = [
-        f"{count.resource}: {count.allocated}/{count.total} allocated, {count.free} free"
-        + (f", {count.for_shares} free for shares" if count.for_shares else "")
-        + (f", {count.unhealthy} unhealthy" if count.unhealthy else "")
-        + f", {on}{_amount(count)}"
-        for count in picture.total
-    ]
-    return [styled(line, "bold") for line in lines or [f"No devices {on}"]]
-
-
-def _amount(count: Count) -> str:
-    """How much memory is allocated, where pods have parts of devices."""
-    if not count.shared or not count.memory_mib:
-        return ""
-    percent = WHOLE * count.allocated_mib // count.memory_mib
-    return f"; {gib(count.allocated_mib)}/{gib(count.memory_mib)} GiB allocated ({percent}%)"
+    lines = []
+    for count in picture.total:
+        line = f"{count.resource}: {count.allocated}/{count.total} allocated, {count.free} free"
+        line += f", {count.for_shares} free for shares" if count.for_shares else ""
+        line += f", {count.unhealthy} unhealthy" if count.unhealthy else ""
+        line += f", {on}"
+        if count.shared and count.memory_mib:
+            percent = WHOLE * count.allocated_mib // count.memory_mib
+            line += f"; {gib(count.allocated_mib)}/{gib(count.memory_mib)} GiB allocated ({percent}%)"
+        lines.append(styled(line, "bold"))
+    return [*lines] if lines else [styled(f"No devices {on}", "bold")]

@@ -5,6 +5,7 @@ Shell completion is click's: `eval "$(_DEVICESHARE_COMPLETE=bash_source devicesh
 """
 
 import sys
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
@@ -14,24 +15,19 @@ import click
 from deviceshare import __version__
 from deviceshare.domain.objects.printable import printable_lines
 
-_PACKAGES: Final = {"agent": "deviceshare.agent", "run": "deviceshare.run", "sandbox": "deviceshare_sandbox"}
-_PARTIAL: Final = {name for name, package in _PACKAGES.items() if find_spec(package) is not None}
-"""Commands with a package of their own, where it is: the wheel and the image have no sandbox, the single-file CLI none
-of them.
-"""
-
-_COMMANDS: Final = _PARTIAL | {
-    "doctor",
-    "explain",
-    "inspect",
-    "plan",
-    "rebind",
-    "recover",
-    "smi",
-    "top",
-    "turn",
+_OF_PACKAGES: Final = {
+    "agent": ("deviceshare.agent", "deviceshare.cli.agent"),
+    "run": ("deviceshare.run", "deviceshare.cli.run"),
+    "sandbox": ("deviceshare_sandbox", "deviceshare_sandbox.cli"),
 }
-"""Each `deviceshare.cli.NAME` holds the command NAME, `deviceshare_sandbox.cli` the sandbox."""
+"""Commands with a package of their own, which may be missing: the wheel and the image have no sandbox, the single-file
+CLI none of them.
+"""
+_COMMANDS: Final = {name: home for name, (package, home) in _OF_PACKAGES.items() if find_spec(package)} | {
+    name: f"deviceshare.cli.{name}"
+    for name in ("doctor", "explain", "inspect", "plan", "rebind", "recover", "smi", "top", "turn")
+}
+"""The module that holds the command, under its name."""
 
 _NO_SANDBOX: Final = (
     "The sandbox is a package of its own, which isn't installed here. In a checkout of deviceshare, run "
@@ -52,16 +48,15 @@ class LazyGroup(click.Group):
     After click's own recipe: https://click.palletsprojects.com/en/stable/complex/#lazily-loading-subcommands
     """
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS.union(super().list_commands(ctx)))
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click asks with it
+        return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == "sandbox" and cmd_name not in _COMMANDS:
             raise click.UsageError(_NO_SANDBOX, ctx)
         if cmd_name not in _COMMANDS:
-            return super().get_command(ctx, cmd_name)
-        home = "deviceshare_sandbox.cli" if cmd_name == "sandbox" else f"deviceshare.cli.{cmd_name}"
-        command = getattr(import_module(home), cmd_name)
+            return None
+        command = getattr(import_module(_COMMANDS[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -87,12 +82,12 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"""\b
-Examples:{_SANDBOX_EXAMPLES if "sandbox" in _PARTIAL else ""}
+Examples:{_SANDBOX_EXAMPLES if "sandbox" in _COMMANDS else ""}
   deviceshare inspect          who holds which devices, and which pods wait
   deviceshare explain pod NS/NAME
   deviceshare plan -f FILE     where manifests would land
   deviceshare top              what devices and processes do now
-  deviceshare doctor           what is wrong in a cluster, with its cure{_RUN_EXAMPLE if "run" in _PARTIAL else ""}
+  deviceshare doctor           what is wrong in a cluster, with its cure{_RUN_EXAMPLE if "run" in _COMMANDS else ""}
 \b
 Shell completion, likewise with zsh_source and fish_source:
   eval "$(_DEVICESHARE_COMPLETE=bash_source deviceshare)\"""",
@@ -111,9 +106,27 @@ def plugin() -> None:
 
 
 def complete_for_kubectl() -> None:
-    """The entry point of `kubectl_complete-deviceshare`, which kubectl runs to complete `kubectl deviceshare …`."""
-    from deviceshare.cli.kubectl_completion import candidates  # noqa: PLC0415 - only a shell's Tab needs it
+    """The entry point of `kubectl_complete-deviceshare`, which kubectl runs to complete `kubectl deviceshare …`.
+
+    Its arguments are the words so far, the last of them incomplete or empty. It prints a candidate a line, with its
+    description behind a tab, and last a directive after a colon, as cobra's programs do.
+    https://github.com/kubernetes/kubernetes/pull/105867
+    """
     from deviceshare.cli.output import say_fields  # noqa: PLC0415
 
     for fields in candidates(main, sys.argv[1:]):
         say_fields(*fields)
+
+
+def candidates(command: click.Command, words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The lines to print for these words, each in its fields."""
+    from click.shell_completion import ShellComplete  # noqa: PLC0415 - only a shell's Tab needs it
+
+    *before, incomplete = words or [""]
+    found = ShellComplete(command, {}, "kubectl deviceshare", "").get_completions(before, incomplete)
+    for each in found:
+        if each.type == "plain":
+            yield (str(each.value), each.help) if each.help else (str(each.value),)
+    types = {each.type for each in found}
+    # https://github.com/spf13/cobra/blob/main/completions.go (ShellCompDirective): files, directories, or neither.
+    yield (":0" if "file" in types else ":16" if "dir" in types else ":4",)

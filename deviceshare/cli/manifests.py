@@ -1,14 +1,22 @@
-"""The files that `plan` reads: manifests to plan, and nodes to plan them for."""
+"""The files that `plan` reads: manifests to plan, and nodes to plan them for; YAML or JSON, lists unpacked.
+
+An error names the file, the document and the field: nobody finds `Expected int` in 40 documents. Others' manifests, as
+in CI, neither hang nor crash a plan: an alias costs a few bytes and stands for any number of nodes, aliases among them,
+and loaders of nested YAML call themselves, so deep nesting exhausts the stack, which ends the process without a word.
+https://yaml.org/spec/1.2.2/#71-alias-nodes
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+import click
 import msgspec
+import yaml
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from deviceshare.cli.manifest_documents import Document, UnreadableManifest, documents
+from deviceshare.cli.parameters import NamedObject
 from deviceshare.domain import contract
 from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import Group, NamespaceObject
@@ -33,9 +41,12 @@ from deviceshare.domain.wording import counted
 
 T = TypeVar("T")
 
-
-class _WithMetadata(Struct, frozen=True):
-    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+MOST_PODS: Final = 10_000
+"""In one plan: each is placed by itself."""
+DEEPEST: Final = 100
+"""Levels, in each document; those of Kubernetes objects, with the schemas in CRDs, are a third of it."""
+MOST_BY_ALIASES: Final = 100_000
+"""Nodes that aliases stand for, in one text."""
 
 
 class PlainNode(Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,53 +57,53 @@ class PlainNode(Struct, frozen=True, forbid_unknown_fields=True):
     labels: dict[str, str] = field(default_factory=dict)
 
 
-class Wanted(NamedTuple):
-    """What is planned, in the order of the files."""
+class Manifests(Struct):
+    """What files hold, in their order."""
 
-    groups: list[Group]
-    pods: list[Pod]
-    daemons: frozenset[str]
+    groups: dict[str, Group] = field(default_factory=dict)
+    pods: list[Pod] = field(default_factory=list)
+    namespaces: list[NamespaceObject] = field(default_factory=list)
+    quotas: list[DeviceQuota] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    ledgers: list[NodeDevices] = field(default_factory=list)
+    daemons: set[str] = field(default_factory=set)
     """Those of the pods, as `namespace/name`, that stand for one on each node that they match."""
-    notes: list[str]
+    notes: list[str] = field(default_factory=list)
     """How objects were understood that don't say themselves which pods they make."""
-    namespaces: list[NamespaceObject]
-    quotas: list[DeviceQuota]
+
+    def add(self, found: Any) -> None:
+        """An object that has a place here; others are left out."""
+        match found:
+            case Group():
+                self.groups[found.name] = found
+            case Pod():
+                self.pods.append(found)
+            case NamespaceObject():
+                self.namespaces.append(found)
+            case DeviceQuota():
+                self.quotas.append(found)
+            case Node():
+                self.nodes.append(found)
+            case NodeDevices():
+                self.ledgers.append(found)
 
 
-class Manifests(NamedTuple):
-    """What the file describes: nodes with their ledgers, and groups, pods, namespaces and quotas where it has them."""
-
-    nodes: list[Node]
-    ledgers: list[NodeDevices]
-    groups: list[Group]
-    pods: list[Pod]
-    namespaces: list[NamespaceObject]
-    quotas: list[DeviceQuota]
-
-
-_WANTED: Final[Mapping[str, type[Any]]] = {
+_Kinds = Mapping[str, type[Any]]
+_BOTH: Final[_Kinds] = {
     contract.GROUP_KIND: Group,
     contract.DEVICE_QUOTA_KIND: DeviceQuota,
     "Namespace": NamespaceObject,
     "Pod": Pod,
-    "CronJob": CronJob,
-    **dict.fromkeys((*WORKLOADS, DAEMON_SET), Workload),
 }
+"""What kinds are read as."""
+_WANTED: Final[_Kinds] = {**_BOTH, "CronJob": CronJob, **dict.fromkeys((*WORKLOADS, DAEMON_SET), Workload)}
+_GIVEN: Final[_Kinds] = {**_BOTH, "": PlainNode, "Node": Node, contract.NODE_DEVICES_KIND: NodeDevices}
+"""A document without a kind is a node in short form."""
 _WITHOUT_PODS: Final = frozenset({"", "Node", contract.NODE_DEVICES_KIND, "PodTemplate", "CustomResourceDefinition"})
 """Kinds in which a template isn't looked for; those of the others that make no pods have none either."""
-_GIVEN: Final = {
-    "": PlainNode,
-    "Node": Node,
-    contract.NODE_DEVICES_KIND: NodeDevices,
-    contract.GROUP_KIND: Group,
-    contract.DEVICE_QUOTA_KIND: DeviceQuota,
-    "Namespace": NamespaceObject,
-    "Pod": Pod,
-}
-"""Kind → what it is read as; a document without a kind is a node in short form."""
 
 
-def wanted(files: Iterable[Path], namespace: str) -> Wanted:
+def wanted(files: Iterable[Path], namespace: str) -> Manifests:
     """The groups, the pods of all workloads that name one or ask for a share, and the namespaces and quotas.
 
     Custom resources are searched for pod templates. Objects without a namespace are in `namespace`.
@@ -100,48 +111,47 @@ def wanted(files: Iterable[Path], namespace: str) -> Wanted:
     Raises:
         UnreadableManifest: a file isn't YAML or JSON, or an object in it isn't what its kind says.
     """
-    groups: dict[str, Group] = {}
-    pods: list[Pod] = []
-    daemons: set[str] = set()
-    notes: list[str] = []
-    namespaces: list[NamespaceObject] = []
-    quotas: list[DeviceQuota] = []
+    new = Manifests()
     for document in documents(files):
         type_ = _WANTED.get(document.kind)
         found = document.named(type_) if type_ else None
-        made: list[Pod] = []
         if isinstance(found, Group):
-            groups[found.name] = replace(found, metadata=replace(found.metadata, uid=f"planned:{found.name}"))
-        elif isinstance(found, NamespaceObject):
-            namespaces.append(found)
-        elif isinstance(found, DeviceQuota):
-            quotas.append(found)
-        elif isinstance(found, Pod):
-            made = [found]
-        elif isinstance(found, CronJob):
-            made = _numbered(document, "Job", found.job)
-            notes += [f"{document.title} is planned as one run of it"] * any(pod.wants_devices for pod in made)
-        elif isinstance(found, Workload) and document.kind == DAEMON_SET:
-            made = [pod_of(found.spec.template, found.metadata.name, found.metadata.namespace)]
-        elif isinstance(found, Workload):
-            made = _numbered(document, document.kind, found)
-        elif document.kind not in _WITHOUT_PODS:
-            made = list(_of_templates(document, notes))
-        made = [_in_namespace(pod, namespace) for pod in made if pod.wants_devices]
-        daemons |= {pod.metadata.key for pod in made if document.kind == DAEMON_SET}
-        pods += made
-    return Wanted(list(groups.values()), pods, frozenset(daemons), notes, namespaces, quotas)
+            found = replace(found, metadata=replace(found.metadata, uid=f"planned:{found.name}"))
+        if not isinstance(found, Pod):
+            new.add(found)
+        for pod in _pods_of(document, found, new.notes):
+            if pod.wants_devices:
+                within = pod.metadata.namespace or namespace
+                new.add(placed := replace(pod, metadata=replace(pod.metadata, namespace=within)))
+                if document.kind == DAEMON_SET:
+                    new.daemons.add(placed.metadata.key)
+    return new
 
 
-def _numbered(document: Document, kind: str, workload: Workload) -> list[Pod]:
+def _pods_of(document: "Document", found: object, notes: list[str]) -> Iterable[Pod]:
+    """The pods that an object is or makes."""
+    if isinstance(found, Pod):
+        return [found]
+    if isinstance(found, CronJob):
+        made = _numbered(document, "Job", found.job)
+        notes += [f"{document.title} is planned as one run of it"] * any(pod.wants_devices for pod in made)
+        return made
+    if isinstance(found, Workload):
+        if document.kind == DAEMON_SET:
+            return [pod_of(found.spec.template, found.metadata.name, found.metadata.namespace)]
+        return _numbered(document, document.kind, found)
+    return [] if found is not None or document.kind in _WITHOUT_PODS else _of_templates(document, notes)
+
+
+def _numbered(document: "Document", kind: str, workload: Workload) -> list[Pod]:
     count = document.few(count_of(kind, workload.spec))
     return pods_of(workload.spec.template, workload.metadata.name, workload.metadata.namespace, count)
 
 
-def _of_templates(document: Document, notes: list[str]) -> Iterator[Pod]:
+def _of_templates(document: "Document", notes: list[str]) -> Iterator[Pod]:
     """The pods of a custom resource; notes where their templates were found."""
     found = list(templates_in(document.body))
-    meta = document.read(_WithMetadata).metadata if found else ObjectMeta()
+    meta = document.read(NamedObject).metadata if found else ObjectMeta()
     for each in found:
         try:
             template = decoder_of(Template).decode(msgspec.json.encode(each.body))
@@ -151,40 +161,31 @@ def _of_templates(document: Document, notes: list[str]) -> Iterator[Pod]:
         name = f"{meta.name}-{each.name}" if len(found) > 1 and each.name else meta.name
         made = pods_of(template, name, meta.namespace, document.few(each.pods))
         if pod_of(template, name, "").wants_devices:
-            notes.append(
-                f"{document.title}: its pod template was found at {each.path}, planned as {counted(len(made), 'pod')}"
-            )
+            pods = counted(len(made), "pod")
+            notes.append(f"{document.title}: its pod template was found at {each.path}, planned as {pods}")
         yield from made
 
 
 def given(file: Path) -> Manifests:
-    """Nodes, as Kubernetes objects or in short form; all devices of a node without a NodeDevices are free.
+    """Nodes, as Kubernetes objects or in short form, and what else the file has; all devices of a node without a
+    NodeDevices are free.
 
     Raises:
-        UnreadableManifest: likewise, or there is no node in the file.
+        UnreadableManifest: the file can't be read, as in `wanted`, or there is no node in it.
     """
-    objects = [_node(each) if isinstance(each, PlainNode) else each for _, each in _objects([file], _GIVEN)]
-    nodes = _those(objects, Node)
-    if not nodes:
+    known = Manifests()
+    for document in documents([file]):
+        if document.kind in _GIVEN:
+            read = document.named if document.kind else document.read
+            found = read(_GIVEN[document.kind])
+            known.add(_node(found) if isinstance(found, PlainNode) else found)
+    if not known.nodes:
         raise UnreadableManifest(
             f"{file}: it holds no node; fill it with kubectl get nodes,nodedevices,sdg,dq,ns -o yaml"
         )
-    ledgers = _those(objects, NodeDevices)
-    known = {ledger.node for ledger in ledgers}
-    ledgers += [_ledger(node) for node in nodes if node.metadata.name not in known]
-    groups, pods = _those(objects, Group), _those(objects, Pod)
-    return Manifests(nodes, ledgers, groups, pods, _those(objects, NamespaceObject), _those(objects, DeviceQuota))
-
-
-def _those(objects: Iterable[Any], type_: type[T]) -> list[T]:
-    return [each for each in objects if isinstance(each, type_)]
-
-
-def _objects(files: Iterable[Path], types: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Kind and object of the documents whose kind is one of `types`."""
-    for document in documents(files):
-        if type_ := types.get(document.kind):
-            yield document.kind, document.named(type_) if document.kind else document.read(type_)
+    names = {ledger.node for ledger in known.ledgers}
+    known.ledgers += [_ledger(node) for node in known.nodes if node.metadata.name not in names]
+    return known
 
 
 def _node(plain: PlainNode) -> Node:
@@ -206,5 +207,135 @@ def _ledger(node: Node) -> NodeDevices:
     return replace(ledger, status=status)
 
 
-def _in_namespace(pod: Pod, namespace: str) -> Pod:
-    return replace(pod, metadata=replace(pod.metadata, namespace=pod.metadata.namespace or namespace))
+class UnreadableManifest(click.ClickException):
+    """A file can't be read as what it should be. Shown as `Error: …`, exit status 2."""
+
+    exit_code = 2
+
+
+class Document(NamedTuple):
+    """One object of a file."""
+
+    where: str
+    """The file and the document, for people."""
+    body: Any
+
+    def __str__(self) -> str:
+        return f"{self.where} ({self.title})" if self.kind else self.where
+
+    @property
+    def kind(self) -> str:
+        return str(self.body.get("kind", ""))
+
+    @property
+    def title(self) -> str:
+        """Its kind and name."""
+        return f"{self.kind} {self.name}"
+
+    @property
+    def name(self) -> str:
+        metadata = self.body.get("metadata")
+        return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+
+    def few(self, count: int) -> int:
+        """The number of pods, if so many can be planned."""
+        if count > MOST_PODS:
+            raise UnreadableManifest(f"{self}: {count} pods are more than the {MOST_PODS} that a plan takes")
+        return count
+
+    def named(self, type_: type[T]) -> T:
+        """What it is read as, which must have a name."""
+        found = self.read(type_)
+        if not self.name:
+            raise UnreadableManifest(f"{self}, metadata.name: it is missing")
+        return found
+
+    def read(self, type_: type[T]) -> T:
+        try:
+            return decoder_of(type_).decode(msgspec.json.encode(self.body))
+        except (msgspec.MsgspecError, TypeError) as error:
+            what, _, path = str(error).partition(" - at `$")
+            where = path.strip(".`") or "as a whole"
+            raise UnreadableManifest(f"{self}, {where}: {what[:1].lower()}{what[1:]}") from error
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # chosen at run time
+    """Leaves timestamps as they are written, as Kubernetes does."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+
+
+def documents(files: Iterable[Path]) -> Iterator[Document]:
+    """The objects of all documents, lists unpacked."""
+    for file in files:
+        name = "standard input" if str(file) == "-" else str(file)
+        try:
+            with click.open_file(str(file), encoding="utf-8") as stream:
+                text = stream.read()
+            _check_nesting(text)
+            bodies = list(yaml.load_all(text, Loader=_Loader))
+        except (OSError, UnicodeDecodeError) as error:
+            raise UnreadableManifest(f"{name}: {getattr(error, 'strerror', None) or error}") from error
+        except yaml.YAMLError as error:
+            raise UnreadableManifest(f"{name} is neither YAML nor JSON: {' '.join(str(error).split())}") from error
+        for number, body in enumerate(bodies, 1):
+            yield from _unpacked(f"{name}, document {number}", body)
+
+
+def _unpacked(where: str, body: Any) -> Iterator[Document]:
+    if isinstance(body, dict) and isinstance(body.get("items"), list) and str(body.get("kind", "")).endswith("List"):
+        body = body["items"]
+    if isinstance(body, list):
+        for number, item in enumerate(body, 1):
+            yield from _unpacked(f"{where}, item {number}", item)
+    elif isinstance(body, dict):
+        yield Document(where, body)
+    elif body is not None:
+        raise UnreadableManifest(
+            f"{where}: an object with apiVersion, kind and metadata was expected, not {body!r:.40}"
+        )
+
+
+def _check_nesting(text: str) -> None:
+    """Reads the text's events, which takes no stack.
+
+    Raises:
+        yaml.YAMLError: it is no YAML, nested too deeply, or an alias stands for too much or for what contains it.
+    """
+    anchors: dict[str, tuple[int, int]] = {}  # anchor → nodes and levels below it, itself included
+    within: list[tuple[str | None, int, int]] = []  # likewise, of the nodes around
+    by_aliases = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        nodes, levels = 0, 0
+        if isinstance(event, yaml.DocumentStartEvent):
+            anchors.clear()
+        elif isinstance(event, yaml.CollectionStartEvent):
+            anchors.pop(event.anchor or "", None)
+            within.append((event.anchor, 1, 1))
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in anchors:
+                raise _fault(f"the alias *{event.anchor} stands for what contains it, or for nothing", event)
+            nodes, levels = anchors[event.anchor]
+            by_aliases += nodes
+            if by_aliases > MOST_BY_ALIASES:
+                raise _fault(f"its aliases stand for more than {MOST_BY_ALIASES} values; write them out", event)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, nodes, levels = within.pop()
+            anchors |= {anchor: (nodes, levels)} if anchor else {}
+        elif isinstance(event, yaml.ScalarEvent):
+            nodes, levels = 1, 1
+            anchors |= {event.anchor: (1, 1)} if event.anchor else {}
+        if len(within) + levels > DEEPEST:
+            raise _fault(f"it is nested more than {DEEPEST} levels deep", event)
+        if within and levels:
+            anchor, all_nodes, deepest = within[-1]
+            within[-1] = anchor, all_nodes + nodes, max(deepest, levels + 1)
+
+
+def _fault(what: str, event: yaml.Event) -> yaml.YAMLError:
+    where = f" in line {event.start_mark.line + 1}" if event.start_mark else ""
+    return yaml.YAMLError(f"{what}{where}")

@@ -1,4 +1,4 @@
-"""Printing of answers: the one place from which texts reach a terminal, and the filter that all of them pass.
+"""Output: the one place from which texts reach a terminal, the filter that all of them pass, and tables that fold.
 
 Most of what a command shows was chosen by others: names, messages of the API server, programs' names. So no
 text controls the terminal (control characters are shown as escapes) or rich (there is no markup; colours are given
@@ -7,9 +7,11 @@ with `styled`). A test refuses every other module of the command line that print
 Tables are for people. JSON and YAML are for programs: their values are exact, with escapes of their own.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
 import click
@@ -23,6 +25,10 @@ from rich.table import Table
 from rich.text import Text
 
 from deviceshare.domain.objects.printable import printable, printable_lines
+from deviceshare.domain.wording import counted
+from deviceshare.timestamps import seconds_since
+
+T = TypeVar("T")
 
 TABLE, WIDE, JSON, YAML = "table", "wide", "json", "yaml"
 FORMATS: Final = (TABLE, WIDE, JSON, YAML)
@@ -40,6 +46,9 @@ _GROUP_COLOURS: Final = ("cyan", "magenta", "blue", "bright_cyan", "bright_magen
 
 _UNBROKEN: Final = 100_000
 """Columns where stdout is no terminal: lines in a pipe stay unbroken, so that grep finds what is in them."""
+SHOWN: Final = 20
+"""Entries of one table before it is folded, so that all tables together stay near one screen."""
+_UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60))
 
 
 class FilteringConsole(Console):
@@ -77,9 +86,59 @@ def table(*columns: str) -> Grid:
     return made
 
 
+def folded(
+    columns: Sequence[str],
+    items: Iterable[T],
+    rows: Callable[[T], Iterable[Row]],
+    shown: int | None,
+    noun: str,
+    *,
+    urgency: Callable[[T], Any] = lambda _: 0,
+    summary: Callable[[list[T]], str] = lambda _: "",
+) -> list[Part]:
+    """A table with the rows of each item, and a line that counts the items not shown; nothing where there is no item.
+
+    All are shown where `shown` is None. The lowest urgency is the most urgent.
+    """
+    every, rest = list(items), list[T]()
+    if not every:
+        return []
+    if shown is not None and len(every) > shown:
+        every.sort(key=urgency)
+        every, rest = every[:shown], every[shown:]
+    made = table(*columns)
+    for item in every:
+        for row in rows(item):
+            made.add_row(*row)
+    if not rest:
+        return [made]
+    detail = summary(rest)
+    count = counted(len(rest), f"more {noun}")
+    return [made, styled(f"and {count}{f' ({detail})' if detail else ''}; all: -d", "dim")]
+
+
 def spaced(sections: Iterable[Sequence[Part]]) -> list[Part]:
     """The parts of the sections that have some, with an empty line after each section."""
     return [part for section in sections if section for part in (*section, "")]
+
+
+def natural(name: str) -> list[Any]:
+    """A key that sorts node-2 before node-10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
+def age(since: str, now: datetime) -> str:
+    """How long ago a time in RFC 3339 was, in one unit as kubectl has it: `90s`, `14m`, `3h`; "" where it is none."""
+    seconds = seconds_since(since, now)
+    if seconds is None:
+        return ""
+    unit, size = in_unit(seconds)
+    return f"{int(max(seconds, 0)) // size}{unit}"
+
+
+def in_unit(seconds: float) -> tuple[str, int]:
+    """The greatest unit of which it is two or more, and its seconds."""
+    return next(((unit, size) for unit, size in _UNITS if seconds >= 2 * size), ("s", 1))
 
 
 def group_name(name: str) -> Text:
@@ -119,7 +178,7 @@ def answer_with(answer: Any, output: str, parts: Callable[[], Iterable[Part]]) -
     if output in (TABLE, WIDE):
         show(*parts())
     else:
-        click.echo(encoded(answer, output))
+        print_answer(answer, output)
 
 
 def encoded(answer: Any, format: str) -> str:

@@ -1,33 +1,48 @@
 """`deviceshare plan`: where manifests would land, without applying them."""
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import click
 from msgspec.structs import replace
 
-from deviceshare.cli import cluster
-from deviceshare.cli.completion import complete_namespaces
-from deviceshare.cli.context_namespace import DEFAULT
-from deviceshare.cli.folding import SHOWN, folded
+from deviceshare.cli.cluster import DEFAULT, Target
 from deviceshare.cli.inspect_view import nodes as nodes_table
 from deviceshare.cli.inspect_view import total
-from deviceshare.cli.manifests import Manifests, Wanted, given, wanted
-from deviceshare.cli.output import JSON, TABLE, YAML, Part, Row, answer_with, group_name, say, spaced, styled
-from deviceshare.cli.snapshot import ClusterSnapshot, look, snapshot
-from deviceshare.cli.visible import labels_text, note
+from deviceshare.cli.manifests import Manifests, given, wanted
+from deviceshare.cli.output import (
+    JSON,
+    SHOWN,
+    TABLE,
+    YAML,
+    Part,
+    Row,
+    answer_with,
+    folded,
+    group_name,
+    say,
+    spaced,
+    styled,
+)
+from deviceshare.cli.parameters import complete_namespaces, on_cluster
+from deviceshare.cli.snapshot import ClusterSnapshot, labels_text, look, note
 from deviceshare.domain import contract
 from deviceshare.domain.admission.injection_settings import OTHER_SCHEDULERS
 from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.answers.plan import PlacedPod, Placement, Plan, Planner
-from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.groups import NamespaceObject
 from deviceshare.domain.objects.nodes import admits
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.workloads import admitted, pod_on
+from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.wording import counted, listed
+from deviceshare.kube.cache import Cache, Object
 from deviceshare.kube.visibility import without_affinity, without_selector
+from deviceshare.loops.replica.feed import Feed
+
+T = TypeVar("T", bound=Object)
 
 WAITS = 3
 """The exit status when something would wait; 1 and 2 are failures in every command."""
@@ -55,9 +70,9 @@ Exit codes: 0 everything is placed, 1 failed, 2 wrong flags or files, 3 somethin
 @click.option(
     "-n", "--namespace", metavar="NAME", shell_complete=complete_namespaces, help="Of manifests that name none."
 )
-@cluster.options
+@on_cluster
 def plan(
-    target: cluster.Target,
+    target: Target,
     files: tuple[Path, ...],
     nodes: Path | None,
     output: str,
@@ -82,7 +97,7 @@ def plan(
         raise click.UsageError(
             "The files hold no SharedDeviceGroup, and no pod or pod template that names one or asks for a share."
         )
-    seen = _from(given(nodes)) if nodes else target.ask(lambda api: look(api, within))
+    seen = snapshot(given(nodes)) if nodes else target.ask(lambda api: look(api, within))
     answer = _plan(seen, new)
     answer_with(answer, output, lambda: view(answer, details=details))
     for each in answer.notes:
@@ -91,45 +106,56 @@ def plan(
     sys.exit(0 if answer.complete else WAITS)
 
 
-def _from(file: Manifests) -> ClusterSnapshot:
-    ours = [pod for pod in file.pods if _is_ours(pod)]
-    others = [pod for pod in file.pods if not _is_ours(pod) and pod.plugin_resources()]
-    seen = snapshot(file.nodes, file.ledgers, file.groups, ours, others)
-    _take(seen, file.namespaces, file.quotas)
+class Still(Cache[T]):
+    """Objects that were listed once, in the form of a mirror."""
+
+    synced = True
+
+    def __init__(self, objects: Iterable[T]) -> None:
+        super().__init__()
+        self.replace(objects, "")
+
+
+def snapshot(file: Manifests) -> ClusterSnapshot:
+    """The cluster that a file describes. Of namespaces only those in the file are known."""
+    fleet = Fleet()
+    fleet.namespaces.hidden = True
+    ours, others = list[Pod](), list[Pod]()
+    for pod in file.pods:
+        if pod.group or contract.GROUP in pod.metadata.labels:
+            ours.append(pod)
+        elif pod.plugin_resources():
+            others.append(pod)
+    Feed(fleet, nodes=Still(file.nodes), ledgers=Still(file.ledgers), pods=Still(ours), others=Still(others))
+    seen = ClusterSnapshot(fleet, file.groups, {pod.metadata.key: pod for pod in ours})
+    _take(seen, file)
     return seen
 
 
-def _take(seen: ClusterSnapshot, namespaces: Iterable[NamespaceObject], quotas: Iterable[DeviceQuota]) -> None:
-    """Takes in those of the files, as if they had been applied."""
-    for namespace in namespaces:
+def _take(seen: ClusterSnapshot, file: Manifests) -> None:
+    """Takes in the namespaces and quotas of the file, as if they had been applied."""
+    for namespace in file.namespaces:
         seen.fleet.namespaces.set_labels(namespace.metadata.name, namespace.labels)
-    for quota in quotas:
+    for quota in file.quotas:
         seen.fleet.quotas.apply(quota, seen.groups.values())
 
 
-def _is_ours(pod: Pod) -> bool:
-    return bool(pod.group) or contract.GROUP in pod.metadata.labels
-
-
-def _plan(seen: ClusterSnapshot, new: Wanted) -> Plan:
-    _take(seen, new.namespaces, new.quotas)
+def _plan(seen: ClusterSnapshot, new: Manifests) -> Plan:
+    _take(seen, new)
     groups = dict(seen.groups)
-    for group in new.groups:
-        known = seen.groups.get(group.name)
+    for name, group in new.groups.items():
         # UID and status stay those of the existing group; the spec is the manifest's.
-        planned = replace(known, spec=group.spec) if known else group
-        groups[group.name] = planned if seen.visibility.nodes else without_selector(planned)
-    named = dict.fromkeys(
-        [*(group.name for group in new.groups), *(pod.group for pod in new.pods if pod.group in groups)]
-    )
+        planned = replace(known, spec=group.spec) if (known := seen.groups.get(name)) else group
+        groups[name] = planned if seen.visibility.nodes else without_selector(planned)
+    named = dict.fromkeys([*new.groups, *(pod.group for pod in new.pods if pod.group in groups)])
     pods = [admitted(pod, OTHER_SCHEDULERS) for pod in _everywhere(seen, new)]
     answer = Planner(seen.fleet, groups, seen.pods).plan(list(named), pods)
     return replace(answer, notes=[*new.notes, *_not_compared(seen, new)], unseen=list(seen.unseen))
 
 
-def _not_compared(seen: ClusterSnapshot, new: Wanted) -> Iterator[str]:
+def _not_compared(seen: ClusterSnapshot, new: Manifests) -> Iterator[str]:
     """The selectors of groups that no node's or namespace's labels were compared with."""
-    for group in new.groups:
+    for group in new.groups.values():
         allowed = group.spec.allowed_namespaces
         namespaces = {pod.metadata.namespace for pod in new.pods if pod.group == group.name}
         unknown = sorted(each for each in namespaces if not seen.fleet.namespaces.knows(each))
@@ -140,7 +166,7 @@ def _not_compared(seen: ClusterSnapshot, new: Wanted) -> Iterator[str]:
             yield f"group {group.name}: its nodeSelector {labels_text(group.spec.node_selector)} was not considered"
 
 
-def _everywhere(seen: ClusterSnapshot, new: Wanted) -> Iterator[Pod]:
+def _everywhere(seen: ClusterSnapshot, new: Manifests) -> Iterator[Pod]:
     """The pods, with one for each shared node that a DaemonSet's template matches."""
     for pod in new.pods:
         known = pod if seen.visibility.nodes else without_affinity(pod)
@@ -196,9 +222,9 @@ def _where(equals: int, *, already: bool, only: bool = False) -> str:
 
 
 def _waiting(plan: Plan, shown: int | None) -> list[Part]:
-    alike: dict[tuple[str, str], list[str]] = {}
+    alike: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for waits in plan.waiting:
-        alike.setdefault((waits.group, waits.reason), []).append(waits.pod)
+        alike[waits.group, waits.reason].append(waits.pod)
     waiting = {group for group, _ in alike}
     for placement in plan.groups:
         if not placement.node and placement.group not in waiting:

@@ -1,23 +1,33 @@
-"""`deviceshare rebind`: replaces unhealthy or lost devices of a group, or of a pod's share, by healthy ones."""
+"""`deviceshare rebind`: replaces unhealthy or lost devices of a group, or of a pod's share, by healthy ones.
+
+The command requests that of the leader by an annotation of the holder, and waits for the answer in the ledger.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
 
 import click
 
-from deviceshare.cli import cluster
-from deviceshare.cli.completion import complete_group_or_pod
-from deviceshare.cli.namespace_option import in_namespace, pod_named
+from deviceshare import timestamps
+from deviceshare.cli.cluster import Target, poll, retry_on_conflict
 from deviceshare.cli.output import say
-from deviceshare.cli.rebind_pod import ask_for_pod
-from deviceshare.cli.rebind_request import ANSWER_SECONDS, Asked, answered
-from deviceshare.cli.retries import retry_on_conflict
-from deviceshare.cli.suggestions import did_you_mean, names
-from deviceshare.domain.objects.devices import Devices, described
+from deviceshare.cli.parameters import complete_group_or_pod, in_namespace, on_cluster, pod_named, suggestion
+from deviceshare.domain import contract
+from deviceshare.domain.answers.device_parts import parts_text
+from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.ledger import Claim, NodeDevices
+from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.shares import current
 from deviceshare.domain.placement import replacement, share_replacement
 from deviceshare.domain.placement.device_states import device_states, held_by
 from deviceshare.domain.placement.replacement import Replacement
-from deviceshare.loops.kinds import GROUPS, NODE_DEVICES
-from deviceshare.loops.ports import Cluster, NotFound
+from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, PODS
+from deviceshare.loops.ports import Cluster, Kind, NotFound
+
+ANSWER_SECONDS: Final = 30.0
+"""A leader that died is replaced within this time."""
 
 
 @click.command(
@@ -36,8 +46,8 @@ or none has room; 2 wrong flags.""",
     "name", nargs=-1, required=True, metavar="GROUP | pod [NAMESPACE/]NAME", shell_complete=complete_group_or_pod
 )
 @in_namespace
-@cluster.options
-def rebind(target: cluster.Target, name: tuple[str, ...], namespace: str | None) -> None:
+@on_cluster
+def rebind(target: Target, name: tuple[str, ...], namespace: str | None) -> None:
     """Replace devices of GROUP that are unhealthy or lost, or that the device plugin gave or may give to plain pods.
 
     They are replaced by healthy ones of the same node. The others stay. Shares that the group's pods have of its
@@ -62,72 +72,156 @@ async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> st
         ClickException: the devices were not replaced; the text says why and what to do.
         ApiError: a request failed.
     """
-    before, verdict = await retry_on_conflict(lambda: _request(api, name))
+    return await _ask(api, lambda: _group(api, name), seconds)
+
+
+async def ask_for_pod(api: Cluster, namespace: str, name: str, *, seconds: float = ANSWER_SECONDS) -> str:
+    """Requests a rebind of the pod's share, and returns the outcome as a sentence; raises what `ask` does."""
+    return await _ask(api, lambda: _pod(api, namespace, name), seconds)
+
+
+class Asked(NamedTuple):
+    """A group, or a pod with a share, whose devices are to be replaced; and its claim in the ledger of its node."""
+
+    by: Group | Pod
+    ledger: NodeDevices
+    claim: Claim
+
+    @property
+    def who(self) -> str:
+        """As `group team`."""
+        return f"group {self.by.name}" if isinstance(self.by, Group) else f"pod {self.by.metadata.key}"
+
+    @property
+    def has(self) -> str:
+        is_group = isinstance(self.by, Group)
+        devices = described(self.claim.devices) if is_group else parts_text(current(self.claim.shares))
+        return f"{devices} on node {self.ledger.node}"
+
+    @property
+    def outcome(self) -> str:
+        """The command that shows what the leader says of it."""
+        meta = self.by.metadata
+        where = "sdg" if isinstance(self.by, Group) else f"pod -n {meta.namespace}"
+        return f"kubectl describe {where} {meta.name}"
+
+    @property
+    def cure(self) -> str:
+        """What to do where nothing can replace its devices."""
+        if isinstance(self.by, Pod):
+            return (
+                f"delete and recreate it (kubectl delete pod -n {self.by.metadata.namespace} {self.by.metadata.name})"
+            )
+        mine = held_by(device_states(self.ledger), self.by.uid)
+        names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
+        recover = f", or repair one and report it with deviceshare recover {self.ledger.node} {names}" if names else ""
+        return f"free a device{recover}"
+
+    def judged(self) -> Replacement:
+        if isinstance(self.by, Group):
+            return share_replacement.judge_group(self.ledger, self.by.uid)
+        return share_replacement.judge_share(self.ledger, self.by)
+
+
+async def _ask(api: Cluster, look: Callable[[], Awaitable[Asked]], seconds: float) -> str:
+    async def request() -> tuple[Asked, Replacement]:
+        seen = await look()
+        verdict, meta = seen.judged(), seen.by.metadata
+        if verdict.replacements:
+            kind: Kind[Any] = GROUPS if isinstance(seen.by, Group) else PODS
+            changes = {"resourceVersion": meta.resource_version, "annotations": {contract.REBIND: new_token()}}
+            await api.patch(kind, meta.name, {"metadata": changes}, namespace=meta.namespace)
+        return seen, verdict
+
+    async def answer() -> Asked | None:
+        now = await look()
+        return now if now.claim.rebound == now.by.rebind != "" else None
+
+    before, verdict = await retry_on_conflict(request)
+    who, is_group = before.who, isinstance(before.by, Group)
+    subject = f"{who[0].upper()}{who[1:]}"
     if not verdict.broken:
-        return f"All devices of group {name} are healthy: it keeps {described(before.claim.devices)} on {before.node}."
+        devices = f"All devices of {who}" if is_group else f"All devices of which {who} has a share"
+        return f"{devices} are healthy: it keeps {before.has}."
     if verdict.obstacle:
-        raise click.ClickException(f"Group {name} {verdict.obstacle}: {_cure(before)}")
-    after = await answered(
-        lambda: _look(api, name),
-        verdict.broken,
-        who=f"group {name}",
-        keeps="",
-        outcome=f"kubectl describe sdg {name}",
-        seconds=seconds,
+        raise click.ClickException(f"{subject} {verdict.obstacle}: {before.cure}")
+    after = await poll(answer, doing=f"Waiting for other devices for {who}", seconds=seconds)
+    if after is None:
+        raise click.ClickException(
+            f"deviceshare has not answered within {seconds:g} s. It will when it runs; see that with"
+            f" kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}, and the outcome with {before.outcome}"
+        )
+    if kept := [each for each in verdict.broken if any(replacement.same(each, now) for now in after.claim.devices)]:
+        what = f"{'' if is_group else 'its share of '}{described(kept)}, as nothing could replace it"
+        raise click.ClickException(f"{subject} keeps {what}; see why with {before.outcome}")
+    broken = described(verdict.broken)
+    if is_group:
+        return "\n".join([f"{subject} now holds {after.has}, and no longer {broken}.", *_who_sees_it(after)])
+    return (
+        f"{subject} now has {after.has}, and no longer a share of {broken}.\n"
+        "Containers see that when they restart. What the pod had before stays reserved until it has ended."
     )
-    return _outcome(after, verdict.broken)
 
 
-async def _request(api: Cluster, name: str) -> tuple[Asked[Group], Replacement]:
-    """Requests other devices from the leader, if any are free; returns the group as it was before."""
-    seen = await _look(api, name)
-    verdict = share_replacement.judge_group(seen.ledger, seen.by.uid)
-    if verdict.replacements:
-        await api.patch(GROUPS, name, seen.request)
-    return seen, verdict
+def new_token() -> str:
+    """A unique request: the time in RFC 3339, and random digits for requests made in the same second."""
+    return f"{timestamps.now()}-{secrets.token_hex(4)}"
 
 
-async def _look(api: Cluster, name: str) -> Asked[Group]:
+def _who_sees_it(after: Asked) -> list[str]:
+    """The group's pods, and when their containers see its new devices."""
+    pods = after.by.status.allocated_pods if isinstance(after.by, Group) else []
+    if not pods:
+        return []
+    when = "Containers see that when they restart. What these pods had before stays reserved until they have ended:"
+    if replacement.by_cdi(after.ledger, after.claim.devices):
+        when = (
+            "Its pods keep what they had, also when their containers restart, since devices are injected by CDI."
+            " Recreate them; what they had stays reserved until they have ended:"
+        )
+    return [when, *(f"  {pod}" for pod in pods)]
+
+
+async def _group(api: Cluster, name: str) -> Asked:
     try:
         group = await api.get(GROUPS, name)
     except NotFound:
-        near = did_you_mean(name, await names(api, GROUPS))
+        near = await suggestion(api, GROUPS, name)
         raise click.ClickException(f"There is no group {name}; see them with kubectl get sdg{near}") from None
     if not group.node:
         raise click.ClickException(f"Group {name} holds no devices yet; see why with deviceshare explain group {name}")
+    missing = (
+        f"The claim of group {name} on node {group.node} is missing and is restored from its pods; without any the"
+        f" group leaves the node. Retry once deviceshare inspect {group.node} shows it"
+    )
+    return Asked(group, *await _claim(api, group.node, group.uid, missing))
+
+
+async def _pod(api: Cluster, namespace: str, name: str) -> Asked:
+    key = f"{namespace}/{name}"
     try:
-        ledger = await api.get(NODE_DEVICES, group.node)
+        pod = await api.get(PODS, name, namespace)
+    except NotFound:
+        near = await suggestion(api, PODS, name, namespace)
+        text = f"There is no pod {key}; see them with kubectl get pods -n {namespace}{near}"
+        raise click.ClickException(text) from None
+    if not (pod.node and pod.shares):
+        rebind = f"replace its group's devices with deviceshare rebind {pod.group}"
+        instead = rebind if pod.group else f"see deviceshare explain pod {key}"
+        raise click.ClickException(f"Pod {key} has no share of a device: {instead}")
+    missing = (
+        f"The claim of pod {key} on node {pod.node} is missing and is restored from the pod; retry once"
+        f" kubectl get ndev {pod.node} -o yaml shows it"
+    )
+    return Asked(pod, *await _claim(api, pod.node, pod.metadata.uid, missing))
+
+
+async def _claim(api: Cluster, node: str, uid: str, missing: str) -> tuple[NodeDevices, Claim]:
+    """The ledger of the node and the claim in it; `missing` is raised where there is none."""
+    try:
+        ledger = await api.get(NODE_DEVICES, node)
     except NotFound:
         ledger = NodeDevices()
-    claim = ledger.claims.get(group.uid)
-    if claim is None:
-        raise click.ClickException(
-            f"The claim of group {name} on node {group.node} is missing and is restored from its pods; without any the"
-            f" group leaves the node. Retry once deviceshare inspect {group.node} shows it"
-        )
-    return Asked(group, ledger, claim)
-
-
-def _outcome(after: Asked[Group], broken: Devices) -> str:
-    now = described(after.claim.devices)
-    lines = [f"Group {after.by.name} now holds {now} on {after.node}, and no longer {described(broken)}."]
-    if pods := after.by.status.allocated_pods:
-        if replacement.by_cdi(after.ledger, after.claim.devices):
-            lines.append(
-                "Its pods keep what they had, also when their containers restart, since devices are injected by CDI."
-                " Recreate them; what they had stays reserved until they have ended:"
-            )
-        else:
-            lines.append(
-                "Containers see that when they restart. What these pods had before stays reserved until they have"
-                " ended:"
-            )
-        lines += (f"  {pod}" for pod in pods)
-    return "\n".join(lines)
-
-
-def _cure(seen: Asked[Group]) -> str:
-    mine = held_by(device_states(seen.ledger), seen.by.uid)
-    names = " ".join(each.device.uuid or str(each.device.index) for each in mine if each.unhealthy)
-    recover = f", or repair one and report it with deviceshare recover {seen.ledger.node} {names}" if names else ""
-    return f"free a device{recover}"
+    if uid not in ledger.claims:
+        raise click.ClickException(missing)
+    return ledger, ledger.claims[uid]

@@ -5,11 +5,9 @@ from typing import Any
 
 import click
 
-from deviceshare.cli import cluster
-from deviceshare.cli.completion import complete_nodes
+from deviceshare.cli.cluster import Target, poll, retry_on_conflict
 from deviceshare.cli.output import say
-from deviceshare.cli.retries import poll, retry_on_conflict
-from deviceshare.cli.suggestions import did_you_mean, names
+from deviceshare.cli.parameters import complete_nodes, on_cluster, suggestion
 from deviceshare.domain import contract
 from deviceshare.domain.device_health.examination import finding, reported_repaired
 from deviceshare.domain.objects.hardware import Hardware, Part
@@ -34,8 +32,8 @@ Exit codes: 0 allocatable again; 1 failed, no such device, or it is not marked u
 )
 @click.argument("node", shell_complete=complete_nodes)
 @click.argument("devices", metavar="DEVICE...", nargs=-1, required=True)
-@cluster.options
-def recover(target: cluster.Target, node: str, devices: tuple[str, ...]) -> None:
+@on_cluster
+def recover(target: Target, node: str, devices: tuple[str, ...]) -> None:
     """Have the agent of NODE lift the marks of unhealthy DEVICEs, named by number or UUID.
 
     The errors found so far are then regarded as repaired. An error that recurs marks the device again.
@@ -93,7 +91,7 @@ async def _ledger(api: Cluster, node: str) -> NodeDevices:
     try:
         seen = await api.get(NODE_DEVICES, node)
     except NotFound:
-        near = did_you_mean(node, await names(api, NODE_DEVICES))
+        near = await suggestion(api, NODE_DEVICES, node)
         raise click.ClickException(f"{node} is not a shared node; see them with deviceshare inspect{near}") from None
     if not seen.status.hardware.devices:
         raise click.ClickException(

@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from deviceshare.cli.output import show
-from deviceshare.cli.usage_table import pod_table
+from deviceshare.cli.output import Grid, show, table
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers.pod_view import PodDeviceView
+from deviceshare.domain.answers.usage_rows import POD_COLUMNS, pod_rows
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.domain.objects.shares import GPU_MEM
 from deviceshare.domain.objects.usage import DeviceProcess, Sighting
@@ -124,6 +124,14 @@ def _view(use: DeviceUse, part: Part | None) -> PodDeviceView:
         utilization=use.utilization,
         processes=[DeviceProcess(each.pid, _name(each.pid), each.memory_mib or 0) for each in use.processes],
     )
+
+
+def pod_table(devices: list[PodDeviceView]) -> Grid:
+    """The devices of the pod that this runs in, and below each its processes."""
+    made = table(*POD_COLUMNS)
+    for row in pod_rows(devices):
+        made.add_row(*row)
+    return made
 
 
 def _name(pid: int) -> str:

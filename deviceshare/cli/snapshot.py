@@ -1,32 +1,37 @@
-"""A snapshot of the cluster: the Fleet that the extender decides with, filled from one list of each kind."""
+"""A snapshot of the cluster: the Fleet that the extender decides with, filled from one list of each kind.
 
-from collections.abc import Iterable, Mapping
+What the person who asks may not read, as the API server's authorizer says, is left out and noted.
+https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from deviceshare.cli.visible import unseen, visibility_of
+from deviceshare.cli.output import say
+from deviceshare.doctor.kinds import Attributes
+from deviceshare.doctor.rights import is_allowed
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, PodGuard, left_out
 from deviceshare.domain.answers.unseen import Unseen
 from deviceshare.domain.objects.groups import Group
-from deviceshare.domain.objects.ledger import NodeDevices
-from deviceshare.domain.objects.nodes import Node, SharingLabels
+from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.kube.cache import Cache, Object
+from deviceshare.domain.wording import counted, listed
 from deviceshare.kube.refusals import Unserved
 from deviceshare.kube.visibility import WHOLE_CLUSTER, Visibility, without_selector
 from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.policy_kinds import VALIDATING
-from deviceshare.loops.ports import Cluster, Forbidden, NotFound
-from deviceshare.loops.replica.feed import Feed
+from deviceshare.loops.ports import ApiError, Cluster, Forbidden, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
     from deviceshare.kube.mirrors import Mirrors
 
-T = TypeVar("T", bound=Object)
+SHOWN_NODES: Final = 3
 
 
 class ClusterSnapshot(NamedTuple):
@@ -40,16 +45,6 @@ class ClusterSnapshot(NamedTuple):
     """What the person who asks may not read."""
     selectors: Mapping[str, Mapping[str, str]] = MappingProxyType({})
     """By group, the nodeSelector that could not be compared with nodes' labels; `groups` are without it."""
-
-
-class Still(Cache[T]):
-    """Objects that were listed once, in the form of a mirror."""
-
-    synced = True
-
-    def __init__(self, objects: Iterable[T]) -> None:
-        super().__init__()
-        self.replace(objects, "")
 
 
 async def look(api: "Api", namespace: str) -> ClusterSnapshot:
@@ -66,70 +61,120 @@ async def look(api: "Api", namespace: str) -> ClusterSnapshot:
 
 async def mirrored(api: "Api", namespace: str) -> "Mirrors":
     """The mirrors that `run` keeps, listed once, as far as they can be read."""
-    from deviceshare.kube.mirrors import Mirrors  # noqa: PLC0415
+    from deviceshare.kube.mirrors import Mirrors  # noqa: PLC0415 - with the API client, when the cluster is asked
 
-    settings, visibility = await _settings(api), await visibility_of(api, namespace)
-    mirrors = Mirrors(api, *settings, visibility=visibility)
+    mirrors = Mirrors(api, *await _settings(api), visibility=await _visibility(api, namespace))
     await mirrors.list()
     return mirrors
 
 
 def seen(mirrors: "Mirrors") -> ClusterSnapshot:
     """What the mirrors show now."""
-    every, visibility = mirrors.groups.values(), mirrors.visibility
+    every, visibility = list(mirrors.groups.values()), mirrors.visibility
     groups = {group.name: group if visibility.nodes else without_selector(group) for group in every}
     selectors = {
         group.name: group.spec.node_selector for group in every if group.spec.node_selector and not visibility.nodes
     }
     pods = {pod.metadata.key: pod for pod in mirrors.pods.values()}
-    return ClusterSnapshot(mirrors.fleet, groups, pods, visibility, tuple(unseen(mirrors)), selectors)
+    return ClusterSnapshot(mirrors.fleet, groups, pods, visibility, tuple(_unseen(mirrors)), selectors)
+
+
+# What deviceshare was told, which stands in the objects by which the API server reviews pods
 
 
 async def guard_of(api: Cluster) -> PodGuard:
     """The guard as the webhooks' configuration or the policy has it; the usual one where neither can be read."""
-    return (await _settings(api)).guard
+    return (await _settings(api))[0]
 
 
-class RunSettings(NamedTuple):
-    """The settings of `run`, as far as commands go by them."""
-
-    guard: PodGuard = PodGuard()
-    labels: SharingLabels = SharingLabels()
-
-
-async def _settings(api: Cluster) -> RunSettings:
-    """They stand in the objects by which the API server reviews pods."""
+async def _settings(api: Cluster) -> tuple[PodGuard, SharingLabels]:
+    excluding: Mapping[str, Any]
     try:
         configuration = await api.get(WEBHOOK_CONFIGURATIONS[1], contract.NAME)
-    except NotFound:
-        return await _policy(api)
+        meta: ObjectMeta = configuration.metadata
+        excluding = next((each for each in configuration.webhooks if each.get("name") == GUARDING), {})
     except Forbidden:
-        return RunSettings()
-    webhooks = {webhook.get("name", ""): webhook for webhook in configuration.webhooks}
-    return RunSettings(PodGuard(left_out(webhooks.get(GUARDING, {}))), _labels(configuration.metadata))
+        return PodGuard(), SharingLabels()
+    except NotFound:
+        try:
+            policy = await api.get(VALIDATING.policies, GUARDING_POLICY)
+        except (Forbidden, NotFound, Unserved):  # older API servers have no policies
+            return PodGuard(), SharingLabels()
+        meta, excluding = policy.metadata, policy.spec.match_constraints
+    labels = meta.annotations.get(contract.SHARED_NODE_LABELS, "")
+    return PodGuard(left_out(excluding)), SharingLabels.written(labels)
 
 
-async def _policy(api: Cluster) -> RunSettings:
+# What the person may see
+
+
+async def _visibility(api: "Api", namespace: str) -> Visibility:
+    """Whether nodes, namespaces, and the pods of all namespaces or of this one, may be listed.
+
+    Where the API server doesn't say, everything is asked for, and its refusals are the answer.
+    """
+    asked = [("nodes", ""), ("namespaces", ""), ("pods", ""), ("pods", namespace)]
+    rights = [Attributes("list", "", resource, namespace=where) for resource, where in asked]
     try:
-        policy = await api.get(VALIDATING.policies, GUARDING_POLICY)
-    except (Forbidden, NotFound, Unserved):  # older API servers have no policies
-        return RunSettings()
-    return RunSettings(PodGuard(left_out(policy.spec.match_constraints)), _labels(policy.metadata))
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(is_allowed(api, right), name=f"ask for the right to {right}") for right in rights
+            ]
+    except ExceptionGroup as failed:
+        if isinstance(failed.exceptions[0], Unavailable) or not isinstance(failed.exceptions[0], ApiError):
+            raise failed.exceptions[0] from failed
+        return WHOLE_CLUSTER
+    nodes, namespaces, every, some = (task.result() for task in tasks)
+    return Visibility(nodes, "" if every else namespace, every or some, namespaces)
 
 
-def _labels(meta: ObjectMeta) -> SharingLabels:
-    return SharingLabels.written(meta.annotations.get(contract.SHARED_NODE_LABELS, ""))
+def _unseen(mirrors: "Mirrors") -> Iterator[Unseen]:
+    """What is left out of what these mirrors show."""
+    visibility = mirrors.visibility
+    if not visibility.nodes:
+        text = (
+            "Nodes can't be listed by you (forbidden). Known of them is what NodeDevices say: their labels"
+            " (nodeSelector, node affinity), taints, cordons and readiness are not considered."
+        )
+        yield Unseen("nodes", text)
+    if not visibility.namespaces:
+        allowed = {group.name: group.spec.allowed_namespaces for group in mirrors.groups.values()}
+        if by_labels := sorted(name for name, each in allowed.items() if each and each.selector):
+            text = (
+                "Namespaces can't be listed by you (forbidden): whether their labels let pods join"
+                f" {listed(by_labels, most=SHOWN_NODES)} (spec.allowedNamespaces) is not considered."
+            )
+            yield Unseen("namespaces", text)
+    if visibility.namespace:
+        yield Unseen("pods", _hidden_pods(mirrors, visibility))
+        if blind := mirrors.without_allocations():
+            text = (
+                "No agent reports which devices the vendor's device plugin allocated on"
+                f" {listed(blind, most=SHOWN_NODES)}: devices shown as free there may be in use by pods that you can't"
+                " see."
+            )
+            yield Unseen("devices of other pods", text)
 
 
-def snapshot(
-    nodes: Iterable[Node],
-    ledgers: Iterable[NodeDevices],
-    groups: Iterable[Group],
-    pods: Iterable[Pod],
-    others: Iterable[Pod] = (),
-) -> ClusterSnapshot:
-    """A snapshot of these objects; `others` are pods with devices from a device plugin. No namespace is known."""
-    fleet, members = Fleet(), list(pods)
-    fleet.namespaces.hidden = True
-    Feed(fleet, nodes=Still(nodes), ledgers=Still(ledgers), pods=Still(members), others=Still(others))
-    return ClusterSnapshot(fleet, {group.name: group for group in groups}, {pod.metadata.key: pod for pod in members})
+def _hidden_pods(mirrors: "Mirrors", visibility: Visibility) -> str:
+    named = [pod for group in mirrors.groups.values() for pod in group.status.allocated_pods]
+    hidden = sum(not visibility.shows(pod) for pod in named)
+    known = ":"
+    if hidden:
+        of_groups = f"{hidden} of the {counted(len(named), 'pod')} that have devices of groups"
+        known = f": {of_groups} {'is' if hidden == 1 else 'are'} known by name only, and"
+    first = f"Pods can't be listed by you, nor those of namespace {visibility.namespace} (forbidden)"
+    if visibility.pods:
+        first = f"Pods outside of namespace {visibility.namespace} can't be listed by you (forbidden)"
+    return f"{first}{known} those that wait are not shown."
+
+
+def note(left_out: Iterable[Unseen]) -> None:
+    """Says on standard error what is left out."""
+    for each in left_out:
+        say(f"Note: {each.text}", err=True)
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Labels as kubectl writes them."""
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))

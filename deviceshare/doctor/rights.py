@@ -134,13 +134,14 @@ def judge_own(user: str, denied: list[Attributes]) -> list[Finding]:
 async def _denied(api: Cluster, rights: Sequence[Attributes], user: str) -> list[Attributes]:
     try:
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(_ask(api, right, user), name=str(right)) for right in rights]
+            asked = [group.create_task(is_allowed(api, right, user), name=str(right)) for right in rights]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from failed
     return [right for right, answer in zip(rights, asked, strict=True) if not answer.result()]
 
 
-async def _ask(api: Cluster, right: Attributes, user: str) -> bool:
+async def is_allowed(api: Cluster, right: Attributes, user: str = "") -> bool:
+    """Whether this user, or else the person who asks, has the right."""
     spec = {"resourceAttributes": to_builtins(right)}
     if user:
         namespace = user.split(":")[2] if user.startswith("system:serviceaccount:") else ""

@@ -8,10 +8,9 @@ import yaml
 from aiohttp import web
 from click.testing import CliRunner
 
-from deviceshare.cli.context_namespace import namespace_of
-from deviceshare.cli.kubectl_completion import candidates
-from deviceshare.cli.main import main
-from deviceshare.cli.suggestions import did_you_mean
+from deviceshare.cli.cluster import namespace_of
+from deviceshare.cli.main import candidates, main
+from deviceshare.cli.parameters import did_you_mean
 from tests.unit.cli.servers import served
 from tests.unit.kube.scripted import status
 
@@ -27,7 +26,7 @@ NAMES = {
 @pytest.fixture
 def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The file of a cluster with these names, whose context has the namespace lab."""
-    monkeypatch.setattr("deviceshare.cli.completion.SECONDS", 30.0)  # A busy machine is no reason to offer nothing.
+    monkeypatch.setattr("deviceshare.cli.parameters.SECONDS", 30.0)  # A busy machine is no reason to offer nothing.
 
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/version":

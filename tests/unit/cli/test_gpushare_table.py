@@ -1,7 +1,6 @@
 """`deviceshare inspect -o cgpu`: the table that users of gpushare know, to the blank."""
 
 import asyncio
-from importlib import import_module
 
 import pytest
 from click.testing import CliRunner
@@ -18,7 +17,6 @@ from deviceshare.domain.placement.fleet import Fleet
 from tests.unit.domain.objects import GPU, a_fleet, a_node, gpus
 from tests.unit.domain.test_shown_shares import GIB, a_shared_ledger, part, with_pods
 
-inspect = import_module("deviceshare.cli.inspect")
 SIZE = 15 * GIB + 900
 """A Tesla P100 or T4 of 16 GB, of which gpushare counts 15 GiB."""
 
@@ -107,7 +105,7 @@ def test_the_command_prints_it_for_scripts(monkeypatch: pytest.MonkeyPatch) -> N
     async def one(*_: object) -> ClusterSnapshot:
         return ClusterSnapshot(a_fleet_of_three(), {}, {})
 
-    monkeypatch.setattr(inspect, "look", one)
+    monkeypatch.setattr("deviceshare.cli.snapshot.look", one)
     monkeypatch.setattr(Target, "ask", lambda _, question, **__: asyncio.run(question(None)))
     every = CliRunner().invoke(main, ["inspect", "-o", "cgpu"])
     assert every.exit_code == 0, every.output

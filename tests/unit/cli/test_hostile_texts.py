@@ -16,13 +16,13 @@ from click.testing import CliRunner
 
 import deviceshare.cli
 from deviceshare.cli import doctor, top
-from deviceshare.cli.agents import NodeNow
 from deviceshare.cli.explain import view as explanation
 from deviceshare.cli.inspect_view import view as inspection
 from deviceshare.cli.main import main
 from deviceshare.cli.output import JSON, YAML, FilteringConsole, Part, encoded, say, screen, show
 from deviceshare.cli.plan import view as planned
-from deviceshare.cli.usage_table import pod_table
+from deviceshare.cli.smi import pod_table
+from deviceshare.cli.top import NodeNow
 from deviceshare.doctor.findings import Check
 from deviceshare.domain.answers.explanation import Explanation
 from deviceshare.domain.answers.picture import DeviceView, Picture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deviceshare.cli.missing_rights import explained
+from deviceshare.cli.cluster import explained
 from deviceshare.loops.ports import Forbidden
 
 WHERE = {"": "at the cluster scope", "lab": 'in the namespace "lab"'}

@@ -3,8 +3,7 @@
 import click
 import pytest
 
-from deviceshare.cli.rebind import ask
-from deviceshare.cli.rebind_request import ANSWER_SECONDS, new_token
+from deviceshare.cli.rebind import ANSWER_SECONDS, ask, new_token
 from deviceshare.domain import contract
 from deviceshare.loops.kinds import GROUPS
 from tests.unit.domain.objects import GPU

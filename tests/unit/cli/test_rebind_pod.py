@@ -4,9 +4,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from deviceshare.cli.rebind import rebind
-from deviceshare.cli.rebind_pod import ask_for_pod
-from deviceshare.cli.rebind_request import new_token
+from deviceshare.cli.rebind import ask_for_pod, new_token, rebind
 from deviceshare.domain import contract
 from deviceshare.domain.answers.explanation import explain_pod
 from deviceshare.domain.objects.requests import token_fault

@@ -6,12 +6,11 @@ from pathlib import Path
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from deviceshare.cli.agents import DeviceNow, NodeNow
 from deviceshare.cli.explain import view as explained
+from deviceshare.cli.inspect_view import troubles
 from deviceshare.cli.main import main
 from deviceshare.cli.output import show
-from deviceshare.cli.troubles import troubles
-from deviceshare.cli.usage_table import cluster_table
+from deviceshare.cli.top import DeviceNow, NodeNow, cluster_table
 from deviceshare.doctor.nodes import judge_waiting
 from deviceshare.domain.answers.device_parts import PodPart
 from deviceshare.domain.answers.drawing import draw

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from deviceshare.cli.troubles import troubles
+from deviceshare.cli.inspect_view import troubles
 from deviceshare.doctor.nodes import judge_unreadable
 from deviceshare.domain import contract
 from deviceshare.domain.answers.drawing import draw
@@ -46,7 +46,7 @@ def test_the_picture_has_a_line_for_each_with_its_cure() -> None:
     ]
     assert [each.name for each in picture.nodes] == ["n1", "n2"]
     assert "can't be read (status.conditions: Expected `array`, got `object`)" in picture.nodes[1].obstacle
-    first, second, third = troubles(picture)[:3]
+    first, second, third = [*troubles(picture)][:3]
     assert first.what == f"can't be read: spec.resources[{GPU}]: Expected `int`, got `str`"
     assert [line.cure.partition(", or ")[0] for line in (first, second, third)] == [
         "correct that field with kubectl edit sdg team",

@@ -1,0 +1,163 @@
+"""Parameters that commands share: which cluster, which namespace, and names that the cluster knows.
+
+Such names are completed by the shell, and suggested for those that don't exist. Completion is asked at each press of a
+key, so it is short of time, and silent where it can't know.
+https://click.palletsprojects.com/en/stable/shell-completion/#custom-type-completion
+"""
+
+import functools
+import io
+import os
+from collections.abc import Callable, Iterable
+from contextlib import redirect_stderr
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, Final
+
+import click
+from msgspec import Struct, field
+
+from deviceshare.cli.cluster import CannotAsk, Target, contexts_of
+from deviceshare.domain import contract
+from deviceshare.domain.objects.object_decoder import ObjectMeta
+from deviceshare.domain.wording import listed
+from deviceshare.loops.ports import ApiError, Cluster, Kind
+
+SECONDS: Final = 2.0
+"""For the cluster's answer, after which nothing is offered."""
+MOST: Final = 3
+MOST_COMPARED: Final = 5_000
+"""Each comparison takes some microseconds."""
+
+Command = Callable[..., Any]
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+class NamedObject(Struct, frozen=True):
+    """Any object, of which only the metadata are read."""
+
+    metadata: ObjectMeta = field(default_factory=ObjectMeta)
+
+
+def _kind(api_version: str, kind: str, plural: str, *, namespaced: bool = False) -> Kind[NamedObject]:
+    return Kind(api_version, kind, plural, NamedObject, namespaced=namespaced)
+
+
+_OURS: Final = f"{contract.API_GROUP}/{contract.API_VERSION}"
+_PODS: Final = _kind("v1", "Pod", "pods", namespaced=True)
+
+
+def _names(ctx: click.Context, kind: Kind[NamedObject], namespace: str | None = "") -> list[str]:
+    """All names; None means the context's namespace."""
+    target = Target(ctx.params.get("kubeconfig") or os.environ.get("KUBECONFIG"), ctx.params.get("context"))
+    with redirect_stderr(io.StringIO()):
+        try:
+            import_module("deviceshare.kube.kubeconfig")  # a slow import is not the cluster's delay
+            within = target.namespace if namespace is None else namespace
+            found = target.ask(lambda api: api.list(kind, namespace=within), seconds=SECONDS)
+        except Exception:  # noqa: BLE001 - whatever it is, a shell that completes has no place to say it
+            return []
+    return sorted(each.metadata.name for each in found)
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _completing(kind: Kind[NamedObject]) -> Complete:
+    return lambda ctx, _, incomplete: _beginning(incomplete, _names(ctx, kind))
+
+
+complete_groups: Final = _completing(_kind(_OURS, contract.GROUP_KIND, "shareddevicegroups"))
+complete_nodes: Final = _completing(_kind(_OURS, contract.NODE_DEVICES_KIND, "nodedevices"))
+"""Of shared nodes, which have a NodeDevices of their name."""
+complete_namespaces: Final = _completing(_kind("v1", "Namespace", "namespaces"))
+
+
+def complete_pods(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Names of pods: of the namespace that the word names, or the flag, or the context."""
+    namespace, slash, _name = incomplete.partition("/")
+    if slash:
+        return _beginning(incomplete, (f"{namespace}/{name}" for name in _names(ctx, _PODS, namespace)))
+    return _beginning(incomplete, _names(ctx, _PODS, ctx.params.get("namespace")))
+
+
+def complete_group_or_pod(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Groups, and after the word `pod` pods."""
+    before = ctx.params.get(parameter.name or "") or ()
+    if tuple(before) == ("pod",):
+        return complete_pods(ctx, parameter, incomplete)
+    return [] if before else [*_beginning(incomplete, ["pod"]), *complete_groups(ctx, parameter, incomplete)]
+
+
+def complete_contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Names of the kubeconfig's contexts."""
+    try:
+        files = Target(ctx.params.get("kubeconfig") or os.environ.get("KUBECONFIG"), None).files
+    except CannotAsk:
+        return []
+    return _beginning(incomplete, contexts_of(files))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence that names the nearest of the known names, or ""."""
+    lower = {each.lower(): each for each in sorted(known)[:MOST_COMPARED]}
+    near = [lower[each] for each in get_close_matches(name.lower(), lower, n=MOST)]
+    return f". Did you mean {listed(near, link='or')}?" if near else ""
+
+
+async def suggestion(api: Cluster, kind: Kind[Any], name: str, namespace: str = "") -> str:
+    """As `did_you_mean`, among all objects of a kind; "" where they can't be listed."""
+    try:
+        return did_you_mean(name, [each.metadata.name for each in await api.list(kind, namespace=namespace)])
+    except ApiError:
+        return ""
+
+
+def on_cluster(command: Command) -> Command:
+    """Gives a click command `--kubeconfig` and `--context`, and passes both to it as `target`."""
+
+    @functools.wraps(command)
+    def with_target(*args: Any, kubeconfig: str | None, context: str | None, **kwargs: Any) -> Any:
+        return command(*args, target=Target(kubeconfig, context), **kwargs)
+
+    file = click.option(
+        "--kubeconfig",
+        envvar="KUBECONFIG",
+        show_envvar=True,
+        metavar="FILE",
+        help="Which cluster; ~/.kube/config unless given, and inside a pod its own cluster.",
+    )
+    chosen = click.option(
+        "--context",
+        metavar="NAME",
+        shell_complete=complete_contexts,
+        help="Which of the kubeconfig's contexts; its current one unless given.",
+    )
+    return file(chosen(with_target))
+
+
+def in_namespace(command: Command) -> Command:
+    """Gives a click command `--namespace`, passed to it as `namespace`; None where that of the context is meant."""
+    return click.option(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        shell_complete=complete_namespaces,
+        help="Whose pods are meant; the namespace of the kubeconfig's context unless given.",
+    )(command)
+
+
+def pod_named(word: str, namespace: str | None, target: Target) -> tuple[str, str]:
+    """Namespace and name of the pod that the word `NAME` or `NAMESPACE/NAME`, and the flag, name.
+
+    Raises:
+        UsageError: they contradict each other, or one is empty.
+    """
+    first, slash, second = word.partition("/")
+    if slash and namespace not in (None, first):
+        raise click.UsageError(f"{word} is not in the namespace {namespace} that --namespace names: leave one out.")
+    within, name = (first, second) if slash else (namespace or target.namespace, first)
+    if not within or not name or "/" in name:
+        raise click.UsageError("Name the pod as NAME or NAMESPACE/NAME.")
+    return within, name
