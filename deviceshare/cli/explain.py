@@ -10,7 +10,7 @@ import click
 from msgspec.structs import replace
 
 from deviceshare.cli.cluster import Target
-from deviceshare.cli.output import JSON, TABLE, YAML, Cell, Part, Row, answer_with, folded, joined, styled, table
+from deviceshare.cli.output import JSON, TABLE, YAML, Cell, Part, Row, answer_with, folded, joined, note, styled, table
 from deviceshare.cli.parameters import (
     Command,
     complete_groups,
@@ -21,7 +21,7 @@ from deviceshare.cli.parameters import (
     pod_named,
     suggestion,
 )
-from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look, note
+from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look
 from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
 from deviceshare.domain.answers.device_verdicts import DeviceVerdict
 from deviceshare.domain.answers.explanation import Explanation, explain_group, explain_pod

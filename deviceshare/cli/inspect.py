@@ -48,7 +48,7 @@ def inspect(
         raise click.UsageError(f"--watch shows tables: leave out -o {output}, or run the command repeatedly.")
     # The help and a shell's Tab need neither the tables nor what they are made from.
     from deviceshare.cli import gpushare_table, inspect_view, snapshot  # noqa: PLC0415
-    from deviceshare.cli.output import answer_with  # noqa: PLC0415
+    from deviceshare.cli.output import answer_with, note  # noqa: PLC0415
 
     within, full, wide = namespace or target.namespace, details or node is not None, output == "wide"
     if watch:
@@ -62,4 +62,4 @@ def inspect(
     else:
         now = datetime.now(UTC)
         answer_with(picture, output, lambda: inspect_view.view(picture, now=now, details=full, wide=wide))
-    snapshot.note(seen.unseen)
+    note(seen.unseen)

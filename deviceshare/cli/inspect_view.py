@@ -25,13 +25,14 @@ from deviceshare.cli.output import (
     group_name,
     joined,
     natural,
+    note,
     on_terminal,
     screen,
     spaced,
     styled,
 )
 from deviceshare.cli.parameters import did_you_mean
-from deviceshare.cli.snapshot import ClusterSnapshot, mirrored, note, seen
+from deviceshare.cli.snapshot import ClusterSnapshot, mirrored, seen
 from deviceshare.cli.turns_table import reported_turns_table
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import PodPart, gib, named, overuse_text

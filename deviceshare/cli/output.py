@@ -24,6 +24,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from deviceshare.domain.answers.unseen import Unseen
 from deviceshare.domain.objects.printable import printable, printable_lines
 from deviceshare.domain.wording import counted
 from deviceshare.timestamps import seconds_since
@@ -161,6 +162,12 @@ def show(*parts: Part) -> None:
 def say(text: str = "", *, err: bool = False) -> None:
     """Prints sentences, unbroken."""
     click.echo(printable_lines(text), err=err)
+
+
+def note(left_out: Iterable[Unseen]) -> None:
+    """Says on standard error what is left out."""
+    for each in left_out:
+        say(f"Note: {each.text}", err=True)
 
 
 def say_fields(*fields: str) -> None:

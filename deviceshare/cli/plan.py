@@ -23,12 +23,13 @@ from deviceshare.cli.output import (
     answer_with,
     folded,
     group_name,
+    note,
     say,
     spaced,
     styled,
 )
 from deviceshare.cli.parameters import complete_namespaces, on_cluster
-from deviceshare.cli.snapshot import ClusterSnapshot, labels_text, look, note
+from deviceshare.cli.snapshot import ClusterSnapshot, labels_text, look
 from deviceshare.domain import contract
 from deviceshare.domain.admission.injection_settings import OTHER_SCHEDULERS
 from deviceshare.domain.answers.device_parts import parts_text

@@ -5,13 +5,11 @@ https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from deviceshare.cli.output import say
 from deviceshare.doctor.kinds import Attributes
-from deviceshare.doctor.rights import is_allowed
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, PodGuard, left_out
 from deviceshare.domain.answers.unseen import Unseen
@@ -117,9 +115,7 @@ async def _visibility(api: "Api", namespace: str) -> Visibility:
     rights = [Attributes("list", "", resource, namespace=where) for resource, where in asked]
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(is_allowed(api, right), name=f"ask for the right to {right}") for right in rights
-            ]
+            tasks = [group.create_task(right.is_granted(api), name=f"ask for the right to {right}") for right in rights]
     except ExceptionGroup as failed:
         if isinstance(failed.exceptions[0], Unavailable) or not isinstance(failed.exceptions[0], ApiError):
             raise failed.exceptions[0] from failed
@@ -167,12 +163,6 @@ def _hidden_pods(mirrors: "Mirrors", visibility: Visibility) -> str:
     if visibility.pods:
         first = f"Pods outside of namespace {visibility.namespace} can't be listed by you (forbidden)"
     return f"{first}{known} those that wait are not shown."
-
-
-def note(left_out: Iterable[Unseen]) -> None:
-    """Says on standard error what is left out."""
-    for each in left_out:
-        say(f"Note: {each.text}", err=True)
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

@@ -23,12 +23,12 @@ from deviceshare.cli.output import (
     answer_with,
     group_name,
     joined,
+    note,
     screen,
     styled,
     table,
 )
 from deviceshare.cli.parameters import complete_nodes, on_cluster, suggestion
-from deviceshare.cli.snapshot import note
 from deviceshare.cli.turns_table import turns_table
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import PodPart, parts

@@ -3,13 +3,13 @@
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
-from deviceshare.loops.ports import ApiError, Kind
+from deviceshare.loops.ports import ApiError, Cluster, Kind
 
 
 class Attributes(Struct, frozen=True, omit_defaults=True):
@@ -27,6 +27,15 @@ class Attributes(Struct, frozen=True, omit_defaults=True):
         resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
         where = f" in {self.namespace}" if self.namespace else ""
         return f"{self.verb} {resource}{f'.{self.group}' if self.group else ''}{where}"
+
+    async def is_granted(self, api: Cluster, user: str = "") -> bool:
+        """Whether this user, or else the person who asks, has the right. Raises ApiError."""
+        spec = {"resourceAttributes": to_builtins(self)}
+        if user:
+            namespace = user.split(":")[2] if user.startswith("system:serviceaccount:") else ""
+            groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
+            spec |= {"user": user, "groups": groups if namespace else groups[:1]}
+        return (await api.create(ACCESS if user else OWN_ACCESS, {"spec": spec})).status.get("allowed") is True
 
 
 class AccessReview(Struct, frozen=True):

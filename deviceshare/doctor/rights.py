@@ -8,10 +8,8 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from msgspec import to_builtins
-
 from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, unread
-from deviceshare.doctor.kinds import ACCESS, OWN_ACCESS, Attributes, Installation
+from deviceshare.doctor.kinds import Attributes, Installation
 from deviceshare.domain import contract
 from deviceshare.kube.definitions import CRD_GROUP, CRDS, DEFINITIONS
 from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS
@@ -134,17 +132,7 @@ def judge_own(user: str, denied: list[Attributes]) -> list[Finding]:
 async def _denied(api: Cluster, rights: Sequence[Attributes], user: str) -> list[Attributes]:
     try:
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(is_allowed(api, right, user), name=str(right)) for right in rights]
+            asked = [group.create_task(right.is_granted(api, user), name=str(right)) for right in rights]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from failed
     return [right for right, answer in zip(rights, asked, strict=True) if not answer.result()]
-
-
-async def is_allowed(api: Cluster, right: Attributes, user: str = "") -> bool:
-    """Whether this user, or else the person who asks, has the right."""
-    spec = {"resourceAttributes": to_builtins(right)}
-    if user:
-        namespace = user.split(":")[2] if user.startswith("system:serviceaccount:") else ""
-        groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
-        spec |= {"user": user, "groups": groups if namespace else groups[:1]}
-    return (await api.create(ACCESS if user else OWN_ACCESS, {"spec": spec})).status.get("allowed") is True
