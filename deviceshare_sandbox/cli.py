@@ -177,11 +177,11 @@ def show_status(directory: Path, output: str) -> None:
 
 def _print(answer: SandboxStatus) -> None:
     if answer.processes:
-        made = table("NAME", "PID", "HEALTHY", "RESTARTS", "LAST EXIT")
+        rows = []
         for process in answer.processes:
             healthy = styled("yes", "green") if process.healthy else styled("no", "red")
-            made.add_row(process.name, str(process.pid), healthy, str(process.restarts), process.message)
-        show(made)
+            rows.append((process.name, str(process.pid), healthy, str(process.restarts), process.message))
+        show(table(("NAME", "PID", "HEALTHY", "RESTARTS", "LAST EXIT"), rows))
     if answer.message:
         say(answer.message, err=True)
 

@@ -10,7 +10,7 @@ import click
 from msgspec.structs import replace
 
 from deviceshare.cli.cluster import Target
-from deviceshare.cli.output import JSON, TABLE, YAML, Cell, Part, Row, answer_with, folded, joined, note, styled, table
+from deviceshare.cli.output import Cell, Part, Row, answer_with, folded, joined, note, styled, table
 from deviceshare.cli.parameters import (
     Command,
     complete_groups,
@@ -18,6 +18,7 @@ from deviceshare.cli.parameters import (
     did_you_mean,
     in_namespace,
     on_cluster,
+    output_as,
     pod_named,
     suggestion,
 )
@@ -58,10 +59,7 @@ class Case(NamedTuple):
 
 def _how(command: Command) -> Command:
     details = click.option("-d", "--details", is_flag=True, help="Every node and every device, nothing folded.")
-    output = click.option(
-        "-o", "--output", type=click.Choice([TABLE, JSON, YAML]), default=TABLE, help="For people or programs."
-    )
-    return details(output(on_cluster(command)))
+    return details(output_as("table", "json", "yaml")(on_cluster(command)))
 
 
 @click.group(
@@ -147,11 +145,7 @@ def view(explanation: Explanation, *, details: bool) -> list[Part]:
     """The message, the facts, the nodes; `details` folds nothing."""
     parts: list[Part] = [explanation.message]
     if explanation.facts:
-        facts = table("", "")
-        facts.show_header = False
-        for name, fact in explanation.facts.items():
-            facts.add_row(styled(name, "bold"), fact)
-        parts += ["", facts]
+        parts += ["", table(("", ""), ((styled(name, "bold"), fact) for name, fact in explanation.facts.items()))]
     if explanation.nodes:
         columns, shown = ("NODE", "DEVICE", "VERDICT", "WHAT WOULD FREE IT"), None if details else SHOWN
         rows = partial(_rows, details=details)

@@ -2,14 +2,11 @@
 
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final
 
 import click
 
 from deviceshare.cli.cluster import Target
-from deviceshare.cli.parameters import complete_nodes, in_namespace, on_cluster
-
-FORMATS: Final = ("table", "wide", "json", "yaml", "cgpu")
+from deviceshare.cli.parameters import complete_nodes, in_namespace, on_cluster, output_as
 
 
 @click.command(
@@ -26,13 +23,8 @@ Examples:
 Exit codes: 0 shown, 1 failed or no such node, 2 wrong flags.""",
 )
 @click.argument("node", required=False, shell_complete=complete_nodes)
-@click.option(
-    "-d",
-    "--details",
-    is_flag=True,
-    help="Every device; nothing folded. Naming a node does that, too.",
-)
-@click.option("-o", "--output", type=click.Choice(FORMATS), default="table", help="For people or programs.")
+@click.option("-d", "--details", is_flag=True, help="Every device; nothing folded. Naming a node does that, too.")
+@output_as("table", "wide", "json", "yaml", "cgpu")
 @click.option("-w", "--watch", is_flag=True, help="Show it again at each change, until Ctrl-C.")
 @in_namespace
 @on_cluster

@@ -79,11 +79,13 @@ def joined(*parts: Cell, between: str = "") -> Text:
     return Text(between).join(part if isinstance(part, Text) else styled(part) for part in parts)
 
 
-def table(*columns: str) -> Grid:
-    """A table as kubectl prints them: no lines, names of columns in capitals."""
-    made = Grid(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+def table(columns: Sequence[str], rows: Iterable[Row]) -> Grid:
+    """A table as kubectl prints them: no lines, names of columns in capitals, none where all are empty."""
+    made = Grid(box=None, pad_edge=False, show_header=any(columns), header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         made.add_column(column, overflow="fold", no_wrap=False)
+    for row in rows:
+        made.add_row(*row)
     return made
 
 
@@ -107,10 +109,7 @@ def folded(
     if shown is not None and len(every) > shown:
         every.sort(key=urgency)
         every, rest = every[:shown], every[shown:]
-    made = table(*columns)
-    for item in every:
-        for row in rows(item):
-            made.add_row(*row)
+    made = table(columns, (row for item in every for row in rows(item)))
     if not rest:
         return [made]
     detail = summary(rest)

@@ -148,6 +148,13 @@ def in_namespace(command: Command) -> Command:
     )(command)
 
 
+def output_as(*formats: str) -> Callable[[Command], Command]:
+    """Gives a click command `--output`, for these formats; the first is the default."""
+    return click.option(
+        "-o", "--output", type=click.Choice(formats), default=formats[0], help="For people or programs."
+    )
+
+
 def pod_named(word: str, namespace: str | None, target: Target) -> tuple[str, str]:
     """Namespace and name of the pod that the word `NAME` or `NAMESPACE/NAME`, and the flag, name.
 

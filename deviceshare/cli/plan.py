@@ -13,22 +13,8 @@ from deviceshare.cli.cluster import DEFAULT, Target
 from deviceshare.cli.inspect_view import nodes as nodes_table
 from deviceshare.cli.inspect_view import total
 from deviceshare.cli.manifests import Manifests, given, wanted
-from deviceshare.cli.output import (
-    JSON,
-    SHOWN,
-    TABLE,
-    YAML,
-    Part,
-    Row,
-    answer_with,
-    folded,
-    group_name,
-    note,
-    say,
-    spaced,
-    styled,
-)
-from deviceshare.cli.parameters import complete_namespaces, on_cluster
+from deviceshare.cli.output import SHOWN, Part, Row, answer_with, folded, group_name, note, say, spaced, styled
+from deviceshare.cli.parameters import complete_namespaces, on_cluster, output_as
 from deviceshare.cli.snapshot import ClusterSnapshot, labels_text, look
 from deviceshare.domain import contract
 from deviceshare.domain.admission.injection_settings import OTHER_SCHEDULERS
@@ -67,7 +53,7 @@ Exit codes: 0 everything is placed, 1 failed, 2 wrong flags or files, 3 somethin
 )
 @click.option("--nodes", type=_file, help="Plan for the nodes in this file instead of a cluster's.")
 @click.option("-d", "--details", is_flag=True, help="The nodes as they would be then, too; nothing folded.")
-@click.option("-o", "--output", type=click.Choice([TABLE, JSON, YAML]), default=TABLE, help="For people or programs.")
+@output_as("table", "json", "yaml")
 @click.option(
     "-n", "--namespace", metavar="NAME", shell_complete=complete_namespaces, help="Of manifests that name none."
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from deviceshare.cli.output import Grid, show, table
+from deviceshare.cli.output import show, table
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers.pod_view import PodDeviceView
 from deviceshare.domain.answers.usage_rows import POD_COLUMNS, pod_rows
@@ -63,7 +63,7 @@ def smi(report: Path | None) -> None:
             f"{vendors.NVIDIA.env} names {','.join(words)}, but none of them is here; see whether they are healthy:"
             " deviceshare inspect -d"
         )
-    show(pod_table([_view(use, models.get(use.uuid)) for use in mine]))
+    show(table(POD_COLUMNS, pod_rows(_view(use, models.get(use.uuid)) for use in mine)))
 
 
 def _sighting(environment: Mapping[str, str]) -> Sighting:
@@ -124,14 +124,6 @@ def _view(use: DeviceUse, part: Part | None) -> PodDeviceView:
         utilization=use.utilization,
         processes=[DeviceProcess(each.pid, _name(each.pid), each.memory_mib or 0) for each in use.processes],
     )
-
-
-def pod_table(devices: list[PodDeviceView]) -> Grid:
-    """The devices of the pod that this runs in, and below each its processes."""
-    made = table(*POD_COLUMNS)
-    for row in pod_rows(devices):
-        made.add_row(*row)
-    return made
 
 
 def _name(pid: int) -> str:

@@ -6,7 +6,7 @@ holds a device; the ledgers say that.
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -14,20 +14,7 @@ import click
 from msgspec import Struct, field, structs
 
 from deviceshare.cli.cluster import Target, explained, missing_right
-from deviceshare.cli.output import (
-    JSON,
-    TABLE,
-    Cell,
-    Grid,
-    Part,
-    answer_with,
-    group_name,
-    joined,
-    note,
-    screen,
-    styled,
-    table,
-)
+from deviceshare.cli.output import Cell, Grid, Part, Row, answer_with, group_name, joined, note, screen, styled, table
 from deviceshare.cli.parameters import complete_nodes, on_cluster, suggestion
 from deviceshare.cli.turns_table import turns_table
 from deviceshare.domain import contract
@@ -87,7 +74,7 @@ Exit codes: 0 at least one agent answered, or you may not ask them and devices a
 )
 @click.argument("node", default="", shell_complete=complete_nodes)
 @click.option("--watch", "-w", is_flag=True, help="Look again every two seconds, until Ctrl-C.")
-@click.option("--output", "-o", type=click.Choice([TABLE, JSON]), default=TABLE, show_default=True)
+@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("--namespace", "-n", default=contract.NAMESPACE, show_default=True, help="Where the agents run.")
 @on_cluster
 def top(node: str, output: str, namespace: str, *, watch: bool, target: Target) -> None:
@@ -96,7 +83,7 @@ def top(node: str, output: str, namespace: str, *, watch: bool, target: Target) 
     The nodes' agents report it, through the API server: this takes the right to get pods/proxy in their namespace
     (ClusterRole deviceshare-top). Without it, devices and holders are shown as NodeDevices have them.
     """
-    if watch and output != TABLE:
+    if watch and output != "table":
         raise click.UsageError("--watch shows a table; programs repeat: deviceshare top -o json")
     if watch:
         with suppress(KeyboardInterrupt):  # the last drawing stays on the screen
@@ -134,24 +121,24 @@ def _drawn(nodes: list[NodeNow], trouble: str = "") -> list[Part]:
 
 def cluster_table(nodes: list[NodeNow]) -> Grid:
     """The devices of nodes whose agents answered: a line for each, and below it one for each of its processes."""
-    made = table("NODE", "DEVICE", "UTIL", "MEMORY (MiB)", "GROUP / POD", "CONTAINER", "MODEL / PROCESS", "PID", "")
-    for node in nodes:
-        name = node.node
-        for device in node.devices:
-            measured = numbers(device)
-            if node.unmeasured:
-                measured = str(device.index), NONE, f"{NONE} / {device.memory_total_mib or NONE}"
-            unhealthy = styled(device.unhealthy, "red")
-            made.add_row(styled(name, "bold"), *measured, _holders(device), "", device.model, "", unhealthy)
-            name = ""
-            greedy = {(share.pod, share.container) for share in device.shares if share.exceeded}
-            for memory, process in processes(device):
-                whose = styled(process.pod or "no pod", "" if process.pod else "dim")
-                over = {(process.pod, process.container), (process.pod, "")} & greedy
-                fault = "trespass" if process.trespass else "more than its share" if over else ""
-                row = (whose, process.container, process.name or NONE, str(process.pid), styled(fault, "red"))
-                made.add_row("", "", "", memory, *row)
-    return made
+    columns = ("NODE", "DEVICE", "UTIL", "MEMORY (MiB)", "GROUP / POD", "CONTAINER", "MODEL / PROCESS", "PID", "")
+    return table(columns, (row for node in nodes for row in _rows(node)))
+
+
+def _rows(node: NodeNow) -> Iterator[Row]:
+    name = node.node
+    for device in node.devices:
+        measured = numbers(device)
+        if node.unmeasured:
+            measured = str(device.index), NONE, f"{NONE} / {device.memory_total_mib or NONE}"
+        yield styled(name, "bold"), *measured, _holders(device), "", device.model, "", styled(device.unhealthy, "red")
+        name = ""
+        greedy = {(share.pod, share.container) for share in device.shares if share.exceeded}
+        for memory, process in processes(device):
+            whose = styled(process.pod or "no pod", "" if process.pod else "dim")
+            over = {(process.pod, process.container), (process.pod, "")} & greedy
+            fault = styled("trespass" if process.trespass else "more than its share" if over else "", "red")
+            yield "", "", "", memory, whose, process.container, process.name or NONE, str(process.pid), fault
 
 
 def _holders(device: DeviceNow) -> Cell:

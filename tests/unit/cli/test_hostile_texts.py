@@ -19,15 +19,15 @@ from deviceshare.cli import doctor, top
 from deviceshare.cli.explain import view as explanation
 from deviceshare.cli.inspect_view import view as inspection
 from deviceshare.cli.main import main
-from deviceshare.cli.output import JSON, YAML, FilteringConsole, Part, encoded, say, screen, show
+from deviceshare.cli.output import JSON, YAML, FilteringConsole, Part, encoded, say, screen, show, table
 from deviceshare.cli.plan import view as planned
-from deviceshare.cli.smi import pod_table
 from deviceshare.cli.top import NodeNow
 from deviceshare.doctor.findings import Check
 from deviceshare.domain.answers.explanation import Explanation
 from deviceshare.domain.answers.picture import DeviceView, Picture
 from deviceshare.domain.answers.plan import Plan
 from deviceshare.domain.answers.pod_view import PodDeviceView
+from deviceshare.domain.answers.usage_rows import POD_COLUMNS, pod_rows
 from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare_sandbox import SandboxStatus
@@ -97,7 +97,7 @@ VIEWS: dict[str, Callable[[], Iterable[Part]]] = {
     "top": lambda: top._drawn(
         [filled(NodeNow, HOSTILE), msgspec.structs.replace(filled(NodeNow, HOSTILE), silent="")], HOSTILE
     ),
-    "smi": lambda: [pod_table([filled(PodDeviceView, HOSTILE)])],
+    "smi": lambda: [table(POD_COLUMNS, pod_rows([filled(PodDeviceView, HOSTILE)]))],
     "doctor": lambda: [
         line
         for mark in doctor._COLOURS
