@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from deviceshare.cli.cluster import Target
 from deviceshare.cli.output import Cell, Part, Row, answer_with, folded, joined, note, styled, table
 from deviceshare.cli.parameters import (
-    Command,
     complete_groups,
     complete_pods,
     did_you_mean,
@@ -57,9 +56,7 @@ class Case(NamedTuple):
         return [pod for pod in self.seen.pods.values() if self.group and pod.group == self.group.name]
 
 
-def _how(command: Command) -> Command:
-    details = click.option("-d", "--details", is_flag=True, help="Every node and every device, nothing folded.")
-    return details(output_as("table", "json", "yaml")(on_cluster(command)))
+_details = click.option("-d", "--details", is_flag=True, help="Every node and every device, nothing folded.")
 
 
 @click.group(
@@ -82,7 +79,9 @@ def explain() -> None:
 
 @explain.command(short_help="What a group waits for, or what it has.")
 @click.argument("name", shell_complete=complete_groups)
-@_how
+@_details
+@output_as("table", "json", "yaml")
+@on_cluster
 def group(target: Target, name: str, output: str, *, details: bool) -> None:
     """Explain the SharedDeviceGroup NAME."""
     case = target.ask(lambda api: _case(api, name, target.namespace))
@@ -98,7 +97,9 @@ def group(target: Target, name: str, output: str, *, details: bool) -> None:
 @explain.command(short_help="What a pod waits for, or what it has.")
 @click.argument("name", metavar="[NAMESPACE/]NAME", shell_complete=complete_pods)
 @in_namespace
-@_how
+@_details
+@output_as("table", "json", "yaml")
+@on_cluster
 def pod(target: Target, name: str, namespace: str | None, output: str, *, details: bool) -> None:
     """Explain a pod, by default of the namespace of the kubeconfig's context."""
     within, name = pod_named(name, namespace, target)

@@ -9,7 +9,7 @@ import functools
 import io
 import os
 from collections.abc import Callable, Iterable
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
@@ -47,25 +47,27 @@ _OURS: Final = f"{contract.API_GROUP}/{contract.API_VERSION}"
 _PODS: Final = _kind("v1", "Pod", "pods", namespaced=True)
 
 
-def _names(ctx: click.Context, kind: Kind[NamedObject], namespace: str | None = "") -> list[str]:
-    """All names; None means the context's namespace."""
-    target = Target(ctx.params.get("kubeconfig") or os.environ.get("KUBECONFIG"), ctx.params.get("context"))
+def _offered(
+    ctx: click.Context, incomplete: str, kind: Kind[NamedObject], namespace: str | None = "", prefix: str = ""
+) -> list[str]:
+    """The names that begin with the incomplete word; None means the context's namespace."""
     with redirect_stderr(io.StringIO()):
         try:
             import_module("deviceshare.kube.kubeconfig")  # a slow import is not the cluster's delay
+            target = _target(ctx)
             within = target.namespace if namespace is None else namespace
             found = target.ask(lambda api: api.list(kind, namespace=within), seconds=SECONDS)
         except Exception:  # noqa: BLE001 - whatever it is, a shell that completes has no place to say it
             return []
-    return sorted(each.metadata.name for each in found)
+    return sorted(name for each in found if (name := prefix + each.metadata.name).startswith(incomplete))
 
 
-def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
+def _target(ctx: click.Context) -> Target:
+    return Target(ctx.params.get("kubeconfig") or os.environ.get("KUBECONFIG"), ctx.params.get("context"))
 
 
 def _completing(kind: Kind[NamedObject]) -> Complete:
-    return lambda ctx, _, incomplete: _beginning(incomplete, _names(ctx, kind))
+    return lambda ctx, _, incomplete: _offered(ctx, incomplete, kind)
 
 
 complete_groups: Final = _completing(_kind(_OURS, contract.GROUP_KIND, "shareddevicegroups"))
@@ -78,8 +80,8 @@ def complete_pods(ctx: click.Context, _: click.Parameter, incomplete: str) -> li
     """Names of pods: of the namespace that the word names, or the flag, or the context."""
     namespace, slash, _name = incomplete.partition("/")
     if slash:
-        return _beginning(incomplete, (f"{namespace}/{name}" for name in _names(ctx, _PODS, namespace)))
-    return _beginning(incomplete, _names(ctx, _PODS, ctx.params.get("namespace")))
+        return _offered(ctx, incomplete, _PODS, namespace, f"{namespace}/")
+    return _offered(ctx, incomplete, _PODS, ctx.params.get("namespace"))
 
 
 def complete_group_or_pod(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -87,16 +89,15 @@ def complete_group_or_pod(ctx: click.Context, parameter: click.Parameter, incomp
     before = ctx.params.get(parameter.name or "") or ()
     if tuple(before) == ("pod",):
         return complete_pods(ctx, parameter, incomplete)
-    return [] if before else [*_beginning(incomplete, ["pod"]), *complete_groups(ctx, parameter, incomplete)]
+    pod = ["pod"] if "pod".startswith(incomplete) else []
+    return [] if before else [*pod, *complete_groups(ctx, parameter, incomplete)]
 
 
 def complete_contexts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Names of the kubeconfig's contexts."""
-    try:
-        files = Target(ctx.params.get("kubeconfig") or os.environ.get("KUBECONFIG"), None).files
-    except CannotAsk:
-        return []
-    return _beginning(incomplete, contexts_of(files))
+    with suppress(CannotAsk):
+        return [name for name in contexts_of(_target(ctx).files) if name.startswith(incomplete)]
+    return []
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -21,10 +21,9 @@ from deviceshare.domain.objects.usage import DeviceProcess, Sighting
 from deviceshare.nvidia import DeviceUse, Driver, NoDriver, NoLibrary, NvmlRefused, read_inventory, read_usage
 
 ALL = "all"
-NOTHING = ("", "none")
-"""Values by which NVIDIA's runtime shows no GPU."""
 VOID = "void"
-"""The same; also the value that a runtime leaves after injecting the pod's devices, and no others, by CDI."""
+"""NVIDIA's runtime shows no GPU by it, as by "" and "none"; or a runtime leaves it where it has injected the pod's
+devices, and no others, by CDI."""
 _PROC = Path("/proc")
 
 
@@ -49,20 +48,19 @@ def smi(report: Path | None) -> None:
     if report:
         report.write_bytes(msgspec.json.encode(_sighting(os.environ)))
         return
-    words = _visible(os.environ)
+    words, mine, models = _visible(os.environ), list[DeviceUse](), dict[str, Part]()
+    why = (
+        f"{vendors.NVIDIA.env} names {','.join(words)}, but none of them is here; see whether they are healthy:"
+        " deviceshare inspect -d"
+    )
     try:
         with Driver():
             models = {part.uuid: part for part in read_inventory().devices}
             mine = _mine(read_usage(), words)
     except (NoDriver, NvmlRefused) as error:
-        raise click.ClickException(_no_device(VOID) if words == [VOID] else str(error)) from error
-    if not mine and words == [VOID]:
-        raise click.ClickException(_no_device(VOID))
+        why = str(error)
     if not mine:
-        raise click.ClickException(
-            f"{vendors.NVIDIA.env} names {','.join(words)}, but none of them is here; see whether they are healthy:"
-            " deviceshare inspect -d"
-        )
+        raise click.ClickException(_no_device(VOID) if words == [VOID] else why)
     show(table(POD_COLUMNS, pod_rows(_view(use, models.get(use.uuid)) for use in mine)))
 
 
@@ -84,7 +82,7 @@ def _visible(environment: Mapping[str, str]) -> list[str]:
     Of a CDI name, as in `k8s.device-plugin.nvidia.com/gpu=GPU-…`, it is the device that is behind the kind.
     """
     value = environment.get(vendors.NVIDIA.env)
-    if value is not None and value not in NOTHING:
+    if value is not None and value not in ("", "none"):
         return [word.rpartition("=")[2] for word in value.split(",")]
     for vendor in vendors.VENDORS:
         if vendor is not vendors.NVIDIA and (others := environment.get(vendor.env)):

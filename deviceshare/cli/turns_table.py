@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from deviceshare.cli.output import Cell, Part, Row, age, folded, group_name, in_unit, joined, natural, styled
 from deviceshare.domain import contract
@@ -17,33 +17,25 @@ from deviceshare.domain.wording import counted
 from deviceshare.timestamps import seconds_since
 
 _COLUMNS: Final = ("TURN OF", "NODE", "POD", "STATE", "FOR", "PRIORITY")
+_WAITS: Final = styled("waits", "yellow")
 _NO_HOLDER: Final = "none given: a former agent's may not have ended"
 STALE_SECONDS: Final = 2 * RENEWED_SECONDS
 """An agent that runs has reported again by then."""
 
 
-class _Queue(NamedTuple):
-    """The turns of one group or device."""
-
-    of: str
-    node: str
-    holder: Row | None
-    waiting: list[Row]
-    in_all: int
-    """Of all that wait; the list may have fewer."""
-
-
 def turns_table(queues: Iterable[tuple[str, TurnQueue]], shown: int | None) -> list[Part]:
     """A line for each program in the nodes' queues; nothing where no program takes turns. Folds all but `shown`."""
-    found = []
-    for node, queue in queues:
+
+    def rows(each: tuple[str, TurnQueue]) -> Iterator[Row]:
+        node, queue = each
         holder = _player_now(queue.holder) if queue.holder else None
-        found.append(_Queue(queue.group, node, holder, [*map(_player_now, queue.waiting)], len(queue.waiting)))
-    return _table(found, shown, "group")
+        return _rows(queue.group, node, holder, [*map(_player_now, queue.waiting)], len(queue.waiting))
+
+    return folded(_COLUMNS, queues, rows, shown, "group", urgency=lambda each: -len(each[1].waiting))
 
 
 def _player_now(player: TurnHolder | TurnWaiter) -> Row:
-    state: Cell = styled("waits", "yellow")
+    state: Cell = _WAITS
     if isinstance(player, TurnHolder):
         state = _has_it(f"{player.lost:.0f} s" if player.lost else "", asked=player.asked)
     unit, size = in_unit(player.seconds)
@@ -52,8 +44,19 @@ def _player_now(player: TurnHolder | TurnWaiter) -> Row:
 
 def reported_turns_table(nodes: Iterable[NodeView], shown: int | None, now: datetime) -> list[Part]:
     """The table of what agents reported, and which of them have stopped reporting."""
+
+    def rows(each: tuple[str, TurnView]) -> Iterator[Row]:
+        (node, turn), holder = each, each[1].holder
+        waiting = [_player_then(waits, _WAITS, now) for waits in turn.waiting]
+        if holder is None:
+            return _rows(turn.of, node, None, waiting, turn.waiting_count)
+        lost = (age(holder.lost_since, now) or "some time") if holder.lost_since else ""
+        state = _has_it(lost, asked=holder.asked)
+        return _rows(turn.of, node, _player_then(holder, state, now), waiting, turn.waiting_count)
+
     with_turns = [node for node in sorted(nodes, key=lambda node: natural(node.name)) if node.turns]
-    parts = _table([_reported(node.name, turn, now) for node in with_turns for turn in node.turns], shown, "queue")
+    queues = [(node.name, turn) for node in with_turns for turn in node.turns]
+    parts = folded(_COLUMNS, queues, rows, shown, "queue", urgency=lambda each: -each[1].waiting_count)
     for node in with_turns:
         if node.more_turns:
             parts.append(f"{counted(node.more_turns, 'more queue')} on {node.name}: deviceshare top")
@@ -68,15 +71,6 @@ def reported_turns_table(nodes: Iterable[NodeView], shown: int | None, now: date
     return parts
 
 
-def _reported(node: str, turn: TurnView, now: datetime) -> _Queue:
-    holder = None
-    if turn.holder:
-        lost = (age(turn.holder.lost_since, now) or "some time") if turn.holder.lost_since else ""
-        holder = _player_then(turn.holder, _has_it(lost, asked=turn.holder.asked), now)
-    waiting = [_player_then(each, styled("waits", "yellow"), now) for each in turn.waiting]
-    return _Queue(turn.of, node, holder, waiting, turn.waiting_count)
-
-
 def _player_then(player: TurnPlayer, state: Cell, now: datetime) -> Row:
     gone = styled(" (no such pod)" if player.gone else "", "red")
     return player.pod, joined(state, gone), age(player.since, now), str(player.priority)
@@ -88,13 +82,10 @@ def _has_it(lost: str, *, asked: bool) -> Cell:
     return joined(state, " (asked to end)" if asked else "")
 
 
-def _table(queues: Iterable[_Queue], shown: int | None, noun: str) -> list[Part]:
-    def rows(queue: _Queue) -> Iterator[Row]:
-        nobody = styled("-", "dim"), styled(_NO_HOLDER, "yellow"), "", ""
-        yield group_name(queue.of), queue.node, *(queue.holder or nobody)
-        for each in queue.waiting:
-            yield "", "", *each
-        if rest := queue.in_all - len(queue.waiting):
-            yield "", "", f"and {rest} more", styled("waits" if rest == 1 else "wait", "yellow"), "", ""
-
-    return folded(_COLUMNS, queues, rows, shown, noun, urgency=lambda queue: -queue.in_all)
+def _rows(of: str, node: str, holder: Row | None, waiting: list[Row], in_all: int) -> Iterator[Row]:
+    nobody = styled("-", "dim"), styled(_NO_HOLDER, "yellow"), "", ""
+    yield group_name(of), node, *(holder or nobody)
+    for each in waiting:
+        yield "", "", *each
+    if rest := in_all - len(waiting):
+        yield "", "", f"and {rest} more", styled("waits" if rest == 1 else "wait", "yellow"), "", ""
