@@ -139,7 +139,7 @@ def _answer(explanation: Explanation, case: Case, output: str, *, details: bool)
         not_compared = f"{labels_text(selector)}, which the verdicts leave out: you can't list nodes"
         answer = replace(answer, facts={**known, "nodeSelector": not_compared})
     answer_with(answer, output, lambda: view(answer, details=details))
-    note(case.seen.unseen)
+    note(each.text for each in case.seen.unseen)
 
 
 def view(explanation: Explanation, *, details: bool) -> list[Part]:

@@ -59,10 +59,11 @@ def lines(picture: Picture, *, details: bool) -> list[str]:
     if details:
         body = [line for node in nodes for line in _details(node, columns)]
         return [*body, "", "", f"{_IN_CLUSTER}  {sums}  "]
-    rows = [
-        [node.node, node.address, *(_cell(node, n) for n in columns), f"{gib(node.allocated)}/{node.total}"]
-        for node in nodes
-    ]
+    rows = []
+    for node in nodes:
+        cards = (node.devices.get(number) for number in columns)
+        cells = (f"{gib(_taken(card))}/{_total(card)}" if card else "0/0" for card in cards)
+        rows.append([node.node, node.address, *cells, f"{gib(node.allocated)}/{node.total}"])
     rule = "-" * (len("\t".join(rows[0])) + 1 + _RULE) if rows else "-" * _RULE
     heads = ["NAME", "IPADDRESS", *(f"GPU{n}(Allocated/Total)" for n in columns), "GPU Memory(GiB)"]
     return [*_aligned([heads, *rows]), rule, _IN_CLUSTER, f"{sums}  "]
@@ -83,11 +84,6 @@ def _of(view: NodeView) -> list[DeviceView]:
 def _cards(view: NodeView) -> _Cards:
     devices = {device.index: device for device in _of(view) if device.memory_mib}
     return _Cards(printable(view.name), printable(view.address) or UNKNOWN, devices)
-
-
-def _cell(node: _Cards, number: int) -> str:
-    device = node.devices.get(number)
-    return f"{gib(_taken(device))}/{_total(device)}" if device else "0/0"
 
 
 def _details(node: _Cards, columns: Sequence[int]) -> list[str]:

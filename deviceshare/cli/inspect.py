@@ -54,4 +54,4 @@ def inspect(
     else:
         now = datetime.now(UTC)
         answer_with(picture, output, lambda: inspect_view.view(picture, now=now, details=full, wide=wide))
-    note(seen.unseen)
+    note(each.text for each in seen.unseen)

@@ -6,8 +6,8 @@ with.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -46,7 +46,6 @@ from deviceshare.domain.wording import counted, listed
 
 if TYPE_CHECKING:
     from deviceshare.kube.api import Api
-    from deviceshare.kube.mirrors import Mirrors
 
 Section = list[Part]
 
@@ -86,21 +85,18 @@ def picture(seen: ClusterSnapshot, node: str | None) -> Picture:
 
 
 async def follow(api: "Api", namespace: str, node: str | None, *, details: bool, wide: bool) -> None:
-    """Draws until cancelled: on a terminal over what was there, elsewhere below it.
-
-    Pods are those of `namespace` where the whole cluster's can't be listed.
-
-    Raises:
-        ApiError: the cluster can't be read at all. Once it could, it is retried, and the drawing says so.
+    """Draws until cancelled: on a terminal over what was there, elsewhere below it. Pods are those of `namespace` where
+    the whole cluster's can't be listed. Once the cluster could be read, it is retried, and the drawing says so.
     """
     async with asyncio.timeout(ANSWER_SECONDS):
         mirrors = await mirrored(api, namespace)
-    note(seen(mirrors).unseen)
+    note(each.text for each in seen(mirrors).unseen)
     changed = asyncio.Event()
     for mirror in mirrors.by_name.values():
         mirror.subscribe(lambda _: changed.set())
+    tasks = [asyncio.create_task(mirror.run(), name=name) for name, mirror in mirrors.by_name.items()]
     looked_at, last = on_terminal(), None
-    async with _running(mirrors):
+    try:
         with screen() as put:
             while True:
                 now = picture(seen(mirrors), node)
@@ -114,13 +110,6 @@ async def follow(api: "Api", namespace: str, node: str | None, *, details: bool,
                     async with asyncio.timeout(TICK_SECONDS if looked_at else None):
                         await changed.wait()
                 changed.clear()
-
-
-@asynccontextmanager
-async def _running(mirrors: "Mirrors") -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(mirror.run(), name=name) for name, mirror in mirrors.by_name.items()]
-    try:
-        yield
     finally:
         for task in tasks:
             task.cancel()
@@ -134,7 +123,7 @@ def view(picture: Picture, *, now: datetime, details: bool, wide: bool) -> list[
         _devices(picture, wide=wide) if details else nodes(picture, shown, wide=wide),
         _groups(picture, shown, now, names=details or wide),
         reported_turns_table(picture.nodes, shown, now),
-        _troubles(picture, shown),
+        folded(("TROUBLE", "WHAT", "WHAT TO DO"), troubles(picture), Trouble.rows, shown, "trouble"),
         _waiting(picture, shown, now),
     ]
     return [*spaced(sections), *total(picture)]
@@ -166,12 +155,8 @@ def nodes(picture: Picture, shown: int | None, *, wide: bool) -> Section:
 
 
 def _state(node: NodeView) -> str:
-    if (
-        node.obstacle
-        or node.opaque
-        or node.withheld
-        or any(not device.health.sound or device.trespasses or device.overuses for device in node.devices)
-    ):
+    amiss = any(not device.health.sound or device.trespasses or device.overuses for device in node.devices)
+    if node.obstacle or node.opaque or node.withheld or amiss:
         return TROUBLED
     if all(count.allocated == 0 for count in node.counts):
         return IDLE
@@ -187,9 +172,10 @@ def _who(node: NodeView, resource: str, devices: list[DeviceView]) -> Cell:
     held: defaultdict[tuple[str, str], list[DeviceView]] = defaultdict(list)
     for device in devices:
         held[device.group, str(_holder(device))].append(device)
-    words = [
-        joined(_holder(mine[0]), " ", joined(*map(_index, mine), between=","), _taken(mine)) for mine in held.values()
-    ]
+    words = []
+    for mine in held.values():
+        numbers = (str(each.index) if each.health.sound else styled(f"{each.index}!", "red") for each in mine)
+        words.append(joined(_holder(mine[0]), " ", joined(*numbers, between=","), _taken(mine)))
     if node.obstacle:
         words.append(styled(f"({node.obstacle})", "yellow"))
     elif resource in node.opaque:
@@ -213,10 +199,6 @@ def _shared(devices: list[DeviceView]) -> str:
     allocated, memory = sum(each.allocated_mib for each in devices), sum(each.memory_mib for each in devices)
     amount = f"{gib(allocated)}/{gib(memory)} GiB, " if all(each.memory_mib for each in devices) else ""
     return f"{amount}{int(sum(each.allocated_percent for each in devices) / len(devices))}%"
-
-
-def _index(device: DeviceView) -> Cell:
-    return str(device.index) if device.health.sound else styled(f"{device.index}!", "red")
 
 
 def _holder(device: DeviceView) -> Cell:
@@ -309,6 +291,9 @@ class Trouble(NamedTuple):
     what: str
     cure: str
 
+    def rows(self) -> list[Row]:
+        return [(styled(self.where, "red"), self.what, self.cure)]
+
 
 def troubles(picture: Picture) -> Iterator[Trouble]:
     """Unreadable objects, unhealthy devices, trespasses, exceeded shares, then what else keeps groups from working."""
@@ -362,13 +347,6 @@ def _name(node: NodeView, device: DeviceView) -> str:
     return f"{node.name} {device.resource} {device.index}"
 
 
-def _troubles(picture: Picture, shown: int | None) -> Section:
-    def rows(line: Trouble) -> Iterator[Row]:
-        yield styled(line.where, "red"), line.what, line.cure
-
-    return folded(("TROUBLE", "WHAT", "WHAT TO DO"), troubles(picture), rows, shown, "trouble")
-
-
 def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
     alike: defaultdict[tuple[str, str], list[WaitingPod]] = defaultdict(list)
     for pod in picture.waiting:
@@ -379,10 +357,10 @@ def _waiting(picture: Picture, shown: int | None, now: datetime) -> Section:
         first = styled(listed((pod.pod for pod in pods), most=1), "yellow")
         yield first, group_name(group) if group else styled("-", "dim"), age(pods[0].since, now), reason
 
-    columns = ("WAITING", "GROUP", "FOR", "REASON")
-    return folded(
-        columns, alike.items(), rows, shown, "line", summary=lambda rest: counted(sum(len(p) for _, p in rest), "pod")
-    )
+    def pods_of(rest: list[tuple[tuple[str, str], list[WaitingPod]]]) -> str:
+        return counted(sum(len(pods) for _, pods in rest), "pod")
+
+    return folded(("WAITING", "GROUP", "FOR", "REASON"), alike.items(), rows, shown, "line", summary=pods_of)
 
 
 def total(picture: Picture) -> list[Cell]:

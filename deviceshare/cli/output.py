@@ -24,7 +24,6 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from deviceshare.domain.answers.unseen import Unseen
 from deviceshare.domain.objects.printable import printable, printable_lines
 from deviceshare.domain.wording import counted
 from deviceshare.timestamps import seconds_since
@@ -32,7 +31,6 @@ from deviceshare.timestamps import seconds_since
 T = TypeVar("T")
 
 TABLE, WIDE, JSON, YAML = "table", "wide", "json", "yaml"
-FORMATS: Final = (TABLE, WIDE, JSON, YAML)
 
 Cell = str | Text
 """A text as it is, or with colours."""
@@ -163,10 +161,10 @@ def say(text: str = "", *, err: bool = False) -> None:
     click.echo(printable_lines(text), err=err)
 
 
-def note(left_out: Iterable[Unseen]) -> None:
-    """Says on standard error what is left out."""
-    for each in left_out:
-        say(f"Note: {each.text}", err=True)
+def note(texts: Iterable[str]) -> None:
+    """Says on standard error what is left out, or how something was understood."""
+    for text in texts:
+        say(f"Note: {text}", err=True)
 
 
 def say_fields(*fields: str) -> None:

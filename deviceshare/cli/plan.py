@@ -13,7 +13,7 @@ from deviceshare.cli.cluster import DEFAULT, Target
 from deviceshare.cli.inspect_view import nodes as nodes_table
 from deviceshare.cli.inspect_view import total
 from deviceshare.cli.manifests import Manifests, given, wanted
-from deviceshare.cli.output import SHOWN, Part, Row, answer_with, folded, group_name, note, say, spaced, styled
+from deviceshare.cli.output import SHOWN, Part, Row, answer_with, folded, group_name, note, spaced, styled
 from deviceshare.cli.parameters import complete_namespaces, on_cluster, output_as
 from deviceshare.cli.snapshot import ClusterSnapshot, labels_text, look
 from deviceshare.domain import contract
@@ -59,13 +59,7 @@ Exit codes: 0 everything is placed, 1 failed, 2 wrong flags or files, 3 somethin
 )
 @on_cluster
 def plan(
-    target: Target,
-    files: tuple[Path, ...],
-    nodes: Path | None,
-    output: str,
-    namespace: str | None,
-    *,
-    details: bool,
+    target: Target, files: tuple[Path, ...], nodes: Path | None, output: str, namespace: str | None, *, details: bool
 ) -> None:
     """Show which group or share would land where, with which devices, and which would wait for what.
 
@@ -79,17 +73,14 @@ def plan(
     within = namespace or (DEFAULT if nodes else target.namespace)
     new = wanted(files, within)
     if not new.groups and not new.pods:
-        for each in new.notes:
-            say(f"Note: {each}", err=True)
+        note(new.notes)
         raise click.UsageError(
             "The files hold no SharedDeviceGroup, and no pod or pod template that names one or asks for a share."
         )
     seen = snapshot(given(nodes)) if nodes else target.ask(lambda api: look(api, within))
     answer = _plan(seen, new)
     answer_with(answer, output, lambda: view(answer, details=details))
-    for each in answer.notes:
-        say(f"Note: {each}", err=True)
-    note(seen.unseen)
+    note([*answer.notes, *(each.text for each in seen.unseen)])
     sys.exit(0 if answer.complete else WAITS)
 
 

@@ -91,13 +91,13 @@ def top(node: str, output: str, namespace: str, *, watch: bool, target: Target) 
         return
     nodes, unseen = target.ask(lambda api: _look(api, namespace, node))
     answer_with({"nodes": nodes, **({"unseen": unseen} if unseen else {})}, output, lambda: _drawn(nodes))
-    note(unseen)
+    note(each.text for each in unseen)
     sys.exit(1 if all(each.silent for each in nodes) else 0)
 
 
 async def _watch(api: "Api", namespace: str, node: str) -> None:
     (nodes, unseen), trouble = await _look(api, namespace, node), ""
-    note(unseen)
+    note(each.text for each in unseen)
     with screen() as draw:
         while True:
             draw(_drawn(nodes, trouble))
@@ -151,13 +151,7 @@ def _holders(device: DeviceNow) -> Cell:
 
 
 async def _look(api: "Api", namespace: str, node: str) -> tuple[list[NodeNow], list[Unseen]]:
-    """All shared nodes, or the one of this name. For who may not reach agents, what ledgers say, and a note on that.
-
-    Raises:
-        ClickException: there is no such node.
-        Forbidden: the user may not even read ledgers.
-        ApiError: ledgers or the agents' pods can't be read.
-    """
+    """All shared nodes, or the one of this name. For who may not reach agents, what ledgers say, and a note on that."""
     unseen = list[Unseen]()
     try:
         nodes = await _ask(api, namespace, node)

@@ -50,6 +50,9 @@ class Standstill(Struct, frozen=True, rename="camel"):
     message: str = ""
     exit_code: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}" if self.message else self.reason
+
 
 class CanaryState(Struct, frozen=True):
     waiting: Standstill | None = None
@@ -172,24 +175,21 @@ def judge(seen: CanaryPod, given: Devices, events: Sequence[Event] = ()) -> list
     if ended:
         if ended.reason in _NEVER_STARTED:
             return [_refused(seen, ended.message or ended.reason)]
-        sighting = decode(ended.message)
-        return judge_sighting(sighting, given) if sighting else [_dumb(ended)]
+        if sighting := decode(ended.message):
+            return judge_sighting(sighting, given)
+        what = f"the canary's container reported nothing: {ended.reason or 'it ended'}, exit code {ended.exit_code}"
+        return [Finding(UNTESTED, what, "name an image of this release of deviceshare with --gpu-image")]
     if waiting and waiting.reason in _IMAGE_REASONS:
         cure = "name another image with --gpu-image, or a namespace that has its pull secret with --namespace"
-        return [Finding(UNTESTED, f"the canary's image can't be pulled: {_text(waiting)}", cure)]
+        return [Finding(UNTESTED, f"the canary's image can't be pulled: {waiting!s}", cure)]
     if waiting and waiting.reason in _REFUSED_REASONS:
-        return [_refused(seen, _text(waiting))]
+        return [_refused(seen, str(waiting))]
     failed = next((each.message for each in events if each.reason == "FailedCreatePodSandBox"), "")
     if failed:
         what = f"the node can't create the canary's sandbox: {failed}"
         cure = "set handover.runtimeClassName to a RuntimeClass whose handler the node's runtime has, or to none"
         return [Finding(PROBLEM, what, f"{cure}; {_SEE}")]
-    why = (
-        seen.status.message
-        or seen.status.reason
-        or (_text(waiting) if waiting else "")
-        or "its kubelet reports nothing"
-    )
+    why = seen.status.message or seen.status.reason or str(waiting or "") or "its kubelet reports nothing"
     cure = f"kubectl apply -f {assets.examples() / 'nvidia-smi.yaml'}; kubectl describe pod nvidia-smi"
     return [Finding(UNTESTED, f"the canary's container didn't start and end in time: {why}", cure)]
 
@@ -248,12 +248,3 @@ def _refused(seen: CanaryPod, text: str) -> Finding:
     else:
         cure = "the runtime prefixes its default-kind to what isn't a CDI name: set handover.style=cdi"
     return Finding(PROBLEM, what, f"{cure}; {_SEE}")
-
-
-def _dumb(ended: Standstill) -> Finding:
-    what = f"the canary's container reported nothing: {ended.reason or 'it ended'}, exit code {ended.exit_code}"
-    return Finding(UNTESTED, what, "name an image of this release of deviceshare with --gpu-image")
-
-
-def _text(waiting: Standstill) -> str:
-    return f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason

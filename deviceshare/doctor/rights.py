@@ -39,12 +39,7 @@ PERSON: Final = (
 
 
 def needed(
-    namespace: str,
-    roles: Iterable[str] = ROLES,
-    *,
-    own_ca: bool = True,
-    dra: bool = False,
-    gates: bool = False,
+    namespace: str, roles: Iterable[str] = ROLES, *, own_ca: bool = True, dra: bool = False, gates: bool = False
 ) -> list[Attributes]:
     """The rights that deviceshare in this namespace needs: the rules of the chart's templates/rbac/.
 
