@@ -258,7 +258,7 @@ def _crowded(ledger: NodeDevices) -> Iterator[Finding]:
         yield Finding(WARNING if crowded.used <= BUDGET else PROBLEM, what, cure)
 
 
-# Pods that wait for what doesn't come
+# Waiting pods that no change of nodes or devices helps
 
 
 def judge_waiting(

@@ -1,6 +1,8 @@
 """How a command reaches the cluster, and what it says when it can't: always with the next command."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,15 @@ def test_a_watch_is_no_machine_format() -> None:
     result = inspect("--watch", "-o", "json")
     assert result.exit_code == 2
     assert "leave out -o json" in result.output
+
+
+@pytest.mark.parametrize("command", ["inspect", "doctor"])
+def test_help_and_completion_load_neither_the_api_client_nor_what_decides(command: str) -> None:
+    """A shell's Tab waits for it."""
+    program = (
+        f"import sys; from deviceshare.cli.main import main; main(['{command}', '--help'], standalone_mode=False);"
+        " print({'aiohttp', 'structlog', 'deviceshare.domain.placement.fleet'} & sys.modules.keys() or 'none')"
+    )
+    modules = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=modules, check=True)
+    assert done.stdout.splitlines()[-1] == "none"

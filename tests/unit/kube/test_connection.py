@@ -104,7 +104,7 @@ def stream_and_hang(listener: socket.socket, directory: Path) -> bool:
 
 def test_nothing_in_a_cluster_runs_the_kubernetes_client() -> None:
     """It would take a sixth of an agent's memory, and every command's help a third of a second."""
-    program = "import sys, deviceshare.daemon, deviceshare.cli.inspect; print('kubernetes' in sys.modules)"
+    program = "import sys, deviceshare.daemon, deviceshare.cli.inspect_view; print('kubernetes' in sys.modules)"
     modules = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=modules, check=True)
 
