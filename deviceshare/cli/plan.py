@@ -171,8 +171,8 @@ def view(plan: Plan, *, details: bool) -> list[Part]:
 def _placed(plan: Plan, shown: int | None) -> list[Part]:
     def rows(placement: Placement) -> Iterator[Row]:
         held = " ".join(f"{resource} {indices}" for resource, indices in placement.devices.items())
-        pods = str(len(placement.pods))
-        yield group_name(placement.group), styled(placement.node, "green"), held, pods, _why(placement)
+        why = "; ".join(filter(None, (_where(placement.equals, already=placement.already), placement.why_these)))
+        yield group_name(placement.group), styled(placement.node, "green"), held, str(len(placement.pods)), why
 
     placed = [placement for placement in plan.groups if placement.node]
     return folded(("GROUP", "NODE", "DEVICES", "PODS", "WHY"), placed, rows, shown, "group")
@@ -184,11 +184,6 @@ def _shares(plan: Plan, shown: int | None) -> list[Part]:
         yield pod.pod, styled(pod.node, "green"), parts_text(pod.shares), group_name(pod.group), where
 
     return folded(("POD", "NODE", "SHARE", "GROUP", "WHY"), plan.pods, rows, shown, "pod")
-
-
-def _why(placement: Placement) -> str:
-    where = _where(placement.equals, already=placement.already)
-    return f"{where}; {placement.why_these}" if placement.why_these else where
 
 
 def _where(equals: int, *, already: bool, only: bool = False) -> str:

@@ -65,19 +65,19 @@ def rebind(target: Target, name: tuple[str, ...], namespace: str | None) -> None
     say(target.ask(lambda api: ask_for_pod(api, within, pod)))
 
 
-async def ask(api: Cluster, name: str, *, seconds: float = ANSWER_SECONDS) -> str:
+async def ask(api: Cluster, name: str) -> str:
     """Requests a rebind of the group, and returns the outcome as a sentence.
 
     Raises:
         ClickException: the devices were not replaced; the text says why and what to do.
         ApiError: a request failed.
     """
-    return await _ask(api, lambda: _group(api, name), seconds)
+    return await _ask(api, lambda: _group(api, name))
 
 
-async def ask_for_pod(api: Cluster, namespace: str, name: str, *, seconds: float = ANSWER_SECONDS) -> str:
+async def ask_for_pod(api: Cluster, namespace: str, name: str) -> str:
     """Requests a rebind of the pod's share, and returns the outcome as a sentence; raises what `ask` does."""
-    return await _ask(api, lambda: _pod(api, namespace, name), seconds)
+    return await _ask(api, lambda: _pod(api, namespace, name))
 
 
 class Asked(NamedTuple):
@@ -123,7 +123,7 @@ class Asked(NamedTuple):
         return share_replacement.judge_share(self.ledger, self.by)
 
 
-async def _ask(api: Cluster, look: Callable[[], Awaitable[Asked]], seconds: float) -> str:
+async def _ask(api: Cluster, look: Callable[[], Awaitable[Asked]]) -> str:
     async def request() -> tuple[Asked, Replacement]:
         seen = await look()
         verdict, meta = seen.judged(), seen.by.metadata
@@ -145,10 +145,10 @@ async def _ask(api: Cluster, look: Callable[[], Awaitable[Asked]], seconds: floa
         return f"{devices} are healthy: it keeps {before.has}."
     if verdict.obstacle:
         raise click.ClickException(f"{subject} {verdict.obstacle}: {before.cure}")
-    after = await poll(answer, doing=f"Waiting for other devices for {who}", seconds=seconds)
+    after = await poll(answer, doing=f"Waiting for other devices for {who}", seconds=ANSWER_SECONDS)
     if after is None:
         raise click.ClickException(
-            f"deviceshare has not answered within {seconds:g} s. It will when it runs; see that with"
+            f"deviceshare has not answered within {ANSWER_SECONDS:g} s. It will when it runs; see that with"
             f" kubectl get pods -A -l app.kubernetes.io/name={contract.NAME}, and the outcome with {before.outcome}"
         )
     if kept := [each for each in verdict.broken if any(replacement.same(each, now) for now in after.claim.devices)]:

@@ -1,6 +1,6 @@
 """`deviceshare recover NODE DEVICE…`: reports unhealthy devices as repaired, so that they are allocated again."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -44,25 +44,25 @@ def recover(target: Target, node: str, devices: tuple[str, ...]) -> None:
         say(line)
 
 
-async def lift(api: Cluster, node: str, names: Iterable[str], *, seconds: float = ANSWER_SECONDS) -> list[str]:
+async def lift(api: Cluster, node: str, names: Sequence[str]) -> list[str]:
     """Requests that the agent lifts the marks of the named devices, and returns a line for each.
 
     Raises:
         ClickException: the marks were not lifted; the text says why and what to do.
         ApiError: a request failed.
     """
-    named = tuple(names)
-    parts = await retry_on_conflict(lambda: _annotate(api, node, named))
+    parts = await retry_on_conflict(lambda: _annotate(api, node, names))
     findings = {finding(part) for part in parts}
 
     async def look() -> bool | None:
         left = {finding(part) for part in (await _ledger(api, node)).status.hardware.devices if part.unhealthy}
         return True if left.isdisjoint(findings) else None
 
-    if not await poll(look, doing=f"Waiting for the agent of node {node}", seconds=seconds):
+    if not await poll(look, doing=f"Waiting for the agent of node {node}", seconds=ANSWER_SECONDS):
         raise click.ClickException(
-            f"The agent of node {node} has not lifted the mark within {seconds:g} s. It will when it runs; see it with"
-            f" kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT} --field-selector spec.nodeName={node}"
+            f"The agent of node {node} has not lifted the mark within {ANSWER_SECONDS:g} s. It will when it runs; see"
+            f" it with kubectl get pods -A -l app.kubernetes.io/name={contract.AGENT}"
+            f" --field-selector spec.nodeName={node}"
         )
     return [
         f"{part.resource} {part.index} of node {node} can be allocated again (it was: {part.unhealthy})."
@@ -70,7 +70,7 @@ async def lift(api: Cluster, node: str, names: Iterable[str], *, seconds: float 
     ]
 
 
-async def _annotate(api: Cluster, node: str, names: Iterable[str]) -> list[Part]:
+async def _annotate(api: Cluster, node: str, names: Sequence[str]) -> list[Part]:
     seen = await _ledger(api, node)
     parts = [_marked(seen.status.hardware, node, name) for name in names]
     # Keep recoveries reported earlier as long as the finding that they name stands.
