@@ -18,7 +18,7 @@ from cryptography import x509
 from deviceshare import __version__, assets
 from deviceshare.certificates import issuance
 from deviceshare.doctor import canary
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, unread
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, listed, unread
 from deviceshare.doctor.kinds import Installation
 from deviceshare.domain import contract
 from deviceshare.domain.admission import modes
@@ -54,20 +54,18 @@ _VERSION: Final = "app.kubernetes.io/version"
 _UPGRADE: Final = "helm upgrade the release"
 
 
-async def examine(api: Cluster, ours: Installation) -> Check:
-    """Checks the webhook configurations or the policies in the cluster."""
-    if await _mode(api, ours) == modes.POLICIES:
-        findings = [*await _policies(api, ours), *await _left_webhooks(api)]
-        return check("policies", "bound, strict, and of this release", findings)
-    findings = [*await _webhooks(api, ours), *await _left_policies(api)]
-    return check("webhooks", "configured, with a CA that is valid", findings)
-
-
-async def _mode(api: Cluster, ours: Installation) -> str:
-    """What deviceshare was told; where that isn't known, what is in the cluster."""
+async def mode(api: Cluster, ours: Installation) -> str:
+    """By which of both deviceshare was told to admit pods; where that isn't known, what is in the cluster."""
     if ours.deployment or await _is_there(api, WEBHOOK_CONFIGURATIONS[1], contract.NAME):
         return ours.flag("admission") or modes.WEBHOOKS
     return modes.POLICIES if await _is_there(api, VALIDATING.policies, GUARDING_POLICY) else modes.WEBHOOKS
+
+
+async def examine(api: Cluster, ours: Installation, by: str) -> Verdict:
+    """Checks the webhook configurations or the policies in the cluster."""
+    if by == modes.POLICIES:
+        return "bound, strict, and of this release", [*await _policies(api, ours), *await _left_webhooks(api)]
+    return "configured, with a CA that is valid", [*await _webhooks(api, ours), *await _left_policies(api)]
 
 
 async def _is_there(api: Cluster, kind: Kind[Any], name: str) -> bool:
@@ -269,7 +267,7 @@ def _judge_namespaces(name: str, names: AbstractSet[str], ignored: set[str] | No
 # Injection
 
 
-async def examine_injection(api: "Api", namespace: str, release: str) -> Check:
+async def examine_injection(api: "Api", namespace: str, release: str) -> Verdict:
     """Creates a pod of a group, as a dry run."""
     body = canary.pod("deviceshare-canary-dry-run")
     # With the label, validation happens even where injection did not; its answer says why.
@@ -279,7 +277,7 @@ async def examine_injection(api: "Api", namespace: str, release: str) -> Check:
     except ApiError as error:
         answer = error
     said = f"a pod sent to {namespace} as a dry run came back with the group's variables"
-    return check("injection", said, judge_injection(answer, namespace, release))
+    return said, judge_injection(answer, namespace, release)
 
 
 def judge_injection(answer: Pod | ApiError, namespace: str, release: str) -> list[Finding]:

@@ -6,12 +6,12 @@ killed doctor leaves, the next one finds by label.
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import structlog
 
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, about, check, logs, unread
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, about, logs
 from deviceshare.domain import contract
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import NodeDevices
@@ -25,9 +25,6 @@ from deviceshare.loops.ports import ApiError, Cluster, Forbidden, Kind, NotFound
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
-
-Verdict = tuple[str, list[Finding]]
-"""The text for a healthy outcome, and the findings."""
 
 _LABELS: Final = {"app.kubernetes.io/name": "deviceshare-canary"}
 SELECTOR: Final = "app.kubernetes.io/name=deviceshare-canary"
@@ -73,17 +70,13 @@ def pod(name: str) -> dict[str, Any]:
     }
 
 
-async def examine(api: Cluster, namespace: str, release: str) -> Check:
-    """Runs a canary that runs nothing, in `namespace`."""
-    try:
-        findings = judge_leftovers(await api.list(GROUPS, label_selector=SELECTOR))
-        resource = await free(api)
-    except ApiError as error:
-        return check("canary", "", [unread("groups, nodes and ledgers", error)])
-    if not resource:
-        return check("canary", "", [*findings, NOTHING_FREE])
-    said, found = await run(api, namespace, release, resource)
-    return check("canary", said, [*findings, *found])
+async def examine(api: Cluster, namespace: str, release: str) -> Verdict:
+    """Runs a canary that runs nothing, in `namespace`. Raises ApiError."""
+    findings = judge_leftovers(await api.list(GROUPS, label_selector=SELECTOR))
+    if resource := await free(api):
+        said, found = await run(api, namespace, release, resource)
+        return said, [*findings, *found]
+    return "", [*findings, NOTHING_FREE]
 
 
 async def run(
@@ -97,7 +90,8 @@ async def run(
 ) -> Verdict:
     """Runs the pod that `make` returns for a name; `land` judges one that was bound as it should be."""
     name = f"deviceshare-canary-{secrets.token_hex(4)}"
-    said, findings = "", list[Finding]()
+    said = ""
+    findings: Iterable[Finding] = ()
     try:
         try:
             await api.create(GROUPS, group(name, resource))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from deviceshare.doctor import admission, canary, gpu, handover, installation, nodes, rights
-from deviceshare.doctor.findings import PROBLEM, Check
+from deviceshare.doctor.findings import PROBLEM, Check, checked
 from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.loops.labelled_cluster import LabelledCluster
 
@@ -39,24 +39,27 @@ class Checkup(Struct, frozen=True):
 
 async def look(api: "Api", request: CheckupRequest) -> AsyncIterator[Check]:
     """One check after the other, each as soon as it is done."""
-    yield await installation.examine_definitions(api)
-    yield await rights.examine_person(api)
-    ours = await installation.installation(api, request.release)
-    yield await rights.examine_own(api, ours)
-    yield await installation.examine_replicas(api, ours)
-    yield await installation.examine_scheduler(api, ours)
-    yield await admission.examine(api, ours)
-    yield await admission.examine_injection(api, request.namespace, request.release)
+    release, namespace = request.release, request.namespace
+    yield await checked("CRDs", "CRDs", installation.examine_definitions(api))
+    yield await checked("your rights", "what you may do", rights.examine_person(api))
+    ours = await installation.installation(api, release)
+    yield await checked("its rights", f"what {ours.user} may do", rights.examine_own(api, ours))
+    yield await checked("replicas", f"what runs in {release}", installation.examine_replicas(api, ours))
+    yield await checked("scheduler", "kube-scheduler's configuration", installation.examine_scheduler(api, ours))
+    mode = await admission.mode(api, ours)
+    yield await checked(mode, mode, admission.examine(api, ours, mode))
+    yield await checked("injection", "injection", admission.examine_injection(api, namespace, release))
     labelled = LabelledCluster(api, SharingLabels.written(ours.flag("shared-node-labels") or ""))
-    yield await nodes.examine_objects(labelled)
+    yield await checked("objects", "objects", nodes.examine_objects(labelled))
     async for each in nodes.examine(labelled, ours):
         yield each
-    yield await handover.examine_runtime(labelled, request.runtime_config)
-    yield await handover.examine(labelled, ours)
+    yield await checked("runtime", "runtime classes", handover.examine_runtime(labelled, request.runtime_config))
+    yield await checked("hand-over", "NVIDIA's stack", handover.examine(labelled, ours))
     if request.canary:
-        yield await canary.examine(labelled, request.namespace, request.release)
+        yield await checked("canary", "groups, nodes and ledgers", canary.examine(labelled, namespace, release))
     if request.gpu:
-        yield await gpu.examine(labelled, request.namespace, ours, request.image)
+        opened = gpu.examine(labelled, namespace, ours, request.image)
+        yield await checked("gpu", "RuntimeClasses, nodes and ledgers", opened)
 
 
 def conclude(checks: list[Check]) -> Checkup:

@@ -1,6 +1,6 @@
 """Findings of a check: a mark, what is wrong, and the next command."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -40,10 +40,22 @@ class Check(Struct, frozen=True):
     findings: list[Finding]
 
 
+Verdict = tuple[str, Iterable[Finding]]
+"""What a check says of the healthy state, and what it found."""
+
+
 def check(name: str, said: str, findings: Iterable[Finding]) -> Check:
     """A check with the mark of its worst finding."""
     ranked = sorted(findings, key=lambda finding: MARKS.index(finding.mark))
     return Check(name, ranked[0].mark if ranked else OK, said, ranked)
+
+
+async def checked(name: str, what: str, examined: Awaitable[Verdict]) -> Check:
+    """The check of this name. Where the API server refuses what `examined` reads, `what` is not tested."""
+    try:
+        return check(name, *await examined)
+    except ApiError as error:
+        return check(name, "", [unread(what, error)])
 
 
 def unread(what: str, error: ApiError) -> Finding:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from deviceshare import assets
 from deviceshare.doctor import canary
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, Check, Finding, check, unread
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, Finding, Verdict
 from deviceshare.doctor.kinds import RUNTIME_CLASSES, Installation
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.devices import Devices
@@ -110,18 +110,14 @@ def pod(name: str, image: str) -> dict[str, Any]:
     return body
 
 
-async def examine(api: Cluster, namespace: str, ours: Installation, image: str) -> Check:
-    """Runs a GPU canary in `namespace`, with `image` or that of our Deployment."""
+async def examine(api: Cluster, namespace: str, ours: Installation, image: str) -> Verdict:
+    """Runs a GPU canary in `namespace`, with `image` or that of our Deployment. Raises ApiError."""
     own = ours.container(contract.NAME)
     image = image or (own.image if own else "")
-    try:
-        if obstacle := await _obstacle(api, ours, image):
-            return check("gpu", "", [obstacle])
-    except ApiError as error:
-        return check("gpu", "", [unread("RuntimeClasses, nodes and ledgers", error)])
+    if obstacle := await _obstacle(api, ours, image):
+        return "", [obstacle]
     make, land = partial(pod, image=image), partial(_land, api, namespace)
-    said, findings = await canary.run(api, namespace, ours.namespace, RESOURCE, make=make, land=land)
-    return check("gpu", said, findings)
+    return await canary.run(api, namespace, ours.namespace, RESOURCE, make=make, land=land)
 
 
 async def _obstacle(api: Cluster, ours: Installation, image: str) -> Finding | None:
@@ -144,7 +140,7 @@ async def _obstacle(api: Cluster, ours: Installation, image: str) -> Finding | N
     return canary.NOTHING_FREE
 
 
-async def _land(api: Cluster, namespace: str, bound: Pod) -> canary.Verdict:
+async def _land(api: Cluster, namespace: str, bound: Pod) -> Verdict:
     """Waits until the canary's container has ended or can't start, and judges what it saw."""
     name, now = bound.metadata.name, asyncio.get_running_loop().time
     patience = math.inf

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from deviceshare import assets
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, about, check, listed, unread
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, about, listed, unread
 from deviceshare.doctor.kinds import (
     CLUSTER_POLICIES,
     DAEMON_SETS,
@@ -55,20 +55,20 @@ async def _machines(api: Cluster) -> list[NodeSoftware]:
 # The runtime: whether it reads our variable, and nothing that overrules it
 
 
-async def examine_runtime(api: Cluster, settings: str | None) -> Check:
+async def examine_runtime(api: Cluster, settings: str | None) -> Verdict:
     """`settings` is the text of a node's file, if it was given by --runtime-config."""
     findings = [*judge_settings(settings)] if settings is not None else []
     try:
         machines, classes = await _machines(api), await api.list(RUNTIME_CLASSES)
     except ApiError as error:
-        return check("runtime", "", [*findings, unread("runtime classes", error)])
+        return "", [*findings, unread("runtime classes", error)]
     if not machines:
-        return check("runtime", "no shared node has NVIDIA's devices", findings)
+        return "no shared node has NVIDIA's devices", findings
     findings += [*judge_handlers(machines, classes), *judge_systems(machines)]
     if settings is None:
         how = f"ssh NODE cat {FILE} | deviceshare doctor --runtime-config -"
         findings.append(Finding(UNTESTED, "the settings of NVIDIA's toolkit are files on the nodes", how))
-    return check("runtime", "nothing overrules or ignores the groups' variables", findings)
+    return "nothing overrules or ignores the groups' variables", findings
 
 
 def judge_handlers(machines: Iterable[NodeSoftware], classes: Sequence[RuntimeClass]) -> list[Finding]:
@@ -171,20 +171,17 @@ class Stack(Struct, frozen=True):
         ]
 
 
-async def examine(api: Cluster, ours: Installation) -> Check:
-    """Compares NVIDIA's stack with the flags of our Deployment, where it was found."""
-    try:
-        stack = Stack(
-            machines=await _machines(api),
-            classes=await api.list(RUNTIME_CLASSES),
-            policies=await _policies(api),
-            toolkits=await api.list(DAEMON_SETS, label_selector=TOOLKIT),
-            ours=ours,
-            ledgers=await api.list(NODE_DEVICES),
-        )
-    except ApiError as error:
-        return check("hand-over", "", [unread("NVIDIA's stack", error)])
-    return check("hand-over", summary(stack), judge(stack))
+async def examine(api: Cluster, ours: Installation) -> Verdict:
+    """Compares NVIDIA's stack with the flags of our Deployment, where it was found. Raises ApiError."""
+    stack = Stack(
+        machines=await _machines(api),
+        classes=await api.list(RUNTIME_CLASSES),
+        policies=await _policies(api),
+        toolkits=await api.list(DAEMON_SETS, label_selector=TOOLKIT),
+        ours=ours,
+        ledgers=await api.list(NODE_DEVICES),
+    )
+    return summary(stack), judge(stack)
 
 
 async def _policies(api: Cluster) -> list[ClusterPolicy]:

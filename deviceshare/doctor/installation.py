@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from deviceshare import assets
-from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Check, Finding, check, listed, logs, unread
+from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, listed, logs, unread
 from deviceshare.doctor.kinds import (
     CONFIG_MAPS,
     DAEMON_SETS,
@@ -38,7 +38,7 @@ _SHOULD: Final = "percentageOfNodesToScore: 100, and preemptVerb: preempt for de
 _GIVE: Final = f"give it {_SHOULD} (docs/installation.md), and restart it"
 
 
-async def examine_definitions(api: Cluster) -> Check:
+async def examine_definitions(api: Cluster) -> Verdict:
     """Compares each CRD in the cluster with the one that travels with this program."""
     findings = []
     for shipped in shipped_definitions():
@@ -49,8 +49,7 @@ async def examine_definitions(api: Cluster) -> Check:
             findings += judge_definition(shipped, None)
         except ApiError as error:
             findings.append(unread(f"the CRD {shipped.metadata.name}", error))
-    said = f"served as {contract.API_GROUP}/{contract.API_VERSION}, with every field of this release"
-    return check("CRDs", said, findings)
+    return f"served as {contract.API_GROUP}/{contract.API_VERSION}, with every field of this release", findings
 
 
 def judge_definition(shipped: Crd, found: Crd | None) -> list[Finding]:
@@ -89,20 +88,17 @@ async def _labelled(api: Cluster, kind: Kind[Rollout], label: str, namespace: st
     return min(found, key=lambda each: each.metadata.name, default=None)
 
 
-async def examine_replicas(api: Cluster, ours: Installation) -> Check:
-    """Watches each lease until it is renewed: clocks differ, so its renewTime alone proves nothing."""
+async def examine_replicas(api: Cluster, ours: Installation) -> Verdict:
+    """Watches each lease until it is renewed: clocks differ, so its renewTime alone proves nothing. Raises ApiError."""
+    if ours.unseen:
+        raise ours.unseen
     namespace, deployment = ours.namespace, ours.deployment
     findings = judge_deployment(deployment, namespace)
-    try:
-        if ours.unseen:
-            raise ours.unseen
-        for name in (LEASE_NAME, *([contract.SCHEDULER_NAME] if ours.container("kube-scheduler") else ())):
-            renewed = await _renewed(api, name, namespace)
-            findings += judge_lease(name, namespace, renewed=renewed, deployed=deployment is not None)
-    except ApiError as error:
-        return check("replicas", "", [unread(f"what runs in {namespace}", error)])
+    for name in (LEASE_NAME, *([contract.SCHEDULER_NAME] if ours.container("kube-scheduler") else ())):
+        renewed = await _renewed(api, name, namespace)
+        findings += judge_lease(name, namespace, renewed=renewed, deployed=deployment is not None)
     ready = f"{deployment.status.ready_replicas} ready, " if deployment else ""
-    return check("replicas", f"{ready}a leader renews its lease", findings + judge_agents(ours.agents, namespace))
+    return f"{ready}a leader renews its lease", findings + judge_agents(ours.agents, namespace)
 
 
 def judge_deployment(found: Rollout | None, namespace: str) -> list[Finding]:
@@ -188,26 +184,22 @@ class SchedulerConfig(Struct, frozen=True, rename="camel"):
         return (self.percentage_of_nodes_to_score if own is None else own) or 0
 
 
-async def examine_scheduler(api: Cluster, ours: Installation) -> Check:
-    """Reads the ConfigMap of our own kube-scheduler, or what can be seen of the cluster's."""
+async def examine_scheduler(api: Cluster, ours: Installation) -> Verdict:
+    """Reads the ConfigMap of our own kube-scheduler, or what can be seen of the cluster's. Raises ApiError."""
     if ours.by_gates:
-        said = f"is the cluster's own: deviceshare places pods behind the gate {contract.PLACEMENT_GATE}"
-        return check("scheduler", said, [])
-    try:
-        if ours.container("kube-scheduler"):
-            findings = await _read_configuration(api, contract.SCHEDULER_NAME, ours.namespace, "config.yaml")
-        else:  # The cluster's, whose file is mostly on a host, out of reach of the API server.
-            findings, pods = [], await api.list(SCHEDULER_PODS, **_SCHEDULERS)
-            for pod in pods:
-                if pod.config_map:
-                    name, file = pod.config_map
-                    findings += await _read_configuration(api, name, pod.metadata.namespace, file)
-                else:
-                    findings += judge_unseen_configuration([pod])
-            findings = findings if pods else judge_unseen_configuration([])
-    except ApiError as error:
-        return check("scheduler", "", [unread("kube-scheduler's configuration", error)])
-    return check("scheduler", "shows the extender every node, and asks it before it evicts pods", findings)
+        return f"is the cluster's own: deviceshare places pods behind the gate {contract.PLACEMENT_GATE}", []
+    said = "shows the extender every node, and asks it before it evicts pods"
+    if ours.container("kube-scheduler"):
+        return said, await _read_configuration(api, contract.SCHEDULER_NAME, ours.namespace, "config.yaml")
+    # The cluster's, whose file is mostly on a host, out of reach of the API server.
+    findings, pods = [], await api.list(SCHEDULER_PODS, **_SCHEDULERS)
+    for pod in pods:
+        if pod.config_map:
+            name, file = pod.config_map
+            findings += await _read_configuration(api, name, pod.metadata.namespace, file)
+        else:
+            findings += judge_unseen_configuration([pod])
+    return said, findings if pods else judge_unseen_configuration([])
 
 
 async def _read_configuration(api: Cluster, name: str, namespace: str, file: str) -> list[Finding]:

@@ -127,6 +127,11 @@ class Installation(NamedTuple):
         return own.flag(name) if own else None
 
     @property
+    def user(self) -> str:
+        """As whom it speaks to the API server."""
+        return self.flag("identity") or f"system:serviceaccount:{self.namespace}:{contract.NAME}"
+
+    @property
     def by_gates(self) -> bool:
         """Whether it places pods behind scheduling gates, without a kube-scheduler of its own."""
         return self.flag("placement") == GATES

@@ -9,7 +9,19 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final
 
-from deviceshare.doctor.findings import OK, PROBLEM, WARNING, Check, Finding, about, check, listed, logs, unread
+from deviceshare.doctor.findings import (
+    OK,
+    PROBLEM,
+    WARNING,
+    Check,
+    Finding,
+    Verdict,
+    about,
+    check,
+    listed,
+    logs,
+    unread,
+)
 from deviceshare.doctor.kinds import Installation
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.groups import Group
@@ -54,7 +66,7 @@ _Found = defaultdict[str, list[str]]
 """The nodes of which something is to be said."""
 
 
-async def examine_objects(api: Cluster) -> Check:
+async def examine_objects(api: Cluster) -> Verdict:
     """Lists groups, ledgers, shared nodes, and the pods that haven't ended."""
     findings: list[Finding] = []
     for kind, selectors in _LOOKED_AT:
@@ -64,7 +76,7 @@ async def examine_objects(api: Cluster) -> Check:
             findings.append(unread(kind.plural, error))
         else:
             findings += judge_unreadable(unreadable(kind.kind, (each.metadata for each in objects)))
-    return check("objects", "groups, ledgers, shared nodes and pods can all be read", findings)
+    return "groups, ledgers, shared nodes and pods can all be read", findings
 
 
 def judge_unreadable(found: Iterable[UnreadableObject]) -> list[Finding]:

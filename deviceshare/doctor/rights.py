@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from deviceshare.doctor.findings import PROBLEM, WARNING, Check, Finding, check, listed, unread
+from deviceshare.doctor.findings import PROBLEM, WARNING, Finding, Verdict, listed
 from deviceshare.doctor.kinds import Attributes, Installation
 from deviceshare.domain import contract
 from deviceshare.kube.definitions import CRD_GROUP, CRDS, DEFINITIONS
@@ -83,13 +83,9 @@ def needed(
     return list(dict.fromkeys(rights))
 
 
-async def examine_person(api: Cluster) -> Check:
-    """Reviews the rights of the person who asks."""
-    try:
-        denied = await _denied(api, PERSON, "")
-    except ApiError as error:
-        return check("your rights", "", [unread("what you may do", error)])
-    return check("your rights", "you may see nodes, devices and pods, and create groups", judge_person(denied))
+async def examine_person(api: Cluster) -> Verdict:
+    """Reviews the rights of the person who asks. Raises ApiError."""
+    return "you may see nodes, devices and pods, and create groups", judge_person(await _denied(api, PERSON, ""))
 
 
 def judge_person(denied: list[Attributes]) -> list[Finding]:
@@ -101,20 +97,16 @@ def judge_person(denied: list[Attributes]) -> list[Finding]:
     return [Finding(WARNING, f"you may not {listed(map(str, denied))}", cure)] if denied else []
 
 
-async def examine_own(api: "Api", ours: Installation) -> Check:
-    """Reviews the rights of deviceshare's service account."""
-    user = ours.flag("identity") or f"system:serviceaccount:{ours.namespace}:{contract.NAME}"
+async def examine_own(api: "Api", ours: Installation) -> Verdict:
+    """Reviews the rights of deviceshare's service account. Raises ApiError."""
     roles = (ours.flag("roles") or ",".join(ROLES)).split(",")
     own_ca = ours.deployment is None or ours.flag("ca-secret") is not None
     try:
         dra = any(version in DRA_VERSIONS for version in await api.versions_of(DRA_GROUP))
     except ApiError:
         dra = False  # other checks report that the API server doesn't answer
-    try:
-        denied = await _denied(api, needed(ours.namespace, roles, own_ca=own_ca, dra=dra, gates=ours.by_gates), user)
-    except ApiError as error:
-        return check("its rights", "", [unread(f"what {user} may do", error)])
-    return check("its rights", f"{user} may do all that it needs to", judge_own(user, denied))
+    rights = needed(ours.namespace, roles, own_ca=own_ca, dra=dra, gates=ours.by_gates)
+    return f"{ours.user} may do all that it needs to", judge_own(ours.user, await _denied(api, rights, ours.user))
 
 
 def judge_own(user: str, denied: list[Attributes]) -> list[Finding]:

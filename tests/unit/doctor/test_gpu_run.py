@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from deviceshare.doctor import gpu
-from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, Check
+from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, Check, check
 from deviceshare.doctor.kinds import Installation, Rollout
 from deviceshare.domain import contract
 from deviceshare.kube.api import Api
@@ -63,12 +63,13 @@ def examined(cluster: BindingCluster, directory: Path, *flags: str, image: str =
 
     async def ask(file: str) -> Check:
         async with connect(file) as connection:
-            return await gpu.examine(Api(connection), "default", Installation(contract.NAMESPACE, deployment), "")
+            ours = Installation(contract.NAMESPACE, deployment)
+            return check("gpu", *await gpu.examine(Api(connection), "default", ours, ""))
 
     with served(cluster.answer, directory) as kubeconfig:
-        check = asyncio.run(ask(kubeconfig))
+        seen = asyncio.run(ask(kubeconfig))
     assert cluster.kept == {}
-    return check
+    return seen
 
 
 @pytest.mark.parametrize(
@@ -78,9 +79,9 @@ def examined(cluster: BindingCluster, directory: Path, *flags: str, image: str =
 def test_a_canary_that_ended_is_judged_and_gone(tmp_path: Path, message: str, mark: str, text: str) -> None:
     """It ran the image of deviceshare's own Deployment."""
     cluster = BindingCluster({"terminated": {"exitCode": 0, "message": message}})
-    check = examined(cluster, tmp_path)
-    assert (check.mark, cluster.images) == (mark, [IMAGE])
-    assert all(text in finding.what for finding in check.findings)
+    seen = examined(cluster, tmp_path)
+    assert (seen.mark, cluster.images) == (mark, [IMAGE])
+    assert all(text in finding.what for finding in seen.findings)
 
 
 def test_a_container_that_cant_start_isnt_waited_for_to_the_end(

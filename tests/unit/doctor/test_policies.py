@@ -8,7 +8,7 @@ import pytest
 
 from charts import helm
 from deviceshare import __version__
-from deviceshare.doctor import admission, installation
+from deviceshare.doctor import admission, findings, installation
 from deviceshare.doctor.findings import OK, PROBLEM, UNTESTED, WARNING, Check
 from deviceshare.doctor.kinds import Installation, Rollout
 from deviceshare.kube.refusals import Unserved
@@ -74,7 +74,9 @@ async def told(objects: Mapping[tuple[str, str], Json], *args: str, otherwise: A
     """What the doctor says where deviceshare has these flags."""
     api: Any = Holding(objects, otherwise)
     found = await installation.installation(api, RELEASE)
-    return await admission.examine(api, found._replace(deployment=deployed(*args)))
+    ours = found._replace(deployment=deployed(*args))
+    mode = await admission.mode(api, ours)
+    return findings.check(mode, *await admission.examine(api, ours, mode))
 
 
 def text(check: Check) -> str:
@@ -207,6 +209,6 @@ async def test_who_may_not_see_policies_is_told_so() -> None:
 async def test_without_a_deployment_the_cluster_says_what_admits_pods() -> None:
     """deviceshare may run by other means, as in a sandbox."""
     api: Any = Holding(policies())
-    assert (await admission.examine(api, Installation(RELEASE))).name == "policies"
+    assert await admission.mode(api, Installation(RELEASE)) == "policies"
     api = Holding({})
-    assert (await admission.examine(api, Installation(RELEASE))).name == "webhooks"
+    assert await admission.mode(api, Installation(RELEASE)) == "webhooks"
