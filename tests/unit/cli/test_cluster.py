@@ -92,8 +92,8 @@ def test_a_watch_is_no_machine_format() -> None:
 
 
 @pytest.mark.parametrize("command", ["inspect", "doctor"])
-def test_help_and_completion_load_neither_the_api_client_nor_what_decides(command: str) -> None:
-    """A shell's Tab waits for it."""
+def test_help_loads_neither_the_api_client_nor_what_decides(command: str) -> None:
+    """Whoever asks for it waits for that."""
     program = (
         f"import sys; from deviceshare.cli.main import main; main(['{command}', '--help'], standalone_mode=False);"
         " print({'aiohttp', 'structlog', 'deviceshare.domain.placement.fleet'} & sys.modules.keys() or 'none')"
