@@ -10,10 +10,16 @@ from typing import Any, Final
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission import bypasses, pod_review
-from deviceshare.domain.admission.concern import STRATEGIES
-from deviceshare.domain.admission.injection import CUDA_ORDER, JAX_GROWS, TAINTS
-from deviceshare.domain.admission.share_injection import GROWTH, ShareOf
-from deviceshare.domain.admission.variables import Reference, Setting
+from deviceshare.domain.admission.drafts import STRATEGIES
+from deviceshare.domain.admission.pod_injection import (
+    CUDA_ORDER,
+    GROWTH,
+    JAX_GROWS,
+    TAINTS,
+    Reference,
+    Setting,
+    ShareOf,
+)
 from deviceshare.domain.objects import groups, requests, shares
 from deviceshare.domain.objects.shares import DIALECTS, ShareRequest
 

@@ -23,8 +23,7 @@ from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
-from deviceshare.domain.answers.census import DeviceCount, DeviceMemory
-from deviceshare.domain.answers.group_census import GroupCensus, GroupCount
+from deviceshare.domain.answers.census import DeviceCount, DeviceMemory, GroupCensus, GroupCount
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part

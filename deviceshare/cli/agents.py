@@ -12,7 +12,7 @@ from msgspec import Struct, field, structs
 from deviceshare.cli.missing_rights import explained, missing_right
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import PodPart, parts
-from deviceshare.domain.answers.unseen import Unseen
+from deviceshare.domain.answers.picture import Unseen
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import DeviceUsage, TurnQueue, Usage

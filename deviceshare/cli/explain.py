@@ -17,9 +17,8 @@ from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, look
 from deviceshare.cli.suggestions import did_you_mean, names
 from deviceshare.cli.visible import labels_text, note
 from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
-from deviceshare.domain.answers.device_verdicts import DeviceVerdict
 from deviceshare.domain.answers.explanation import Explanation, explain_group, explain_pod
-from deviceshare.domain.answers.verdicts import NodeVerdict
+from deviceshare.domain.answers.verdicts import DeviceVerdict, NodeVerdict
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node

@@ -17,8 +17,7 @@ from deviceshare.cli.snapshot import ClusterSnapshot, look
 from deviceshare.cli.suggestions import did_you_mean
 from deviceshare.cli.visible import note
 from deviceshare.domain import contract
-from deviceshare.domain.answers.drawing import draw
-from deviceshare.domain.answers.picture import Picture
+from deviceshare.domain.answers.picture import Picture, draw
 from deviceshare.domain.wording import listed
 
 CGPU: Final = "cgpu"

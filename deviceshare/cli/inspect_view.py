@@ -11,7 +11,8 @@ from deviceshare.cli.output import Cell, Part, Row, group_name, joined, spaced, 
 from deviceshare.cli.troubles import Trouble, troubles
 from deviceshare.cli.turns_table import reported_turns_table
 from deviceshare.domain.answers.device_parts import PodPart, gib
-from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, WaitingPod
+from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture
+from deviceshare.domain.answers.waiting import WaitingPod
 from deviceshare.domain.objects.shares import WHOLE
 from deviceshare.domain.placement.device_state import Use
 from deviceshare.domain.wording import counted, listed

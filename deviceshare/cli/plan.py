@@ -18,7 +18,7 @@ from deviceshare.cli.output import JSON, TABLE, YAML, Part, Row, answer_with, gr
 from deviceshare.cli.snapshot import ClusterSnapshot, look, snapshot
 from deviceshare.cli.visible import labels_text, note
 from deviceshare.domain import contract
-from deviceshare.domain.admission.injection_settings import OTHER_SCHEDULERS
+from deviceshare.domain.admission.settings import OTHER_SCHEDULERS
 from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.answers.plan import PlacedPod, Placement, Plan, Planner
 from deviceshare.domain.objects.device_quota import DeviceQuota

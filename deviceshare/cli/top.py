@@ -16,7 +16,7 @@ from deviceshare.cli.turns_table import turns_table
 from deviceshare.cli.usage_table import cluster_table
 from deviceshare.cli.visible import note
 from deviceshare.domain import contract
-from deviceshare.domain.answers.unseen import Unseen
+from deviceshare.domain.answers.picture import Unseen
 from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Unavailable
 

@@ -2,8 +2,7 @@
 
 from deviceshare.cli.agents import DeviceNow, NodeNow
 from deviceshare.cli.output import Cell, Grid, group_name, joined, styled, table
-from deviceshare.domain.answers.pod_view import PodDeviceView
-from deviceshare.domain.answers.usage_rows import NONE, POD_COLUMNS, numbers, pod_rows, processes
+from deviceshare.domain.answers.pod_view import NONE, POD_COLUMNS, PodDeviceView, numbers, pod_rows, processes
 
 
 def cluster_table(nodes: list[NodeNow]) -> Grid:

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from deviceshare.cli.output import say
 from deviceshare.doctor.kinds import OWN_ACCESS, Attributes
-from deviceshare.domain.answers.unseen import Unseen
+from deviceshare.domain.answers.picture import Unseen
 from deviceshare.domain.wording import counted, listed
 from deviceshare.kube.visibility import WHOLE_CLUSTER, Visibility
 from deviceshare.loops.ports import ApiError, Unavailable

@@ -6,8 +6,8 @@ from deviceshare.doctor import policies, webhooks
 from deviceshare.doctor.findings import Check, check
 from deviceshare.doctor.kinds import Rollout
 from deviceshare.domain import contract
-from deviceshare.domain.admission.modes import POLICIES, WEBHOOKS
 from deviceshare.domain.admission.pod_guard import GUARDING_POLICY
+from deviceshare.domain.admission.settings import POLICIES, WEBHOOKS
 from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.policy_kinds import VALIDATING
 from deviceshare.loops.ports import ApiError, Cluster, Kind

@@ -205,5 +205,14 @@ def is_cdi_annotation(key: str) -> bool:
 
     It reads the domain alone, with `/pod`, and with `/container.NAME` behind it, of which the latter wins.
     """
-    domain = key.partition("/")[0]
-    return any(domain == vendor.cdi_annotation.partition("/")[0] for vendor in VENDORS if vendor.cdi_annotation)
+    return key.partition("/")[0] in _cdi_domains(VENDORS)
+
+
+def any_cdi_annotation(keys: Iterable[str]) -> bool:
+    """Whether `is_cdi_annotation` holds of any of them; asked of every pod of a group at each look."""
+    return not _cdi_domains(VENDORS).isdisjoint([key.partition("/")[0] for key in keys])
+
+
+@lru_cache(maxsize=2)
+def _cdi_domains(table: tuple[Vendor, ...]) -> frozenset[str]:
+    return frozenset(vendor.cdi_annotation.partition("/")[0] for vendor in table if vendor.cdi_annotation)

@@ -10,9 +10,9 @@ from charts import generate as charts
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.bypasses import bypasses
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import inject
+from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.pod_review import review_ephemeral_containers, review_new_pod
-from deviceshare.domain.answers.drawing import draw
+from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.contract import SCHEDULER_NAME
 from deviceshare.domain.objects.devices import Device, devices_of, visible
 from deviceshare.domain.objects.groups import spec_faults

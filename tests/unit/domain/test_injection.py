@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import Injection, inject, inject_ephemeral
-from deviceshare.domain.admission.injection_settings import InjectionSettings
+from deviceshare.domain.admission.pod_injection import Injection, inject, inject_ephemeral
+from deviceshare.domain.admission.settings import InjectionSettings
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of
 from deviceshare.domain.objects.pods import Pod

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import Injection, inject, inject_ephemeral
-from deviceshare.domain.admission.injection_settings import UNCHANGED, InjectionSettings
+from deviceshare.domain.admission.pod_injection import Injection, inject, inject_ephemeral
+from deviceshare.domain.admission.settings import UNCHANGED, InjectionSettings
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import container_annotation, field_path
 from tests.unit.domain.jsonpatch import applied

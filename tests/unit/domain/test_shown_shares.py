@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import explain_group, explain_pod
 from deviceshare.domain.answers.ledger_status import summary
+from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.answers.plan import Planner
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.groups import Group
