@@ -10,7 +10,7 @@ group's name, and is empty where it names none: mirrors and webhooks select by t
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
 
@@ -137,6 +137,10 @@ class Draft(Struct, frozen=True, rename="camel"):
     metadata: DraftMeta = field(default_factory=DraftMeta)
     spec: DraftSpec = field(default_factory=DraftSpec)
 
+    def asked(self, dialects: Systems) -> "Asked | None":
+        """See `asked`."""
+        return asked(self.metadata.labels, self.metadata.annotations, self.spec.share, dialects)
+
 
 def _asks(container: DraftContainer) -> bool:
     return container.resources is not None and not DIALECTS.keys().isdisjoint(container.resources.limits or ())
@@ -159,24 +163,41 @@ def concerns(labels: Names, annotations: Names, share: ShareRequest = NO_SHARE, 
     return bool(share) and not _off(dialects).issuperset(share.resources)
 
 
+class Asked(NamedTuple):
+    """What a pod that concerns deviceshare asks for."""
+
+    group: str
+    """The one that it names, or ""."""
+    share: ShareRequest
+    fault: str
+    """What is wrong with the way in which it asks, and what to do, or ""."""
+    ours: list[str]
+    """Its annotations that only deviceshare may write."""
+
+
+def asked(labels: Names, annotations: Names, share: ShareRequest, dialects: Systems) -> Asked | None:
+    """What the pod asks for; None where it doesn't concern deviceshare."""
+    if not concerns(labels, annotations, share, dialects):
+        return None
+    annotations = annotations or {}
+    fault = _share_fault(share, dialects) or _group_fault(labels or {}, annotations, share)
+    ours = sorted(filter(is_ours_alone, annotations))
+    return Asked(annotations.get(contract.GROUP, ""), share, fault or _strategy_fault(annotations, share), ours)
+
+
 def is_ours_alone(key: str) -> bool:
     """Whether only deviceshare may write the annotation with this name on a pod that concerns it."""
     return (key.startswith(contract.PREFIX) and key not in contract.USERS) or vendors.is_cdi_annotation(key)
 
 
-def metadata_fault(
-    labels: Names, annotations: Names, share: ShareRequest = NO_SHARE, dialects: Systems = SYSTEMS
-) -> str:
-    """What is wrong with the way in which a pod asks for devices, and what to do, or ""."""
+def _share_fault(share: ShareRequest, dialects: Systems) -> str:
     if unserved := sorted(_off(dialects).intersection(share.resources)):
         return (
             f"spec.containers: the limit {listed(unserved)} asks for a share by a resource that deviceshare doesn't"
             f" serve in this cluster (--dialects, shares.dialects): ask by deviceshare.io/gpu-mem or"
             f" deviceshare.io/gpu-percent, or leave {contract.GROUP} out"
         )
-    if share.faults:
-        return "; ".join(share.faults)
-    return _group_fault(labels or {}, annotations or {}, share) or _strategy_fault(annotations or {}, share)
+    return "; ".join(share.faults)
 
 
 def _group_fault(labels: Mapping[str, str], annotations: Mapping[str, str], share: ShareRequest) -> str:

@@ -14,15 +14,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.admission.drafts import (
-    Draft,
-    DraftContainer,
-    DraftSpec,
-    Json,
-    concerns,
-    is_ours_alone,
-    metadata_fault,
-)
+from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, concerns
 from deviceshare.domain.admission.settings import DEFAULTS, GATES, GROW, HOST, InjectionSettings
 from deviceshare.domain.objects import shares
 from deviceshare.domain.objects.groups import Group
@@ -65,13 +57,12 @@ def inject(
     `group` is the group it names, None if it isn't found; `group_known` says whether that is certain enough for a
     warning.
     """
-    labels, annotations, share = pod.metadata.labels or {}, pod.metadata.annotations or {}, pod.spec.share
-    if not concerns(labels, annotations, share, settings.dialects):
-        return Injection()
-    if refusal := metadata_fault(labels, annotations, share, settings.dialects):
-        return Injection(refusal=refusal)
-    name, asking = annotations.get(contract.GROUP, ""), _shares_of(pod.spec, share) if share else {}
-    patch, warnings = _without(sorted(filter(is_ours_alone, annotations)))
+    asked = pod.asked(settings.dialects)
+    if asked is None or asked.fault:
+        return Injection(refusal=asked.fault if asked else "")
+    name, share = asked.group, asked.share
+    asking = _shares_of(pod.spec, share) if share else {}
+    patch, warnings = _without(asked.ours)
     patch += _label(pod, name)
     patch += _scheduling(pod.spec, share, settings)
     patch += _tolerations(pod.spec, share, settings)
@@ -184,15 +175,16 @@ def _unknown_to_us(pod: Draft) -> Iterator[str]:
 # The variables of a container.
 
 
-class Reference(NamedTuple):
-    """A variable whose value is a field of the pod, such as an annotation, by the downward API."""
+class Variable(NamedTuple):
+    """A variable that deviceshare gives a container: a plain value, or by the downward API a field of the pod."""
 
     name: str
-    path: str
-    """The field of the pod."""
+    path: str = ""
+    """The field, such as an annotation that the Binding writes."""
+    value: str = ""
     kind: str = ""
     """How the annotation's name begins: a reference to another container's, in a copied pod, is replaced, too."""
-    owned: bool = True
+    owned: bool = False
     """Whether it replaces what the container's author wrote."""
     gives_way_to: tuple[str, ...] = ()
     """Other variables of the author's, beside which it isn't set."""
@@ -202,62 +194,37 @@ class Reference(NamedTuple):
     @property
     def json(self) -> Json:
         """As the API server stores it."""
-        return {"name": self.name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": self.path}}}
+        if self.path:
+            return {"name": self.name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": self.path}}}
+        return {"name": self.name, "value": self.value}
 
     def equals(self, variable: Json) -> bool:
         """Whether it is the same, with or without what the API server defaults."""
         return variable in (self.json, {"name": self.name, "valueFrom": {"fieldRef": {"fieldPath": self.path}}})
 
     def is_ours(self, variable: Json) -> bool:
-        """Whether deviceshare may have written it."""
+        """Whether deviceshare wrote it and may write it anew. A value that isn't owned stays where it is."""
+        if not self.path:
+            return self.owned and self.equals(variable)
         found: Any = variable
         for key in ("valueFrom", "fieldRef", "fieldPath"):
             found = found.get(key) if isinstance(found, dict) else None
         path = found if isinstance(found, str) else ""
-        return self._replace(path=path).equals(variable) and (
-            path == self.path or bool(self.kind and path.startswith(f"metadata.annotations['{self.kind}"))
-        )
+        of_another = bool(self.kind) and path.startswith(f"metadata.annotations['{self.kind}")
+        return (path == self.path or of_another) and self._replace(path=path).equals(variable)
 
 
-class Setting(NamedTuple):
-    """A variable with a plain value, set unless the container has one of that name, or in its place."""
-
-    name: str
-    value: str
-    owned: bool = False
-    gives_way_to: tuple[str, ...] = ()
-    withheld: bool = False
-
-    @property
-    def json(self) -> Json:
-        """As the API server stores it."""
-        return {"name": self.name, "value": self.value}
-
-    def equals(self, variable: Json) -> bool:
-        """Whether it is the same."""
-        return variable == self.json
-
-    def is_ours(self, variable: Json) -> bool:
-        """Whether deviceshare may rewrite it: one that isn't owned stays where it is, so a second injection is none."""
-        return self.owned and self.equals(variable)
-
-
-CUDA_ORDER: Final = Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+CUDA_ORDER: Final = Variable("CUDA_DEVICE_ORDER", value="PCI_BUS_ID")
 """CUDA numbers the fastest device 0, unless this variable is PCI_BUS_ID: then it counts by PCI bus, as NVML does."""
-JAX_GROWS: Final = Setting("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-GROWTH: Final = Setting("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-
-MEMORY_LIMIT: Final = "DEVICESHARE_MEMORY_LIMIT_MIB"
-PERCENT: Final = "DEVICESHARE_PERCENT"
-MEMORY_FRACTION: Final = "DEVICESHARE_MEMORY_FRACTION"
-JAX_FRACTION: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
-JAX_NEW_FRACTION: Final = "XLA_CLIENT_MEM_FRACTION"
+JAX_GROWS: Final = Variable("XLA_PYTHON_CLIENT_PREALLOCATE", value="false")
+GROWTH: Final = Variable("TF_FORCE_GPU_ALLOW_GROWTH", value="true")
+_JAX_FRACTION: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+_JAX_NEW_FRACTION: Final = "XLA_CLIENT_MEM_FRACTION"
 """With both names set, JAX's client refuses to start (jaxlib, `xla_client.py`); older releases read the other one only.
 """
-PYTORCH: Final = "PYTORCH_ALLOC_CONF"
-PYTORCH_OTHERS: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""Earlier names of the same, which win. Under them PyTorch before 2.10 fails on the fraction; under the new name it
-ignores it."""
+_PYTORCH_OTHERS: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Earlier names of PYTORCH_ALLOC_CONF, which win. Under them PyTorch before 2.10 fails on the fraction; under the new
+name it ignores it."""
 
 
 class ShareOf(NamedTuple):
@@ -270,13 +237,14 @@ class ShareOf(NamedTuple):
     """The whole pod's."""
     has_env_from: bool
 
-    def references(self, *, framework_limits: bool) -> Iterator[Reference]:
-        """What the Binding says of it, by the names under which programs look for it."""
+    def variables(self, *, framework_limits: bool) -> Iterator[Variable]:
+        """What the Binding says of it, by the names under which programs look for it; then what is known before."""
         for vendor in vendors.vendors_of(self.request.of):
-            yield Reference(vendor.env, field_path(shares.devices_of_container(vendor, self.container)))
-        yield self._late(MEMORY_LIMIT, shares.MEMORY_LIMIT, owned=True)
-        yield self._late(PERCENT, shares.PERCENT, owned=True)
-        yield self._late(MEMORY_FRACTION, shares.MEMORY_FRACTION, owned=True)
+            path = field_path(shares.devices_of_container(vendor, self.container))
+            yield Variable(vendor.env, path, owned=True)
+        yield self._late("DEVICESHARE_MEMORY_LIMIT_MIB", shares.MEMORY_LIMIT, owned=True)
+        yield self._late("DEVICESHARE_PERCENT", shares.PERCENT, owned=True)
+        yield self._late("DEVICESHARE_MEMORY_FRACTION", shares.MEMORY_FRACTION, owned=True)
         if self.resource == ALIYUN_GPU_MEM:
             yield self._late("ALIYUN_COM_GPU_MEM_IDX", shares.DEVICE_INDEX)
             yield self._late("ALIYUN_COM_GPU_MEM_DEV", shares.DEVICE_GIB)
@@ -284,23 +252,21 @@ class ShareOf(NamedTuple):
             yield self._late("METAGPU_MAX_MEM", shares.MEMORY_LIMIT)
         if framework_limits:
             # What a ConfigMap or a Secret sets isn't known here, and the fraction's other name would be fatal.
-            jax = self._late(JAX_FRACTION, shares.HEAP_FRACTION, gives_way_to=(JAX_NEW_FRACTION,))
+            jax = self._late(_JAX_FRACTION, shares.HEAP_FRACTION, gives_way_to=(_JAX_NEW_FRACTION,))
             yield jax._replace(withheld=self.has_env_from)
-            yield self._late(PYTORCH, shares.PYTORCH, gives_way_to=PYTORCH_OTHERS)
-
-    def _late(self, name: str, kind: str, *, owned: bool = False, gives_way_to: tuple[str, ...] = ()) -> Reference:
-        """The variable with what the Binding says of the container (shares.py)."""
-        path = field_path(container_annotation(kind, self.container))
-        return Reference(name, path, f"{contract.PREFIX}{kind}.", owned, gives_way_to)
-
-    def settings(self, *, framework_limits: bool) -> Iterator[Setting]:
-        """What is known before its devices are."""
+            yield self._late("PYTORCH_ALLOC_CONF", shares.PYTORCH, gives_way_to=_PYTORCH_OTHERS)
+        yield CUDA_ORDER
         if self.resource == ALIYUN_GPU_MEM:
             own = sum(need.memory_mib for need in self.request.container(self.container))
-            yield Setting("ALIYUN_COM_GPU_MEM_POD", str(_together(self.request.needs) // MIB_PER_GIB))
-            yield Setting("ALIYUN_COM_GPU_MEM_CONTAINER", str(own // MIB_PER_GIB))
+            yield Variable("ALIYUN_COM_GPU_MEM_POD", value=str(_together(self.request.needs) // MIB_PER_GIB))
+            yield Variable("ALIYUN_COM_GPU_MEM_CONTAINER", value=str(own // MIB_PER_GIB))
         if framework_limits:
             yield GROWTH
+
+    def _late(self, name: str, kind: str, *, owned: bool = False, gives_way_to: tuple[str, ...] = ()) -> Variable:
+        """The variable with what the Binding says of the container (shares.py)."""
+        path = field_path(container_annotation(kind, self.container))
+        return Variable(name, path, "", f"{contract.PREFIX}{kind}.", owned, gives_way_to)
 
 
 def _shares_of(spec: DraftSpec, request: ShareRequest) -> dict[str, ShareOf]:
@@ -323,7 +289,7 @@ def _together(needs: tuple[Need, ...]) -> int:
 class _Variables(NamedTuple):
     """What a container gets, in order; the same for all that want the same."""
 
-    by_name: dict[str, Reference | Setting]
+    by_name: dict[str, Variable]
     names: frozenset[str]
     """A container with none of these gets all that is in `new`."""
     new: list[Json]
@@ -333,19 +299,16 @@ class _Variables(NamedTuple):
 def _variables(
     table: tuple[Vendor, ...], share: ShareOf | None, settings: InjectionSettings, *, in_group: bool
 ) -> _Variables:
-    """First those of the agent, then references, so that others may refer to them as `$(NVIDIA_VISIBLE_DEVICES)`.
+    """First the agent's, then references, so that others may refer to them as `$(NVIDIA_VISIBLE_DEVICES)`, then values.
 
     Of vendors that serve no share of the container's own, it sees the devices of its group.
     """
-    frameworks, plain = settings.framework_limits, [CUDA_ORDER]
-    own = list(share.references(framework_limits=frameworks)) if share else []
-    if share:
-        plain += share.settings(framework_limits=frameworks)
-    elif in_group and settings.group_memory == GROW:
-        plain += (JAX_GROWS, GROWTH)
-    names = {reference.name for reference in own}
-    of_group = [Reference(vendor.env, vendor.field_path) for vendor in table if vendor.env not in names]
-    every = [*_agent(settings.agent_url), *of_group, *own, *plain]
+    own = list(share.variables(framework_limits=settings.framework_limits)) if share else [CUDA_ORDER]
+    if share is None and in_group and settings.group_memory == GROW:
+        own += (JAX_GROWS, GROWTH)
+    names = {each.name for each in own}
+    of_group = (Variable(vendor.env, vendor.field_path, owned=True) for vendor in table if vendor.env not in names)
+    every = [*_agent(settings.agent_url), *of_group, *own]
     return _Variables(
         {each.name: each for each in every},
         frozenset(name for each in every for name in (each.name, *each.gives_way_to)),
@@ -353,16 +316,16 @@ def _variables(
     )
 
 
-def _agent(template: str) -> Iterator[Reference | Setting]:
+def _agent(template: str) -> Iterator[Variable]:
     """By what a container finds the agent of its node (docs/inside.md).
 
     A pod's node isn't known at its admission, so its address is resolved by the kubelet at each start of a container.
     """
     host = contract.AGENT_HOST_VARIABLE
     if HOST in template:
-        yield Reference(host, "status.hostIP")
+        yield Variable(host, "status.hostIP", owned=True)
     if template:
-        yield Setting(contract.AGENT_VARIABLE, template.replace(HOST, f"$({host})", 1), owned=True)
+        yield Variable(contract.AGENT_VARIABLE, value=template.replace(HOST, f"$({host})", 1), owned=True)
 
 
 def _environments(
@@ -417,7 +380,7 @@ def _merged(env: list[Json], wanted: _Variables) -> tuple[list[Json], list[str]]
 def reads(env: list[Json], vendor: Vendor) -> bool:
     """Whether a container with these variables reads the vendor's devices from the pod's annotation."""
     mine = [variable for variable in env if variable.get("name") == vendor.env]
-    return bool(mine) and Reference(vendor.env, vendor.field_path).equals(mine[-1])
+    return bool(mine) and Variable(vendor.env, vendor.field_path).equals(mine[-1])
 
 
 def _set(path: str, value: Any) -> Json:

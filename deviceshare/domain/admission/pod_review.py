@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.admission.drafts import Draft, Systems, concerns, is_ours_alone, metadata_fault
+from deviceshare.domain.admission.drafts import Draft, Systems, asked, concerns, is_ours_alone
 from deviceshare.domain.admission.pod_injection import reads
 from deviceshare.domain.admission.settings import EXTENDER, GATES
 from deviceshare.domain.objects.groups import Group
@@ -53,12 +53,13 @@ def review_new_pod(
     `group` is the one it names, as far as that is known; `dialects` are the other systems' that are served, and
     `placement` is one of PLACEMENTS. `outsider` is why the group takes no pods of the pod's namespace.
     """
-    labels, annotations, share = pod.metadata.labels, pod.metadata.annotations, pod.share
-    if not concerns(labels, annotations, share, dialects):
+    found = asked(pod.metadata.labels, pod.metadata.annotations, pod.share, dialects)
+    if found is None:
         return ""
+    share = found.share
     return (
-        metadata_fault(labels, annotations, share, dialects)
-        or _annotations_fault(annotations)
+        found.fault
+        or _annotations_fault(found.ours, pod.metadata.annotations)
         or (f"metadata.annotations[{contract.GROUP}]: {outsider}" if outsider else "")
         or _placement_fault(pod, placement)
         or _own_devices_fault(pod, share)
@@ -68,8 +69,8 @@ def review_new_pod(
     )
 
 
-def _annotations_fault(annotations: Mapping[str, str]) -> str:
-    if ours := sorted(filter(is_ours_alone, annotations)):
+def _annotations_fault(ours: list[str], annotations: Mapping[str, str]) -> str:
+    if ours:
         return f"metadata.annotations[{ours[0]}] is written by deviceshare only: leave it out"
     return _TOO_LARGE if _size(annotations) > MAX_ANNOTATIONS else ""
 
