@@ -23,7 +23,7 @@ from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.devices import Device, described, selected
 from deviceshare.domain.objects.groups import BOUND, DEGRADED, MOVE, PENDING, TERMINATING, Group, GroupStatus
 from deviceshare.domain.objects.hardware import Hardware, Publication, Withheld
-from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
+from deviceshare.domain.objects.ledger import NodeDevices, Patch
 from deviceshare.domain.objects.nodes import OUT_OF_SERVICE, Node
 from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.pods import Pod
@@ -282,17 +282,13 @@ def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pod
         text = f"no placeholder pod on node {node} has {described(left)}, so the device plugin may allocate it"
         return Reason(ReasonKind.DEVICES_NOT_RESERVED, f"{text} to another pod", f"take others with {rebind}")
     text = f"node {node} is Ready and has all its devices"
-    if outdated := sorted(pod.metadata.key for pod in pods if _outdated(pod, group, ledger, claim)):
+    mine_sealed = (pod for pod in pods if pod.sealed and pod.lives and pod.holder_uid == group.uid)
+    if outdated := sorted(pod.metadata.key for pod in mine_sealed if not is_current(pod, ledger, claim)):
         keys = f"{', '.join(outdated[:_SHOWN_PODS])}{' …' if len(outdated) > _SHOWN_PODS else ''}"
         return Reason(
             ReasonKind.PODS_USE_PREVIOUS_DEVICES, f"{text}; these pods use previous ones until recreated: {keys}"
         )
     return Reason(ReasonKind.AS_CLAIMED, text)
-
-
-def _outdated(pod: Pod, group: Group, ledger: NodeDevices, claim: Claim) -> bool:
-    """Whether the pod uses devices that a rebind replaced, also when its containers restart."""
-    return pod.sealed and pod.lives and pod.holder_uid == group.uid and not is_current(pod, ledger, claim)
 
 
 class _Offered(NamedTuple):
