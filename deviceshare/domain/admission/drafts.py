@@ -137,9 +137,9 @@ class Draft(Struct, frozen=True, rename="camel"):
     metadata: DraftMeta = field(default_factory=DraftMeta)
     spec: DraftSpec = field(default_factory=DraftSpec)
 
-    def asked(self, dialects: Systems) -> "Asked | None":
-        """See `asked`."""
-        return asked(self.metadata.labels, self.metadata.annotations, self.spec.share, dialects)
+    def concern(self, dialects: Systems) -> "Concern | None":
+        """See `concern_of`."""
+        return concern_of(self.metadata.labels, self.metadata.annotations, self.spec.share, dialects)
 
 
 def _asks(container: DraftContainer) -> bool:
@@ -163,7 +163,7 @@ def concerns(labels: Names, annotations: Names, share: ShareRequest = NO_SHARE, 
     return bool(share) and not _off(dialects).issuperset(share.resources)
 
 
-class Asked(NamedTuple):
+class Concern(NamedTuple):
     """What a pod that concerns deviceshare asks for."""
 
     group: str
@@ -175,14 +175,14 @@ class Asked(NamedTuple):
     """Its annotations that only deviceshare may write."""
 
 
-def asked(labels: Names, annotations: Names, share: ShareRequest, dialects: Systems) -> Asked | None:
+def concern_of(labels: Names, annotations: Names, share: ShareRequest, dialects: Systems) -> Concern | None:
     """What the pod asks for; None where it doesn't concern deviceshare."""
     if not concerns(labels, annotations, share, dialects):
         return None
     annotations = annotations or {}
     fault = _share_fault(share, dialects) or _group_fault(labels or {}, annotations, share)
     ours = sorted(filter(is_ours_alone, annotations))
-    return Asked(annotations.get(contract.GROUP, ""), share, fault or _strategy_fault(annotations, share), ours)
+    return Concern(annotations.get(contract.GROUP, ""), share, fault or _strategy_fault(annotations, share), ours)
 
 
 def is_ours_alone(key: str) -> bool:

@@ -57,12 +57,12 @@ def inject(
     `group` is the group it names, None if it isn't found; `group_known` says whether that is certain enough for a
     warning.
     """
-    asked = pod.asked(settings.dialects)
-    if asked is None or asked.fault:
-        return Injection(refusal=asked.fault if asked else "")
-    name, share = asked.group, asked.share
+    concern = pod.concern(settings.dialects)
+    if concern is None or concern.fault:
+        return Injection(refusal=concern.fault if concern else "")
+    name, share = concern.group, concern.share
     asking = _shares_of(pod.spec, share) if share else {}
-    patch, warnings = _without(asked.ours)
+    patch, warnings = _without(concern.ours)
     patch += _label(pod, name)
     patch += _scheduling(pod.spec, share, settings)
     patch += _tolerations(pod.spec, share, settings)

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.admission.drafts import Draft, Systems, asked, concerns, is_ours_alone
+from deviceshare.domain.admission.drafts import Draft, Systems, concern_of, concerns, is_ours_alone
 from deviceshare.domain.admission.pod_injection import reads
 from deviceshare.domain.admission.settings import EXTENDER, GATES
 from deviceshare.domain.objects.groups import Group
@@ -53,13 +53,13 @@ def review_new_pod(
     `group` is the one it names, as far as that is known; `dialects` are the other systems' that are served, and
     `placement` is one of PLACEMENTS. `outsider` is why the group takes no pods of the pod's namespace.
     """
-    found = asked(pod.metadata.labels, pod.metadata.annotations, pod.share, dialects)
-    if found is None:
+    concern = concern_of(pod.metadata.labels, pod.metadata.annotations, pod.share, dialects)
+    if concern is None:
         return ""
-    share = found.share
+    share = concern.share
     return (
-        found.fault
-        or _annotations_fault(found.ours, pod.metadata.annotations)
+        concern.fault
+        or _annotations_fault(concern.ours, pod.metadata.annotations)
         or (f"metadata.annotations[{contract.GROUP}]: {outsider}" if outsider else "")
         or _placement_fault(pod, placement)
         or _own_devices_fault(pod, share)
