@@ -10,10 +10,8 @@ from typing import Any, Final
 
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission import bypasses, pod_review
-from deviceshare.domain.admission.concern import STRATEGIES
-from deviceshare.domain.admission.injection import CUDA_ORDER, JAX_GROWS, TAINTS
-from deviceshare.domain.admission.share_injection import GROWTH, ShareOf
-from deviceshare.domain.admission.variables import Reference, Setting
+from deviceshare.domain.admission.drafts import STRATEGIES
+from deviceshare.domain.admission.pod_injection import CUDA_ORDER, GROWTH, JAX_GROWS, TAINTS, ShareOf, Variable
 from deviceshare.domain.objects import groups, requests, shares
 from deviceshare.domain.objects.shares import DIALECTS, ShareRequest
 
@@ -97,22 +95,19 @@ def _injection() -> Variables:
     }
 
 
-def _setting(setting: Setting) -> Mapping[str, str]:
+def _setting(setting: Variable) -> Mapping[str, str]:
     return {"name": setting.name, "value": setting.value}
 
 
 def _references(resource: str) -> Iterator[Mapping[str, str]]:
     """What refers to the share of a container that asks by this resource; `path` lacks the container's name."""
-    plain, with_env_from = (
-        list(ShareOf(_CONTAINER, resource, ShareRequest((), (resource,)), has).references(framework_limits=True))
-        for has in (False, True)
-    )
-    always = set(ShareOf(_CONTAINER, resource, ShareRequest((), (resource,)), False).references(framework_limits=False))
+    plain, with_env_from = (_late(resource, has_env_from=has) for has in (False, True))
+    always = set(_late(resource, framework_limits=False))
     by_variable = {each.env: each.name for each in vendors.VENDORS}
     for each, other in zip(plain, with_env_from, strict=True):
         yield {
             "name": each.name,
-            "path": _without_container(each),
+            "path": each.path.removesuffix(f"{_CONTAINER}']"),
             "vendor": by_variable.get(each.name, ""),
             "owned": _flag(each.owned),
             "givesWayTo": ",".join(each.gives_way_to),
@@ -121,8 +116,9 @@ def _references(resource: str) -> Iterator[Mapping[str, str]]:
         }
 
 
-def _without_container(reference: Reference) -> str:
-    return reference.path.removesuffix(f"{_CONTAINER}']")
+def _late(resource: str, *, has_env_from: bool = False, framework_limits: bool = True) -> list[Variable]:
+    share = ShareOf(_CONTAINER, resource, ShareRequest((), (resource,)), has_env_from)
+    return [each for each in share.variables(framework_limits=framework_limits) if each.path]
 
 
 def _flag(holds: bool) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from deviceshare.cli.output import JSON, TABLE, FilteringConsole, print_answer, say, show, styled, table
-from deviceshare.domain.admission import modes
-from deviceshare.domain.admission.injection_settings import EXTENDER, GATES
+from deviceshare.domain.admission import settings
+from deviceshare.domain.admission.settings import EXTENDER, GATES
 from deviceshare.domain.vendors import NVIDIA
 from deviceshare_sandbox import (
     Layout,
@@ -82,8 +82,8 @@ Examples:
 @click.option("--detach", is_flag=True, help="Return when everything is ready, and leave it running.")
 @click.option(
     "--admission",
-    type=click.Choice([modes.AUTO, *modes.MODES]),
-    default=modes.AUTO,
+    type=click.Choice([settings.AUTO, *settings.MODES]),
+    default=settings.AUTO,
     show_default=True,
     help="What admits pods and groups; auto: policies from Kubernetes 1.36 on.",
 )

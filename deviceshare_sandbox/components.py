@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from deviceshare.domain.admission.modes import WEBHOOKS
+from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare.domain.contract import DEFAULT_SCHEDULER_NAME, IDENTITY, SCHEDULER_NAME
 from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare_sandbox.network import HOST, SERVICES, free_ports

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from deviceshare.domain.admission.modes import WEBHOOKS
+from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare.domain.contract import NAMESPACE
 from deviceshare_sandbox.binaries import Binaries
 from deviceshare_sandbox.reports import SandboxError

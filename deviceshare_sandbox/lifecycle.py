@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import msgspec
 
-from deviceshare.domain.admission import modes
-from deviceshare.domain.admission.injection_settings import GATES
+from deviceshare.domain.admission import settings
+from deviceshare.domain.admission.settings import GATES
 from deviceshare_sandbox import binaries, machine, network, real_node
 from deviceshare_sandbox.processes import Prober
 from deviceshare_sandbox.reports import Progress, SandboxError, tail
@@ -143,7 +143,7 @@ def _launch(options: Options, layout: Layout, progress: Progress, *, tied: bool)
         binaries.require_root()
         network.require_free()
     found = binaries.find(progress, node=options.real_node)
-    if options.admission == modes.POLICIES and not modes.serves_policies(found.minor):
+    if options.admission == settings.POLICIES and not settings.serves_policies(found.minor):
         raise SandboxError(
             f"Kubernetes {found.version} has no policies that inject pods; 1.36 and later do.",
             "Leave --admission=policies out, or set KUBEBUILDER_ASSETS to the binaries of a newer release.",

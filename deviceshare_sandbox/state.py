@@ -13,8 +13,8 @@ from typing import IO, Any
 import msgspec
 
 from deviceshare.domain import vendors
-from deviceshare.domain.admission import modes
-from deviceshare.domain.admission.injection_settings import EXTENDER
+from deviceshare.domain.admission import settings
+from deviceshare.domain.admission.settings import EXTENDER
 from deviceshare_sandbox.binaries import Binaries, Programs
 from deviceshare_sandbox.reports import SandboxError
 
@@ -28,7 +28,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int = 16384
     """Of each NVIDIA GPU, as GPU feature discovery's label has it; 0 for no label."""
     resource: str = vendors.NVIDIA.resource
-    admission: str = modes.AUTO
+    admission: str = settings.AUTO
     """Whether pods are admitted by webhooks or by policies; by default as the chart chooses, by Kubernetes' version."""
     deviceshare: bool = True
     """Whether deviceshare runs and its webhooks or policies are there. The CRDs and its rights are in any case."""
@@ -57,7 +57,7 @@ class SandboxPlan(msgspec.Struct, frozen=True):
     @property
     def admission(self) -> str:
         """One of modes.MODES."""
-        return modes.chosen(self.options.admission, self.binaries.minor)
+        return settings.chosen(self.options.admission, self.binaries.minor)
 
 
 class Ports(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from deviceshare import logs
-from deviceshare.domain.admission.injection_settings import GATES
+from deviceshare.domain.admission.settings import GATES
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare.loops.ports import ApiError

@@ -5,7 +5,8 @@
 Each stands in its page between `<!-- generated -->` and `<!-- end of generated -->`: the metrics from the registry, the
 settings from the command's options, the rights from the chart as Helm renders it, the house from the packages'
 docstrings in the order of the import contracts, the devices from the table of vendors, Kubernetes' versions from the
-chart and the sandbox.
+chart and the sandbox. In both READMEs the devices stand in a sentence, between `<!-- devices -->` and `<!-- end of
+devices -->`.
 """
 
 import ast
@@ -23,8 +24,7 @@ from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
 from deviceshare.cli.run import run
 from deviceshare.domain import vendors
-from deviceshare.domain.answers.census import DeviceCount, DeviceMemory
-from deviceshare.domain.answers.group_census import GroupCensus, GroupCount
+from deviceshare.domain.answers.census import DeviceCount, DeviceMemory, GroupCensus, GroupCount
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Hardware, Part
@@ -43,7 +43,10 @@ ARCHITECTURE: Final = ROOT / "docs" / "architecture.md"
 VERSIONS: Final = ROOT / "docs" / "kubernetes.md"
 ALL_ROLES: Final = {"agent": {"enabled": True, "enforce": "evict"}, "openshift": True}
 """The values with which the chart has every role and every rule, besides those of its defaults."""
+READMES: Final = {ROOT / "README.md": ("{} ({})", ", ", " and "), ROOT / "README.zh-CN.md": ("{}（{}）", "、", "和 ")}
+"""How each lists devices: one of them, what stands between two, and before the last."""
 _GENERATED: Final = re.compile(r"(?<=<!-- generated -->\n).*(?=<!-- end of generated -->)", re.DOTALL)
+_DEVICES: Final = re.compile(r"(?<=<!-- devices -->).*(?=<!-- end of devices -->)")
 
 
 def generated() -> dict[Path, str]:
@@ -56,7 +59,13 @@ def generated() -> dict[Path, str]:
     }
     pages = {REFERENCE / f"{name}.md": table for name, table in tables.items()}
     pages |= {ARCHITECTURE: house(), VERSIONS: _versions()}
-    return {page: _filled(page, table) for page, table in pages.items()}
+    filled = {page: _filled(page, table) for page, table in pages.items()}
+    return filled | {page: _DEVICES.sub(_listed_devices(*words), page.read_text()) for page, words in READMES.items()}
+
+
+def _listed_devices(one: str, link: str, last: str) -> str:
+    named = [one.format(vendor.label, f"`{vendor.resource}`") for vendor in vendors.VENDORS]
+    return link.join(named[:-1]) + last + named[-1]
 
 
 def _filled(page: Path, table: str) -> str:

@@ -23,9 +23,8 @@ from deviceshare.cli.parameters import (
 )
 from deviceshare.cli.snapshot import ClusterSnapshot, guard_of, labels_text, look
 from deviceshare.domain.answers.device_parts import SHOWN_PODS, parts_text
-from deviceshare.domain.answers.device_verdicts import DeviceVerdict
 from deviceshare.domain.answers.explanation import Explanation, explain_group, explain_pod
-from deviceshare.domain.answers.verdicts import NodeVerdict
+from deviceshare.domain.answers.verdicts import DeviceVerdict, NodeVerdict
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node

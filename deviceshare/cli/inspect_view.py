@@ -36,8 +36,8 @@ from deviceshare.cli.snapshot import ClusterSnapshot, mirrored, seen
 from deviceshare.cli.turns_table import reported_turns_table
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import PodPart, gib, named, overuse_text
-from deviceshare.domain.answers.drawing import draw
-from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, WaitingPod
+from deviceshare.domain.answers.picture import Count, DeviceView, GroupView, NodeView, Picture, draw
+from deviceshare.domain.answers.waiting import WaitingPod
 from deviceshare.domain.device_health.overuse import OVERUSE_CURE
 from deviceshare.domain.objects.printable import quoted
 from deviceshare.domain.objects.shares import WHOLE

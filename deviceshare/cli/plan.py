@@ -17,7 +17,7 @@ from deviceshare.cli.output import SHOWN, Part, Row, answer_with, folded, group_
 from deviceshare.cli.parameters import complete_namespaces, on_cluster, output_as
 from deviceshare.cli.snapshot import ClusterSnapshot, labels_text, look
 from deviceshare.domain import contract
-from deviceshare.domain.admission.injection_settings import OTHER_SCHEDULERS
+from deviceshare.domain.admission.settings import OTHER_SCHEDULERS
 from deviceshare.domain.answers.device_parts import parts_text
 from deviceshare.domain.answers.plan import PlacedPod, Placement, Plan, Planner
 from deviceshare.domain.objects.nodes import admits

@@ -13,8 +13,7 @@ import msgspec
 
 from deviceshare.cli.output import show, table
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.answers.pod_view import PodDeviceView
-from deviceshare.domain.answers.usage_rows import POD_COLUMNS, pod_rows
+from deviceshare.domain.answers.pod_view import POD_COLUMNS, PodDeviceView, pod_rows
 from deviceshare.domain.objects.hardware import Part
 from deviceshare.domain.objects.shares import GPU_MEM
 from deviceshare.domain.objects.usage import DeviceProcess, Sighting

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from deviceshare.doctor.kinds import Attributes
 from deviceshare.domain import contract
 from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, PodGuard, left_out
-from deviceshare.domain.answers.unseen import Unseen
+from deviceshare.domain.answers.picture import Unseen
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.domain.objects.object_decoder import ObjectMeta

@@ -19,8 +19,8 @@ from deviceshare.cli.parameters import complete_nodes, on_cluster, suggestion
 from deviceshare.cli.turns_table import turns_table
 from deviceshare.domain import contract
 from deviceshare.domain.answers.device_parts import PodPart, parts
-from deviceshare.domain.answers.unseen import Unseen
-from deviceshare.domain.answers.usage_rows import NONE, numbers, processes
+from deviceshare.domain.answers.picture import Unseen
+from deviceshare.domain.answers.pod_view import NONE, numbers, processes
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import DeviceUsage, TurnQueue, Usage

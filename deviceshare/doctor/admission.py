@@ -21,7 +21,7 @@ from deviceshare.doctor import canary
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, WARNING, Finding, Verdict, listed, unread
 from deviceshare.doctor.kinds import Installation
 from deviceshare.domain import contract
-from deviceshare.domain.admission import modes
+from deviceshare.domain.admission import settings
 from deviceshare.domain.admission.pod_guard import GUARDING, GUARDING_POLICY, left_out
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.kube.refusals import Unserved
@@ -57,13 +57,13 @@ _UPGRADE: Final = "helm upgrade the release"
 async def mode(api: Cluster, ours: Installation) -> str:
     """By which of both deviceshare was told to admit pods; where that isn't known, what is in the cluster."""
     if ours.deployment or await _is_there(api, WEBHOOK_CONFIGURATIONS[1], contract.NAME):
-        return ours.flag("admission") or modes.WEBHOOKS
-    return modes.POLICIES if await _is_there(api, VALIDATING.policies, GUARDING_POLICY) else modes.WEBHOOKS
+        return ours.flag("admission") or settings.WEBHOOKS
+    return settings.POLICIES if await _is_there(api, VALIDATING.policies, GUARDING_POLICY) else settings.WEBHOOKS
 
 
 async def examine(api: Cluster, ours: Installation, by: str) -> Verdict:
     """Checks the webhook configurations or the policies in the cluster."""
-    if by == modes.POLICIES:
+    if by == settings.POLICIES:
         return "bound, strict, and of this release", [*await _policies(api, ours), *await _left_webhooks(api)]
     return "configured, with a CA that is valid", [*await _webhooks(api, ours), *await _left_policies(api)]
 

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct, field, to_builtins
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.admission.injection_settings import GATES
+from deviceshare.domain.admission.settings import GATES
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.quantities import Quantity
 from deviceshare.loops.ports import ApiError, Cluster, Kind

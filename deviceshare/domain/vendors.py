@@ -1,12 +1,12 @@
 """The vendors whose devices groups may ask for: one row each.
 
-The injection, the hand-over, the texts, the CRD's description, the page's words and the documentation follow from this
-table. A vendor whose device plugin shares or splits devices is counted in counted_devices.py besides; any other one is
-counted by what is allocatable.
+The injection, the hand-over, which devices have parts, how many a node has and how much memory, the texts, the CRD's
+description, the policies' tables, the page's words and the documentation follow from this table.
 """
 
 import re
 from collections.abc import Iterable
+from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -18,6 +18,29 @@ ANY: Final = "…"
 """At the end of a resource: all resources that begin so."""
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """Of a resource, behind its domain: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
+
+
+class Counting(StrEnum):
+    """How many devices a node without an agent has (counted_devices.py)."""
+
+    ALLOCATABLE = "allocatable"
+    """As many as are allocatable: the vendor's device plugin neither shares nor splits them."""
+    FEATURE_DISCOVERY = "feature-discovery"
+    """By the labels of GPU feature discovery, under the resource's name, which tell sharing; and by HAMi's register."""
+    PARTITION_LABEL = "partition-label"
+    """As many as are allocatable, unless a label or other resources of the vendor say that they are partitioned."""
+    HAMI_REGISTER = "hami-register"
+    """As many as are allocatable, unless HAMi splits them; a resource with a dash in its name is of parts."""
+
+
+class MemoryLabels(StrEnum):
+    """Which labels tell the memory of a node's devices, under the resource's name (device_memory.py)."""
+
+    NONE = ""
+    FEATURE_DISCOVERY = "feature-discovery"
+    """In MiB, by GPU feature discovery; where it doesn't run, by what gpushare's device plugin divides."""
+    NODE_LABELLER = "node-labeller"
+    """In GiB, by AMD's node labeller, in one label for each size."""
 
 
 class DraDriver(Struct, frozen=True, kw_only=True):
@@ -67,6 +90,12 @@ class Vendor(Struct, frozen=True, eq=False, kw_only=True, dict=True):
     """Paths of a node that open devices to whoever mounts them."""
     has_agent: bool = False
     """Whether deviceshare's agent sees the devices."""
+    has_shares: bool = False
+    """Whether pods may ask for parts of the devices by deviceshare's own limits (shares.DIALECTS)."""
+    counting: Counting = Counting.ALLOCATABLE
+    memory_labels: MemoryLabels = MemoryLabels.NONE
+    split_prefix: str = ""
+    """How resources begin that are parts of split devices, and labels that tell of them."""
     dra: DraDriver | None = None
     """Drivers of other names count for nothing, whatever their devices are called."""
 
@@ -118,6 +147,10 @@ NVIDIA: Final = Vendor(
     device_list="/run/nvidia-container-devices",
     node_paths=("/run/nvidia",),
     has_agent=True,
+    has_shares=True,
+    counting=Counting.FEATURE_DISCOVERY,
+    memory_labels=MemoryLabels.FEATURE_DISCOVERY,
+    split_prefix=MIG_PREFIX,
     dra=DraDriver(name="gpu.nvidia.com", whole=r"gpu-([0-9]{1,4})", part=r"gpu-([0-9]{1,4})-mig-[-a-z0-9]{1,80}"),
 )
 AMD: Final = Vendor(
@@ -127,6 +160,9 @@ AMD: Final = Vendor(
     env="AMD_VISIBLE_DEVICES",
     runtime="AMD's runtime",
     plugin_prefixes=tuple(f"amd.com/{mode}_nps" for mode in ("spx", "dpx", "tpx", "qpx", "cpx")),
+    has_shares=True,
+    counting=Counting.PARTITION_LABEL,
+    memory_labels=MemoryLabels.NODE_LABELLER,
     dra=DraDriver(name="gpu.amd.com"),
 )
 """Without kinds: the variable takes numbers, ranges and hexadecimal unique IDs. `amd-ctk cdi generate` names devices
@@ -139,6 +175,7 @@ ASCEND: Final = Vendor(
     env="ASCEND_VISIBLE_DEVICES",
     runtime="Ascend's runtime",
     plugin_prefixes=("huawei.com/npu",),
+    counting=Counting.HAMI_REGISTER,
 )
 """Without kinds: the variable takes numbers, ranges and names as in `Ascend910-0`. CDI specifications
 (`ascend.com/npu`) are made by Huawei's DRA driver alone, for each claim
@@ -205,5 +242,14 @@ def is_cdi_annotation(key: str) -> bool:
 
     It reads the domain alone, with `/pod`, and with `/container.NAME` behind it, of which the latter wins.
     """
-    domain = key.partition("/")[0]
-    return any(domain == vendor.cdi_annotation.partition("/")[0] for vendor in VENDORS if vendor.cdi_annotation)
+    return key.partition("/")[0] in _cdi_domains(VENDORS)
+
+
+def any_cdi_annotation(keys: Iterable[str]) -> bool:
+    """Whether `is_cdi_annotation` holds of any of them; asked of every pod of a group at each look."""
+    return not _cdi_domains(VENDORS).isdisjoint([key.partition("/")[0] for key in keys])
+
+
+@lru_cache(maxsize=2)
+def _cdi_domains(table: tuple[Vendor, ...]) -> frozenset[str]:
+    return frozenset(vendor.cdi_annotation.partition("/")[0] for vendor in table if vendor.cdi_annotation)

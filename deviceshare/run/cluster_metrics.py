@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from deviceshare.domain.answers import census
-from deviceshare.domain.answers.group_census import count_each_group
+from deviceshare.domain.answers.census import count_each_group
 from deviceshare.kube.definitions import Definitions
 from deviceshare.kube.mirror import count_unreadable
 from deviceshare.kube.mirrors import Mirrors

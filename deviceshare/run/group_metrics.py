@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from deviceshare.domain.answers.group_census import GroupCensus, GroupCount
+from deviceshare.domain.answers.census import GroupCensus, GroupCount
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from deviceshare.domain import contract
-from deviceshare.domain.admission import bypasses, injection_settings, modes
+from deviceshare.domain.admission import bypasses, settings
 from deviceshare.domain.objects.groups import DELETION_POLICIES, NEVER, REFUSE
 from deviceshare.domain.objects.label_selector import LabelRequirement, LabelSelector
 from deviceshare.domain.objects.nodes import is_label
@@ -70,14 +70,14 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("--roles", type=_ROLES, default=",".join(ROLES), help="What this process does."),
         flag(
             "--admission",
-            type=click.Choice(modes.MODES),
-            default=modes.WEBHOOKS,
+            type=click.Choice(settings.MODES),
+            default=settings.WEBHOOKS,
             help="Who injects and validates: this process, or the API server by the chart's admission policies.",
         ),
         flag(
             "--placement",
-            type=click.Choice(injection_settings.PLACEMENTS),
-            default=injection_settings.EXTENDER,
+            type=click.Choice(settings.PLACEMENTS),
+            default=settings.EXTENDER,
             help="Who chooses nodes: our kube-scheduler, by the extender, or the leader, behind scheduling gates.",
         ),
         KUBECONFIG,
@@ -120,7 +120,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag(
             "--replaced-schedulers",
             type=_SCHEDULERS,
-            default=",".join(sorted(injection_settings.OTHER_SCHEDULERS)),
+            default=",".join(sorted(settings.OTHER_SCHEDULERS)),
             help="The schedulers, besides the default one, that pods with a share are taken from.",
         ),
         flag(
@@ -131,8 +131,8 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         flag(
             "--group-memory",
-            type=click.Choice(injection_settings.MEMORY_MODES),
-            default=injection_settings.GROW,
+            type=click.Choice(settings.MEMORY_MODES),
+            default=settings.GROW,
             help="Whether frameworks in pods of groups take device memory as they need it, or as they are set.",
         ),
         flag(

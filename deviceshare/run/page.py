@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from deviceshare import __version__
-from deviceshare.domain.answers.drawing import draw_in_steps
+from deviceshare.domain.answers.picture import draw_in_steps
 from deviceshare.flags import Address
 from deviceshare.kube.agent_client import agent_client
 from deviceshare.kube.api import Api

@@ -15,8 +15,8 @@ import structlog
 from deviceshare import __version__, daemon
 from deviceshare.certificates.keeper import Keeper, RenewalPace, ServerNames
 from deviceshare.certificates.serving import Certificate, MemoryCertificate
-from deviceshare.domain.admission.injection_settings import GATES
 from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.admission.settings import GATES
 from deviceshare.flags import Tls
 from deviceshare.kube.api import Api
 from deviceshare.kube.definitions import Definitions

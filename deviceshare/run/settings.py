@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from deviceshare.domain.admission import injection_settings, modes
-from deviceshare.domain.admission.agent_variables import template_fault
-from deviceshare.domain.admission.injection_settings import InjectionSettings
+from deviceshare.domain.admission import settings
+from deviceshare.domain.admission.settings import InjectionSettings, template_fault
 from deviceshare.domain.objects.groups import GroupLife, release_fault
 from deviceshare.domain.objects.label_selector import LabelSelector
 from deviceshare.domain.objects.nodes import SharingLabels
@@ -93,7 +92,7 @@ class Settings:
     @property
     def serves_webhooks(self) -> bool:
         """Whether the API server calls this process at admission; with policies it decides by itself."""
-        return "webhook" in self.roles and self.admission == modes.WEBHOOKS
+        return "webhook" in self.roles and self.admission == settings.WEBHOOKS
 
     @property
     def webhook_tls(self) -> Tls | None:
@@ -158,7 +157,7 @@ class Settings:
     @property
     def serves_extender(self) -> bool:
         """Whether a kube-scheduler of ours asks this process."""
-        return "extender" in self.roles and self.placement == injection_settings.EXTENDER
+        return "extender" in self.roles and self.placement == settings.EXTENDER
 
     @property
     def share_resources(self) -> frozenset[str]:

@@ -14,26 +14,28 @@ from msgspec import Raw, Struct
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import WARN, bypasses, new_bypasses, refusal_or_warnings
-from deviceshare.domain.admission.concern import concerns
-from deviceshare.domain.admission.drafts import Draft, DraftMeta
-from deviceshare.domain.admission.group_review import (
+from deviceshare.domain.admission.drafts import Draft, DraftMeta, concerns
+from deviceshare.domain.admission.own_resource_review import (
+    ADMINISTRATORS,
     GroupFields,
     review_changed_group,
     review_deleted_group,
+    review_deletion,
     review_fields,
     review_new_group,
     review_quota,
-)
-from deviceshare.domain.admission.injection import DEFAULTS, Injection, inject, inject_ephemeral
-from deviceshare.domain.admission.injection_settings import InjectionSettings
-from deviceshare.domain.admission.node_devices_review import (
-    ADMINISTRATORS,
-    review_deletion,
     review_repair,
     review_report,
 )
-from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
-from deviceshare.domain.admission.share_review import Largest, no_largest
+from deviceshare.domain.admission.pod_injection import Injection, inject, inject_ephemeral
+from deviceshare.domain.admission.pod_review import (
+    Largest,
+    no_largest,
+    review_changed_pod,
+    review_ephemeral_containers,
+    review_new_pod,
+)
+from deviceshare.domain.admission.settings import DEFAULTS, InjectionSettings
 from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife
 from deviceshare.domain.objects.object_decoder import ObjectDecoder
 from deviceshare.domain.objects.pods import Pod

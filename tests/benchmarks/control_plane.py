@@ -17,7 +17,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceshare import assets
-from deviceshare.domain.admission import modes
+from deviceshare.domain.admission import settings
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection, connect, within
 from deviceshare_sandbox import binaries, credentials
@@ -102,11 +102,11 @@ class ControlPlane:
     @property
     def serves_policies(self) -> bool:
         """Whether pods can be admitted by policies here."""
-        return modes.serves_policies(self._plan.binaries.minor)
+        return settings.serves_policies(self._plan.binaries.minor)
 
     def write_policies(self) -> None:
         """Puts the policies beside the webhooks that are installed: `admission` reads either."""
-        self._layout.admission(modes.POLICIES).write_text((assets.manifests() / "policies.yaml").read_text())
+        self._layout.admission(settings.POLICIES).write_text((assets.manifests() / "policies.yaml").read_text())
 
     def pids(self) -> dict[str, int]:
         """Of each process that runs, by name."""
@@ -125,7 +125,7 @@ async def control_plane(nodes: int, devices: int) -> AsyncIterator[tuple[Control
     with tempfile.TemporaryDirectory(prefix="deviceshare-benchmark-") as directory:
         layout = Layout(Path(directory))
         plan = SandboxPlan(
-            Options(nodes=nodes, devices=devices, deviceshare=False, durable=True, admission=modes.WEBHOOKS),
+            Options(nodes=nodes, devices=devices, deviceshare=False, durable=True, admission=settings.WEBHOOKS),
             binaries.find(Progress()),
         )
         with _locked(layout, plan):

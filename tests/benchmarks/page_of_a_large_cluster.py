@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from deviceshare.domain.answers import census
-from deviceshare.domain.answers.drawing import draw_in_steps
-from deviceshare.domain.answers.group_census import count_each_group
+from deviceshare.domain.answers.census import count_each_group
+from deviceshare.domain.answers.picture import draw_in_steps
 from deviceshare.loops.kinds import GROUPS, PODS
 from deviceshare.metrics import Metrics
 from deviceshare.web import ui

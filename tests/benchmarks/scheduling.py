@@ -29,7 +29,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from deviceshare.domain import contract
-from deviceshare.domain.admission import modes
+from deviceshare.domain.admission import settings
 from deviceshare.domain.objects.shares import GPU_MEM, MIB_PER_GIB
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import Connection
@@ -139,19 +139,19 @@ class Agreeable(Contender):
 class Deviceshare(Contender):
     """With its webhooks, or its policies."""
 
-    def __init__(self, admission: str = modes.WEBHOOKS) -> None:
+    def __init__(self, admission: str = settings.WEBHOOKS) -> None:
         self.admission = admission
 
     @property
     def name(self) -> str:
-        return self.kind if self.admission == modes.WEBHOOKS else f"{self.kind}, {self.admission}"
+        return self.kind if self.admission == settings.WEBHOOKS else f"{self.kind}, {self.admission}"
 
     def components(self, plane: ControlPlane) -> list[Component]:
         parts = plane.parts_with(self.admission)
         return [parts.deviceshare, parts.deviceshare_scheduler]
 
     def possible(self, plane: ControlPlane) -> bool:
-        return self.admission == modes.WEBHOOKS or plane.serves_policies
+        return self.admission == settings.WEBHOOKS or plane.serves_policies
 
     @contextlib.asynccontextmanager
     async def running(self, plane: ControlPlane, connection: Connection) -> AsyncIterator[None]:
@@ -198,7 +198,7 @@ class Shares(Deviceshare):
 CONTENDERS = (
     Alone(),
     Agreeable(),
-    *(contender(admission) for contender in (Grouped, FirstPods, Shares) for admission in modes.MODES),
+    *(contender(admission) for contender in (Grouped, FirstPods, Shares) for admission in settings.MODES),
 )
 
 

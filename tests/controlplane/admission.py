@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from deviceshare.domain.admission.modes import POLICIES
+from deviceshare.domain.admission.settings import POLICIES
 from tests.controlplane.pool import Pool, pod
 
 MUTATION = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from deviceshare.domain.admission.modes import WEBHOOKS
+from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare_sandbox import Options, Sandbox, running
 
 

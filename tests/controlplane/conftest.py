@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.admission.modes import WEBHOOKS
+from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare_sandbox import ENV, Options, Sandbox, running
 from tests.controlplane.pool import PATIENCE_SECONDS, Pool
 from tests.kubernetes_versions import pytest_collection_modifyitems, pytest_terminal_summary

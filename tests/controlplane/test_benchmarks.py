@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from click.testing import CliRunner
 
-from deviceshare.domain.admission import modes
+from deviceshare.domain.admission import settings
 from tests.benchmarks import scheduling
 from tests.benchmarks.scheduling import CONTENDERS, Contender
 from tests.kubernetes_versions import before, since
@@ -14,7 +14,7 @@ from tests.kubernetes_versions import before, since
 @before(36)
 def test_all_contenders_schedule_all_pods() -> None:
     """kube-scheduler alone, the agreeable extender, and deviceshare behind its webhooks, on one API server."""
-    measured_are(each for each in CONTENDERS if each.admission != modes.POLICIES)
+    measured_are(each for each in CONTENDERS if each.admission != settings.POLICIES)
 
 
 @since(36)

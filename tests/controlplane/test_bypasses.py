@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.admission.modes import WEBHOOKS
+from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare_sandbox import Options, Sandbox, running
 from tests.controlplane.test_webhooks import Namespace, a_group, a_pod
 

@@ -14,7 +14,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 from msgspec.structs import replace
 
 from deviceshare.certificates import issuance
-from deviceshare.domain.admission import modes
+from deviceshare.domain.admission import settings
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.kube.connection import Connection
 from deviceshare.loops.ports import ApiError
@@ -101,7 +101,7 @@ async def test_a_scheduler_with_a_certificate_is_served_and_a_stranger_is_not(tm
         }
         async with (
             plane.beside([extender, plane.scheduler_asking(stanza)]),
-            plane.admission(admin, modes.WEBHOOKS),
+            plane.admission(admin, settings.WEBHOOKS),
             asyncio.timeout(90),
         ):
             await webhooks_work(admin)

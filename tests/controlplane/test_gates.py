@@ -118,7 +118,7 @@ def test_a_group_whose_pods_do_not_fit_goes_to_another_node(pool: Pool) -> None:
     assert nodes_of(pool, running["metadata"]["name"]) == {second}
     pool.eventually(lambda: claims(pool, first), lambda held: held == [])
     assert claims(pool, second) == [group]
-    assert "free ports" in events(pool, "NodeDidNotFit")
+    assert "free ports" in events(pool, "FailedPlacement")
 
 
 def test_pods_that_avoid_each_other_are_spread_in_the_end(pool: Pool) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from deviceshare.domain import contract
-from deviceshare.domain.admission.modes import WEBHOOKS
+from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
@@ -83,7 +83,7 @@ def test_after_a_rebind_by_cdi_only_a_recreated_pod_sees_other_devices(pool: Poo
     said = deviceshare(pool, "rebind", group)
     assert (said.returncode, "Recreate them" in said.stdout) == (0, True), said
     pool.eventually(
-        lambda: pool.condition(group, "Healthy").get("reason"), lambda reason: reason == "PodsHoldFormerDevices"
+        lambda: pool.condition(group, "Healthy").get("reason"), lambda reason: reason == "PodsUsePreviousDevices"
     )
     pool.apply(pod("new", group))
     assert told(pool, "new")[0] == f"{KIND}=GPU-0,{KIND}=GPU-2"

@@ -2,7 +2,7 @@
 
 import json
 
-from deviceshare.domain.admission.modes import WEBHOOKS
+from deviceshare.domain.admission.settings import WEBHOOKS
 from tests.controlplane.pool import Json, Pool, pod, refers
 
 

@@ -18,8 +18,12 @@ from charts import helm
 from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import REFUSE, bypasses, refusal_or_warnings
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.group_review import review_changed_group, review_deleted_group, review_new_group
-from deviceshare.domain.admission.injection import inject, inject_ephemeral
+from deviceshare.domain.admission.own_resource_review import (
+    review_changed_group,
+    review_deleted_group,
+    review_new_group,
+)
+from deviceshare.domain.admission.pod_injection import inject, inject_ephemeral
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_new_pod
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of

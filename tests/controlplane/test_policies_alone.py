@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.admission.modes import POLICIES
+from deviceshare.domain.admission.settings import POLICIES
 from deviceshare.kube.api import Api
 from deviceshare.kube.connection import connect
 from deviceshare_sandbox import ENV, Options, Sandbox

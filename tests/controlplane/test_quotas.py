@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from deviceshare.domain.admission.modes import WEBHOOKS
+from deviceshare.domain.admission.settings import WEBHOOKS
 from tests.controlplane.pool import GPU, Json, Pool, pod, refers
 
 

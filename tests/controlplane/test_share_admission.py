@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceshare.domain.admission.modes import POLICIES
+from deviceshare.domain.admission.settings import POLICIES
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.shares import DIALECTS
 from tests.controlplane.pool import Json, Pool, pod

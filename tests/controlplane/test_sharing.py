@@ -1,6 +1,6 @@
 """Pods that share: one node, the same devices, and nobody else's; with plain kubectl, as in any cluster."""
 
-from deviceshare.domain.admission.modes import WEBHOOKS
+from deviceshare.domain.admission.settings import WEBHOOKS
 from tests.controlplane.pool import GPU, VISIBLE, Pool, deployment, job, pod, refers
 
 EVERY_VENDOR = (VISIBLE, "AMD_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")

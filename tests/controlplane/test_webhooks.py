@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from deviceshare import assets
-from deviceshare.domain.admission.modes import WEBHOOKS
+from deviceshare.domain.admission.settings import WEBHOOKS
 from deviceshare.domain.objects.pods import Pod
 from deviceshare_sandbox import Sandbox
 from tests.controlplane.admission import refused_with

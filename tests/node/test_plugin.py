@@ -128,7 +128,7 @@ def test_with_placeholders_no_plain_pod_gets_a_groups_device(
 
         cluster.kubectl("delete", "pod", "toomany")
         cluster.kubectl("delete", "pod", "keeper")
-        cluster.eventually(lambda: condition(cluster, "Healthy")["reason"] == "DevicesNotKept")
+        cluster.eventually(lambda: condition(cluster, "Healthy")["reason"] == "DevicesNotReserved")
 
 
 def condition(cluster: Cluster, type_: str) -> Json:

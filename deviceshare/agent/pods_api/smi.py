@@ -9,11 +9,9 @@ from aiohttp import web
 
 from deviceshare.agent.pods_api.caller import Caller, Callers
 from deviceshare.agent.pods_api.server import Endpoint, plain
-from deviceshare.domain.answers.pod_devices import pod_devices
-from deviceshare.domain.answers.pod_view import PodView, pod_view
-from deviceshare.domain.answers.usage_rows import POD_COLUMNS, pod_lines, pod_rows
+from deviceshare.domain.answers.pod_view import POD_COLUMNS, PodView, pod_lines, pod_rows, pod_view
 from deviceshare.domain.objects.printable import printable
-from deviceshare.domain.objects.requests import GROUP
+from deviceshare.domain.objects.requests import GROUP, POD, Holder
 from deviceshare.domain.objects.usage import Usage
 from deviceshare.loops.agent.own_node import OwnNode
 
@@ -26,13 +24,8 @@ def smi_endpoint(node: OwnNode, callers: Callers, usage: Callable[[], Usage]) ->
 
     async def smi(request: web.Request) -> web.StreamResponse:
         caller = await callers.caller(request)
-        view = pod_view(
-            usage(),
-            caller.key,
-            str(caller.holder),
-            pod_devices(caller.ledger, caller.holder.uid, caller.uid),
-            _mates(node, caller),
-        )
+        pod = Holder(caller.uid, POD, caller.key)
+        view = pod_view(usage(), caller.ledger, pod, caller.holder, _mates(node, caller))
         return _as_json(view) if prefers_json(request.headers.get("Accept", "")) else plain(drawn(view))
 
     return Endpoint("/smi", "This pod's devices, its processes on them, and who shares them; also as JSON.", smi)

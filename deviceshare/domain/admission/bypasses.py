@@ -82,22 +82,33 @@ def _sentence(places: list[str], does: str) -> str:
     return f"{places[0]}{f' (and {len(places) - 1} more)' if len(places) > 1 else ''} {does}"
 
 
-def _containers(pod: Draft, skip: Collection[str]) -> Iterator[tuple[str, DraftContainer]]:
+class _Place(NamedTuple):
+    """A container of the pod, and where it stands."""
+
+    field: str
+    position: int
+    container: DraftContainer
+
+    def __str__(self) -> str:
+        return f"spec.{self.field}[{self.position}] {quoted(self.container.name, _LONGEST_NAME)}"
+
+
+def _containers(pod: Draft, skip: Collection[str]) -> Iterator[_Place]:
     for field, containers in pod.spec.lists():
         for position, container in enumerate(containers or ()):
             if container.name not in skip:
-                yield f"spec.{field}[{position}] {quoted(container.name, _LONGEST_NAME)}", container
+                yield _Place(field, position, container)
 
 
 def _that(does: Callable[[DraftContainer], bool]) -> Callable[[Draft, Collection[str]], Iterator[str]]:
-    return lambda pod, skip: (where for where, container in _containers(pod, skip) if does(container))
+    return lambda pod, skip: (str(each) for each in _containers(pod, skip) if does(each.container))
 
 
 def _mounts(vendor: Vendor, pod: Draft, skip: Collection[str]) -> Iterator[str]:
-    for where, container in _containers(pod, skip):
-        for mount in container.volume_mounts or ():
+    for each in _containers(pod, skip):
+        for mount in each.container.volume_mounts or ():
             if _within(_path(mount.mount_path), vendor.device_list):
-                yield f"{where}: the mount {quoted(mount.mount_path or '')}"
+                yield f"{each}: the mount {quoted(mount.mount_path or '')}"
 
 
 def _host_paths(pod: Draft, _: Collection[str]) -> Iterator[str]:
@@ -111,12 +122,12 @@ def _claims(pod: Draft, _: Collection[str]) -> Iterator[str]:
 
 
 def _limits(pod: Draft, skip: Collection[str]) -> Iterator[str]:
-    for where, container in _containers(pod, skip):
-        for name, quantity in sorted(container.limits.items()):
+    for each in _containers(pod, skip):
+        for name, quantity in sorted(each.container.limits.items()):
             vendors_own = name.partition("/")[0] in {vendor.domain for vendor in vendors.VENDORS}
             others = vendors_own and vendors.vendor_of(name) is None and name not in DIALECTS
             if (others or name.startswith(CLASS)) and str(quantity) != "0":
-                yield f"{where}: the limit {quoted(name)}"
+                yield f"{each}: the limit {quoted(name)}"
 
 
 def _device_annotations(keys: Iterable[str]) -> Iterator[str]:

@@ -1,16 +1,42 @@
-"""Drafts: pods as an admission webhook receives them, before the API server has validated, defaulted or stored them.
+"""Drafts: pods as admission receives them, and whether they concern deviceshare.
 
-Lists and maps may be null there, and the variables that the webhook rewrites must be kept whole, with fields of later
-Kubernetes releases. So those stay plain JSON; the rest of the pod is not decoded.
+The API server has neither validated, defaulted nor stored them. Lists and maps may be null there, and the variables
+that are rewritten must be kept whole, with fields of later Kubernetes releases. So those stay plain JSON; the rest of
+the pod is not decoded.
+
+A pod concerns deviceshare that names a group, or whose containers ask for a share in their limits. Its label has the
+group's name, and is empty where it names none: mirrors and webhooks select by the label's existence.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
 
-from deviceshare.domain.objects.shares import INIT, MAIN, SIDECAR, ContainerLimits, ShareRequest, share_request
+from deviceshare.domain import contract, vendors
+from deviceshare.domain.objects.groups import name_fault
+from deviceshare.domain.objects.printable import quoted
+from deviceshare.domain.objects.shares import (
+    DIALECTS,
+    INIT,
+    MAIN,
+    NO_SHARE,
+    SIDECAR,
+    SYSTEMS,
+    ContainerLimits,
+    ShareRequest,
+    share_request,
+)
+from deviceshare.domain.wording import listed
+
+STRATEGIES: Final = ("binpack", "spread")
+"""Where a share is taken: from the device with the least room for it, or the most."""
 
 Json = dict[str, Any]
+Names = Mapping[str, str] | None
+Systems = tuple[str, ...] | frozenset[str]
+"""Those of the other systems whose resources are served (shares.SYSTEMS)."""
 
 
 class DraftMeta(Struct, frozen=True, rename="camel"):
@@ -95,11 +121,13 @@ class DraftSpec(Struct, frozen=True, rename="camel"):
     @property
     def share(self) -> ShareRequest:
         """The parts of devices that its containers ask for; ephemeral containers can't ask for anything."""
-        mains, inits, _ = self.lists()
+        mains, inits = self.containers or (), self.init_containers or ()
+        if not any(map(_asks, (*mains, *inits))):  # as most pods of groups
+            return NO_SHARE
         return share_request(
             ContainerLimits(each.name, f"spec.{field}[{i}]", _role(field, each), each.limits)
-            for field, containers in (mains, inits)
-            for i, each in enumerate(containers or ())
+            for field, containers in (("containers", mains), ("initContainers", inits))
+            for i, each in enumerate(containers)
         )
 
 
@@ -109,6 +137,14 @@ class Draft(Struct, frozen=True, rename="camel"):
     metadata: DraftMeta = field(default_factory=DraftMeta)
     spec: DraftSpec = field(default_factory=DraftSpec)
 
+    def concern(self, dialects: Systems) -> "Concern | None":
+        """See `concern_of`."""
+        return concern_of(self.metadata.labels, self.metadata.annotations, self.spec.share, dialects)
+
+
+def _asks(container: DraftContainer) -> bool:
+    return container.resources is not None and not DIALECTS.keys().isdisjoint(container.resources.limits or ())
+
 
 def _role(field: str, container: DraftContainer) -> str:
     """As `PodSpec.share` has it."""
@@ -117,6 +153,90 @@ def _role(field: str, container: DraftContainer) -> str:
     return SIDECAR if container.restart_policy == "Always" else INIT
 
 
-def add(path: str, value: Any) -> Json:
-    """The JSON patch operation that sets a member, whether it exists or not (RFC 6902, 4.1)."""
-    return {"op": "add", "path": path, "value": value}
+def concerns(labels: Names, annotations: Names, share: ShareRequest = NO_SHARE, dialects: Systems = SYSTEMS) -> bool:
+    """Whether a pod names a group, or asks for a share by a resource that is served here.
+
+    Every other pod is left unchanged, also one that asks by another system's resource which a setting turned off.
+    """
+    if (labels and contract.GROUP in labels) or (annotations and contract.GROUP in annotations):
+        return True
+    return bool(share) and not _off(dialects).issuperset(share.resources)
+
+
+class Concern(NamedTuple):
+    """What a pod that concerns deviceshare asks for."""
+
+    group: str
+    """The one that it names, or ""."""
+    share: ShareRequest
+    fault: str
+    """What is wrong with the way in which it asks, and what to do, or ""."""
+    ours: list[str]
+    """Its annotations that only deviceshare may write."""
+
+
+def concern_of(labels: Names, annotations: Names, share: ShareRequest, dialects: Systems) -> Concern | None:
+    """What the pod asks for; None where it doesn't concern deviceshare."""
+    if not concerns(labels, annotations, share, dialects):
+        return None
+    annotations = annotations or {}
+    fault = _share_fault(share, dialects) or _group_fault(labels or {}, annotations, share)
+    ours = sorted(filter(is_ours_alone, annotations))
+    return Concern(annotations.get(contract.GROUP, ""), share, fault or _strategy_fault(annotations, share), ours)
+
+
+def is_ours_alone(key: str) -> bool:
+    """Whether only deviceshare may write the annotation with this name on a pod that concerns it."""
+    return (key.startswith(contract.PREFIX) and key not in contract.USERS) or vendors.is_cdi_annotation(key)
+
+
+def _share_fault(share: ShareRequest, dialects: Systems) -> str:
+    if unserved := sorted(_off(dialects).intersection(share.resources)):
+        return (
+            f"spec.containers: the limit {listed(unserved)} asks for a share by a resource that deviceshare doesn't"
+            f" serve in this cluster (--dialects, shares.dialects): ask by deviceshare.io/gpu-mem or"
+            f" deviceshare.io/gpu-percent, or leave {contract.GROUP} out"
+        )
+    return "; ".join(share.faults)
+
+
+def _group_fault(labels: Mapping[str, str], annotations: Mapping[str, str], share: ShareRequest) -> str:
+    name, label = annotations.get(contract.GROUP), labels.get(contract.GROUP)
+    field = f"metadata.labels[{contract.GROUP}]"
+    if name is None and share and not label:
+        return ""
+    if name is None and not label:
+        return (
+            f"{field} is empty, as deviceshare sets it on pods that ask for a share, and no container does: "
+            "leave the label out"
+        )
+    if name is None:
+        return (
+            f"{field} is written by deviceshare only: "
+            f"join the group with the annotation {contract.GROUP}: {label} and leave the label out"
+        )
+    if fault := name_fault(name):
+        return f"metadata.annotations[{contract.GROUP}]: {fault}; `kubectl get sdg` lists the groups"
+    if label not in (None, name):
+        return (
+            f"{field} says {label!r}, but the annotation of that name says {name!r}: "
+            "leave the label out, deviceshare sets it"
+        )
+    return ""
+
+
+def _strategy_fault(annotations: Mapping[str, str], share: ShareRequest) -> str:
+    value, field = annotations.get(contract.STRATEGY), f"metadata.annotations[{contract.STRATEGY}]"
+    if value is None:
+        return ""
+    if not share:
+        return f"{field} is for pods that ask for a share: leave it out and set the group's spec.schedulingStrategy"
+    if value not in STRATEGIES:
+        return f"{field} is {quoted(value)}: set it to {listed(STRATEGIES, link='or')}, or leave it out"
+    return ""
+
+
+@cache
+def _off(dialects: Systems) -> frozenset[str]:
+    """The resources that aren't served."""
+    return frozenset(each.resource for each in DIALECTS.values() if each.system and each.system not in dialects)

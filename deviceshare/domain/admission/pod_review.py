@@ -4,23 +4,27 @@ The mutating admission runs before, but may have been unavailable: pods that it 
 A refusal names the field and what to do; an empty one allows.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Final
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.admission.concern import concerns, is_ours_alone, metadata_fault
-from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import reads
-from deviceshare.domain.admission.injection_settings import EXTENDER, GATES
-from deviceshare.domain.admission.share_review import Largest, no_largest, review_share
+from deviceshare.domain.admission.drafts import Draft, Systems, concern_of, concerns, is_ours_alone
+from deviceshare.domain.admission.pod_injection import reads
+from deviceshare.domain.admission.settings import EXTENDER, GATES
 from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.pod_spec import Container
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason
 from deviceshare.domain.objects.requests import token_fault
-from deviceshare.domain.objects.shares import SYSTEMS
+from deviceshare.domain.objects.shares import DIALECTS, GPU_PERCENT, MIB_PER_GIB, SYSTEMS, ShareRequest, in_gib
 from deviceshare.domain.vendors import Vendor
 from deviceshare.domain.wording import listed
 
-MAX_ANNOTATIONS = 192 << 10
+Largest = Callable[[Sequence[str]], int]
+"""MiB of the largest device of these resources on any shared node; 0 where none is known."""
+
+MAX_ANNOTATIONS: Final = 192 << 10
 """Bytes. Kubernetes takes 256 KiB: the rest is for what deviceshare, and others, write after the pod's creation."""
 _TOO_LARGE = "metadata.annotations take more than 192 KiB, and deviceshare writes its own besides: leave some out"
 _NOT_INJECTED = "deviceshare did not inject {}, so containers could see other devices than theirs: retry"
@@ -28,13 +32,11 @@ _NOT_GATED = (
     f"{contract.PLACEMENT_GATE} is missing, so the pod could be scheduled before it has devices: deviceshare adds it,"
     " and Kubernetes keeps it from 1.27 on; retry"
 )
-_OWN_DEVICES = (
-    "the group supplies the devices; leave the limit out, or leave the annotation out to get devices of the pod's own"
-)
-_BOTH = (
-    "the pod asks for a share, too, and gets devices from deviceshare alone; leave one of the two limits out"
-    " (deviceshare.io/gpu-percent: 100 is a whole device)"
-)
+
+
+def no_largest(_: Sequence[str]) -> int:
+    """Where nothing is known of nodes."""
+    return 0
 
 
 def review_new_pod(
@@ -42,7 +44,7 @@ def review_new_pod(
     group: Group | None,
     *,
     largest: Largest = no_largest,
-    dialects: Collection[str] = SYSTEMS,
+    dialects: Systems = SYSTEMS,
     placement: str = EXTENDER,
     outsider: Reason | None = None,
 ) -> str:
@@ -51,18 +53,129 @@ def review_new_pod(
     `group` is the one it names, as far as that is known; `dialects` are the other systems' that are served, and
     `placement` is one of PLACEMENTS. `outsider` is why the group takes no pods of the pod's namespace.
     """
-    labels, annotations, share = pod.metadata.labels, pod.metadata.annotations, pod.share
-    if not concerns(labels, annotations, share, dialects):
+    concern = concern_of(pod.metadata.labels, pod.metadata.annotations, pod.share, dialects)
+    if concern is None:
         return ""
-    if fault := metadata_fault(labels, annotations, share, dialects):
-        return fault
-    if ours := sorted(filter(is_ours_alone, annotations)):
+    share = concern.share
+    return (
+        concern.fault
+        or _annotations_fault(concern.ours, pod.metadata.annotations)
+        or (f"metadata.annotations[{contract.GROUP}]: {outsider}" if outsider else "")
+        or _placement_fault(pod, placement)
+        or _own_devices_fault(pod, share)
+        or _injection_fault(pod, group, share)
+        or _share_of_the_whole_pod(pod)
+        or (_foreign_share(pod, group, share) or _too_large(pod, share, largest(share.of)) if share else "")
+    )
+
+
+def _annotations_fault(ours: list[str], annotations: Mapping[str, str]) -> str:
+    if ours:
         return f"metadata.annotations[{ours[0]}] is written by deviceshare only: leave it out"
-    if _size(annotations) > MAX_ANNOTATIONS:
-        return _TOO_LARGE
-    if outsider:
-        return f"metadata.annotations[{contract.GROUP}]: {outsider}"
-    return _spec_fault(pod, group, placement) or review_share(pod, group, largest)
+    return _TOO_LARGE if _size(annotations) > MAX_ANNOTATIONS else ""
+
+
+def _size(annotations: Mapping[str, str]) -> int:
+    """Bytes, as the API server counts them."""
+    return sum(map(len, map(str.encode, chain(annotations, annotations.values()))))
+
+
+def _placement_fault(pod: Pod, placement: str) -> str:
+    if pod.node:
+        node, nodes = ("the group's node", "the group's spec.nodeSelector") if pod.group else ("what is free", "")
+        return (
+            f"spec.nodeName: a pod that shares devices is placed by {contract.SCHEDULER_NAME}, which knows {node}; "
+            f"leave it out and choose nodes with {nodes or 'spec.nodeSelector'}"
+        )
+    if placement == GATES:
+        gates = (gate.name for gate in pod.spec.scheduling_gates)
+        return "" if contract.PLACEMENT_GATE in gates else f"spec.schedulingGates: {_NOT_GATED}"
+    if pod.spec.scheduler_name == contract.SCHEDULER_NAME:
+        return ""
+    what = "the devices of a group" if pod.group else "a share"
+    return (
+        f"spec.schedulerName: {pod.spec.scheduler_name!r} can't give a pod {what}; "
+        f"leave it out or set it to {contract.SCHEDULER_NAME}"
+    )
+
+
+def _own_devices_fault(pod: Pod, share: ShareRequest) -> str:
+    """Of devices that it asks the vendor's device plugin for."""
+    cure = (
+        "the pod asks for a share, too, and gets devices from deviceshare alone; leave one of the two limits out"
+        " (deviceshare.io/gpu-percent: 100 is a whole device)"
+        if share
+        else "the group supplies the devices; leave the limit out, or leave the annotation out to get devices of the"
+        " pod's own"
+    )
+    for where, container in _containers(pod):
+        if container.resources.limits and (found := container.resources.devices):
+            return f"{where}.resources.limits[{min(found)}]: {cure}"
+    found = pod.spec.resources.devices if pod.spec.resources.limits else set()
+    return f"spec.resources.limits[{min(found)}]: {cure}" if found else ""
+
+
+def _injection_fault(pod: Pod, group: Group | None, share: ShareRequest) -> str:
+    lacking = pod.lacking(_vendors(pod.group, group, share.of))
+    return "spec.containers: " + _NOT_INJECTED.format(listed(lacking)) if lacking else ""
+
+
+def _vendors(name: str, group: Group | None, share: Sequence[str]) -> Sequence[Vendor]:
+    """Those whose variables a pod needs: all where it isn't known what the group of this name requests."""
+    if not name:
+        return vendors.vendors_of(share)
+    known = group is not None and not group.metadata.unreadable
+    return vendors.vendors_of(group.spec.resources) if group and known else vendors.VENDORS
+
+
+def _share_of_the_whole_pod(pod: Pod) -> str:
+    found = pod.spec.resources.parts if pod.spec.resources.limits else ()
+    return (
+        f"spec.resources.limits[{min(found)}]: a container asks for a share, not the pod as a whole; "
+        "move the limit to the container that uses it"
+        if found
+        else ""
+    )
+
+
+def _foreign_share(pod: Pod, group: Group | None, share: ShareRequest) -> str:
+    """Of a share that no device of the group can serve."""
+    if group is None or group.metadata.unreadable or not group.spec.resources.keys().isdisjoint(share.of):
+        return ""
+    has = listed(map(vendors.label_of, sorted(group.spec.resources))) or "no devices"
+    where, asked = _first(pod, share)
+    return (
+        f"{where}.resources.limits[{asked}]: the share is taken from the devices of {group.name!r}, and that group has"
+        f" {has}, not {listed(map(vendors.label_of, share.of), link='or')}: name another group, or leave the annotation"
+        f" {contract.GROUP} out to get a share of any device"
+    )
+
+
+def _too_large(pod: Pod, share: ShareRequest, most: int) -> str:
+    """Of a share that no device can ever serve."""
+    need = next((need for need in share.needs if need.memory_mib > most > 0), None)
+    if need is None:
+        return ""
+    where, asked = _first(pod, share, need.container)
+    return (
+        f"{where}.resources.limits[{asked}]: {need} of one device, but the largest on any shared node has"
+        f" {in_gib(most)}: ask for at most {most // MIB_PER_GIB}, or for a part in percent ({GPU_PERCENT})"
+    )
+
+
+def _first(pod: Pod, share: ShareRequest, container: str = "") -> tuple[str, str]:
+    """Where a share is asked for first, by this container or any, and as which resource."""
+    for where, each in _containers(pod):
+        found = sorted(each.resources.parts.intersection(share.resources, DIALECTS))
+        if found and container in ("", each.name):
+            return where, found[0]
+    return "spec.containers", share.resources[0]
+
+
+def _containers(pod: Pod) -> Iterator[tuple[str, Container]]:
+    for field, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
+        for position, container in enumerate(containers):
+            yield f"spec.{field}[{position}]", container
 
 
 def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
@@ -94,11 +207,6 @@ def review_changed_pod(old: Pod, new: Pod, *, by_deviceshare: bool) -> str:
         return f"metadata.annotations[{changed}] is written by deviceshare only: leave it as it is"
     size = _size(new.metadata.annotations)
     return _TOO_LARGE if size > MAX_ANNOTATIONS and size > _size(old.metadata.annotations) else ""
-
-
-def _size(annotations: Mapping[str, str]) -> int:
-    """Bytes, as the API server counts them."""
-    return sum(len(text.encode()) for pair in annotations.items() for text in pair)
 
 
 def _rebind_fault(old: Pod, new: Pod) -> str:
@@ -134,38 +242,3 @@ def _changed(old: Mapping[str, str], new: Mapping[str, str], keys: Collection[st
 def _ungated(old: Pod, new: Pod) -> bool:
     before, after = ({gate.name for gate in each.spec.scheduling_gates} for each in (old, new))
     return contract.PLACEMENT_GATE in before - after
-
-
-def _spec_fault(pod: Pod, group: Group | None, placement: str) -> str:
-    if pod.node:
-        node, nodes = ("the group's node", "the group's spec.nodeSelector") if pod.group else ("what is free", "")
-        return (
-            f"spec.nodeName: a pod that shares devices is placed by {contract.SCHEDULER_NAME}, which knows {node}; "
-            f"leave it out and choose nodes with {nodes or 'spec.nodeSelector'}"
-        )
-    if placement == GATES:
-        if contract.PLACEMENT_GATE not in (gate.name for gate in pod.spec.scheduling_gates):
-            return f"spec.schedulingGates: {_NOT_GATED}"
-    elif pod.spec.scheduler_name != contract.SCHEDULER_NAME:
-        what = "the devices of a group" if pod.group else "a share"
-        return (
-            f"spec.schedulerName: {pod.spec.scheduler_name!r} can't give a pod {what}; "
-            f"leave it out or set it to {contract.SCHEDULER_NAME}"
-        )
-    own = _BOTH if pod.share else _OWN_DEVICES
-    for field, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
-        for position, container in enumerate(containers):
-            for resource in sorted(container.resources.devices):
-                return f"spec.{field}[{position}].resources.limits[{resource}]: {own}"
-    for resource in sorted(pod.spec.resources.devices):
-        return f"spec.resources.limits[{resource}]: {own}"
-    lacking = pod.lacking(_vendors(pod.group, group, pod.share.of))
-    return "spec.containers: " + _NOT_INJECTED.format(listed(lacking)) if lacking else ""
-
-
-def _vendors(name: str, group: Group | None, share: Sequence[str]) -> Sequence[Vendor]:
-    """Those whose variables a pod needs: all where it isn't known what the group of this name requests."""
-    if not name:
-        return vendors.vendors_of(share)
-    known = group is not None and not group.metadata.unreadable
-    return vendors.vendors_of(group.spec.resources) if group and known else vendors.VENDORS

@@ -59,13 +59,12 @@ class ContainerPart(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class AllocatedAmount(NamedTuple):
-    """How much of a device, or of several, is allocated."""
+    """How much of a device is allocated."""
 
     units: int
     """As a room counts."""
     size: int
-    """MiB of all memory; 0 where that of any is unknown."""
-    devices: int = 1
+    """MiB of its memory; 0 where that is unknown."""
 
     @property
     def memory_mib(self) -> int:
@@ -75,12 +74,7 @@ class AllocatedAmount(NamedTuple):
     @property
     def percent(self) -> float:
         """Of all of it, rounded down to a hundredth of a percent."""
-        return self.units * WHOLE * WHOLE // (WHOLE * (self.size or self.devices)) / WHOLE
-
-    def __str__(self) -> str:
-        """`11/16 GiB (68%)`, or `68%` where the memory is unknown."""
-        share = f"{int(self.percent)}%"
-        return f"{gib(self.memory_mib)}/{gib(self.size)} GiB ({share})" if self.size else share
+        return self.units * WHOLE * WHOLE // (WHOLE * (self.size or 1)) / WHOLE
 
 
 def allocated(state: DeviceState) -> AllocatedAmount:
@@ -91,48 +85,29 @@ def allocated(state: DeviceState) -> AllocatedAmount:
     return AllocatedAmount(min(sum(used(each.shares, size) for each in state.sharers), full), size)
 
 
-def together(states: Iterable[DeviceState]) -> AllocatedAmount:
-    """What is allocated of several devices; where the memory of one is unknown, each counts the same."""
-    each = [allocated(state) for state in states]
-    if all(one.size for one in each):
-        return AllocatedAmount(sum(one.units for one in each), sum(one.size for one in each), len(each))
-    return AllocatedAmount(int(sum(one.percent for one in each)), 0, len(each))
-
-
 def parts(state: DeviceState) -> list[PodPart]:
     """What pods have of the device, by name."""
     return [_part(state, sharer) for sharer in state.sharers]
 
 
 def _part(state: DeviceState, sharer: Sharer) -> PodPart:
-    size = state.memory_mib
-    units = used(sharer.shares, size)
-    group = state.claim.group if state.claim and sharer.claim.within else ""
-    asked = _asked(sharer.shares, units, size)
-    names = sorted({share.container for share in sharer.shares})
+    taken, shares = AllocatedAmount(used(sharer.shares, state.memory_mib), state.memory_mib), sharer.shares
+    asked = f"{int(taken.percent)}%"
+    if len(shares) == 1:
+        asked = str(shares[0])
+    elif taken.size and all(share.memory_mib for share in shares):
+        asked = in_gib(taken.memory_mib)
+    names = sorted({share.container for share in shares})
+    of_each = {name: listed(str(share) for share in shares if share.container == name) for name in names}
     return PodPart(
         pod=sharer.claim.pod,
-        memory_mib=mib(units, size),
-        percent=AllocatedAmount(units, size).percent,
+        memory_mib=taken.memory_mib,
+        percent=taken.percent,
         asked=asked,
-        containers={name: _of_container(name, sharer.shares) for name in names}
-        if len(names) > 1
-        else {names[0]: asked},
-        within=group,
-        former=all(share.former for share in sharer.shares),
+        containers=of_each if len(names) > 1 else {names[0]: asked},
+        within=state.claim.group if state.claim and sharer.claim.within else "",
+        former=all(share.former for share in shares),
     )
-
-
-def _of_container(name: str, shares: Iterable[Share]) -> str:
-    return listed(str(share) for share in shares if share.container == name)
-
-
-def _asked(shares: tuple[Share, ...], units: int, size: int) -> str:
-    if len(shares) == 1:
-        return str(shares[0])
-    if size and all(share.memory_mib for share in shares):
-        return in_gib(mib(units, size))
-    return f"{int(AllocatedAmount(units, size).percent)}%"
 
 
 def container_parts(shares: Iterable[Share]) -> list[ContainerPart]:

@@ -11,12 +11,10 @@ from msgspec.structs import replace
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.device_parts import overuse_text, parts_text
-from deviceshare.domain.answers.stated_conditions import stated, stated_bound
-from deviceshare.domain.answers.too_large import too_large
+from deviceshare.domain.answers.picture import Unseen
 from deviceshare.domain.answers.turn_views import standings
-from deviceshare.domain.answers.unseen import Unseen
 from deviceshare.domain.answers.verdicts import NodeVerdict, verdicts
-from deviceshare.domain.answers.waiting import scheduler_said, why_a_pod_waits
+from deviceshare.domain.answers.waiting import WaitingReasons, scheduler_said, too_large
 from deviceshare.domain.device_health.overuse import OVERUSE_CURE
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
@@ -33,7 +31,7 @@ from deviceshare.domain.wording import listed
 
 LOWEST = "the lowest numbers that were free; nothing is known of how the devices are joined"
 _HIDDEN = "can't be read"
-_SHARED_FACTS = ("would go to", "would get", "in vain", "health")
+_SHARED_FACTS = ("would go to", "would get", "never fits", "health")
 """Facts of a pod's group that belong to the pod's explanation, too."""
 
 
@@ -58,43 +56,41 @@ def explain_group(
     """
     status = group_status.desired_status(group, fleet, home=home, pods=pods, now="")
     messages = {condition.type: condition.message for condition in status.conditions}
-    messages |= stated(group) if partly_seen else {}
-    subject, message = f"group {group.name}", messages[group_status.IS_BOUND]
-    hidden = {_HIDDEN: group.metadata.fault}
-    if not group.node:
-        nodes = verdicts(fleet, group.request, invalid(group))
-        vain = {} if invalid(group) else _in_vain(fleet, group.request, message)
-        facts = {**_outlook(group.request, nodes), **vain, **_waiting(pods), **hidden}
-        return Explanation(subject, message, _known(facts), nodes)
-    facts = {
-        **hidden,
-        **_held(fleet, group),
-        "used by": ", ".join(status.allocated_pods) or "no pod",
-        **_waiting(pods),
-        "health": messages[group_status.IS_HEALTHY],
-    }
-    return Explanation(subject, message, _known(facts))
+    messages |= {type_: reason.text for type_, reason in _stated(group, partly_seen=partly_seen).items()}
+    subject, message, nodes = f"group {group.name}", messages[group_status.IS_BOUND], list[NodeVerdict]()
+    facts = {_HIDDEN: group.metadata.fault}
+    if group.node:
+        facts |= {**_held(fleet, group), "used by": ", ".join(status.allocated_pods) or "no pod", **_waiting(pods)}
+        facts["health"] = messages[group_status.IS_HEALTHY]
+    else:
+        fault = invalid(group)
+        nodes = verdicts(fleet, group.request, fault)
+        never = {} if fault else _never_fits(fleet, group.request, message)
+        facts |= {**_outlook(group.request, nodes), **never, **_waiting(pods)}
+    return Explanation(subject, message, _known(facts), nodes)
 
 
 def explain_pod(
-    fleet: Fleet,
-    pod: Pod,
-    group: Group | None,
-    pods: Collection[Pod],
-    home: Node | None,
-    *,
-    partly_seen: bool = False,
+    fleet: Fleet, pod: Pod, group: Group | None, pods: Collection[Pod], home: Node | None, *, partly_seen: bool = False
 ) -> Explanation:
     """A pod: what it has and from which group, or what it waits for. `pods` and `home` are its group's."""
     of_group = explain_group(fleet, group, pods, home, partly_seen=partly_seen) if group else None
-    bound = stated_bound(group) if group and partly_seen else None
-    found = _pod(fleet, pod, group, of_group, bound or (group_status.bound(group, fleet, pods) if group else None))
+    bound = None
+    if group is not None:
+        stated = _stated(group, partly_seen=partly_seen).get(group_status.IS_BOUND)
+        bound = stated or group_status.bound(group, fleet, pods)
+    if pod.wants_devices and pod.pending and not pod.left_out:
+        found = _pending(fleet, pod, group, of_group, bound)
+    else:
+        found = _not_pending(fleet, pod, group, of_group)
     return replace(found, facts=_known({_HIDDEN: pod.metadata.fault, **found.facts}))
 
 
-def _pod(
-    fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanation | None, bound: Reason | None
-) -> Explanation:
+def _stated(group: Group, *, partly_seen: bool) -> dict[str, Reason]:
+    return group_status.stated(group) if partly_seen else {}
+
+
+def _not_pending(fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanation | None) -> Explanation:
     subject = f"pod {pod.metadata.key}"
     if pod.left_out:
         return Explanation(subject, str(left_out(pod)))
@@ -106,27 +102,25 @@ def _pod(
         text = f"it has ended ({pod.status.phase}), but its node does not say that its containers have"
         rest = "its devices stay reserved until they have, or their grace period is over"
         return Explanation(subject, f"{text}: {rest}")
-    if pod.pending:
-        return _pending(fleet, pod, group, of_group, bound)
     facts = {vendor.env: pod.metadata.annotations.get(vendor.annotation, "") for vendor in vendors.VENDORS}
     facts |= {**_containers(pod), **_share_health(fleet, pod), **_reported(fleet, pod)}
     if group is not None and of_group is not None and group.uid == pod.holder_uid:
         facts |= of_group.facts
     if pod.placed_on and pod.refusal:
         facts["kube-scheduler"] = pod.refusal.message
-    return Explanation(subject, _bound(pod, group), facts)
+    return Explanation(subject, _placed(pod) if pod.placed_on else _bound(pod, group), facts)
 
 
 def _pending(
     fleet: Fleet, pod: Pod, group: Group | None, of_group: Explanation | None, bound: Reason | None
 ) -> Explanation:
     subject, said = f"pod {pod.metadata.key}", scheduler_said(pod)
-    reason, request = why_a_pod_waits(fleet, pod, group, bound), request_of(pod, group)
+    reason, request = WaitingReasons(fleet).of_pod(pod, group, bound), request_of(pod, group)
     if request is None or pod_obstacle(pod, group, fleet.namespaces):
         return Explanation(subject, str(reason))
     if group is None or of_group is None:
         nodes = verdicts(fleet, request)
-        facts = _outlook(request, nodes) | _in_vain(fleet, request, str(reason))
+        facts = _outlook(request, nodes) | _never_fits(fleet, request, str(reason))
     else:
         facts = {"group": group.name if reason == bound else f"{group.name}: {bound}"}
         facts |= {name: fact for name, fact in of_group.facts.items() if name in _SHARED_FACTS}
@@ -168,10 +162,10 @@ def _outlook(request: Request, nodes: list[NodeVerdict]) -> dict[str, str]:
     return facts
 
 
-def _in_vain(fleet: Fleet, request: Request, reason: str) -> dict[str, str]:
+def _never_fits(fleet: Fleet, request: Request, reason: str) -> dict[str, str]:
     """Whether no node could ever meet the request, unless the reason says so already."""
     found = too_large(fleet, request)
-    return {"in vain": str(found)} if found and found.text not in reason else {}
+    return {"never fits": str(found)} if found and found.text not in reason else {}
 
 
 def _containers(pod: Pod) -> dict[str, str]:
@@ -241,8 +235,6 @@ def _placed(pod: Pod) -> str:
 
 
 def _bound(pod: Pod, group: Group | None) -> str:
-    if pod.placed_on:
-        return _placed(pod)
     if pod.impostor:
         return "it got a binding that was meant for an earlier pod of its name, and is deleted for that"
     if not pod.devices:

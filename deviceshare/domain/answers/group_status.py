@@ -1,50 +1,62 @@
 """A group's status as it should be, from what is known, and the least patch that makes it so.
 
 Of a status only `nodeName` decides anything, and it is never touched here: binding and repair write it.
-Conditions follow https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
+
+The condition Bound says what the group holds or waits for, and which pod can't join it; Healthy, whether its node and
+its devices are as its claim says. Ready follows from both: one answer for `kubectl wait`, kstatus, Argo CD and `kubectl
+get`. A group that nobody waits for is ready: it may get its first pod long after it was created, and tools that wait
+for all that they applied would never end (docs/decisions/0018-ready-condition.md).
+
+https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md#typical-status-properties
 """
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from itertools import chain
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.idleness import idle_since, released_before
-from deviceshare.domain.answers.node_loss import down_for_good, loss
-from deviceshare.domain.answers.readiness import FALSE, TRUE, UNKNOWN, devices_line, readiness, wants_line
-from deviceshare.domain.answers.waiting import why_a_group_waits
-from deviceshare.domain.answers.waiting_reasons import WaitingReasons
-from deviceshare.domain.objects.devices import described, selected
-from deviceshare.domain.objects.groups import BOUND, DEGRADED, PENDING, TERMINATING, Group, GroupStatus
-from deviceshare.domain.objects.ledger import Claim, NodeDevices, Patch
-from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.answers.waiting import WaitingReasons
+from deviceshare.domain.objects.devices import Device, described, selected
+from deviceshare.domain.objects.groups import BOUND, DEGRADED, MOVE, PENDING, TERMINATING, Group, GroupStatus
+from deviceshare.domain.objects.hardware import Hardware, Publication, Withheld
+from deviceshare.domain.objects.ledger import NodeDevices, Patch
+from deviceshare.domain.objects.nodes import OUT_OF_SERVICE, Node
 from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.pods import Pod
+from deviceshare.domain.objects.quantities import spelled
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.placement.barred_pods import barred, outsiders
 from deviceshare.domain.placement.blind_spots import ledger_fault, node_fault
 from deviceshare.domain.placement.device_states import device_states, held_by, unhealthy_among
 from deviceshare.domain.placement.fleet import Fleet
-from deviceshare.domain.placement.inventory import take
-from deviceshare.domain.placement.join_obstacles import behind_gates, claimed_twice, invalid, recreating
+from deviceshare.domain.placement.inventory import Offer, take
+from deviceshare.domain.placement.join_obstacles import claimed_twice, recreating
+from deviceshare.domain.placement.lost_nodes import is_lost, left_behind, moves
 from deviceshare.domain.placement.replacement import handover_fault, is_current
-from deviceshare.domain.vendors import vendors_of
 from deviceshare.domain.wording import listed
 
 IS_BOUND, IS_HEALTHY, IS_READY = "Bound", "Healthy", "Ready"
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
-SHOWN_PODS = 5
-
+KEPT: Final = 1024
+"""Nodes of which it is kept what they offer."""
+_SHOWN_PODS: Final = 5
+_SHOWN_LEFT: Final = 3
+_REBOUND: Final = "its next pod binds it again"
 _DECIDED_ELSEWHERE = ("nodeName", "fence", "claimToken")
 _HEALTHY: Final = {
     ReasonKind.AS_CLAIMED: TRUE,
-    ReasonKind.PODS_OUTDATED: TRUE,
+    ReasonKind.PODS_USE_PREVIOUS_DEVICES: TRUE,
     ReasonKind.NOT_BOUND: UNKNOWN,
     ReasonKind.UNREADABLE: UNKNOWN,
 }
 """The condition Healthy by its reason; False by any other."""
+_UNASKED: Final = (ReasonKind.NO_PODS, ReasonKind.RELEASED, ReasonKind.GATED)
+"""Of a valid group without a node: no pod that may be scheduled now wants its devices."""
 
 
 def desired_status(
@@ -64,11 +76,13 @@ def desired_status(
         now: RFC 3339, the time of a transition.
         waits: of the same fleet, where many groups are asked about.
     """
-    health = _home(group, home, pods) or _health(group, fleet.ledger(group.node), home, pods)
-    is_bound, users = bound(group, fleet, pods, waits), sorted(fleet.pods(group.uid))
-    status = _status(group, is_bound, health, selected_devices(group, fleet), now)
-    idle = idle_since(group, now, used=bool(users))
-    return replace(status, allocated_pods=users, pod_count=len(users), idle_since=idle)
+    ledger = fleet.ledger(group.node) if group.node else None
+    health, devices = _health(group, ledger, home, pods), _selected(group, ledger)
+    users = sorted(fleet.pods(group.uid))
+    status = _status(group, _bound(group, fleet, pods, devices, waits), health, devices, now)
+    return replace(
+        status, allocated_pods=users, pod_count=len(users), idle_since=idle_since(group, now, used=bool(users))
+    )
 
 
 def status_once_bound(group: Group, node: Node, ledger: NodeDevices, now: str) -> GroupStatus:
@@ -77,59 +91,50 @@ def status_once_bound(group: Group, node: Node, ledger: NodeDevices, now: str) -
     `ledger` is the node's, with the group's claim. What is said is what the leader says of it until there are pods.
     """
     there = replace(group, status=replace(group.status, node_name=node.metadata.name))
-    health = _home(there, node, ()) or _health(there, ledger, node, ())
-    devices = selected(ledger.held(ledger.claims[group.uid]))
-    return _status(there, _holds(there, devices), health, devices, now)
+    devices = _selected(there, ledger)
+    return _status(there, _holds(there, devices), _health(there, ledger, node, ()), devices, now)
 
 
 def _status(group: Group, is_bound: Reason, health: Reason, devices: dict[str, str], now: str) -> GroupStatus:
     """All but who uses the group."""
     healthy = _HEALTHY.get(health.kind, FALSE)
-    ready = readiness(group, is_bound, healthy, health)
+    ready, why = _ready(group, is_bound, healthy, health)
+    wants = ", ".join(f"{resource}: {count}" for resource, count in sorted(group.spec.resources.items()))
     return replace(
         group.status,
         phase=TERMINATING if group.deleting else PENDING if not group.node else DEGRADED if healthy == FALSE else BOUND,
-        reason=ready.why,
-        wants=wants_line(group),
-        devices=devices_line(devices),
+        reason="" if group.node and not group.deleting and ready == TRUE else why.kind.value,
+        wants=wants,
+        devices=described(devices) if len(devices) > 1 else "".join(devices.values()),
         selected_devices=devices,
         conditions=[
             _condition(group, IS_BOUND, TRUE if group.node else FALSE, is_bound, now),
             _condition(group, IS_HEALTHY, healthy, health, now),
-            _condition(group, IS_READY, ready.status, ready.reason, now),
+            _condition(group, IS_READY, ready, why, now),
         ],
         observed_generation=group.metadata.generation,
     )
 
 
-def unbound_for(group: Group, reason: Reason, now: str) -> Patch:
-    """The fields of the status that say why a group has just lost its node; the other conditions stay."""
-    bound = _condition(group, IS_BOUND, FALSE, reason, now)
-    others = [condition for condition in group.status.conditions if condition.type != IS_BOUND]
-    return {"conditions": msgspec.to_builtins([bound, *others])}
+def _ready(group: Group, is_bound: Reason, healthy: str, health: Reason) -> tuple[str, Reason]:
+    """https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md"""
+    if group.deleting:
+        return FALSE, Reason(ReasonKind.GROUP_DELETING, "it is being deleted, and no pod can join it")
+    if not group.node:
+        return TRUE if is_bound.kind in _UNASKED else FALSE, is_bound
+    return (TRUE, is_bound) if healthy == TRUE else (healthy, health)
 
 
-def selected_devices(group: Group, fleet: Fleet) -> dict[str, str]:
-    """The claim's devices; while it is missing, what the status said of it."""
-    devices = fleet.held(group.uid, group.node)
-    if devices is None:
-        return group.status.selected_devices if group.node else {}
-    return selected(devices)
-
-
-def bound(group: Group, fleet: Fleet, pods: Collection[Pod], waits: WaitingReasons | None = None) -> Reason:
-    """The reason of the condition Bound: what the group holds or waits for, and any pod that can't join it.
-
-    `waits` are of the same fleet, where many groups are asked about.
-    """
-    found, outside = barred(fleet, group, pods), outsiders(fleet, group, pods)
-    keys = {each.pod.metadata.key for each in outside}
-    reason = _bound(group, fleet, [pod for pod in pods if pod.metadata.key not in keys], waits)
-    found = [*(each for each in found if each.pod.metadata.key not in keys), *outside]
-    if not found:
-        return reason
-    names = listed((each.pod.metadata.key for each in found), most=1)
-    return replace(reason, details=(*reason.details, f"pod {names} can't join it: {found[0].reason}"))
+def _condition(group: Group, type_: str, status: str, reason: Reason, now: str) -> Condition:
+    before = next((condition for condition in group.status.conditions if condition.type == type_), None)
+    return Condition(
+        type=type_,
+        status=status,
+        reason=reason.kind.value,
+        message=str(reason),
+        last_transition_time=before.last_transition_time if before and before.status == status else now,
+        observed_generation=group.metadata.generation,
+    )
 
 
 def status_patch(old: GroupStatus, new: GroupStatus) -> Patch:
@@ -151,26 +156,52 @@ def transitions(old: GroupStatus, new: GroupStatus) -> list[Condition]:
     return [c for c in new.conditions if before.get(c.type) != (c.status, c.reason)]
 
 
-def _bound(group: Group, fleet: Fleet, pods: Collection[Pod], waits: WaitingReasons | None) -> Reason:
+def unbound_for(group: Group, reason: Reason, now: str) -> Patch:
+    """The fields of the status that say why a group has just lost its node; the other conditions stay."""
+    bound = _condition(group, IS_BOUND, FALSE, reason, now)
+    others = [condition for condition in group.status.conditions if condition.type != IS_BOUND]
+    return {"conditions": msgspec.to_builtins([bound, *others])}
+
+
+# The condition Bound.
+
+
+def bound(group: Group, fleet: Fleet, pods: Collection[Pod], waits: WaitingReasons | None = None) -> Reason:
+    """The reason of the condition Bound: what the group holds or waits for, and any pod that can't join it."""
+    return _bound(group, fleet, pods, selected_devices(group, fleet), waits)
+
+
+def selected_devices(group: Group, fleet: Fleet) -> dict[str, str]:
+    """The claim's devices; while it is missing, what the status said of it."""
+    return _selected(group, fleet.ledger(group.node) if group.node else None)
+
+
+def _selected(group: Group, ledger: NodeDevices | None) -> dict[str, str]:
+    claim = ledger.claims.get(group.uid) if ledger else None
+    if ledger is None or claim is None:
+        return group.status.selected_devices if group.node else {}
+    return selected(ledger.held(claim))
+
+
+def _bound(
+    group: Group, fleet: Fleet, pods: Collection[Pod], devices: dict[str, str], waits: WaitingReasons | None
+) -> Reason:
+    # Most pods of a bound group have a node, and nothing more needs to be asked of these.
+    pending = [pod for pod in pods if not pod.spec.node_name and pod.pending]
+    outside = outsiders(fleet, group, pending) if pending else []
+    strangers = {each.pod.metadata.key for each in outside}
     if group.node:
-        return _holds(group, selected_devices(group, fleet))
-    if fault := invalid(group):
-        return fault
-    if homes := sorted(set(fleet.pods(group.uid).values())):
-        return _repairing(homes)
-    pending = [pod for pod in pods if pod.pending]
-    if not pending and (released := released_before(group)):
-        return released
+        reason = _holds(group, devices)
+    else:
+        mine = [pod for pod in pending if pod.metadata.key not in strangers]
+        reason = (waits or WaitingReasons(fleet)).of_group(group, mine) or _nobody_asks(group)
     if not pending:
-        cure = f"name it in a pod's annotation {contract.GROUP}: {group.name}"
-        return Reason(ReasonKind.NO_PODS, "no pod has asked for it yet", cure)
-    wanted = vendors_of(group.spec.resources)
-    if all(pod.lacking(wanted) for pod in pending):
-        text = "deviceshare did not inject its pods, so none can be bound"
-        return Reason(ReasonKind.WAITING, text, "delete and recreate them")
-    if all(pod.gates for pod in pending):
-        return Reason(ReasonKind.GATED, f"none of its pods is to be scheduled yet: each {behind_gates(pending)}")
-    return waits.of(group) if waits else why_a_group_waits(fleet, group)
+        return reason
+    found = [*(each for each in barred(fleet, group, pending) if each.pod.metadata.key not in strangers), *outside]
+    if not found:
+        return reason
+    names = listed((each.pod.metadata.key for each in found), most=1)
+    return replace(reason, details=(*reason.details, f"pod {names} can't join it: {found[0].reason}"))
 
 
 def _holds(group: Group, devices: dict[str, str]) -> Reason:
@@ -178,37 +209,42 @@ def _holds(group: Group, devices: dict[str, str]) -> Reason:
     return Reason(ReasonKind.CLAIMED, f"{text}; it is being deleted and takes no pods" if group.deleting else text)
 
 
-def _repairing(homes: list[str]) -> Reason:
-    if len(homes) == 1:
-        text = f"its status was lost while its pods run on node {homes[0]}; it is restored from their claim"
-        return Reason(ReasonKind.REPAIRING, text)
-    text = f"its status was lost and its pods run on several nodes ({listed(homes)})"
-    return Reason(ReasonKind.REPAIRING, text, "delete those on all but one")
+def _nobody_asks(group: Group) -> Reason:
+    """Of an unbound group; that it was released is as its status says it: nobody asked for it since."""
+    for condition in group.status.conditions:
+        if condition.reason == ReasonKind.RELEASED:
+            return Reason(ReasonKind.RELEASED, condition.message)
+    cure = f"name it in a pod's annotation {contract.GROUP}: {group.name}"
+    return Reason(ReasonKind.NO_PODS, "no pod has asked for it yet", cure)
 
 
-def _home(group: Group, home: Node | None, pods: Collection[Pod]) -> Reason | None:
+# The condition Healthy.
+
+
+def _health(group: Group, ledger: NodeDevices | None, home: Node | None, pods: Collection[Pod]) -> Reason:
+    return _of_node(group, home, pods) or _of_devices(group, ledger, home, pods)
+
+
+def _of_node(group: Group, home: Node | None, pods: Collection[Pod]) -> Reason | None:
     """What is wrong with the group's node, if anything."""
-    node, recreate = group.node, recreating(group.holder)
+    node = group.node
     if not node:
         return Reason(ReasonKind.NOT_BOUND, "it holds no devices yet")
     if home is not None and (fault := node_fault(home)):
         return fault
-    if lost := loss(group, home, pods):
+    if lost := _loss(group, home, pods):
         return lost
     if home is not None and not home.shared:
         text = f"node {node} is not shared any more, so no pod can join"
         label = f"kubectl label node {node} {contract.MODE_LABEL}={contract.MODE_SHARED}"
-        return Reason(ReasonKind.NODE_NOT_SHARED, text, f"{label}, or {recreate}")
+        return Reason(ReasonKind.NODE_NOT_SHARED, text, f"{label}, or {recreating(group.holder)}")
     if home is not None and not home.ready:
-        return Reason(
-            ReasonKind.NODE_NOT_READY,
-            f"node {node} is not Ready",
-            f"repair the node, or {recreate}; {down_for_good(group)}",
-        )
+        cure = f"repair the node, or {recreating(group.holder)}; {_down_for_good(group)}"
+        return Reason(ReasonKind.NODE_NOT_READY, f"node {node} is not Ready", cure)
     return None
 
 
-def _health(group: Group, ledger: NodeDevices | None, home: Node | None, pods: Collection[Pod]) -> Reason:
+def _of_devices(group: Group, ledger: NodeDevices | None, home: Node | None, pods: Collection[Pod]) -> Reason:
     """Whether the devices of a group on a good node are healthy and its own."""
     node, recreate, rebind = group.node, recreating(group.holder), f"deviceshare rebind {group.name}"
     if ledger is not None and (fault := ledger_fault(ledger)):
@@ -217,18 +253,16 @@ def _health(group: Group, ledger: NodeDevices | None, home: Node | None, pods: C
     if ledger is None or claim is None or home is None:
         text = f"its claim on node {node} is missing: it is restored from its pods; without any the group leaves"
         return Reason(ReasonKind.CLAIM_MISSING, text, f"if this stays, {recreate}")
-    # What the node has now, also where the ledger doesn't say so yet.
-    inventory = take(home, ledger.status.hardware, ledger.status.published)
-    offer = replace(ledger.status, devices=list(inventory.devices), withheld=list(inventory.withheld))
-    states = device_states(replace(ledger, status=offer))
-    if twice := claimed_twice(states, group.holder):
+    seen, offer = _as_now(home, ledger)
+    states = device_states(seen)
+    if twice := claimed_twice([state for state in states if state.claimed_twice], group.holder):
         return replace(twice, text=f"{twice.text}, on node {node}")
     mine = held_by(states, group.uid)
     if unhealthy := unhealthy_among(mine):
         cure = f"take other devices with {rebind}, or repair the node"
         return Reason(ReasonKind.DEVICES_UNHEALTHY, f"{unhealthy} on node {node}", cure)
     lost = selected(state.device for state in mine if state.lost)
-    if unknown := [each for each in inventory.withheld if each.resource in lost and not each.devices]:
+    if unknown := [each for each in offer.withheld if each.resource in lost and not each.devices]:
         text = f"node {node} may not have its devices"
         return Reason(ReasonKind.DEVICES_UNKNOWN, text, details=tuple(map(str, unknown)))
     if lost:
@@ -246,26 +280,146 @@ def _health(group: Group, ledger: NodeDevices | None, home: Node | None, pods: C
         return Reason(ReasonKind.DEVICES_GIVEN_AWAY, text, f"{cure} (see deviceshare's documentation)")
     if left := selected(state.device for state in mine if state.left):
         text = f"no placeholder pod on node {node} has {described(left)}, so the device plugin may allocate it"
-        return Reason(ReasonKind.DEVICES_NOT_KEPT, f"{text} to another pod", f"take others with {rebind}")
+        return Reason(ReasonKind.DEVICES_NOT_RESERVED, f"{text} to another pod", f"take others with {rebind}")
     text = f"node {node} is Ready and has all its devices"
-    if outdated := sorted(pod.metadata.key for pod in pods if _outdated(pod, group, ledger, claim)):
-        keys = f"{', '.join(outdated[:SHOWN_PODS])}{' …' if len(outdated) > SHOWN_PODS else ''}"
-        return Reason(ReasonKind.PODS_OUTDATED, f"{text}; these pods keep former ones until recreated: {keys}")
+    mine_sealed = (pod for pod in pods if pod.sealed and pod.lives and pod.holder_uid == group.uid)
+    if outdated := sorted(pod.metadata.key for pod in mine_sealed if not is_current(pod, ledger, claim)):
+        keys = f"{', '.join(outdated[:_SHOWN_PODS])}{' …' if len(outdated) > _SHOWN_PODS else ''}"
+        return Reason(
+            ReasonKind.PODS_USE_PREVIOUS_DEVICES, f"{text}; these pods use previous ones until recreated: {keys}"
+        )
     return Reason(ReasonKind.AS_CLAIMED, text)
 
 
-def _outdated(pod: Pod, group: Group, ledger: NodeDevices, claim: Claim) -> bool:
-    """Whether the pod uses devices that a rebind replaced, also when its containers restart."""
-    return pod.lives and pod.sealed and pod.holder_uid == group.uid and not is_current(pod, ledger, claim)
+class _Offered(NamedTuple):
+    """What a node has now, also where its ledger doesn't say so yet."""
+
+    sources: tuple[Node, Hardware, Publication]
+    offer: Offer
+    uuids: dict[tuple[str, int], str]
+    devices: set[Device]
+    """For groups or withheld, in the present numbering."""
 
 
-def _condition(group: Group, type_: str, status: str, reason: Reason, now: str) -> Condition:
-    before = next((condition for condition in group.status.conditions if condition.type == type_), None)
-    return Condition(
-        type=type_,
-        status=status,
-        reason=reason.kind.value,
-        message=str(reason),
-        last_transition_time=before.last_transition_time if before and before.status == status else now,
-        observed_generation=group.metadata.generation,
-    )
+_offered: Final[dict[str, _Offered]] = {}
+
+
+def _as_now(home: Node, ledger: NodeDevices) -> tuple[NodeDevices, Offer]:
+    """The ledger with what the node has now, taken anew where the node changed.
+
+    A node has many groups, and each of their pods has its group looked at.
+    """
+    name, status = home.metadata.name, ledger.status
+    sources = (home, status.hardware, status.published)
+    if (known := _offered.get(name)) is None or known.sources != sources:
+        offer = take(*sources)
+        uuids = {(part.resource, part.index): part.uuid for part in ledger.hardware.devices if not part.lost}
+        known = _offered[name] = _Offered(sources, offer, uuids, _named(uuids, offer.devices, offer.withheld))
+        if len(_offered) > KEPT:
+            del _offered[next(iter(_offered))]
+    offer = known.offer
+    if known.devices == _named(known.uuids, status.devices, status.withheld):
+        return ledger, offer
+    now = replace(status, devices=list(offer.devices), withheld=list(offer.withheld))
+    return replace(ledger, status=now), offer
+
+
+def _named(
+    uuids: Mapping[tuple[str, int], str], devices: Iterable[Device], withheld: Iterable[Withheld]
+) -> set[Device]:
+    every = chain(devices, *[each.devices for each in withheld])
+    return {Device(d.resource, d.index, d.uuid or uuids.get((d.resource, d.index), "")) for d in every}
+
+
+# The loss of its node.
+
+
+def _loss(group: Group, home: Node | None, pods: Collection[Pod]) -> Reason | None:
+    """Why a bound group is degraded by the loss of its node, and what ends that; None where its node isn't lost."""
+    if not is_lost(home):
+        return None
+    kind = ReasonKind.NODE_GONE if home is None else ReasonKind.NODE_OUT_OF_SERVICE
+    text = f"node {group.node} {how_lost(home)}"
+    if not moves(group):
+        return Reason(kind, text, _ways_out(group, home))
+    if left := left_behind(group, pods):
+        names = listed(sorted(pod.metadata.key for pod in left), most=_SHOWN_LEFT)
+        waits = f"{text}; the group leaves it once these pods are deleted: {names}"
+        return Reason(kind, waits, "if they stay, and nothing of them runs any more, kubectl delete pod --force")
+    return Reason(kind, f"{text}; the group is leaving it, and {_REBOUND}")
+
+
+def how_lost(home: Node | None) -> str:
+    """`is gone`, or `is out of service`."""
+    return "is gone" if home is None else "is out of service"
+
+
+def moved(node: str, home: Node | None) -> Reason:
+    """Why a group has no node any more that left its lost one."""
+    return Reason(ReasonKind.RELEASED, f"left node {node}, which {how_lost(home)}; {_REBOUND}")
+
+
+def _down_for_good(group: Group) -> str:
+    """How a group gets off a node that only isn't Ready: that alone doesn't say that its pods have ended."""
+    taint = f"kubectl taint node {group.node} {OUT_OF_SERVICE}=nodeshutdown:NoExecute"
+    also = "" if group.spec.node_loss_policy == MOVE else f" and {_let_it_move(group)}"
+    return f"if its machine is down for good, {taint}{also}"
+
+
+def _ways_out(group: Group, home: Node | None) -> str:
+    back = "bring the node back"
+    if home is not None:
+        back = f"once the node is up again, kubectl taint node {group.node} {OUT_OF_SERVICE}-"
+    return f"{recreating(group.holder)}; or {_let_it_move(group)}; or {back}"
+
+
+def _let_it_move(group: Group) -> str:
+    patch = '{"spec":{"nodeLossPolicy":"Move"}}'
+    return f"let it move (kubectl patch sdg {group.name} --type=merge -p '{patch}')"
+
+
+# Idleness: since when it has been bound without pods.
+
+
+def idle_since(group: Group, now: str, *, used: bool) -> str:
+    """`status.idleSince` as it should be; "" where pods use the group, and where it isn't bound.
+
+    What is unreadable or in the future starts again: clocks may have been set back, and anybody with the right may have
+    written it.
+    """
+    if used or not group.node:
+        return ""
+    known, moment = idle_seconds(group.status.idle_since, now), group.status.idle_since
+    return moment if known is not None and known >= 0 else now
+
+
+def idle_seconds(since: str, now: str) -> float | None:
+    """The seconds between two times in RFC 3339; None where one can't be read."""
+    begin, end = _moment(since), _moment(now)
+    return (end - begin).total_seconds() if begin and end else None
+
+
+def release_reason(seconds: int) -> Reason:
+    """Why a group has no node any more that had no pods for so long."""
+    return Reason(ReasonKind.RELEASED, f"released after {spelled(seconds)} without pods; its next pod binds it again")
+
+
+def _moment(written: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None  # not in UTC: there its year may be 0 or 10000
+
+
+# Conditions as the leader stated them, for answers to people who see less than the leader does.
+
+
+def stated(group: Group) -> dict[str, Reason]:
+    """Those that are of the group's present spec, by type."""
+    kinds, generation = {kind.value: kind for kind in ReasonKind}, group.metadata.generation
+    return {
+        each.type: Reason(kinds.get(each.reason, ReasonKind.WAITING), each.message)  # it may be a later release's
+        for each in group.status.conditions
+        if each.message and each.observed_generation == generation
+    }

@@ -15,11 +15,9 @@ from msgspec.structs import replace
 from deviceshare.domain.admission.pod_review import review_new_pod
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.device_parts import ContainerPart, container_parts
-from deviceshare.domain.answers.drawing import draw
-from deviceshare.domain.answers.picture import Picture
-from deviceshare.domain.answers.unseen import Unseen
+from deviceshare.domain.answers.picture import Picture, Unseen, draw
 from deviceshare.domain.answers.verdicts import candidates, chosen_shares
-from deviceshare.domain.answers.waiting import why_a_pod_waits
+from deviceshare.domain.answers.waiting import WaitingPod, WaitingReasons, waiting_pod
 from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.groups import BOUND, Group
 from deviceshare.domain.objects.ledger import Claim, claim_of, share_claim_of
@@ -67,21 +65,11 @@ class PlacedPod(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Whether the cluster has the pod, and it is bound."""
 
 
-class Waits(Struct, frozen=True, rename="camel"):
-    """One pod of the plan that isn't placed, or that deviceshare would refuse."""
-
-    pod: str
-    group: str
-    reason: str
-    why: Reason
-    """The same for programs."""
-
-
 class Plan(Struct, frozen=True, rename="camel"):
     """The answer; `after` is the whole cluster as it would be then."""
 
     groups: list[Placement]
-    waiting: list[Waits]
+    waiting: list[WaitingPod]
     after: Picture
     pods: list[PlacedPod] = field(default_factory=list)
     """Those with shares, in the order of the manifests; others are in their group's `pods`."""
@@ -111,7 +99,7 @@ class Planner:
         self._equals: dict[str, int] = {}
         self._pods: list[Pod] = []
         self._placed: list[PlacedPod] = []
-        self._refused: list[Waits] = []
+        self._refused: list[WaitingPod] = []
         self._kept_off: dict[str, Reason] = {}
         """Why the one node that a pod's affinity names doesn't take it, by pod."""
 
@@ -134,15 +122,12 @@ class Planner:
         outsider = self._fleet.namespaces.refusal(group, pod.metadata.namespace) if group else None
         if refusal := review_new_pod(pod, group, largest=self._fleet.largest, outsider=outsider):
             reason = Reason(ReasonKind.REFUSED, f"deviceshare would refuse it: {refusal}")
-            self._refused.append(Waits(pod.metadata.key, pod.group, str(reason), reason))
+            self._refused.append(waiting_pod(pod, reason))
             return
         there = self._present.get(pod.metadata.key)
         if there is not None and there.shares and there.lives:
-            self._placed.append(
-                PlacedPod(
-                    there.metadata.key, there.node, container_parts(current(there.shares)), there.group, already=True
-                )
-            )
+            shares = container_parts(current(there.shares))
+            self._placed.append(PlacedPod(there.metadata.key, there.node, shares, there.group, already=True))
             self._pods.append(there)
             return
         pod = replace(pod, metadata=replace(pod.metadata, uid=pod.metadata.uid or f"planned:{pod.metadata.key}"))
@@ -227,10 +212,10 @@ class Planner:
             pods=[pod.metadata.key for pod in mine if pod.node],
         )
 
-    def _waiting(self) -> Iterable[Waits]:
+    def _waiting(self) -> Iterable[WaitingPod]:
+        waits = WaitingReasons(self._fleet)
         for pod in self._pods:
             if not pod.node:
                 group = self._groups.get(pod.group)
-                bound = group_status.bound(group, self._fleet, [pod]) if group else None
-                reason = self._kept_off.get(pod.metadata.key) or why_a_pod_waits(self._fleet, pod, group, bound)
-                yield Waits(pod.metadata.key, pod.group, str(reason), reason)
+                bound = group_status.bound(group, self._fleet, [pod], waits) if group else None
+                yield waiting_pod(pod, self._kept_off.get(pod.metadata.key) or waits.of_pod(pod, group, bound))

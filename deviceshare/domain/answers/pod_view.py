@@ -1,18 +1,32 @@
 """What one pod may see of its node: its devices, its processes on them, and the pods that share them with it.
 
-An agent's answer to `/smi`. Of pods that don't share the devices there is nothing in it but what a device's own figures
-show, and of those that do, their names and the memory that they use.
+An agent's answer to `/smi`, and its lines. Of pods that don't share the devices there is nothing in it but what a
+device's own figures show, and of those that do, their names and the memory that they use.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from deviceshare.domain.answers.pod_devices import PodDevice
+from deviceshare.domain.device_health.share_uses import limit_of_container
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.requests import Holder
+from deviceshare.domain.objects.shares import WHOLE
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
+from deviceshare.domain.placement.device_state import DeviceState, Sharer, Use
+from deviceshare.domain.placement.device_states import device_states, held_by
+from deviceshare.domain.placement.rooms import capacity, mib, units, used
+from deviceshare.domain.wording import listed
+
+NONE: Final = "-"
+POD_COLUMNS: Final = ("DEVICE", "UTIL", "MEMORY (MiB)", "MODEL / PROCESS", "PID", "UUID / CONTAINER OR POD")
+SHOWN_MATES: Final = 8
+
+Cells = tuple[str, ...]
 
 
 class MateUse(Struct, frozen=True, rename="camel"):
@@ -77,37 +91,28 @@ class PodView(Struct, frozen=True, rename="camel", omit_defaults=True):
     """The other pods of the holder that run on the node."""
 
 
-def pod_view(usage: Usage, pod: str, holder: str, devices: Iterable[PodDevice], mates: Collection[str]) -> PodView:
-    """What the pod may see of its node's usage."""
-    return PodView(
-        usage.node,
-        usage.time,
-        pod,
-        holder,
-        [_device(each, _use_of(each, usage), pod, mates) for each in devices],
-        sorted(mates),
-    )
+def pod_view(usage: Usage, ledger: NodeDevices, pod: Holder, holder: Holder, mates: Collection[str]) -> PodView:
+    """What the pod may see of its node's usage: of what it has by the ledger, never by what the pod says.
+
+    All pods of a group have all of its devices, but for those with shares: these have their shares and nothing else.
+    """
+    states, claim = device_states(ledger), ledger.claims.get(pod.uid)
+    if claim and claim.shares:
+        mine = ((state, each) for state in states for each in state.sharers if each.uid == pod.uid)
+        devices = [_part(_whole(state, usage, pod, mates), each, state, usage) for state, each in mine]
+    else:
+        devices = [_whole(state, usage, pod, mates) for state in held_by(states, holder.uid)]
+        former = (state for state in states if state.use is Use.FORMER and state.uid == holder.uid)
+        devices += (replace(_whole(state, usage, pod, mates), former=True) for state in former)
+    return PodView(usage.node, usage.time, pod.name, str(holder), devices, sorted(mates))
 
 
-def _use_of(device: PodDevice, usage: Usage) -> DeviceUsage | None:
-    """Nothing of a device that is lost: another may have its number now."""
-    wanted, part = device.state.device, device.state.part
-    if part and part.lost:
-        return None
-    return next(
-        (
-            each
-            for each in usage.devices
-            if (each.resource, each.index) == (wanted.resource, wanted.index) and wanted.uuid in ("", each.uuid)
-        ),
-        None,
-    )
-
-
-def _device(mine: PodDevice, use: DeviceUsage | None, pod: str, mates: Collection[str]) -> PodDeviceView:
-    state, part = mine.state, mine.state.part
+def _whole(state: DeviceState, usage: Usage, pod: Holder, mates: Collection[str]) -> PodDeviceView:
+    use, part = _use_of(state, usage), state.part
     processes = use.processes if use else []
-    whole = PodDeviceView(
+    theirs = sorted((each for each in processes if each.pod in mates), key=lambda each: each.pod)
+    uses = ((mate, list(mine)) for mate, mine in groupby(theirs, key=lambda each: each.pod))
+    return PodDeviceView(
         state.device.resource,
         state.device.index,
         state.device.uuid or (use.uuid if use else ""),
@@ -116,30 +121,96 @@ def _device(mine: PodDevice, use: DeviceUsage | None, pod: str, mates: Collectio
         memory_total_mib=use.memory_total_mib if use else part.memory_mib if part else None,
         utilization=use.utilization if use else None,
         unhealthy=state.unhealthy,
-        former=mine.former,
-        processes=[each for each in processes if each.pod == pod],
-        mates=_uses_of(mates, processes),
+        processes=[each for each in processes if each.pod == pod.name],
+        mates=[MateUse(mate, sum(each.memory_mib for each in mine), len(mine)) for mate, mine in uses],
     )
-    return whole if mine.percent is None else _part(whole, mine, read=use is not None)
 
 
-def _part(whole: PodDeviceView, mine: PodDevice, *, read: bool) -> PodDeviceView:
+def _part(whole: PodDeviceView, mine: Sharer, state: DeviceState, usage: Usage) -> PodDeviceView:
     """What the device's own figures show of others on it is left out."""
-    taken = Counter[str]()
+    size, taken = state.memory_mib, Counter[str]()
     for process in whole.processes:
         taken[process.container] += process.memory_mib
+    parts = []
+    for name in sorted({share.container for share in mine.shares}):
+        own = [share for share in mine.shares if share.container == name]
+        percent = _percent(sum(units(share, size) or 0 for share in own), size)
+        parts.append(PartView(name, limit_of_container(own, size) if size else None, percent, taken[name]))
+    cost = used(mine.shares, size)
+    memory_mib = mib(cost, size) if size else None
     return replace(
         whole,
-        memory_used_mib=taken.total() if read else None,
-        memory_total_mib=mine.memory_mib,
+        memory_used_mib=taken.total() if _use_of(state, usage) else None,
+        memory_total_mib=memory_mib,
         utilization=None,
-        part_mib=mine.memory_mib,
-        part_percent=mine.percent,
-        parts=[PartView(each.container, each.memory_mib, each.percent, taken[each.container]) for each in mine.parts],
+        part_mib=memory_mib,
+        part_percent=_percent(cost, size),
+        parts=parts,
+        former=all(share.former for share in mine.shares),
     )
 
 
-def _uses_of(pods: Collection[str], processes: Iterable[DeviceProcess]) -> list[MateUse]:
-    theirs = sorted((each for each in processes if each.pod in pods), key=lambda each: each.pod)
-    uses = ((pod, list(mine)) for pod, mine in groupby(theirs, key=lambda each: each.pod))
-    return [MateUse(pod, sum(each.memory_mib for each in mine), len(mine)) for pod, mine in uses]
+def _percent(cost: int, size: int) -> int:
+    return WHOLE * cost // capacity(size)
+
+
+def _use_of(state: DeviceState, usage: Usage) -> DeviceUsage | None:
+    """Nothing of a device that is lost: another may have its number now."""
+    wanted = state.device
+    if state.part and state.part.lost:
+        return None
+    same = (each for each in usage.devices if (each.resource, each.index) == (wanted.resource, wanted.index))
+    return next((each for each in same if wanted.uuid in ("", each.uuid)), None)
+
+
+# The lines of tables. Cells are plain and may hold control characters of others' names: who prints them escapes them.
+
+
+def numbers(device: DeviceUsage | PodDeviceView) -> tuple[str, str, str]:
+    """Index, utilization and memory."""
+    used = NONE if device.utilization is None else f"{device.utilization}%"
+    memory = (NONE if each is None else str(each) for each in (device.memory_used_mib, device.memory_total_mib))
+    return str(device.index), used, " / ".join(memory)
+
+
+def processes(device: DeviceUsage | PodDeviceView) -> Iterator[tuple[str, DeviceProcess]]:
+    """Processes with their memory, the largest first."""
+    for process in sorted(device.processes, key=lambda each: (-each.memory_mib, each.pid)):
+        # 0 means that the driver doesn't report this process's memory.
+        yield str(process.memory_mib) if process.memory_mib else NONE, process
+
+
+def pod_rows(devices: Iterable[PodDeviceView]) -> Iterator[Cells]:
+    """The lines of one pod's devices, under POD_COLUMNS: its own processes, and the other pods' together."""
+    for device in devices:
+        yield *numbers(device), device.model, "", device.uuid
+        for memory, process in processes(device):
+            yield "", "", memory, process.name or NONE, str(process.pid), process.container
+        for mate in device.mates:
+            count = f"{mate.processes} process{'es' * (mate.processes > 1)}"
+            yield "", "", str(mate.memory_mib) if mate.memory_mib else NONE, count, "", f"pod {mate.pod}"
+
+
+def pod_lines(view: PodView) -> Iterator[str]:
+    """The sentences above and below a pod's table."""
+    alone = view.holder == f"pod {view.pod}"
+    yield f"pod {view.pod}{'' if alone else f' of {view.holder}'} on node {view.node}, {view.time or 'not read yet'}"
+    if view.mates:
+        yield f"shares its devices with {listed([f'pod {each}' for each in view.mates], most=SHOWN_MATES)}"
+    for device in view.devices:
+        name = f"{device.resource} {device.index}"
+        if part := _amount(device.part_mib, device.part_percent):
+            yield f"has {part} of {name}, of which it uses {sum(each.memory_mib for each in device.processes)} MiB"
+        for each in device.parts if len(device.parts) > 1 else ():
+            part = _amount(each.memory_mib, each.percent)
+            yield f"container {each.container} has {part} of {name}, of which it uses {each.used_mib} MiB"
+        if device.former:
+            yield f"{name} was replaced: restart the containers of this pod, so that they get the others"
+        if device.unhealthy:
+            yield f"{name} is unhealthy: {device.unhealthy}"
+
+
+def _amount(memory_mib: int | None, hundredths: int | None) -> str:
+    percent = "" if hundredths is None else f"{hundredths} %"
+    memory = "" if memory_mib is None else f"{memory_mib} MiB"
+    return f"{memory} ({percent})" if memory and percent else memory or percent

@@ -6,6 +6,7 @@ An agent that stopped says nothing more, so each view has the time of its report
 from collections.abc import Container
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from deviceshare.domain.objects.hardware import ReportedHolder, ReportedQueue, ReportedTurns, ReportedWaiter
 
@@ -53,6 +54,18 @@ def turn_views(turns: ReportedTurns | None, pods: Container[str], group_uid: str
     return [_view(each, turns.time, pods) for each in turns.queues if group_uid in ("", each.uid)]
 
 
+def _view(queue: ReportedQueue, reported: str, pods: Container[str]) -> TurnView:
+    holder, waiting = None, [_player(each, pods) for each in queue.waiting]
+    if queue.holder:
+        holder = replace(_player(queue.holder, pods), asked=queue.holder.asked, lost_since=queue.holder.lost_since)
+    number = max(queue.waiting_count, len(waiting))
+    return TurnView(queue.group, queue.resource, queue.index, reported, holder, waiting, number)
+
+
+def _player(each: ReportedHolder | ReportedWaiter, pods: Container[str]) -> TurnPlayer:
+    return TurnPlayer(each.pod, each.since, each.priority, gone=each.pod not in pods)
+
+
 def standings(turns: ReportedTurns | None, pod: str) -> list[str]:
     """What one pod has to do with turns: which it has, which it waits for and who has those."""
     views = turn_views(turns, (pod,))
@@ -69,27 +82,3 @@ def standings(turns: ReportedTurns | None, pod: str) -> list[str]:
 
 def _since(what: str, player: TurnPlayer) -> str:
     return f"{what} since {player.since}" if player.since else what
-
-
-def _view(queue: ReportedQueue, reported: str, pods: Container[str]) -> TurnView:
-    waiting = [_player(each, pods) for each in queue.waiting]
-    return TurnView(
-        queue.group,
-        queue.resource,
-        queue.index,
-        reported,
-        _holder(queue.holder, pods) if queue.holder else None,
-        waiting,
-        max(queue.waiting_count, len(waiting)),
-    )
-
-
-def _player(waiter: ReportedWaiter, pods: Container[str]) -> TurnPlayer:
-    return TurnPlayer(waiter.pod, waiter.since, waiter.priority, gone=waiter.pod not in pods)
-
-
-def _holder(holder: ReportedHolder, pods: Container[str]) -> TurnPlayer:
-    gone = holder.pod not in pods
-    return TurnPlayer(
-        holder.pod, holder.since, holder.priority, gone=gone, asked=holder.asked, lost_since=holder.lost_since
-    )

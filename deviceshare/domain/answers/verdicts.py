@@ -1,24 +1,45 @@
-"""Verdicts on nodes: whether a request could be met there, why not, and what would free each device.
+"""Verdicts on nodes and their devices: whether a request could be met there, why not, and what would free each device.
 
 The verdicts are those of `Fleet.filter`, which answers kube-scheduler; the devices are those that the bind would take.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
-from deviceshare.domain.answers.device_parts import ContainerPart, container_parts
-from deviceshare.domain.answers.device_verdicts import DeviceVerdict, as_a_whole, in_part
+from deviceshare.domain import contract
+from deviceshare.domain.answers.device_parts import ContainerPart, PodPart, container_parts, named, parts
 from deviceshare.domain.answers.waiting import unusable
 from deviceshare.domain.objects.devices import selected
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from deviceshare.domain.objects.requests import Request
-from deviceshare.domain.objects.shares import Share
+from deviceshare.domain.objects.shares import Share, ShareRequest
 from deviceshare.domain.placement import allocation, sharing, topology
+from deviceshare.domain.placement.device_state import SERVES_GROUPS, SERVES_SHARES, DeviceState, Health, Use
 from deviceshare.domain.placement.device_states import held_by
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.rooms import Room, units, used
+
+_WHY_THESE: Final = {
+    "binpack": "where the least room is left that suffices",
+    sharing.SPREAD: "where the most room is left",
+}
+
+
+class DeviceVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One device that the holder could use. No `reason`: it is free, or has room for a share."""
+
+    resource: str
+    index: int
+    reason: str = ""
+    cure: str = ""
+    """What would free it."""
+    free: str = ""
+    """How much of it is left for a share: `3 of 16 GiB`, `40 of 100%`."""
+    parts: list[PodPart] = field(default_factory=list)
+    """Who has the rest."""
 
 
 class NodeVerdict(Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -72,67 +93,133 @@ def chosen_shares(fleet: Fleet, request: Request, node: str) -> tuple[Share, ...
 def verdicts(fleet: Fleet, request: Request, fault: Reason | None = None) -> list[NodeVerdict]:
     """Every shared node, the best first, then those that lack the fewest devices, then the others.
 
-    Of nodes that only lack room for a share, those with the largest room on one device are first.
+    Of nodes that only lack room for a share of nobody's devices, those with the largest room on one device are first.
     """
     scores, reasons = candidates(fleet, request, fault)
-    found = [_verdict(fleet, request, name, reasons.get(name), scores) for name in fleet.names()]
-    return sorted(found, key=lambda each: _rank(each, _room(fleet, request, each.node)))
+    of = _of_share if request.share and (fleet.home(request) or not request.resources) else _of_devices
+    found = [of(fleet, request, name, reasons.get(name), scores.get(name)) for name in fleet.names()]
+
+    def rank(verdict: NodeVerdict) -> tuple[bool, int, bool, int, int, str]:
+        rooms = () if request.resources else fleet.rooms(verdict.node)
+        room = max((room.free for _, room in rooms), default=0)
+        otherwise = not verdict.why or verdict.why.kind is not ReasonKind.TOO_FULL
+        return not verdict.fits, -(verdict.score or 0), otherwise, verdict.lacks, -room, verdict.node
+
+    return sorted(found, key=rank)
 
 
-def _rank(verdict: NodeVerdict, room: int) -> tuple[bool, int, bool, int, int, str]:
-    otherwise = not verdict.why or verdict.why.kind is not ReasonKind.TOO_FULL
-    return (not verdict.fits, -(verdict.score or 0), otherwise, verdict.lacks, -room, verdict.node)
-
-
-def _room(fleet: Fleet, request: Request, name: str) -> int:
-    """The most units that are free of one device, where a share of nobody's devices is requested."""
-    return 0 if request.resources else max((room.free for _, room in fleet.rooms(name)), default=0)
-
-
-def _verdict(
-    fleet: Fleet, request: Request, name: str, reason: Reason | None, scores: Mapping[str, int]
-) -> NodeVerdict:
-    home = fleet.home(request)
-    if request.share and (home or not request.resources):
-        return _on_share(fleet, request, name, reason, scores)
+def _of_devices(fleet: Fleet, request: Request, name: str, reason: Reason | None, score: int | None) -> NodeVerdict:
+    """For a group, which gets whole devices."""
     wants, available = request.resources, fleet.available(name)
     free = Counter(device.resource for device in available.devices)
     chosen = () if reason or request.node else allocation.choose(request, available) or ()
     return NodeVerdict(
-        node=name,
-        fits=not reason,
-        reason=str(reason or ""),
-        why=reason,
-        score=scores.get(name),
+        name,
+        not reason,
+        str(reason or ""),
+        reason,
+        score,
         would_get=selected(chosen),
         why_these=topology.reason(chosen, available.links),
         lacks=sum(max(count - free[resource], 0) for resource, count in wants.items()),
-        devices=[as_a_whole(fleet, name, state) for state in fleet.states(name) if state.device.resource in wants],
+        devices=[
+            _verdict(state, _in_the_way(fleet, name, state, SERVES_SHARES))
+            for state in fleet.states(name)
+            if state.device.resource in wants
+        ],
     )
 
 
-def _on_share(
-    fleet: Fleet, request: Request, name: str, reason: Reason | None, scores: Mapping[str, int]
-) -> NodeVerdict:
-    within = request.within
-    states = fleet.states(name)
-    mine = held_by(states, within) if within else [each for each in states if each.device.resource in request.share.of]
+def _of_share(fleet: Fleet, request: Request, name: str, reason: Reason | None, score: int | None) -> NodeVerdict:
+    within, states, wants = request.within, fleet.states(name), request.share
+    mine = held_by(states, within) if within else [each for each in states if each.device.resource in wants.of]
     rooms = dict(fleet.rooms(name, within))
     shares = () if reason else chosen_shares(fleet, request, name)
     return NodeVerdict(
-        node=name,
-        fits=not reason,
-        reason=str(reason or ""),
-        why=reason,
-        score=scores.get(name),
+        name,
+        not reason,
+        str(reason or ""),
+        reason,
+        score,
         would_get=selected({share.device for share in shares}),
         shares=container_parts(shares),
         why_these=_WHY_THESE.get(request.strategy, _WHY_THESE["binpack"]) if shares else "",
-        devices=[in_part(fleet, name, state, request.share, rooms.get(state.device)) for state in mine],
+        devices=[_in_part(fleet, name, state, wants, rooms.get(state.device)) for state in mine],
     )
 
 
-_WHY_THESE: Final = {
-    "binpack": "where the least room is left that suffices",
-    sharing.SPREAD: "where the most room is left",
-}
+def _in_part(fleet: Fleet, node: str, state: DeviceState, share: ShareRequest, room: Room | None) -> DeviceVerdict:
+    """`room` is what is left of the device for the share, None where nothing of it is for shares now."""
+    if room is None or state.serves == SERVES_GROUPS:
+        return _verdict(state, _in_the_way(fleet, node, state, SERVES_GROUPS))
+    if any(room.takes(need) for need in share.needs):
+        return _verdict(state, (), str(room))
+    if not room.size and all(need.memory_mib for need in share.needs):
+        return _verdict(state, [("its memory is not known", sharing.MEMORY_UNKNOWN.cure)], str(room))
+    least = min((cost for need in share.needs if (cost := units(need, room.size)) is not None), default=0)
+    if least > room.capacity:
+        smallest = min(share.needs, key=lambda need: units(need, room.size) or 0)
+        larger = f"smaller than {smallest}", "ask for less, or add a node with larger devices"
+        return _verdict(state, [larger], str(room))
+    mine = [each for each in state.sharers if each.claim.within == (state.uid if state.uid in state.holders else "")]
+    ends = _enough({each.claim.pod: used(each.shares, room.size) for each in mine}, least - room.free)
+    cure = f"{named(ends)} {'ends' if len(ends) == 1 else 'end'}" if ends else "it is released soon"
+    return _verdict(state, [(f"only {room} free", cure)], str(room))
+
+
+def _enough(taken: dict[str, int], lacking: int) -> list[str]:
+    """The pods whose end would free so many units: the one with the least that suffices, else the largest ones."""
+    suffice = [pod for pod, cost in taken.items() if cost >= lacking]
+    if suffice:
+        return [min(suffice, key=lambda pod: (taken[pod], pod))]
+    ends: list[str] = []
+    for pod in sorted(taken, key=lambda pod: (-taken[pod], pod)):
+        if lacking <= 0:
+            break
+        ends.append(pod)
+        lacking -= taken[pod]
+    return ends
+
+
+def _verdict(state: DeviceState, found: Iterable[tuple[str, str]], free: str = "") -> DeviceVerdict:
+    texts = list(found)
+    reason, cure = ("; ".join(each) for each in zip(*texts, strict=True)) if texts else ("", "")
+    return DeviceVerdict(state.device.resource, state.device.index, reason, cure, free, parts(state))
+
+
+def _in_the_way(fleet: Fleet, node: str, state: DeviceState, others: str) -> Iterable[tuple[str, str]]:
+    """Each reason why nobody else gets the device now, with what would change that.
+
+    `others` get it where the node's owner reserved it for them.
+    """
+    group, pods = state.group, sorted(fleet.pods(state.uid))
+    users = f"the last of its {len(pods)} pods ends" if len(pods) > 1 else f"pod {pods[0]} ends" if pods else ""
+    soon = users or "it is released soon"
+    if state.use is Use.HELD:
+        delete = f"kubectl delete sdg {group}"
+        yield f"held by group {group}", f"{users}, then {delete}" if users else f"no pod uses it: {delete}"
+    elif state.use is Use.SHARED:
+        pods = sorted({each.claim.pod for each in state.sharers})
+        all_end = f"{named(pods)} ends" if len(pods) == 1 else f"all of its {len(pods)} pods end"
+        yield f"{named(pods)} {'has a part' if len(pods) == 1 else 'have parts'}", all_end
+    elif state.use is Use.RELEASING:
+        yield f"still used by the deleted group {group}", soon
+    elif state.use is Use.FORMER:
+        yield f"may still be used by pods of group {group}", soon
+    doubt = state.doubt.cure if state.doubt else ""
+    repaired = f"repair it, then deviceshare recover {node} {state.device.index}"
+    cures = {
+        Use.PLUGIN: f"pod {state.pod} ends",
+        Use.CLAIMED: f"ResourceClaim {state.resource_claim} is deallocated, as when its last pod ends",
+        Use.SPLIT: "unite it on its node with nvidia-smi -mig 0, if nobody has a part of it",
+        Use.WITHHELD: f"change the annotation {contract.INVENTORY_ANNOTATION} of node {node}",
+        Use.LEFT: "let placeholder pods have more devices (agent.placeholders of the chart)",
+        Use.UNUSABLE: "delete one of them with its pods, and recreate it" if state.claimed_twice else doubt,
+        Health.UNHEALTHY: repaired,
+        Health.LOST: repaired if state.unhealthy else "repair the node",
+    }
+    for kind, reason in state.barriers.items():
+        yield reason, cures[kind]
+    if state.serves == others:
+        key = contract.SHARE_DEVICES if others == SERVES_SHARES else contract.GROUP_DEVICES
+        yield f"for {others} only", f"change the annotation {key} of node {node}"

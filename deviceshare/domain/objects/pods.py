@@ -246,8 +246,7 @@ class Pod(Struct, frozen=True, gc=False, rename="camel"):
         At each start of a container, runtimes pass to their NRI plugins the annotations that the pod's sandbox was
         created with (containerd/containerd, `internal/cri/nri`).
         """
-        annotations = self.metadata.annotations
-        return any(map(vendors.is_cdi_annotation, annotations))
+        return vendors.any_cdi_annotation(self.metadata.annotations)
 
     @property
     def rebind(self) -> str:

@@ -25,7 +25,7 @@ class ReasonKind(StrEnum):
     # Of a node and a group: its next pod can't go there.
     NODE_SELECTOR = "NodeSelectorMismatch"
     OTHER_PLUGIN = "OtherDevicePlugin"
-    DEVICES_OPAQUE = "DevicesOpaque"
+    DEVICES_OPAQUE = "UnknownAllocations"
     DEVICES_WITHHELD = "DevicesWithheld"
     TOO_FULL = "TooFewDevices"
     LEDGER_FULL = "LedgerFull"
@@ -65,10 +65,10 @@ class ReasonKind(StrEnum):
     DEVICES_LOST = "DevicesLost"
     DEVICES_UNHEALTHY = "DevicesUnhealthy"
     DEVICES_GIVEN_AWAY = "DevicesGivenAway"
-    DEVICES_NOT_KEPT = "DevicesNotKept"
+    DEVICES_NOT_RESERVED = "DevicesNotReserved"
     CLAIMED_TWICE = "DevicesClaimedTwice"
     NOT_HANDED_OVER = "DevicesNotHandedOver"
-    PODS_OUTDATED = "PodsHoldFormerDevices"
+    PODS_USE_PREVIOUS_DEVICES = "PodsUsePreviousDevices"
 
 
 class Reason(Struct, frozen=True, gc=False, omit_defaults=True):

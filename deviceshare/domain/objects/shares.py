@@ -101,7 +101,7 @@ class Dialect(NamedTuple):
     """How much device memory one unit is; 0 where it is a hundredth of a device."""
 
 
-_GPUS: Final = (vendors.NVIDIA.resource, vendors.AMD.resource)
+_GPUS: Final = tuple(vendor.resource for vendor in vendors.VENDORS if vendor.has_shares)
 GPU_MEM: Final = f"{contract.PREFIX}gpu-mem"
 GPU_PERCENT: Final = f"{contract.PREFIX}gpu-percent"
 ALIYUN_GPU_MEM: Final = "aliyun.com/gpu-mem"

@@ -8,7 +8,7 @@ HAMi: https://github.com/Project-HAMi/HAMi/blob/master/docs/develop/protocol.md
 AMD: https://instinct.docs.amd.com/projects/k8s-device-plugin/en/latest/user-guide/resource-allocation.html
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,18 +16,13 @@ import msgspec
 from deviceshare.domain import contract, vendors
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.quantities import is_some, whole
+from deviceshare.domain.objects.shares import DIALECTS
 from deviceshare.domain.placement import dialect_leftovers
 from deviceshare.domain.placement.annotated_devices import MOST
+from deviceshare.domain.vendors import Counting, Vendor
 from deviceshare.domain.wording import listed
 
-GPU: Final = vendors.NVIDIA.resource
-AMD_GPU: Final = vendors.AMD.resource
-
-_COUNT, _REPLICAS, _PRODUCT = f"{GPU}.count", f"{GPU}.replicas", f"{GPU}.product"
-_SHARING, _SLICES = f"{GPU}.sharing-strategy", f"{GPU}.slices.gi"
-_PARTITION: Final = "amd.com/compute-memory-partition"
-_HAMI_NVIDIA: Final = "hami.io/node-nvidia-register"
-_HAMI_ASCEND: Final = "hami.io/node-register-Ascend"
+_HAMI_PARTS: Final = "hami.io/node-register-"
 
 
 class Counted(NamedTuple):
@@ -46,81 +41,83 @@ class Counted(NamedTuple):
 
 def count(node: Node) -> dict[str, Counted]:
     """Every known resource that the node reports; none that it doesn't have."""
-    counted = {GPU: _nvidia(node), AMD_GPU: _amd(node)}
-    for resource in filter(vendors.vendor_of, _reported(node)):
-        if resource not in counted:
-            of_ascend = vendors.ASCEND.supplies(resource)
-            counted[resource] = _ascend(node, resource) if of_ascend else _plain(node, resource)
+    counted = dict[str, Counted]()
+    for vendor in vendors.VENDORS:
+        # What is split isn't reported under its resource's own name.
+        named = set() if vendor.resource.endswith(vendors.ANY) else {vendor.resource}
+        for resource in named.union(filter(vendor.supplies, _reported(node, f"{vendor.domain}/"))):
+            counted[resource] = _COUNTERS[vendor.counting](node, vendor, resource)
     return {resource: each for resource, each in sorted(counted.items()) if each.number != 0}
 
 
-def _nvidia(node: Node) -> Counted:
-    labels = node.metadata.labels
-    product, slices = labels.get(_PRODUCT, ""), _reported(node, (vendors.MIG_PREFIX,))
-    if slices or "-MIG-" in product or _SLICES in labels:
-        found = f"MIG ({', '.join(slices) or product or _SLICES})"
-        return Counted(None, "its GPUs are split by MIG, unknown which", _which(GPU), found)
-    if systems := dialect_leftovers.allocating(node):
-        return _allocated_by_others(node, systems)
-    capacity, healthy = _quantities(node, (GPU, vendors.NVIDIA.in_turns))
+def _by_feature_discovery(node: Node, vendor: Vendor, resource: str) -> Counted:
+    labels, by_slices = node.metadata.labels, f"{resource}.slices.gi"
+    product, slices = labels.get(f"{resource}.product", ""), _reported(node, vendor.split_prefix)
+    if slices or "-MIG-" in product or by_slices in labels:
+        found = f"MIG ({', '.join(slices) or product or by_slices})"
+        return Counted(None, "its GPUs are split by MIG, unknown which", _which(resource), found)
+    others = any(each.system and resource in each.devices for each in DIALECTS.values())
+    if others and (systems := dialect_leftovers.allocating(node)):
+        return _allocated_by_others(node, resource, systems)
+    capacity, healthy = _quantities(node, (resource, vendor.in_turns))
     if capacity is None or healthy is None:
-        return _unreadable(node, GPU)
-    if not capacity and (said := dialect_leftovers.gpu_count(node)):
+        return _unreadable(node, resource)
+    if not capacity and others and (said := dialect_leftovers.gpu_count(node)):
         trouble = f"gpushare's device plugin, which is gone, found {said} GPUs, and nobody says how many there are now"
-        return Counted(None, trouble, _annotate("how many there are", GPU, str(said)), "gpushare was here")
+        return Counted(None, trouble, _annotate("how many there are", resource, str(said)), "gpushare was here")
     if not capacity:
         return Counted(0)
-    if register := node.metadata.annotations.get(_HAMI_NVIDIA, ""):
-        return _hami(register, capacity, healthy)
-    return _shared(node, capacity, healthy)
+    if register := node.metadata.annotations.get(f"hami.io/node-{vendor.name}-register", ""):
+        return _hami(register, resource, capacity, healthy)
+    return _shared(node, vendor, resource, capacity, healthy)
 
 
-def _allocated_by_others(node: Node, systems: dict[str, str]) -> Counted:
+def _allocated_by_others(node: Node, resource: str, systems: dict[str, str]) -> Counted:
     """Another system's plugin may allocate any GPU at any time, whatever claims deviceshare has."""
     found = f"{listed(sorted(set(systems.values())))} ({listed(systems)})"
     trouble = f"the device plugin of {found} allocates its GPUs to pods"
     gone = f"5 minutes later {dialect_leftovers.removal(systems)}"
-    cure = f"keep its DaemonSet off the node, and {gone}; or {_which(GPU, agent=False)}"
+    cure = f"keep its DaemonSet off the node, and {gone}; or {_which(resource, agent=False)}"
     number = dialect_leftovers.gpu_count(node) or None
     return Counted(number, trouble, cure, found, overrules=True)
 
 
-def _shared(node: Node, capacity: int, healthy: int) -> Counted:
+def _shared(node: Node, vendor: Vendor, resource: str, capacity: int, healthy: int) -> Counted:
     """By GPU feature discovery: the number of GPUs, and how many pods take turns on each."""
-    labels = node.metadata.labels
-    said = {key: labels[key] for key in (_COUNT, _REPLICAS) if key in labels}
+    labels, by_count, by_replicas = node.metadata.labels, f"{resource}.count", f"{resource}.replicas"
+    said = {key: labels[key] for key in (by_count, by_replicas) if key in labels}
     numbers = {key: whole(text) for key, text in said.items()}
     if garbled := [f"{key}={said[key]}" for key, number in numbers.items() if number is None]:
-        return Counted(None, f"its label {garbled[0]} is not a number", _how_many(GPU), garbled[0])
-    replicas, number = max(numbers.get(_REPLICAS) or 1, 1), numbers.get(_COUNT)
-    strategy = labels.get(_SHARING, "none")
-    renamed = _reported(node, (vendors.NVIDIA.in_turns,))
-    shared = bool(strategy != "none" or labels.get(_PRODUCT, "").endswith("-SHARED") or renamed or replicas > 1)
+        return Counted(None, f"its label {garbled[0]} is not a number", _how_many(resource), garbled[0])
+    replicas, number = max(numbers.get(by_replicas) or 1, 1), numbers.get(by_count)
+    strategy = labels.get(f"{resource}.sharing-strategy", "none")
+    told = strategy != "none" or labels.get(f"{resource}.product", "").endswith("-SHARED")
+    shared = told or replicas > 1 or bool(_reported(node, vendor.in_turns))
     found = f"{strategy if strategy != 'none' else 'shared'}, {replicas} replicas" if shared else ""
     if shared and replicas == 1:
         # Older versions have no label of replicas: the number of GPUs then says how many replicas each has.
         if not number or capacity % number:
             return Counted(
-                None, "several pods share each of its GPUs, unknown how many there are", _how_many(GPU), "shared"
+                None, "several pods share each of its GPUs, unknown how many there are", _how_many(resource), "shared"
             )
         replicas, found = capacity // number, f"shared, {capacity // number} replicas"
     if capacity % replicas or (number is not None and number * replicas != capacity):
         labelled = ", ".join(f"{key}={text}" for key, text in said.items())
         # So they do where GPUs are of several models, too: the labels are then those of one model.
         contradiction = f"its labels ({labelled}) contradict {capacity} allocatable"
-        return Counted(None, contradiction, _how_many(GPU), contradiction)
-    return _healthy(GPU, capacity // replicas, healthy // replicas, found)
+        return Counted(None, contradiction, _how_many(resource), contradiction)
+    return _healthy(resource, capacity // replicas, healthy // replicas, found)
 
 
-def _hami(register: str, capacity: int, healthy: int) -> Counted:
+def _hami(register: str, resource: str, capacity: int, healthy: int) -> Counted:
     """By HAMi's annotation, which lists the GPUs and into how many it splits each."""
     splits = _registered(register)
     found = f"HAMi, {len(splits)} GPUs split into {sum(splits)}"
     if not splits:
-        return Counted(None, "HAMi's annotation can't be read, or it splits GPUs by MIG", _how_many(GPU), "HAMi")
+        return Counted(None, "HAMi's annotation can't be read, or it splits GPUs by MIG", _how_many(resource), "HAMi")
     if capacity not in (sum(splits), len(splits)):  # the latter where HAMi is gone and left the annotation behind
-        return Counted(None, f"HAMi's annotation contradicts {capacity} allocatable", _how_many(GPU), found)
-    return _healthy(GPU, len(splits), len(splits) * healthy // capacity, found)
+        return Counted(None, f"HAMi's annotation contradicts {capacity} allocatable", _how_many(resource), found)
+    return _healthy(resource, len(splits), len(splits) * healthy // capacity, found)
 
 
 def _registered(register: str) -> list[int]:
@@ -142,24 +139,25 @@ def _registered(register: str) -> list[int]:
     return [split for split in splits if split]
 
 
-def _amd(node: Node) -> Counted:
-    partition = node.metadata.labels.get(_PARTITION, "")
-    parts = [name for name in _reported(node, ("amd.com/",)) if name != AMD_GPU and vendors.plugin_vendor_of(name)]
+def _by_partition_label(node: Node, vendor: Vendor, resource: str) -> Counted:
+    partition = node.metadata.labels.get(f"{vendor.domain}/compute-memory-partition", "")
+    parts = [name for name in _reported(node, f"{vendor.domain}/") if name != resource and vendor.allocates(name)]
     if parts or (partition and not partition.startswith("spx")):
         found = f"partitioned ({', '.join(parts) or partition})"
-        return Counted(None, f"its GPUs are {found}", _how_many(AMD_GPU), found)
-    return _plain(node, AMD_GPU)
+        return Counted(None, f"its GPUs are {found}", _how_many(resource), found)
+    return _plain(node, vendor, resource)
 
 
-def _ascend(node: Node, resource: str) -> Counted:
-    if any(key.startswith(_HAMI_ASCEND) for key in node.metadata.annotations):
+def _by_hami_register(node: Node, vendor: Vendor, resource: str) -> Counted:
+    register = _HAMI_PARTS + vendor.resource.partition("/")[2].removesuffix(vendors.ANY)
+    if any(key.startswith(register) for key in node.metadata.annotations):
         return Counted(None, "HAMi splits its NPUs", _how_many(resource), "HAMi")
     if "-" in resource:
         return Counted(None, "these are parts of NPUs (vNPU), not NPUs", "have groups ask for whole NPUs", "vNPU")
-    return _plain(node, resource)
+    return _plain(node, vendor, resource)
 
 
-def _plain(node: Node, resource: str) -> Counted:
+def _plain(node: Node, _: Vendor, resource: str) -> Counted:
     capacity, healthy = _quantities(node, (resource,))
     if capacity is None or healthy is None:
         return _unreadable(node, resource)
@@ -185,10 +183,10 @@ def _unreadable(node: Node, resource: str) -> Counted:
     )
 
 
-def _reported(node: Node, prefixes: tuple[str, ...] | str = "") -> list[str]:
-    """The resources with these prefixes of which the node reports any."""
+def _reported(node: Node, prefix: str) -> list[str]:
+    """The resources with this prefix, unless that is "", of which the node reports any."""
     every = [*node.status.capacity.items(), *node.status.allocatable.items()]
-    return sorted({name for name, quantity in every if name.startswith(prefixes) and is_some(quantity)})
+    return sorted({name for name, quantity in every if prefix and name.startswith(prefix) and is_some(quantity)})
 
 
 def _quantities(node: Node, resources: Collection[str]) -> tuple[int | None, int | None]:
@@ -216,3 +214,11 @@ def _annotate(what: str, resource: str, value: str, *, agent: bool = True) -> st
     vendor = vendors.vendor_of(resource)
     run = " or run deviceshare's agent there" if agent and vendor and vendor.has_agent else ""
     return f"say {what} (kubectl annotate node NODE {contract.INVENTORY_ANNOTATION}={resource}={value}){run}"
+
+
+_COUNTERS: Final[Mapping[Counting, Callable[[Node, Vendor, str], Counted]]] = {
+    Counting.ALLOCATABLE: _plain,
+    Counting.FEATURE_DISCOVERY: _by_feature_discovery,
+    Counting.PARTITION_LABEL: _by_partition_label,
+    Counting.HAMI_REGISTER: _by_hami_register,
+}

@@ -9,6 +9,7 @@ gpushare: AliyunContainerService/gpushare-device-plugin, `cmd/inspect`
 """
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from deviceshare.domain import vendors
@@ -17,16 +18,14 @@ from deviceshare.domain.objects.quantities import whole
 from deviceshare.domain.objects.shares import ALIYUN_GPU_MEM, MIB_PER_GIB
 from deviceshare.domain.placement import counted_devices, dialect_leftovers
 from deviceshare.domain.placement.counted_devices import Counted
+from deviceshare.domain.vendors import MemoryLabels, Vendor
 
 LEAST_MIB: Final = 512
 """Of a device; a smaller number is in another unit."""
 MOST_MIB: Final = 4 << 20
 
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
-_GPU_MEMORY: Final = f"{vendors.NVIDIA.resource}.memory"
-_MIG_CONFIG: Final = "nvidia.com/mig.config"
 _MIG_OFF: Final = ("", "all-disabled")
-_VRAM: Final = f"{vendors.AMD.resource}.vram"
 _VRAM_SIZE: Final = re.compile(r"([0-9]{1,5})G")
 _MOST_GIB: Final = 100
 """Units per device; more are MiB, as gpushare's own `inspect` has it."""
@@ -35,24 +34,27 @@ _MOST_GIB: Final = 100
 def memory_mib(node: Node) -> dict[str, int]:
     """MiB of each device, by resource, as far as they are known; labels come before capacity."""
     counted = counted_devices.count(node)
-    readers = {vendors.NVIDIA.resource: _nvidia, vendors.AMD.resource: _amd}
-    found = {resource: reader(node, counted.get(resource)) for resource, reader in readers.items()}
+    found = {
+        vendor.resource: _READERS[vendor.memory_labels](node, vendor, counted.get(vendor.resource))
+        for vendor in vendors.VENDORS
+        if vendor.memory_labels
+    }
     return {resource: mib for resource, mib in found.items() if LEAST_MIB <= mib <= MOST_MIB}
 
 
-def _nvidia(node: Node, counted: Counted | None) -> int:
-    if _is_split(node) or (counted and counted.number is None and not counted.overrules):
+def _by_feature_discovery(node: Node, vendor: Vendor, counted: Counted | None) -> int:
+    if _is_split(node, vendor) or (counted and counted.number is None and not counted.overrules):
         return 0  # By MIG, and the label is of one part; or models differ, and it is of one of them.
-    if _GPU_MEMORY in node.metadata.labels:
-        text = node.metadata.labels[_GPU_MEMORY]
+    if (text := node.metadata.labels.get(f"{vendor.resource}.memory")) is not None:
         return int(text) if _NUMBER.fullmatch(text) else 0
     return _of_gpushare(node, counted.number if counted else None)
 
 
-def _is_split(node: Node) -> bool:
+def _is_split(node: Node, vendor: Vendor) -> bool:
     """Whether MIG is in use, or about to be. Its strategy says nothing: it is set on nodes without MIG, too."""
-    labels = node.metadata.labels
-    return labels.get(_MIG_CONFIG, "") not in _MIG_OFF or any(key.startswith(vendors.MIG_PREFIX) for key in labels)
+    labels, prefix = node.metadata.labels, vendor.split_prefix
+    about_to = labels.get(f"{vendor.domain}/mig.config", "") not in _MIG_OFF
+    return about_to or (bool(prefix) and any(key.startswith(prefix) for key in labels))
 
 
 def _of_gpushare(node: Node, counted: int | None) -> int:
@@ -64,13 +66,19 @@ def _of_gpushare(node: Node, counted: int | None) -> int:
     return each if each > _MOST_GIB else each * MIB_PER_GIB
 
 
-def _amd(node: Node, counted: Counted | None) -> int:
+def _by_node_labeller(node: Node, vendor: Vendor, counted: Counted | None) -> int:
     """By AMD's node labeller: GiB, rounded to the nearest, so that half of one may be missing."""
-    labels = node.metadata.labels
-    sizes = {text for key in (_VRAM, f"beta.{_VRAM}") if (text := labels.get(key))}
+    labels, vram = node.metadata.labels, f"{vendor.resource}.vram"
+    sizes = {text for key in (vram, f"beta.{vram}") if (text := labels.get(key))}
     # One label for each size, with how many devices have it.
-    sizes |= {key.rpartition(".")[2] for key in labels if key.startswith((f"{_VRAM}.", f"beta.{_VRAM}."))}
+    sizes |= {key.rpartition(".")[2] for key in labels if key.startswith((f"{vram}.", f"beta.{vram}."))}
     if len(sizes) != 1 or (counted and counted.number is None):
         return 0
     size = _VRAM_SIZE.fullmatch(sizes.pop())
     return int(size[1]) * MIB_PER_GIB - MIB_PER_GIB // 2 if size else 0
+
+
+_READERS: Final[Mapping[MemoryLabels, Callable[[Node, Vendor, Counted | None], int]]] = {
+    MemoryLabels.FEATURE_DISCOVERY: _by_feature_discovery,
+    MemoryLabels.NODE_LABELLER: _by_node_labeller,
+}

@@ -13,7 +13,7 @@ import structlog
 
 from deviceshare import timestamps
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.readiness import FALSE, TRUE
+from deviceshare.domain.answers.group_status import FALSE, TRUE
 from deviceshare.domain.objects.groups import Group, GroupStatus
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import Condition

@@ -10,8 +10,7 @@ from typing import Any, Final
 import structlog
 
 from deviceshare import timestamps
-from deviceshare.domain.answers.group_status import unbound_for
-from deviceshare.domain.answers.idleness import idle_seconds, release_reason
+from deviceshare.domain.answers.group_status import idle_seconds, release_reason, unbound_for
 from deviceshare.domain.objects.devices import described
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pods import Pod

@@ -10,8 +10,7 @@ from typing import Any, Final
 import structlog
 
 from deviceshare import timestamps
-from deviceshare.domain.answers.group_status import unbound_for
-from deviceshare.domain.answers.node_loss import moved
+from deviceshare.domain.answers.group_status import moved, unbound_for
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod

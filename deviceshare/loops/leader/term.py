@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from deviceshare.domain.answers.waiting_reasons import WaitingReasons
+from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.device_quota import DeviceQuota
 from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife, NamespaceObject
 from deviceshare.domain.objects.label_selector import EVERYTHING, LabelSelector

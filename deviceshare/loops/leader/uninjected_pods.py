@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from deviceshare.domain.admission.concern import concerns
+from deviceshare.domain.admission.drafts import concerns
 from deviceshare.domain.objects.label_selector import EVERYTHING
 from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod

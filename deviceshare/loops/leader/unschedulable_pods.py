@@ -126,7 +126,7 @@ class UnschedulablePods:
         self._deleted = {**lately, subject(pod): (times + 1, now)}
         log.warning("Deleted pod that did not fit", pod=key, node=pod.node, uid=meta.uid)
         text = f"deleted, so that its controller recreates it and it is placed elsewhere: {_said(pod)}"
-        self._term.recorder.warn(subject_of(pod), "NodeDidNotFit", text)
+        self._term.recorder.warn(subject_of(pod), "FailedPlacement", text)
 
 
 def _refused(pod: Pod) -> bool:

@@ -10,7 +10,7 @@ from charts import helm
 from deviceshare.agent.settings import AgentSettings
 from deviceshare.cli.agent import agent
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.admission.agent_variables import template_fault
+from deviceshare.domain.admission.settings import template_fault
 from deviceshare.domain.objects.nodes import Node, SharingLabels, admits
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec

@@ -13,8 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from charts import helm
 from deviceshare.agent.metrics import AgentMetrics
-from deviceshare.domain.answers.census import DeviceCount
-from deviceshare.domain.answers.group_census import count_each_group
+from deviceshare.domain.answers.census import DeviceCount, count_each_group
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.usage import Usage

@@ -6,7 +6,7 @@ import pytest
 from helm_python import HelmError
 
 from charts import helm
-from deviceshare.domain.admission.injection_settings import GATES
+from deviceshare.domain.admission.settings import GATES
 from tests.unit.chart.objects import containers, named
 from tests.unit.chart.test_pod import settings
 

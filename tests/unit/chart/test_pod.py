@@ -8,8 +8,8 @@ from helm_python import HelmError
 from charts import helm
 from deviceshare.cli.run import run
 from deviceshare.domain import contract
-from deviceshare.domain.admission.injection_settings import UNCHANGED, InjectionSettings
 from deviceshare.domain.admission.pod_guard import left_out
+from deviceshare.domain.admission.settings import UNCHANGED, InjectionSettings
 from deviceshare.domain.objects.label_selector import EVERYTHING
 from deviceshare.domain.objects.nodes import SharingLabels
 from deviceshare.domain.placement.handover import HandoverSetting

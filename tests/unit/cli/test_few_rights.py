@@ -6,7 +6,7 @@ import pytest
 
 from deviceshare.cli.snapshot import look
 from deviceshare.doctor.kinds import AccessReview
-from deviceshare.domain.answers.drawing import draw
+from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.placement.join_obstacles import pod_obstacle
 from deviceshare.loops.kinds import DEVICE_QUOTAS, GROUPS, NAMESPACES, NODE_DEVICES, NODES, PODS
 from deviceshare.loops.ports import Forbidden, Kind

@@ -10,8 +10,7 @@ from deviceshare.cli import gpushare_table
 from deviceshare.cli.cluster import Target
 from deviceshare.cli.main import main
 from deviceshare.cli.snapshot import ClusterSnapshot
-from deviceshare.domain.answers.drawing import draw
-from deviceshare.domain.answers.picture import Picture
+from deviceshare.domain.answers.picture import Picture, draw
 from deviceshare.domain.objects.nodes import NodeAddress
 from deviceshare.domain.placement.fleet import Fleet
 from tests.unit.domain.objects import GPU, a_fleet, a_node, gpus

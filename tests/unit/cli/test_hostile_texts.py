@@ -26,8 +26,7 @@ from deviceshare.doctor.findings import Check
 from deviceshare.domain.answers.explanation import Explanation
 from deviceshare.domain.answers.picture import DeviceView, Picture
 from deviceshare.domain.answers.plan import Plan
-from deviceshare.domain.answers.pod_view import PodDeviceView
-from deviceshare.domain.answers.usage_rows import POD_COLUMNS, pod_rows
+from deviceshare.domain.answers.pod_view import POD_COLUMNS, PodDeviceView, pod_rows
 from deviceshare.domain.objects.printable import printable, quoted
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare_sandbox import SandboxStatus

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from deviceshare.cli.inspect_view import view
 from deviceshare.cli.output import FilteringConsole, show
-from deviceshare.domain.answers.drawing import draw
-from deviceshare.domain.answers.picture import Picture
+from deviceshare.domain.answers.picture import Picture, draw
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import Hardware, Overuse, Part, Trespass
 from deviceshare.domain.objects.ledger import Claim

@@ -13,8 +13,8 @@ from deviceshare.cli.output import show
 from deviceshare.cli.top import DeviceNow, NodeNow, cluster_table
 from deviceshare.doctor.nodes import judge_waiting
 from deviceshare.domain.answers.device_parts import PodPart
-from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import Explanation, explain_pod
+from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.objects.hardware import Hardware, Part
 from deviceshare.domain.placement.fleet import Fleet
 from tests.unit.cli.test_inspect_view import text

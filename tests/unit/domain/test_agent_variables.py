@@ -5,10 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceshare.domain.admission.agent_variables import template_fault, with_agent
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import inject, inject_ephemeral
-from deviceshare.domain.admission.injection_settings import InjectionSettings
+from deviceshare.domain.admission.pod_injection import inject, inject_ephemeral
+from deviceshare.domain.admission.settings import InjectionSettings, template_fault
 from tests.unit.domain.jsonpatch import applied
 
 Json = dict[str, Any]
@@ -19,6 +18,21 @@ HOST: Json = {
 }
 AGENT: Json = {"name": "DEVICESHARE_AGENT", "value": "http://$(DEVICESHARE_AGENT_HOST):9412"}
 MINE: Json = {"name": "MINE", "value": "$(DEVICESHARE_AGENT)/smi"}
+
+
+def with_agent(env: list[Json], template: str) -> tuple[list[Json], list[str]]:
+    """The variables of a container that has these, without those of devices; and those that were replaced."""
+    pod = {
+        "metadata": {"annotations": {"deviceshare.io/group": "team"}},
+        "spec": {"containers": [{"name": "main", "env": env}]},
+    }
+    bare = msgspec.convert({**pod, "spec": {"containers": [{"name": "main"}]}}, Draft)
+    [of_devices] = [each["value"] for each in inject(bare, None).patch if each["path"].endswith("/env")]
+    settings = InjectionSettings(agent_url=template)
+    injection = inject(msgspec.convert(pod, Draft), None, settings=settings, group_known=False)
+    stored = applied(pod, injection.patch)["spec"]["containers"][0]["env"]
+    replaced = [warning.partition(": env ")[2].split()[0] for warning in injection.warnings]
+    return [each for each in stored if each not in of_devices], replaced
 
 
 def test_the_url_is_made_of_the_nodes_address() -> None:
@@ -58,8 +72,10 @@ def test_others_of_these_names_are_replaced() -> None:
 def test_a_second_time_changes_nothing() -> None:
     """API servers may call a webhook twice."""
     once, _ = with_agent([MINE], URL)
+    defaulted = {"name": HOST["name"], "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
 
     assert with_agent(once, URL) == (once, [])
+    assert with_agent([defaulted, AGENT], URL) == ([defaulted, AGENT], [])
 
 
 def test_every_container_of_a_groups_pod_is_told() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceshare.domain.admission.group_review import review_changed_group, review_new_group
+from deviceshare.domain.admission.own_resource_review import review_changed_group, review_new_group
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.label_selector import LabelSelector

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import explain_pod
+from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.objects.nodes import Affinity, Node, admits
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind

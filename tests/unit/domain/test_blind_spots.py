@@ -7,8 +7,8 @@ import msgspec
 from deviceshare.cli.inspect_view import troubles
 from deviceshare.doctor.nodes import judge_unreadable
 from deviceshare.domain import contract
-from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import explain_group, explain_pod
+from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import decoder_of

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import inject
-from deviceshare.domain.admission.injection_settings import InjectionSettings
+from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_new_pod
+from deviceshare.domain.admission.settings import InjectionSettings
 from deviceshare.domain.objects.pods import Pod
 from tests.unit.domain.jsonpatch import applied
 

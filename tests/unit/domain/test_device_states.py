@@ -14,11 +14,11 @@ from deviceshare.cli.inspect_view import view
 from deviceshare.cli.output import show
 from deviceshare.domain import contract
 from deviceshare.domain.answers.census import count_devices
-from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.group_status import desired_status
 from deviceshare.domain.answers.ledger_status import summary
+from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.answers.verdicts import verdicts
-from deviceshare.domain.answers.waiting import why_a_group_waits
+from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part
 from deviceshare.domain.objects.ledger import Claim, LedgerSpec, LedgerStatus, NodeDevices
@@ -230,7 +230,7 @@ def test_explain_and_a_waiting_group_name_every_reason(case: Case) -> None:
     """Who holds it, whose it is to the plugin, that it is split, withheld, left or broken: none hides another."""
     (node,) = verdicts(a_fleet_of(case), a_group("other", count=4).request)
     (device,) = [each for each in node.devices if each.index == 0]
-    waits = str(why_a_group_waits(a_fleet_of(case), a_group("other", count=4)))
+    waits = str(WaitingReasons(a_fleet_of(case)).of(a_group("other", count=4)))
     for word in case.reasons:
         assert word in device.reason
         assert word in waits

@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from deviceshare.domain.answers.drawing import draw
-from deviceshare.domain.answers.picture import Count, DeviceView, Picture
+from deviceshare.domain.answers.picture import Count, DeviceView, Picture, draw
 from deviceshare.domain.answers.turn_views import TurnPlayer, TurnView, standings, turn_views
 from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.hardware import (

@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.answers.device_verdicts import DeviceVerdict
 from deviceshare.domain.answers.explanation import LOWEST, explain_group, explain_pod
 from deviceshare.domain.answers.group_status import desired_status
-from deviceshare.domain.answers.verdicts import verdicts
+from deviceshare.domain.answers.verdicts import DeviceVerdict, verdicts
+from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import NVLINK, Allocation, Hardware, Link, Part
 from deviceshare.domain.objects.ledger import Claim
@@ -78,6 +78,19 @@ def test_devices_left_to_the_plugin_say_how_groups_get_them() -> None:
     assert (device.reason, "placeholder pods" in device.cure) == ("left to the device plugin", True)
 
 
+def test_devices_that_claims_contradict_each_other_about_say_how_that_ends() -> None:
+    """Claimed by two groups, or named by number where the numbers may be others' now."""
+    ledger = a_ledger(a=gpus(0, 1), b=gpus(1, 2))
+    (node,) = verdicts(a_fleet(a_node(), ledgers=(ledger,)), a_group().request)
+    assert node.devices[1].reason == "held by group b; claimed by each of group a and group b"
+    assert "delete one of them with its pods, and recreate it" in node.devices[1].cure
+    parts = [Part(GPU, index, f"GPU-{index}") for index in range(4)]
+    doubted = with_claim(a_ledger(), "uid-of-a", Claim("a", [Device(GPU, 1, "GPU-1")], former=list(gpus(1))))
+    (node,) = verdicts(a_fleet(a_node(), ledgers=(with_hardware(doubted, Hardware(devices=parts)),)), a_group().request)
+    assert node.devices[0].reason.startswith("in doubt: claims of this node (a) name devices by number")
+    assert node.devices[0].cure == "if this stays after the node's agent has reported, recreate those"
+
+
 def test_where_it_fits_it_says_where_it_would_go_and_with_what() -> None:
     """The best node by the group's strategy, and the devices that a bind would choose."""
     links = [Link(GPU, 2, 3, NVLINK, 4)]
@@ -106,10 +119,10 @@ def test_an_invalid_group_fits_nowhere() -> None:
 def test_who_asks_for_more_than_any_node_has_is_told() -> None:
     """Waiting would be in vain, whatever is freed."""
     told = explain_group(a_full_fleet(), a_group(count=5), [], None)
-    assert told.facts["in vain"] == f"no shared node has more than 4 {GPU}: ask for fewer, or add a larger node"
-    assert "in vain" not in explain_group(a_full_fleet(), a_group(count=4), [], None).facts
+    assert told.facts["never fits"] == f"no shared node has more than 4 {GPU}: ask for fewer, or add a larger node"
+    assert "never fits" not in explain_group(a_full_fleet(), a_group(count=4), [], None).facts
     waits = explain_group(a_full_fleet(), a_group(count=5), [a_pod()], None)
-    assert "in vain" not in waits.facts
+    assert "never fits" not in waits.facts
     assert waits.message.startswith(
         f"waiting for 5 {GPU}, but no shared node has more than 4 {GPU}: ask for fewer, or add a larger node; n1: "
     )

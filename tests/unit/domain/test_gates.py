@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from deviceshare.doctor import canary
 from deviceshare.doctor.findings import UNTESTED
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import explain_group, explain_pod
+from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
 from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, a_pod, gpus

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from deviceshare.domain.answers.group_census import MOST_NAMESPACES, GroupCount, count_each_group
+from deviceshare.domain.answers.census import MOST_NAMESPACES, GroupCount, count_each_group
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.pod_spec import SchedulingGate
 from deviceshare.domain.objects.pods import Pod

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceshare.domain.answers.idleness import idle_since, release_reason
+from deviceshare.domain.answers.group_status import idle_since, release_reason
 from deviceshare.domain.objects.groups import AFTER_LAST_POD, NEVER, REFUSE, GroupLife
 from deviceshare.domain.objects.quantities import seconds_of, spelled
 from tests.unit.domain.objects import a_group

@@ -3,7 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from deviceshare.domain.admission.group_review import review_changed_group, review_deleted_group, review_new_group
+from deviceshare.domain.admission.own_resource_review import (
+    review_changed_group,
+    review_deleted_group,
+    review_new_group,
+)
 from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceshare.domain import contract
+from deviceshare.domain import contract, vendors
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import Injection, inject, inject_ephemeral
-from deviceshare.domain.admission.injection_settings import InjectionSettings
+from deviceshare.domain.admission.pod_injection import Injection, inject, inject_ephemeral
+from deviceshare.domain.admission.settings import InjectionSettings
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_decoder import ObjectMeta, decoder_of
 from deviceshare.domain.objects.pods import Pod
@@ -19,7 +19,8 @@ from deviceshare.domain.objects.shares import DIALECTS
 from tests.unit.domain.jsonpatch import applied
 
 Json = dict[str, Any]
-VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")
+VARIABLES = tuple(vendor.env for vendor in vendors.VENDORS)
+TAINTS = [vendor.resource for vendor in vendors.VENDORS if not vendor.resource.endswith("…")]
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -44,7 +45,7 @@ def injected(pod: Json, group: Group | None = None) -> Json:
 
 
 def reference(name: str) -> Json:
-    vendor = name.split("_", 1)[0].lower()
+    [vendor] = (each.name for each in vendors.VENDORS if each.env == name)
     path = f"metadata.annotations['deviceshare.io/{vendor}-visible-devices']"
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
@@ -75,6 +76,8 @@ def test_every_container_of_every_kind_refers_to_the_annotations() -> None:
 
     for field in ("containers", "initContainers", "ephemeralContainers"):
         assert spec[field][0]["env"] == [*REFERENCES, *PLAIN]
+    path = REFERENCES[0]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert path == "metadata.annotations['deviceshare.io/nvidia-visible-devices']"
 
 
 def test_the_variables_come_first_so_that_others_can_refer_to_them() -> None:
@@ -303,7 +306,7 @@ affinities = st.fixed_dictionaries(
 tolerations = st.fixed_dictionaries(
     {},
     optional={
-        "key": st.sampled_from(["nvidia.com/gpu", "amd.com/gpu", "team"]),
+        "key": st.sampled_from([*TAINTS, "team"]),
         "operator": st.just("Exists"),
         "effect": st.sampled_from(["NoSchedule", "NoExecute"]),
     },
@@ -391,7 +394,7 @@ def users_part(pod: Json) -> Json:
             container["env"] = [entry for entry in env if entry["name"] not in ours]
     if spec.pop("schedulerName", "") == "other":
         spec["schedulerName"] = "other"
-    added = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in ("nvidia.com/gpu", "amd.com/gpu")]
+    added = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in TAINTS]
     spec["tolerations"] = [each for each in spec.get("tolerations") or [] if each not in added]
     return pod
 
@@ -409,10 +412,10 @@ def test_a_pod_tolerates_the_taints_of_the_devices_that_it_may_get() -> None:
     }
     asking = {"name": "a", "resources": {"limits": {"cnvrg.io/metagpu": "50"}}}
     share: Json = {"metadata": {}, "spec": {"containers": [asking]}}
-    assert tolerated(group) == ["nvidia.com/gpu", "amd.com/gpu"]
+    assert tolerated(group) == TAINTS
     assert tolerated(share) == ["nvidia.com/gpu"]
     own = {"key": "nvidia.com/gpu", "operator": "Exists"}
-    assert tolerated({**group, "spec": {**group["spec"], "tolerations": [own]}}) == ["nvidia.com/gpu", "amd.com/gpu"]
+    assert tolerated({**group, "spec": {**group["spec"], "tolerations": [own]}}) == TAINTS
     assert tolerated({**share, "spec": {**share["spec"], "tolerations": [{"operator": "Exists"}]}}) == [""]
 
 

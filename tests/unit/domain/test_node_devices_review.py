@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deviceshare.domain.admission.node_devices_review import review_deletion, review_repair, review_report
+from deviceshare.domain.admission.own_resource_review import review_deletion, review_repair, review_report
 
 LEDGER: dict[str, Any] = {
     "apiVersion": "deviceshare.io/v1alpha1",

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import inject
-from deviceshare.domain.admission.injection_settings import GATES, InjectionSettings
 from deviceshare.domain.admission.pod_guard import PodGuard
+from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_new_pod
+from deviceshare.domain.admission.settings import GATES, InjectionSettings
 from deviceshare.domain.answers.explanation import explain_pod
-from deviceshare.domain.answers.waiting import why_a_pod_waits
+from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.nodes import Affinity, admits
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import ReasonKind
@@ -246,7 +246,7 @@ def test_a_gated_pod_does_not_wait_for_kube_scheduler() -> None:
     """It doesn't see the pod before deviceshare places it."""
     fleet = a_fleet(a_node(), ledgers=(a_ledger(team=gpus(0, 1)),))
     pod = read(injected(a_draft()))
-    reason = why_a_pod_waits(fleet, pod, a_group(node="n1"), None)
+    reason = WaitingReasons(fleet).of_pod(pod, a_group(node="n1"), None)
     assert reason.kind is ReasonKind.NOT_TRIED
     assert "deviceshare has not placed it yet" in str(reason) and "kube-scheduler" not in reason.text
 

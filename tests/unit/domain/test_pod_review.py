@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import inject
+from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.pod_review import (
     MAX_ANNOTATIONS,
     review_changed_pod,

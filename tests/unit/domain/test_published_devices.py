@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract, vendors
-from deviceshare.domain.answers.device_verdicts import as_a_whole
+from deviceshare.domain.answers.verdicts import verdicts
 from deviceshare.domain.objects.devices import Device, visible
 from deviceshare.domain.objects.hardware import NO_HARDWARE, NOTHING_PUBLISHED, Hardware, Part, Publication
 from deviceshare.domain.objects.ledger import Claim, NodeDevices
@@ -14,12 +14,11 @@ from deviceshare.domain.placement import handover
 from deviceshare.domain.placement.device_state import Health, Use
 from deviceshare.domain.placement.device_states import device_states
 from deviceshare.domain.placement.dra_obstacles import UNPUBLISHED, UNSEEN
-from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.handover import HandoverSetting
 from deviceshare.domain.placement.inventory import take
 from deviceshare.domain.placement.steady_numbers import steady
 from tests.unit.domain.dra_objects import a_claim, a_slice, a_view, card, gpu_json, mig_json
-from tests.unit.domain.objects import GPU, a_ledger, a_node, free_on, gpus
+from tests.unit.domain.objects import GPU, a_fleet, a_group, a_ledger, a_node, free_on, gpus
 
 FOUR = tuple(gpu_json(number) for number in range(4))
 BARE = a_node(devices={})
@@ -77,7 +76,8 @@ def test_what_a_claim_holds_is_nobodys() -> None:
     states = {state.device.index: state for state in device_states(ledger)}
     assert (states[1].use, states[1].resource_claim, states[1].offered) == (Use.CLAIMED, "ns/train", True)
     assert [device.index for device in free_on(ledger)] == [0, 2, 3]
-    verdict = as_a_whole(Fleet(), "n1", states[1])
+    [node] = verdicts(a_fleet(a_node(), ledgers=(ledger,)), a_group().request)
+    verdict = node.devices[1]
     assert verdict.reason == "held by ResourceClaim ns/train"
     assert "ResourceClaim ns/train is deallocated" in verdict.cure
 

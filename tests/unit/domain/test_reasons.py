@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from deviceshare.domain import vendors
 from deviceshare.domain.answers import group_status
-from deviceshare.domain.answers.drawing import draw
-from deviceshare.domain.answers.node_loss import moved
+from deviceshare.domain.answers.group_status import moved
+from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.answers.plan import Planner
 from deviceshare.domain.answers.verdicts import verdicts
-from deviceshare.domain.answers.waiting import unusable, why_a_pod_waits
+from deviceshare.domain.answers.waiting import WaitingReasons, unusable
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.hardware import Allocation, Hardware, Part, Withheld
@@ -95,7 +95,7 @@ def with_a_quota() -> Fleet:
 def waits(pod: Pod, group: Group | None, fleet: Fleet = FREE) -> Reason:
     """What a pod waits for."""
     bound = group_status.bound(group, fleet, [pod]) if group else None
-    return why_a_pod_waits(fleet, pod, group, bound)
+    return WaitingReasons(fleet).of_pod(pod, group, bound)
 
 
 def scheduled_in_vain() -> Pod:
@@ -201,8 +201,8 @@ OCCURRING: list[tuple[Kind, Reason | None, str]] = [
         healthy(TAKEN),
         "deviceshare rebind team",
     ),
-    (Kind.DEVICES_NOT_KEPT, healthy(seen(HELD, allocations=[], placeholders=True)), "deviceshare rebind team"),
-    (Kind.PODS_OUTDATED, healthy(HELD, NODE, SEALED), ""),
+    (Kind.DEVICES_NOT_RESERVED, healthy(seen(HELD, allocations=[], placeholders=True)), "deviceshare rebind team"),
+    (Kind.PODS_USE_PREVIOUS_DEVICES, healthy(HELD, NODE, SEALED), ""),
     (Kind.NODE_TAINTED, misfit(POD, {}, TAINTED, {}), ""),
     (Kind.INSUFFICIENT, misfit(POD, {"cpu": 1}, NODE, {}), ""),
     (Kind.NODE_AVOIDED, AVOIDED, ""),

@@ -8,7 +8,7 @@ import pytest
 
 from deviceshare.domain.admission.bypasses import bypasses
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import inject
+from deviceshare.domain.admission.pod_injection import inject
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
 from deviceshare.domain.objects.groups import Group, GroupSpec
 from deviceshare.domain.objects.object_decoder import ObjectMeta
@@ -145,9 +145,9 @@ def test_a_dialect_that_is_off_is_nobody_elses_business() -> None:
     """Without a word of ours in it; with one, it can't be served."""
     plain = Pod(spec=read(a_pod({"cnvrg.io/metagpu": 50})).spec)
 
-    assert review_new_pod(plain, None, dialects=["gpushare"]) == ""
+    assert review_new_pod(plain, None, dialects=("gpushare",)) == ""
     assert "did not inject" in review_new_pod(plain, None)
-    assert "(--dialects" in review_new_pod(read(a_pod({"cnvrg.io/metagpu": 50})), None, dialects=["gpushare"])
+    assert "(--dialects" in review_new_pod(read(a_pod({"cnvrg.io/metagpu": 50})), None, dialects=("gpushare",))
 
 
 @pytest.mark.parametrize("key", ["nvidia-devices.main", "memory-limit-mib.main", "shares", "strategy"])

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
-from deviceshare.domain.answers.drawing import draw
 from deviceshare.domain.answers.explanation import explain_group, explain_pod
 from deviceshare.domain.answers.ledger_status import summary
+from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.answers.plan import Planner
 from deviceshare.domain.objects.devices import Device, Devices
 from deviceshare.domain.objects.groups import Group
@@ -316,3 +316,17 @@ def test_sixty_pods_with_parts_are_a_few_words() -> None:
     assert lines.free == f"{GPU}=1 (+22.4 GiB for shares)"
     unknown = summary(a_shared_ledger(size=0, devices=1, a=[part(0, percent=30)]))
     assert (unknown.held, unknown.free) == (f"1 pod shares {GPU}=0", f"{GPU}=0 (+70% for shares)")
+
+
+def test_a_share_with_a_claim_of_its_own_decides_nothing_about_equal_ones() -> None:
+    """Its bind died half-way: it alone goes to the node of its claim, which the selector of both rules out."""
+    west = {"zone": "west"}
+    pods = [sharing("claimed"), sharing("other")]
+    pods = [replace(pod, spec=replace(pod.spec, node_selector=west)) for pod in pods]
+    claims = {"uid-of-claimed": Claim(pod="ns/claimed", shares=[part(0, 8)])}
+    here = a_ledger("n1")
+    here = replace(here, spec=replace(here.spec, claims=claims))
+    fleet = a_fleet(a_node("n1", zone="east"), a_node("n2", zone="west"), ledgers=(here, a_ledger("n2")))
+    waiting = {each.pod: each.reason for each in draw(fleet, [], pods).waiting}
+    assert "rules out node n1, where its share lives" in waiting["ns/claimed"]
+    assert "n1" not in waiting["ns/other"].partition(";")[0]

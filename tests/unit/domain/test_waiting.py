@@ -1,6 +1,6 @@
 """What a waiting group says: who is in the way, on few nodes, in words that someone can act on."""
 
-from deviceshare.domain.answers.waiting import SHOWN_NODES, why_a_group_waits
+from deviceshare.domain.answers.waiting import SHOWN_NODES, WaitingReasons
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.join_obstacles import NO_LEDGER
@@ -9,7 +9,7 @@ from tests.unit.domain.objects import AMD, GPU, a_fleet, a_group, a_ledger, a_no
 
 def said_of(fleet: Fleet, group: Group) -> str:
     """All of what the group waits for, as its condition says it."""
-    return str(why_a_group_waits(fleet, group))
+    return str(WaitingReasons(fleet).of(group))
 
 
 def test_it_names_who_holds_what() -> None:

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceshare.domain.answers import waiting_reasons
-from deviceshare.domain.answers.waiting import why_a_group_waits
-from deviceshare.domain.answers.waiting_reasons import WaitingReasons
+from deviceshare.domain.answers.waiting import WaitingReasons
 from deviceshare.domain.objects.groups import Group
 from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
@@ -77,7 +75,7 @@ def test_a_kept_reason_is_that_of_a_fleet_made_from_scratch(history: list[Change
         newest[change.name] = change
         fresh = made_of(newest.values())
         for group in GROUPS:
-            assert reasons.of(group) == why_a_group_waits(fresh, group)
+            assert reasons.of(group) == WaitingReasons(fresh).of(group)
             fits = set(fleet.fitting(group.request))
             assert fits == set(fresh.filter(group.request, sorted(newest)).fits)
             assert not fits or reasons.may_fit(group)
@@ -134,7 +132,7 @@ def test_a_change_of_a_node_that_no_text_names_changes_nothing(monkeypatch: pyte
 
 def test_reasons_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever makes groups could fill the memory."""
-    monkeypatch.setattr(waiting_reasons, "KEPT", 3)
+    monkeypatch.setattr("deviceshare.domain.answers.waiting.KEPT", 3)
     reasons = WaitingReasons(a_fleet(a_node(), ledgers=(a_ledger(),)))
     for count in range(5, 15):
         assert f"waiting for {count} " in str(reasons.of(a_group(count=count)))

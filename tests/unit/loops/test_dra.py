@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from deviceshare.domain.answers.drawing import view_of
+from deviceshare.domain.answers.picture import view_of
 from deviceshare.domain.placement.device_state import Use
 from deviceshare.loops.kinds import GROUPS, resource_claims, resource_slices
 from deviceshare.loops.leader.ledgers import CLAIMS_SECONDS

@@ -148,9 +148,9 @@ async def test_a_rebind_by_cdi_reaches_recreated_pods_only() -> None:
         said = await ask_for_others(world.cluster, "team")
         assert "Recreate them" in said
         assert said.splitlines()[-1] == "  ns/a"
-        await soon(lambda: world.condition("team", "Healthy") == ("True", "PodsHoldFormerDevices"))
+        await soon(lambda: world.condition("team", "Healthy") == ("True", "PodsUsePreviousDevices"))
         message = world.read_group("team").status.conditions[1].message
-        assert message.endswith("keep former ones until recreated: ns/a")
+        assert message.endswith("use previous ones until recreated: ns/a")
         after = dict(world.read_pod("a").metadata.annotations)
         assert after.pop(contract.FORMER_DEVICES)
         assert after == before, "what it was bound with is what its containers get"

@@ -41,7 +41,7 @@ async def test_a_pod_that_does_not_fit_is_recreated_and_its_group_goes_elsewhere
         assert here(world, "b") != first
         assert world.holders(first) == {}
         assert world.holders(here(world, "b")) == {"team": "0,1"}
-        assert "NodeDidNotFit" in world.recorder.reasons("a")
+        assert "FailedPlacement" in world.recorder.reasons("a")
         assert "LeftNode" in world.recorder.reasons("team")
 
 
@@ -175,7 +175,7 @@ async def test_an_error_of_kube_scheduler_itself_says_nothing_of_the_node() -> N
         refuse(world, "a", "API server timed out", reason="SchedulerError")
         await asyncio.sleep(600)
         assert exists(world, "a")
-        assert messages(world, "a", "NodeDidNotFit") == []
+        assert messages(world, "a", "FailedPlacement") == []
 
 
 @pytest.mark.parametrize(

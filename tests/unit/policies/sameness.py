@@ -14,11 +14,17 @@ from msgspec.structs import replace
 from deviceshare.domain import contract
 from deviceshare.domain.admission.bypasses import REFUSE, bypasses, new_bypasses, refusal_or_warnings
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.group_review import review_changed_group, review_deleted_group, review_new_group
-from deviceshare.domain.admission.injection import DEFAULTS, inject, inject_ephemeral
-from deviceshare.domain.admission.injection_settings import InjectionSettings
-from deviceshare.domain.admission.node_devices_review import review_deletion, review_repair, review_report
+from deviceshare.domain.admission.own_resource_review import (
+    review_changed_group,
+    review_deleted_group,
+    review_deletion,
+    review_new_group,
+    review_repair,
+    review_report,
+)
+from deviceshare.domain.admission.pod_injection import inject, inject_ephemeral
 from deviceshare.domain.admission.pod_review import review_changed_pod, review_ephemeral_containers, review_new_pod
+from deviceshare.domain.admission.settings import DEFAULTS, InjectionSettings
 from deviceshare.domain.objects.groups import (
     ALL,
     DEFAULT_LIFE,

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceshare.domain.admission.group_review import GroupFields, review_deleted_group, review_fields
+from deviceshare.domain.admission.own_resource_review import GroupFields, review_deleted_group, review_fields
 from deviceshare.domain.objects.groups import Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.object_decoder import ObjectMeta
 from deviceshare.domain.objects.pod_spec import PodSpec, PodStatus

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from deviceshare.domain.admission.injection_settings import GATES, UNCHANGED, InjectionSettings
+from deviceshare.domain.admission.settings import GATES, UNCHANGED, InjectionSettings
 from tests.unit.policies.evaluation import a_request, policies
 from tests.unit.policies.examples import ADMITTED, LONG_NAME, REFUSED, REFUSED_FIRST, a_pod, asking
 from tests.unit.policies.sameness import SHORTER, chart_values, injected_the_same

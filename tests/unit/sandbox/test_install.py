@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from charts import helm
-from deviceshare.domain.admission.injection_settings import EXTENDER, GATES
-from deviceshare.domain.admission.modes import POLICIES, WEBHOOKS
+from deviceshare.domain.admission.settings import EXTENDER, GATES, POLICIES, WEBHOOKS
 from deviceshare_sandbox import install
 from deviceshare_sandbox.binaries import Binaries
 from deviceshare_sandbox.state import Layout, Options, SandboxPlan

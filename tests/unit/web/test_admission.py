@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from deviceshare.domain import contract
 from deviceshare.domain.admission.drafts import Draft
-from deviceshare.domain.admission.injection import inject
-from deviceshare.domain.admission.injection_settings import InjectionSettings
+from deviceshare.domain.admission.pod_injection import inject
+from deviceshare.domain.admission.settings import InjectionSettings
 from deviceshare.domain.objects.device_quota import DeviceQuota, DeviceQuotaSpec
 from deviceshare.domain.objects.groups import AllowedNamespaces, Group, GroupSpec, GroupStatus
 from deviceshare.domain.objects.label_selector import LabelSelector

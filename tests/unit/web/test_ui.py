@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from deviceshare.domain.answers.drawing import draw
+from deviceshare.domain.answers.picture import draw
 from deviceshare.domain.answers.use_view import UseView, view_of_use
 from deviceshare.domain.objects.usage import DeviceHour, NodeUse
 from deviceshare.metrics import Metrics

@@ -7,13 +7,10 @@ import pytest
 
 from deviceshare.agent.pods_api import caller
 from deviceshare.agent.pods_api.caller import Callers
-from deviceshare.agent.pods_api.smi import drawn, prefers_json, smi_endpoint
-from deviceshare.domain.answers.pod_devices import PodDevice
-from deviceshare.domain.answers.pod_view import PodView, pod_view
-from deviceshare.domain.objects.devices import Device
+from deviceshare.agent.pods_api.smi import prefers_json, smi_endpoint
+from deviceshare.domain.answers.pod_view import PodView
 from deviceshare.domain.objects.hardware import Hardware
 from deviceshare.domain.objects.usage import DeviceProcess, DeviceUsage, Usage
-from deviceshare.domain.placement.device_state import DeviceState, Health, Use
 from tests.unit.agent.pods_api.asking import A, B, C, ask, runs, serving
 from tests.unit.domain.objects import GPU
 from tests.unit.loops.agent.node import NODE, NOW, TEAM, Node, part, uuid
@@ -157,17 +154,6 @@ async def test_no_text_controls_a_terminal(accept: str) -> None:
     assert "[2J" in said
 
 
-def test_a_part_of_a_device_is_named() -> None:
-    """With what of it the pod uses."""
-    state = DeviceState(Device(GPU, 0, uuid(0)), Use.HELD, Health.HEALTHY, part=part(0))
-    usage = Usage(NODE, NOW, [use(0, process(1, "ns/a", memory=1200), process(2, "ns/b", memory=9))])
-
-    view = pod_view(usage, "ns/a", "pod ns/a", [PodDevice(state, memory_mib=3072, percent=4)], [])
-
-    assert f"has 3072 MiB (4 %) of {GPU} 0, of which it uses 1200 MiB" in drawn(view)
-    assert "ns/b" not in drawn(view)
-
-
 class Parted(Shown):
     """Device 3 is shared: `sharer` (A) has a GiB in each of two containers, `neighbour` (B) 30 percent."""
 
@@ -204,6 +190,7 @@ async def test_a_pod_with_shares_sees_its_parts_and_nothing_of_others() -> None:
         assert not [word for word in ("neighbour", "secret", "25000", "30000", "81559", "93%") if word in said]
     text = await node.smi(A)
     assert text.splitlines()[0] == f"pod ns/sharer on node n1, {NOW}"
+    assert f"has 2048 MiB (2 %) of {GPU} 3, of which it uses 700 MiB" in text
     assert f"container two has 1024 MiB (1 %) of {GPU} 3, of which it uses 700 MiB" in text
     assert "700 / 2048" in text
 

@@ -1,0 +1,393 @@
+"""The injection of a pod that names a group, or asks for a share: the patch with which the mutating webhook answers.
+
+A pod's environment is fixed at its admission, before its devices are known. So each container gets references to
+annotations that the Binding will write (the downward API); as long as there are none, the variables are empty, which
+all their readers take as unset. The nodes where the pod may run aren't written into it: they may change between its
+admission and its scheduling, when filter decides (decision 10).
+
+Everything here is idempotent: API servers may call the webhook twice for one pod, and people copy pods from
+`kubectl get -o yaml`.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from deviceshare.domain import contract, vendors
+from deviceshare.domain.admission.drafts import Draft, DraftContainer, DraftSpec, Json, concerns
+from deviceshare.domain.admission.settings import DEFAULTS, GATES, GROW, HOST, InjectionSettings
+from deviceshare.domain.objects import shares
+from deviceshare.domain.objects.groups import Group
+from deviceshare.domain.objects.quantities import is_some
+from deviceshare.domain.objects.shares import (
+    ALIYUN_GPU_MEM,
+    DIALECTS,
+    GPU_PERCENT,
+    INIT,
+    METAGPU,
+    MIB_PER_GIB,
+    Need,
+    ShareRequest,
+    container_annotation,
+    field_path,
+)
+from deviceshare.domain.vendors import Vendor
+
+TAINTS: Final = tuple(each.resource for each in vendors.VENDORS if not each.resource.endswith(vendors.ANY))
+"""The keys of the taints that pods of groups tolerate: the resources that are called by one name."""
+
+_SEVERAL: Final = "aliyun.com/gpu-count"
+"""As a pod's label: on how many devices its memory is wanted, in equal parts."""
+_CORES: Final = "aliyun.com/gpu-core.percentage"
+
+
+class Injection(NamedTuple):
+    """A JSON patch (RFC 6902) that injects the pod, warnings for its author, or a refusal."""
+
+    patch: Sequence[Json] = ()
+    warnings: Sequence[str] = ()
+    refusal: str = ""
+
+
+def inject(
+    pod: Draft, group: Group | None, *, group_known: bool = True, settings: InjectionSettings = DEFAULTS
+) -> Injection:
+    """Injects a new pod; one that neither names a group nor asks for a share is left unchanged.
+
+    `group` is the group it names, None if it isn't found; `group_known` says whether that is certain enough for a
+    warning.
+    """
+    concern = pod.concern(settings.dialects)
+    if concern is None or concern.fault:
+        return Injection(refusal=concern.fault if concern else "")
+    name, share = concern.group, concern.share
+    asking = _shares_of(pod.spec, share) if share else {}
+    patch, warnings = _without(concern.ours)
+    patch += _label(pod, name)
+    patch += _scheduling(pod.spec, share, settings)
+    patch += _tolerations(pod.spec, share, settings)
+    patch += _runtime_class(pod.spec, settings.runtime_class, warnings)
+    warnings += _unknown_to_us(pod) if asking else ()
+    of_containers = _environments(pod.spec.lists(), asking, settings, in_group=bool(name))
+    patch += of_containers.patch
+    warnings += of_containers.warnings
+    if name and group is None and group_known:
+        warnings.append(f"SharedDeviceGroup {name!r} doesn't exist yet; the pod waits for it (kubectl get sdg)")
+    return Injection(patch, warnings)
+
+
+def inject_ephemeral(pod: Draft, existing: Collection[str], settings: InjectionSettings = DEFAULTS) -> Injection:
+    """Injects new ephemeral containers; `existing` names those that can't be changed any more.
+
+    They can't ask for a share: they see the devices of the pod's group, or none.
+    """
+    if not concerns(pod.metadata.labels, pod.metadata.annotations):
+        return Injection()
+    added = [("ephemeralContainers", pod.spec.ephemeral_containers)]
+    in_group = contract.GROUP in (pod.metadata.annotations or {})
+    return _environments(added, {}, settings, in_group=in_group, skip=existing)
+
+
+# The pod, but for its containers.
+
+
+def _without(own: list[str]) -> tuple[list[Json], list[str]]:
+    """Removes what only deviceshare may write: such a pod was copied from one that had devices."""
+    patch = [{"op": "remove", "path": _pointer("annotations", key)} for key in own]
+    removed = "is removed: deviceshare sets it when the pod gets devices"
+    return patch, [f"metadata.annotations[{key}] {removed}" for key in own]
+
+
+def _label(pod: Draft, name: str) -> list[Json]:
+    if pod.metadata.labels is None:
+        return [_set("/metadata/labels", {contract.GROUP: name})]
+    return [] if contract.GROUP in pod.metadata.labels else [_set(_pointer("labels", contract.GROUP), name)]
+
+
+def _scheduling(spec: DraftSpec, share: ShareRequest, settings: InjectionSettings) -> list[Json]:
+    """Our kube-scheduler, or our scheduling gate and the cluster's own, as the setting says."""
+    replaced = settings.replaced_schedulers if share else ()
+    if settings.placement != GATES:
+        taken = spec.scheduler_name in {None, "", contract.DEFAULT_SCHEDULER_NAME, *replaced}
+        return [_set("/spec/schedulerName", contract.SCHEDULER_NAME)] if taken else []
+    taken = spec.scheduler_name in {contract.SCHEDULER_NAME, *replaced}
+    patch = [_set("/spec/schedulerName", contract.DEFAULT_SCHEDULER_NAME)] if taken else []
+    gates = spec.scheduling_gates or []
+    # A pod with a node can't have gates: it is refused for its node, which says more.
+    if not spec.node_name and not any(gate.get("name") == contract.PLACEMENT_GATE for gate in gates):
+        patch.append(_set("/spec/schedulingGates", [*gates, {"name": contract.PLACEMENT_GATE}]))
+    return patch
+
+
+def _tolerations(spec: DraftSpec, share: ShareRequest, settings: InjectionSettings) -> list[Json]:
+    """Those that Kubernetes adds to pods that request the devices by their resource, which ours don't.
+
+    Which of them its group has isn't known for sure, so a pod of a group tolerates the taints of each vendor's.
+    https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration
+    """
+    own = spec.tolerations or []
+    missing: list[Json] = [
+        {"key": key, "operator": "Exists", "effect": "NoSchedule"}
+        for key in (share.of if share else TAINTS)
+        if not any(_tolerates(each, key) for each in own)
+    ]
+    return [_set("/spec/tolerations", [*own, *missing])] if settings.tolerations and missing else []
+
+
+def _tolerates(toleration: Json, key: str) -> bool:
+    """Whether it is for every taint that has the key and the effect NoSchedule."""
+    return (
+        toleration.get("operator") == "Exists"
+        and toleration.get("key", "") in ("", key)
+        and toleration.get("effect", "") in ("", "NoSchedule")
+    )
+
+
+def _runtime_class(spec: DraftSpec, wanted: str, warnings: list[str]) -> list[Json]:
+    """The pod's own takes precedence: its author may know the node better than the cluster's setting."""
+    own = spec.runtime_class_name
+    if wanted and not own:
+        return [_set("/spec/runtimeClassName", wanted)]
+    if wanted and own != wanted:
+        warnings.append(
+            f"spec.runtimeClassName: {own!r} is kept, but pods get deviceshare's devices by {wanted!r} here: leave it"
+            f" out unless {own!r} gives containers devices, too"
+        )
+    return []
+
+
+def _unknown_to_us(pod: Draft) -> Iterator[str]:
+    """Warnings of what else a manifest written for gpushare may ask for, which isn't served."""
+    if pod.metadata.labels and _SEVERAL in pod.metadata.labels:
+        yield (
+            f"metadata.labels[{_SEVERAL}] has no meaning to deviceshare: a container's share is of one device; ask for"
+            f" several whole ones by {GPU_PERCENT}, or in several containers"
+        )
+    for field, containers in pod.spec.lists():
+        for position, container in enumerate(containers or ()):
+            if is_some(container.limits.get(_CORES)):
+                yield (
+                    f"spec.{field}[{position}].resources.limits[{_CORES}]: computing time isn't divided, and no node"
+                    " has this resource, so the pod will not be scheduled: leave it out"
+                )
+
+
+# The variables of a container.
+
+
+class Variable(NamedTuple):
+    """A variable that deviceshare gives a container: a plain value, or by the downward API a field of the pod."""
+
+    name: str
+    path: str = ""
+    """The field, such as an annotation that the Binding writes."""
+    value: str = ""
+    kind: str = ""
+    """How the annotation's name begins: a reference to another container's, in a copied pod, is replaced, too."""
+    owned: bool = False
+    """Whether it replaces what the container's author wrote."""
+    gives_way_to: tuple[str, ...] = ()
+    """Other variables of the author's, beside which it isn't set."""
+    withheld: bool = False
+    """Whether it isn't set at all, and taken away where an earlier injection set it."""
+
+    @property
+    def json(self) -> Json:
+        """As the API server stores it."""
+        if self.path:
+            return {"name": self.name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": self.path}}}
+        return {"name": self.name, "value": self.value}
+
+    def equals(self, variable: Json) -> bool:
+        """Whether it is the same, with or without what the API server defaults."""
+        return variable in (self.json, {"name": self.name, "valueFrom": {"fieldRef": {"fieldPath": self.path}}})
+
+    def is_ours(self, variable: Json) -> bool:
+        """Whether deviceshare wrote it and may write it anew. A value that isn't owned stays where it is."""
+        if not self.path:
+            return self.owned and self.equals(variable)
+        found: Any = variable
+        for key in ("valueFrom", "fieldRef", "fieldPath"):
+            found = found.get(key) if isinstance(found, dict) else None
+        path = found if isinstance(found, str) else ""
+        of_another = bool(self.kind) and path.startswith(f"metadata.annotations['{self.kind}")
+        return (path == self.path or of_another) and self._replace(path=path).equals(variable)
+
+
+CUDA_ORDER: Final = Variable("CUDA_DEVICE_ORDER", value="PCI_BUS_ID")
+"""CUDA numbers the fastest device 0, unless this variable is PCI_BUS_ID: then it counts by PCI bus, as NVML does."""
+JAX_GROWS: Final = Variable("XLA_PYTHON_CLIENT_PREALLOCATE", value="false")
+GROWTH: Final = Variable("TF_FORCE_GPU_ALLOW_GROWTH", value="true")
+_JAX_FRACTION: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+_JAX_NEW_FRACTION: Final = "XLA_CLIENT_MEM_FRACTION"
+"""With both names set, JAX's client refuses to start (jaxlib, `xla_client.py`); older releases read the other one only.
+"""
+_PYTORCH_OTHERS: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Earlier names of PYTORCH_ALLOC_CONF, which win. Under them PyTorch before 2.10 fails on the fraction; under the new
+name it ignores it."""
+
+
+class ShareOf(NamedTuple):
+    """The share of one container: its own devices, how much of them, and what programs read."""
+
+    container: str
+    resource: str
+    """The limit by which it asks."""
+    request: ShareRequest
+    """The whole pod's."""
+    has_env_from: bool
+
+    def variables(self, *, framework_limits: bool) -> Iterator[Variable]:
+        """What the Binding says of it, by the names under which programs look for it; then what is known before."""
+        for vendor in vendors.vendors_of(self.request.of):
+            path = field_path(shares.devices_of_container(vendor, self.container))
+            yield Variable(vendor.env, path, owned=True)
+        yield self._late("DEVICESHARE_MEMORY_LIMIT_MIB", shares.MEMORY_LIMIT, owned=True)
+        yield self._late("DEVICESHARE_PERCENT", shares.PERCENT, owned=True)
+        yield self._late("DEVICESHARE_MEMORY_FRACTION", shares.MEMORY_FRACTION, owned=True)
+        if self.resource == ALIYUN_GPU_MEM:
+            yield self._late("ALIYUN_COM_GPU_MEM_IDX", shares.DEVICE_INDEX)
+            yield self._late("ALIYUN_COM_GPU_MEM_DEV", shares.DEVICE_GIB)
+        if self.resource == METAGPU:
+            yield self._late("METAGPU_MAX_MEM", shares.MEMORY_LIMIT)
+        if framework_limits:
+            # What a ConfigMap or a Secret sets isn't known here, and the fraction's other name would be fatal.
+            jax = self._late(_JAX_FRACTION, shares.HEAP_FRACTION, gives_way_to=(_JAX_NEW_FRACTION,))
+            yield jax._replace(withheld=self.has_env_from)
+            yield self._late("PYTORCH_ALLOC_CONF", shares.PYTORCH, gives_way_to=_PYTORCH_OTHERS)
+        yield CUDA_ORDER
+        if self.resource == ALIYUN_GPU_MEM:
+            own = sum(need.memory_mib for need in self.request.container(self.container))
+            yield Variable("ALIYUN_COM_GPU_MEM_POD", value=str(_together(self.request.needs) // MIB_PER_GIB))
+            yield Variable("ALIYUN_COM_GPU_MEM_CONTAINER", value=str(own // MIB_PER_GIB))
+        if framework_limits:
+            yield GROWTH
+
+    def _late(self, name: str, kind: str, *, owned: bool = False, gives_way_to: tuple[str, ...] = ()) -> Variable:
+        """The variable with what the Binding says of the container (shares.py)."""
+        path = field_path(container_annotation(kind, self.container))
+        return Variable(name, path, "", f"{contract.PREFIX}{kind}.", owned, gives_way_to)
+
+
+def _shares_of(spec: DraftSpec, request: ShareRequest) -> dict[str, ShareOf]:
+    """The share of each container that asks for one, by the container's name."""
+    return {
+        each.name: ShareOf(each.name, resource, request, bool(each.env_from))
+        for containers in (spec.init_containers, spec.containers)
+        for each in containers or ()
+        for resource in [next((r for r, q in each.limits.items() if r in DIALECTS and is_some(q)), "")]
+        if resource
+    }
+
+
+def _together(needs: tuple[Need, ...]) -> int:
+    """MiB of the pod as a whole, as Kubernetes counts init containers: the larger, not the sum."""
+    inits = [need.memory_mib for need in needs if need.role == INIT]
+    return max(sum(need.memory_mib for need in needs if need.role != INIT), *inits, 0)
+
+
+class _Variables(NamedTuple):
+    """What a container gets, in order; the same for all that want the same."""
+
+    by_name: dict[str, Variable]
+    names: frozenset[str]
+    """A container with none of these gets all that is in `new`."""
+    new: list[Json]
+
+
+@lru_cache(maxsize=512)
+def _variables(
+    table: tuple[Vendor, ...], share: ShareOf | None, settings: InjectionSettings, *, in_group: bool
+) -> _Variables:
+    """First the agent's, then references, so that others may refer to them as `$(NVIDIA_VISIBLE_DEVICES)`, then values.
+
+    Of vendors that serve no share of the container's own, it sees the devices of its group.
+    """
+    own = list(share.variables(framework_limits=settings.framework_limits)) if share else [CUDA_ORDER]
+    if share is None and in_group and settings.group_memory == GROW:
+        own += (JAX_GROWS, GROWTH)
+    names = {each.name for each in own}
+    of_group = (Variable(vendor.env, vendor.field_path, owned=True) for vendor in table if vendor.env not in names)
+    every = [*_agent(settings.agent_url), *of_group, *own]
+    return _Variables(
+        {each.name: each for each in every},
+        frozenset(name for each in every for name in (each.name, *each.gives_way_to)),
+        [each.json for each in every if not each.withheld],
+    )
+
+
+def _agent(template: str) -> Iterator[Variable]:
+    """By what a container finds the agent of its node (docs/inside.md).
+
+    A pod's node isn't known at its admission, so its address is resolved by the kubelet at each start of a container.
+    """
+    host = contract.AGENT_HOST_VARIABLE
+    if HOST in template:
+        yield Variable(host, "status.hostIP", owned=True)
+    if template:
+        yield Variable(contract.AGENT_VARIABLE, value=template.replace(HOST, f"$({host})", 1), owned=True)
+
+
+def _environments(
+    lists: Iterable[tuple[str, list[DraftContainer] | None]],
+    asking: Mapping[str, ShareOf],
+    settings: InjectionSettings,
+    *,
+    in_group: bool,
+    skip: Collection[str] = (),
+) -> Injection:
+    """The containers' variables, but for those of containers to skip; ephemeral ones can't ask for a share."""
+    patch, warnings = list[Json](), list[str]()
+    for field, containers in lists:
+        for position, container in enumerate(containers or ()):
+            if container.name in skip:
+                continue
+            share = None if field == "ephemeralContainers" else asking.get(container.name)
+            env, wanted = container.env or [], _variables(vendors.VENDORS, share, settings, in_group=in_group)
+            complete, overridden = _merged(env, wanted)
+            if complete != env:
+                patch.append(_set(f"/spec/{field}/{position}/env", complete))
+            where = f"spec.{field}[{position}] {container.name!r}"
+            replaced = "is replaced: deviceshare sets it for every pod to which it gives devices"
+            warnings += [f"{where}: env {name} {replaced}" for name in overridden]
+    return Injection(patch, warnings)
+
+
+def _merged(env: list[Json], wanted: _Variables) -> tuple[list[Json], list[str]]:
+    """The container's variables with the wanted ones, and the names of its author's that were replaced."""
+    # A name may be any JSON, even unhashable.
+    if wanted.names.isdisjoint([name for each in env if isinstance(name := each.get("name"), str)]):
+        return [*wanted.new, *env], []
+
+    def is_replaced(variable: Json) -> bool:
+        name = variable.get("name")
+        ours = wanted.by_name.get(name) if isinstance(name, str) else None
+        return ours is not None and (ours.owned or ours.is_ours(variable))
+
+    first: list[Json] = []
+    overridden: list[str] = []
+    rest = [each for each in env if not is_replaced(each)]
+    for ours in wanted.by_name.values():
+        mine = [each for each in env if each.get("name") == ours.name]
+        if ours.owned and not all(map(ours.is_ours, mine)):
+            overridden.append(ours.name)
+        names = (ours.name, *ours.gives_way_to)
+        if not ours.withheld and all(each.get("name") not in names for each in rest):
+            first.append(next(filter(ours.equals, mine), ours.json))
+    return [*first, *rest], overridden
+
+
+def reads(env: list[Json], vendor: Vendor) -> bool:
+    """Whether a container with these variables reads the vendor's devices from the pod's annotation."""
+    mine = [variable for variable in env if variable.get("name") == vendor.env]
+    return bool(mine) and Variable(vendor.env, vendor.field_path).equals(mine[-1])
+
+
+def _set(path: str, value: Any) -> Json:
+    """The JSON patch operation that sets a member, whether it exists or not (RFC 6902, 4.1)."""
+    return {"op": "add", "path": path, "value": value}
+
+
+def _pointer(field: str, key: str) -> str:
+    """A JSON pointer (RFC 6901) to an entry of a metadata map."""
+    return f"/metadata/{field}/{key.replace('~', '~0').replace('/', '~1')}"
