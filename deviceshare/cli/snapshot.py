@@ -17,8 +17,7 @@ from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache, Object
 from deviceshare.kube.refusals import Unserved
 from deviceshare.kube.visibility import WHOLE_CLUSTER, Visibility, without_selector
-from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
-from deviceshare.loops.policy_kinds import VALIDATING
+from deviceshare.loops.kinds import VALIDATING, WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.ports import Cluster, Forbidden, NotFound
 from deviceshare.loops.replica.feed import Feed
 

@@ -8,8 +8,7 @@ from deviceshare.doctor.kinds import Rollout
 from deviceshare.domain import contract
 from deviceshare.domain.admission.modes import POLICIES, WEBHOOKS
 from deviceshare.domain.admission.pod_guard import GUARDING_POLICY
-from deviceshare.loops.kinds import WEBHOOK_CONFIGURATIONS
-from deviceshare.loops.policy_kinds import VALIDATING
+from deviceshare.loops.kinds import VALIDATING, WEBHOOK_CONFIGURATIONS
 from deviceshare.loops.ports import ApiError, Cluster, Kind
 
 

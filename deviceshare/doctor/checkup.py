@@ -26,8 +26,8 @@ from deviceshare.doctor import (
 from deviceshare.doctor.findings import PROBLEM, Check
 from deviceshare.doctor.kinds import by_gates
 from deviceshare.domain.objects.nodes import SharingLabels
+from deviceshare.loops.api_objects import LabelledCluster
 from deviceshare.loops.kinds import DRA_GROUP, DRA_VERSIONS
-from deviceshare.loops.labelled_cluster import LabelledCluster
 from deviceshare.loops.ports import ApiError
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from deviceshare.doctor import canary
 from deviceshare.doctor.findings import PROBLEM, UNTESTED, Check, Finding, check
 from deviceshare.domain import contract
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.kinds import PODS
-from deviceshare.loops.policy_kinds import POLICIES
+from deviceshare.loops.kinds import PODS, POLICIES
 from deviceshare.loops.ports import ApiError
 
 if TYPE_CHECKING:

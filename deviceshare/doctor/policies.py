@@ -8,7 +8,7 @@ from deviceshare.doctor.findings import PROBLEM, WARNING, Finding, unread
 from deviceshare.doctor.kinds import Rollout
 from deviceshare.domain.admission.pod_guard import left_out
 from deviceshare.kube.refusals import Unserved
-from deviceshare.loops.policy_kinds import MUTATING, POLICIES, AdmissionPolicy, PolicyBinding, PolicyKinds
+from deviceshare.loops.kinds import MUTATING, POLICIES, AdmissionPolicy, PolicyBinding, PolicyKinds
 from deviceshare.loops.ports import ApiError, Cluster, NotFound
 
 _OF_PODS: Final = ("deviceshare-mutate-pods", "deviceshare-pods", "deviceshare-bypasses")

@@ -66,7 +66,7 @@ def judge(
     lines: dict[str, list[Pod]] = {}
     for pod in pods:
         if pod.pending and not pod.group:
-            lines.setdefault(pod.line, []).append(pod)
+            lines.setdefault(pod.queue_key, []).append(pod)
     for mine in lines.values():
         request = request_of(mine[0], None)
         for each in ruled_out(fleet, request, mine) if request else ():

@@ -18,9 +18,9 @@ from deviceshare.domain.objects.object_decoder import decoder_of
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.kube.cache import Cache
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
+from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.leader.controller import Controller
 from deviceshare.loops.leader.ledgers import GATHER_SECONDS
-from deviceshare.loops.leader.term import Term
 from deviceshare.loops.ports import Conflict, Kind, NotFound, Subject
 from deviceshare.loops.queue import Queue
 from deviceshare.loops.replica.feed import Feed
@@ -186,7 +186,7 @@ class HeldLeader:
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[None]:
         """One term; entered when its reconcilers have their first keys."""
-        term = Term(cluster=self.cluster, fleet=self.fleet, recorder=NoEvents(), **self._named)  # type: ignore[arg-type]
+        term = ControllerContext(cluster=self.cluster, fleet=self.fleet, recorder=NoEvents(), **self._named)  # type: ignore[arg-type]
         self._controller = Controller(term)
         task = asyncio.create_task(self._controller.run())
         try:

@@ -12,15 +12,13 @@ from typing import Final
 import structlog
 
 from deviceshare.domain.objects.pods import UNSCHEDULABLE, Pod
+from deviceshare.loops.api_objects import subject_of
 from deviceshare.loops.kinds import PODS
-from deviceshare.loops.leader.avoidance import Avoidance, subject
-from deviceshare.loops.leader.leaving_groups import LeavingGroups
-from deviceshare.loops.leader.term import Term, UnchangedSince
+from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
+from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.leader.waiting_events import WaitingEvents
 from deviceshare.loops.ports import Conflict, NotFound, ObjectChange
-from deviceshare.loops.queue import Later, Queue
-from deviceshare.loops.rate_limit import RateLimit
-from deviceshare.loops.subjects import subject_of
+from deviceshare.loops.queue import Later, Queue, RateLimit
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +33,8 @@ APART_SECONDS: Final = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Between deletions of one group's pods, or one controller's, the more the more often it happens; the last for ever."""
 FORGOTTEN_SECONDS: Final = 3600.0
 """After so long without a deletion it starts again."""
-
+AVOID_SECONDS: Final = 600.0
+"""How long pods are kept from the node: what kept the first of them from it may be gone then."""
 
 _OF_THE_POD: Final = re.compile(r"0/[0-9]+ nodes are available: (?!node\(s\))[A-Za-z]")
 """kube-scheduler's words where it looked at no node, since the pod can't be scheduled yet: a volume claim isn't bound,
@@ -44,18 +43,19 @@ which to look at (kubernetes/kubernetes, `pkg/scheduler/framework/types.go`, Fit
 
 
 class UnschedulablePods:
-    """Keyed by `namespace/name`."""
+    """Keyed by `namespace/name`. Which nodes to avoid another leader would learn by one more try."""
 
-    def __init__(self, term: Term, avoidance: Avoidance, leaving: LeavingGroups) -> None:
-        self._term = term
-        self._avoidance = avoidance
-        self._leaving = leaving
-        self.queue: Queue[str] = Queue("unschedulable", self._reconcile, workers=1, clock=term.clock)
-        self._since: UnchangedSince[str] = UnchangedSince(term)
+    def __init__(self, context: ControllerContext, releaser: Releaser) -> None:
+        self._context = context
+        self._releaser = releaser
+        self._avoided: dict[tuple[str, str], float] = {}
+        """By whom a node's refusal concerns and the node, until when."""
+        self.queue: Queue[str] = Queue("unschedulable", self._reconcile, workers=1, clock=context.clock)
+        self._since: UnchangedSince[str] = UnchangedSince(context)
         self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
         self._deleted: dict[str, tuple[int, float]] = {}
         """By whom the node's refusal concerned: how often in a row, and when last."""
-        self._events = WaitingEvents(term, "NodeDoesNotFit")
+        self._events = WaitingEvents(context, "NodeDoesNotFit")
 
     def change(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of a pod that wants devices."""
@@ -64,30 +64,37 @@ class UnschedulablePods:
         if change.old and not (change.new and _refused(change.new)):
             self._events.forget(change.old)
 
+    def avoided(self, pod: Pod) -> frozenset[str]:
+        """The nodes that this pod is to be kept from now, since kube-scheduler found no place there for one like it."""
+        who, now = _subject(pod), self._context.clock()
+        return frozenset(node for (whose, node), until in self._avoided.items() if whose == who and until > now)
+
     async def _reconcile(self, key: str) -> None:
-        pod = self._term.pods.get(key)
+        pod = self._context.pods.get(key)
         if pod is None or not _refused(pod):
             self._since.forget(key)
             self._turns.over(key)
             return
         since, nominated = self._since(key, pod.metadata.uid), bool(pod.status.nominated_node_name)
-        leaving = (pod.node, pod.holder_uid) in self._term.leaving
+        leaving = self._releaser.displaced(pod.node, pod.holder_uid, pod.group)
         if nominated or not leaving:
-            self._term.wait_until(since + (NOMINATED_SECONDS if nominated else UNSCHEDULABLE_SECONDS))
-        self._avoidance.avoid(pod, pod.node, self._term.clock())
+            self._context.wait_until(since + (NOMINATED_SECONDS if nominated else UNSCHEDULABLE_SECONDS))
+        now = self._context.clock()
+        self._avoided = {unfit: until for unfit, until in self._avoided.items() if until > now}
+        self._avoided[_subject(pod), pod.node] = now + AVOID_SECONDS
         if why := self._stays(pod):
             self._events.record(pod, why)
             raise Later(LOOK_SECONDS)
         if not leaving:
-            self._term.wait_until(self._due(pod))
-        self._term.wait_until(self._turns.at(key, self._term.clock()))
+            self._context.wait_until(self._due(pod))
+        self._context.wait_until(self._turns.at(key, self._context.clock()))
         await self._delete(key, pod)
 
     def _stays(self, pod: Pod) -> str:
         """Why the pod is left as it is, and what a person can do, or ""."""
         said = pod.refusal.message if pod.refusal else ""
         where = f"kube-scheduler finds no place for it on node {pod.node}, for which deviceshare placed it: {said}"
-        named = self._term.members.named(pod.group) if pod.group else []
+        named = self._context.index.named(pod.group) if pod.group else []
         mine = [each for each in named if each.holds(pod.holder_uid, pod.node)]
         if any(each.spec.node_name == pod.node for each in mine):
             return f"{where}; group {pod.group} lives there with other pods, so it can't go elsewhere"
@@ -106,27 +113,27 @@ class UnschedulablePods:
 
     def _due(self, pod: Pod) -> float:
         """When the next pod of the same group or controller may be deleted."""
-        times, last = self._deleted.get(subject(pod), (0, 0.0))
-        if not times or self._term.clock() - last > FORGOTTEN_SECONDS:
+        times, last = self._deleted.get(_subject(pod), (0, 0.0))
+        if not times or self._context.clock() - last > FORGOTTEN_SECONDS:
             return 0.0
         return last + APART_SECONDS[min(times, len(APART_SECONDS) - 1)]
 
     async def _delete(self, key: str, pod: Pod) -> None:
-        meta, now = pod.metadata, self._term.clock()
+        meta, now = pod.metadata, self._context.clock()
         if pod.group:
-            self._leaving.begin(pod)  # before it is recreated
+            self._releaser.displace(pod)  # before it is recreated
         try:
-            await self._term.cluster.delete(
+            await self._context.cluster.delete(
                 PODS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
             )
         except (NotFound, Conflict):
             return  # it changed: what it is now is looked at when the mirror shows it
         lately = {who: each for who, each in self._deleted.items() if now - each[1] <= FORGOTTEN_SECONDS}
-        times, _ = lately.get(subject(pod), (0, 0.0))
-        self._deleted = {**lately, subject(pod): (times + 1, now)}
+        times, _ = lately.get(_subject(pod), (0, 0.0))
+        self._deleted = {**lately, _subject(pod): (times + 1, now)}
         log.warning("Deleted pod that did not fit", pod=key, node=pod.node, uid=meta.uid)
         text = f"deleted, so that its controller recreates it and it is placed elsewhere: {_said(pod)}"
-        self._term.recorder.warn(subject_of(pod), "NodeDidNotFit", text)
+        self._context.recorder.warn(subject_of(pod), "NodeDidNotFit", text)
 
 
 def _refused(pod: Pod) -> bool:
@@ -142,3 +149,9 @@ def _refused(pod: Pod) -> bool:
 def _said(pod: Pod) -> str:
     said = pod.refusal.message if pod.refusal else ""
     return f"kube-scheduler found no place for it on node {pod.placed_on}: {said}"
+
+
+def _subject(pod: Pod) -> str:
+    """Whom a node's refusal concerns: the pod's group, the controller that recreates it, or the pod alone."""
+    controller = pod.metadata.controller
+    return f"group {pod.group}" if pod.group else controller.uid if controller else f"pod {pod.metadata.key}"

@@ -7,8 +7,8 @@ often it does, and again after a while: Events expire after an hour.
 from typing import Final, NamedTuple
 
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.loops.leader.term import Term
-from deviceshare.loops.subjects import subject_of
+from deviceshare.loops.api_objects import subject_of
+from deviceshare.loops.leader.context import ControllerContext
 
 CHANGED_SECONDS: Final = 5.0
 """Between two Events of one pod, doubled with each change: its reasons may alternate with every pod that comes and
@@ -27,20 +27,20 @@ class _Said(NamedTuple):
 class WaitingEvents:
     """Remembers what was said of which pod, in Events with one reason."""
 
-    def __init__(self, term: Term, reason: str) -> None:
-        self._term = term
+    def __init__(self, context: ControllerContext, reason: str) -> None:
+        self._context = context
         self._reason = reason
         self._said: dict[str, _Said] = {}
 
     def record(self, pod: Pod, why: str) -> None:
         """Records why the pod waits, unless that was said lately."""
-        now, uid, apart = self._term.clock(), pod.metadata.uid, CHANGED_SECONDS
+        now, uid, apart = self._context.clock(), pod.metadata.uid, CHANGED_SECONDS
         if said := self._said.get(uid):
             if now - said.at < (AGAIN_SECONDS if said.text == why else said.apart):
                 return
             apart = max(apart, said.apart / 2) if said.text == why else min(2 * said.apart, AGAIN_SECONDS)
         self._said[uid] = _Said(why, now, apart)
-        self._term.recorder.warn(subject_of(pod), self._reason, why)
+        self._context.recorder.warn(subject_of(pod), self._reason, why)
 
     def forget(self, pod: Pod) -> None:
         """Ends what is remembered of a pod that no longer waits."""

@@ -32,7 +32,7 @@ from deviceshare.domain.placement.share_handover import share_annotations
 from deviceshare.loops.api_objects import find
 from deviceshare.loops.kinds import PODS
 from deviceshare.loops.ports import Cluster, Conflict, Mirror, ObjectChange
-from deviceshare.loops.protocol import bind, holders, reserve, share, whole_devices
+from deviceshare.loops.protocol import bind, claiming, holders, reserve
 from deviceshare.loops.protocol.bind import BIND_SECONDS, BINDING_SECONDS, Moved, Refused
 from deviceshare.loops.replica.shared_claims import SharedClaims
 from deviceshare.loops.shared_read import SharedRead
@@ -196,7 +196,7 @@ class Binder:
         if shares := sharing.choose_shares(request.share, request.strategy, rooms):
             self._fleet.assume(uid, Assumption(node, shares=shares, within=within))
         try:
-            return await self._claim(share.wanted(request, partial(self._fleet.opaque, node)), node)
+            return await self._claim(claiming.wanted_share(request, partial(self._fleet.opaque, node)), node)
         finally:
             self._fleet.forget(uid)
 
@@ -211,7 +211,7 @@ class Binder:
         settled: Group | None = None
         try:
             await self._reserve(group)
-            ledger = await self._claim(whole_devices.wanted(group.request, token=secrets.token_hex(8)), node)
+            ledger = await self._claim(claiming.wanted_devices(group.request, token=secrets.token_hex(8)), node)
             token = ledger.claims[group.uid].token
             devices = bind.joinable(ledger, group.holder, token)
             said = self._said(group, node, ledger)

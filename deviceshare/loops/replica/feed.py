@@ -8,6 +8,7 @@ from deviceshare.domain.objects.ledger import NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.loops.api_objects import says_the_same
 from deviceshare.loops.ports import Mirror, ObjectChange
 
 
@@ -55,6 +56,8 @@ class Feed:
 
     def _on_pod(self, change: ObjectChange[Pod]) -> None:
         key, old, new = change
+        if old and new and says_the_same(old, new):
+            return
         if any(pod.left_out for pod in change.sides):
             self._on_plugin("pods", change)
         for uid in {old.holder_uid, old.share_uid} - {""} if old else ():

@@ -15,7 +15,7 @@ from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.requests import Request
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.loops.kinds import GROUPS, NODE_DEVICES, NODES, PODS
-from deviceshare.loops.leader.touch_window import PLACES
+from deviceshare.loops.leader.waker import PLACES
 from deviceshare.loops.ports import ApiError, Forbidden, Invalid, TooLarge, Unavailable
 from deviceshare.loops.protocol.bind import Refused
 from tests.unit.domain.objects import GPU

@@ -1,0 +1,244 @@
+"""What the leader's reconcilers share in one term: the cluster, its mirrors and indexes of them, and the clock."""
+
+import time
+from collections.abc import Awaitable, Callable, Collection, Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from deviceshare.domain.answers.waiting_reasons import WaitingReasons
+from deviceshare.domain.objects.device_quota import DeviceQuota
+from deviceshare.domain.objects.groups import DEFAULT_LIFE, Group, GroupLife, NamespaceObject
+from deviceshare.domain.objects.label_selector import EVERYTHING, LabelSelector
+from deviceshare.domain.objects.ledger import NodeDevices
+from deviceshare.domain.objects.nodes import Node
+from deviceshare.domain.objects.pods import SHARE_KEY, Pod
+from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
+from deviceshare.domain.placement.fleet import Fleet
+from deviceshare.domain.placement.handover import DEFAULT, HandoverSetting
+from deviceshare.loops.api_objects import subject_of
+from deviceshare.loops.ports import ApiError, Cluster, Mirror, ObjectChange, Recorder
+from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
+from deviceshare.loops.protocol.holders import BindStop
+from deviceshare.loops.queue import Later
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class PodBinder(Protocol):
+    """What placing needs of the Binder."""
+
+    def remember(self, pod: Pod) -> None: ...
+
+    async def bind(self, namespace: str, name: str, uid: str, node: str) -> None: ...
+
+
+class GatePlacement(NamedTuple):
+    """What placing behind scheduling gates needs besides (decision 16)."""
+
+    binds: PodBinder
+    """A Binder whose last step lifts the gate."""
+    others: Mirror[Pod]
+    """The pods on nodes that want nothing of deviceshare: they take CPU, memory and the like."""
+    share_resources: Collection[str]
+    """Those by which pods may ask for shares."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerContext:
+    """The next term gets a new one."""
+
+    cluster: Cluster
+    fleet: Fleet
+    """Fed from the same mirrors, before they call the controller."""
+    groups: Mirror[Group]
+    ledgers: Mirror[NodeDevices]
+    nodes: Mirror[Node]
+    pods: Mirror[Pod]
+    recorder: Recorder
+    binds_over: float = BINDS_OVER_SECONDS
+    """As the claim protocol says of this API server."""
+    compares: bool = False
+    """Whether it refuses a Binding whose pod was written since; likewise."""
+    handover: HandoverSetting = DEFAULT
+    clock: Callable[[], float] = time.monotonic
+    namespaces: Mirror[NamespaceObject] | None = None
+    """None: not looked at, as in tests of other things; so are the next four."""
+    quotas: Mirror[DeviceQuota] | None = None
+    others: Mirror[Pod] | None = None
+    """The pods that may have devices from a device plugin."""
+    slices: Mirror[ResourceSlice] | None = None
+    """Of DRA drivers; empty where the API server serves none."""
+    resource_claims: Mirror[ResourceClaim] | None = None
+    """Those that hold known vendors' devices."""
+    claims_known: Callable[[], bool] = lambda: True
+    """Whether ResourceClaims were listed: their mirror is also empty where they may not be read, or where an API
+    server of an older version was asked, which slices may have been spared."""
+    placement: GatePlacement | None = None
+    """How the leader places pods itself; None where a kube-scheduler of ours asks the extender."""
+    life: GroupLife = DEFAULT_LIFE
+    uninjected: Mirror[Pod] | None = None
+    """Pods without a node that admission should have injected and didn't; None where they are left as they are."""
+    namespace_selector: LabelSelector = EVERYTHING
+    """Which namespaces admission selects by their labels, besides leaving some out by name."""
+    on_released: Callable[[], object] = lambda: None
+    """Called when a group was released since it had been idle for long enough."""
+    on_uncovered: Callable[[int], object] = lambda _: None
+    """Called with the number of pods that run with devices that another holds, each time it changes."""
+    on_recreated: Callable[[], object] = lambda: None
+    """Called when an uninjected pod was deleted, for its controller to recreate."""
+
+    @cached_property
+    def index(self) -> "Index":
+        """Of the mirrors of pods and groups; the controller keeps it up to date."""
+        return Index(self.pods, self.groups)
+
+    @cached_property
+    def waits(self) -> WaitingReasons:
+        """What groups wait for, kept for all reconcilers."""
+        return WaitingReasons(self.fleet)
+
+    def report_unwritable(self, pod: Pod, why: ApiError) -> None:
+        """Tells the owner of a pod that refuses our writes, which no other waits for."""
+        text = f"deviceshare can't write this pod, to wake it or to tell it of other devices: {why.said or why}"
+        self.recorder.warn(subject_of(pod), "CannotBeWritten", text)
+
+    def wait_until(self, due: float) -> None:
+        """Raises `Later` while it is before `due`, by `clock`."""
+        rest = due - self.clock()
+        if rest > 0:
+            raise Later(rest)
+
+    def binds_over_since(self, since: "UnchangedSince[K]", key: K) -> Callable[[object], Awaitable[None]]:
+        """Raises `Later` until every bind is over that began before what it is called with was seen of the key."""
+
+        async def wait(value: object) -> None:
+            self.wait_until(since(key, value) + self.binds_over)
+
+        return wait
+
+    def stop_binds(self, since: "UnchangedSince[K]", key: K) -> BindStop:
+        """How binds under way are stopped; no worker waits for them."""
+        return BindStop(self.binds_over_since(since, key), self.report_unwritable, self.compares)
+
+
+class ClaimKey(NamedTuple):
+    """A claim, or a group where it is bound; `node` is "" of one that lives nowhere."""
+
+    node: str
+    uid: str
+    name: str
+    """The holder's; of a pod `namespace/name`."""
+
+
+def own_key(group: Group) -> ClaimKey:
+    """The group where it is bound."""
+    return ClaimKey(group.node, group.uid, group.name)
+
+
+class UnchangedSince(Generic[K]):
+    """Since when the value of each key has been seen as it is now, by the leader's clock."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._clock = context.clock
+        self._seen: dict[K, tuple[object, float]] = {}
+
+    def __call__(self, key: K, value: object = None) -> float:
+        """The time when this value, without another one in between, was first passed for the key."""
+        if key not in self._seen or self._seen[key][0] != value:
+            self._seen[key] = value, self._clock()
+        return self._seen[key][1]
+
+    def forget(self, key: K) -> None:
+        self._seen.pop(key, None)
+
+    def keep(self, keeps: Callable[[K], bool]) -> None:
+        """Forgets the keys of which it says no."""
+        self._seen = {key: seen for key, seen in self._seen.items() if keeps(key)}
+
+
+class Index:
+    """Pods by holder, queue key and node, and groups by node: no reconciler goes through all of them.
+
+    Keys are kept, not objects: what is asked for is as new as the mirror.
+    """
+
+    def __init__(self, pods: Mirror[Pod], groups: Mirror[Group]) -> None:
+        self._named = _Buckets(pods)
+        self._pending = _Buckets(pods)
+        self._gated = _Buckets(pods)
+        self._holding = _Buckets(pods)
+        self._bound = _Buckets(groups)
+
+    def change_pod(self, change: ObjectChange[Pod]) -> None:
+        """Applies a change of one pod."""
+        key, _, pod = change
+        self._named.put(key, pod.group if pod else "")
+        self._pending.put(key, pod.queue_key if pod and pod.pending else "")
+        self._gated.put(key, _GATED if pod and pod.awaits_placement and pod.wants_devices else "")
+        self._holding.put(key, pod.node if pod and pod.lives and pod.holder_uid and not pod.impostor else "")
+
+    def change_group(self, change: ObjectChange[Group]) -> None:
+        """Applies a change of one group."""
+        self._bound.put(change.key, change.new.node if change.new else "")
+
+    def named(self, group: str) -> list[Pod]:
+        """Every pod that names the group."""
+        return self._named[group]
+
+    def pending(self, queue_key: str) -> list[Pod]:
+        """The pods that may yet be bound and name the group, or ask for the share, that this key says."""
+        return self._pending[queue_key]
+
+    def queue_keys(self) -> list[str]:
+        """Every key by which pods wait: the name of their group, existing or not, or the share that they ask for."""
+        return self._pending.names()
+
+    def waiting_groups(self) -> list[str]:
+        """The names of groups, existing or not, that pods wait for."""
+        return [key for key in self.queue_keys() if not key.startswith(SHARE_KEY)]
+
+    def gated(self) -> list[Pod]:
+        """The pods that only deviceshare's scheduling gate holds back."""
+        return self._gated[_GATED]
+
+    def holding(self, node: str) -> list[Pod]:
+        """The pods that live on the node with devices of a group, or with shares, by right."""
+        return self._holding[node]
+
+    def bound(self, node: str) -> list[Group]:
+        """The groups that are bound to the node."""
+        return self._bound[node]
+
+
+_GATED = "gated"
+
+
+class _Buckets(Generic[T]):
+    """Objects of a mirror by a property of theirs; one without it ("") is in no bucket."""
+
+    def __init__(self, mirror: Mirror[T]) -> None:
+        self._mirror = mirror
+        self._bucket_of: dict[str, str] = {}
+        self._keys: dict[str, dict[str, None]] = {}
+
+    def put(self, key: str, bucket: str) -> None:
+        before = self._bucket_of.get(key, "")
+        if before == bucket:
+            return
+        if before:
+            del self._keys[before][key]
+            if not self._keys[before]:
+                del self._keys[before]
+            del self._bucket_of[key]
+        if bucket:
+            self._bucket_of[key] = bucket
+            self._keys.setdefault(bucket, {})[key] = None
+
+    def names(self) -> list[str]:
+        return list(self._keys)
+
+    def __getitem__(self, bucket: str) -> list[T]:
+        found = map(self._mirror.get, self._keys.get(bucket, ()))
+        return [each for each in found if each is not None]
