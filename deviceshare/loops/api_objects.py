@@ -42,7 +42,8 @@ async def annotate(cluster: Cluster, pod: Pod, annotations: Mapping[str, str | N
 def says_the_same(old: Pod, new: Pod) -> bool:
     """Whether nothing of the pod has changed by which anything is decided here.
 
-    Most changes of a pod that runs are its kubelet's, of its conditions and of its containers' statuses.
+    Most changes of a pod that runs are its kubelet's, of its conditions and of its containers' statuses; and of one
+    that waits kube-scheduler's, of the words of its refusal.
     """
     return (
         old.spec == new.spec
@@ -53,13 +54,13 @@ def says_the_same(old: Pod, new: Pod) -> bool:
 
 def _decisive(pod: Pod) -> object:
     """What of the pod's status decides anything."""
-    status = pod.status
-    if not pod.spec.node_name or status.phase in TERMINAL:
+    status, refusal = pod.status, pod.refusal
+    if pod.placed_on or status.phase in TERMINAL:
         return status
     every = (status.container_statuses, status.init_container_statuses)
     allocated = [(each.name, each.allocated_resources) for statuses in every for each in statuses or ()]
     running = {"container_statuses": None, "init_container_statuses": None, "ephemeral_container_statuses": None}
-    return replace(status, conditions=[], **running), allocated
+    return replace(status, conditions=[], **running), allocated, refusal and refusal.reason
 
 
 _KINDS: dict[type, Kind[Any]] = {kind.type: kind for kind in (GROUPS, NODE_DEVICES, PODS)}

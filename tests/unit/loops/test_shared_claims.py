@@ -17,7 +17,7 @@ from deviceshare.loops.kinds import NODE_DEVICES
 from deviceshare.loops.ports import Conflict, Unavailable
 from deviceshare.loops.protocol.bind import Refused
 from deviceshare.loops.protocol.claiming import wanted_devices, wanted_share
-from deviceshare.loops.replica.shared_claims import SharedClaims
+from deviceshare.loops.replica.binder import SharedClaims
 from tests.unit.domain.objects import GPU, a_share_pod
 from tests.unit.loops.live import LiveCluster
 from tests.unit.loops.virtual_time import in_virtual_time
