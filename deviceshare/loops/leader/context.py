@@ -17,7 +17,8 @@ from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSl
 from deviceshare.domain.placement.fleet import Fleet
 from deviceshare.domain.placement.handover import DEFAULT, HandoverSetting
 from deviceshare.loops.api_objects import subject_of
-from deviceshare.loops.ports import ApiError, Cluster, Mirror, ObjectChange, Recorder
+from deviceshare.loops.kinds import PODS
+from deviceshare.loops.ports import ApiError, Cluster, Conflict, Mirror, NotFound, ObjectChange, Recorder
 from deviceshare.loops.protocol.bind import BINDS_OVER_SECONDS
 from deviceshare.loops.protocol.holders import BindStop
 from deviceshare.loops.queue import Later
@@ -103,6 +104,17 @@ class ControllerContext:
         """Tells the owner of a pod that refuses our writes, which no other waits for."""
         text = f"deviceshare can't write this pod, to wake it or to tell it of other devices: {why.said or why}"
         self.recorder.warn(subject_of(pod), "CannotBeWritten", text)
+
+    async def delete_unchanged(self, pod: Pod) -> bool:
+        """Deletes the pod; False where it has changed: what it is now is looked at when the mirror shows it."""
+        meta = pod.metadata
+        try:
+            await self.cluster.delete(
+                PODS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
+            )
+        except (NotFound, Conflict):
+            return False
+        return True
 
     def wait_until(self, due: float) -> None:
         """Raises `Later` while it is before `due`, by `clock`."""

@@ -5,6 +5,7 @@ answer to "what happens when a pod ends?" is in one place.
 """
 
 import asyncio
+import itertools
 from typing import Any, Final
 
 import structlog
@@ -12,14 +13,12 @@ from msgspec.structs import replace
 
 from deviceshare.domain import contract
 from deviceshare.domain.objects.device_quota import DeviceQuota
-from deviceshare.domain.objects.devices import Device
 from deviceshare.domain.objects.groups import Group, NamespaceObject
-from deviceshare.domain.objects.ledger import LedgerStatus, NodeDevices
+from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
-from deviceshare.domain.placement import allocation, counted_devices, device_memory, dialect_leftovers
-from deviceshare.domain.placement.device_states import device_states, free_devices
+from deviceshare.domain.placement import counted_devices, device_memory, dialect_leftovers
 from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.loops.api_objects import says_the_same
 from deviceshare.loops.leader.context import ControllerContext
@@ -225,22 +224,23 @@ class GradualSubscription:
     def __init__(self, mirror: Mirror[Any], watcher: Watcher) -> None:
         self._mirror = mirror
         self._watcher = watcher
-        self._listing = False
         self._unreported: dict[str, None] = {}
         """The keys of existing objects, in their order."""
 
     async def begin(self) -> None:
         """Returns when all existing objects have been reported."""
-        self._listing = True
+        self._unreported = {obj.metadata.key: None for obj in self._mirror.values()}
         self._mirror.subscribe(self._change)
-        self._listing = False
-        number = 0
-        while self._unreported:
+        for number in itertools.count(1):
+            if not self._unreported:
+                return
             key = next(iter(self._unreported))
             del self._unreported[key]
-            if (obj := self._mirror.get(key)) is not None:
-                self._report(ObjectChange(key, None, obj))
-            number += 1
+            try:
+                self._watcher(ObjectChange(key, None, self._mirror.get(key)))
+            except Exception:
+                # As a mirror does: one object must not keep the leader from all others.
+                log.exception("Watcher failed on an existing object", key=key)
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
 
@@ -249,19 +249,10 @@ class GradualSubscription:
         self._mirror.unsubscribe(self._change)
 
     def _change(self, change: ObjectChange[Any]) -> None:
-        if self._listing:
-            self._unreported[change.key] = None
-        elif change.key not in self._unreported:
+        if change.key not in self._unreported:
             self._watcher(change)
         elif change.new is None:
             del self._unreported[change.key]
-
-    def _report(self, change: ObjectChange[Any]) -> None:
-        try:
-            self._watcher(change)
-        except Exception:
-            # As a mirror does: one object must not keep the leader from all others.
-            log.exception("Watcher failed on an existing object", key=change.key)
 
 
 def _past_us(pod: Pod | None) -> set[tuple[str, str]]:
@@ -281,35 +272,21 @@ def _facets(node: Node) -> tuple[object, ...]:
     return meta.uid, meta.labels, meta.fault, node.ready, node.out_of_service, booted, annotated, counted
 
 
-def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:
-    """Whether nothing came free: no device, and no room for shares on any."""
-    if _hiding(new) != _hiding(old) or (_joinable(new) - _joinable(old)) & old.claims.keys():
-        return False
-    if _told(new) == _told(old) and all(new.claims.get(uid) == claim for uid, claim in old.claims.items()):
-        return True  # claims were added, if anything: the most frequent change, and nothing has to be counted
-    now, before = _free(new), _free(old)
-    return all(left <= before.get(what, 0) for what, left in now.items())
-
-
-def _joinable(ledger: NodeDevices) -> set[str]:
-    """The UIDs of the holders whose pods may join by the ledger, though nothing of it is free: open, and unmarked."""
-    return {uid for uid, claim in ledger.claims.items() if ledger.devices and claim.group and not claim.releasing}
-
-
-def _hiding(ledger: NodeDevices) -> tuple[object, ...]:
-    """What keeps free devices of the node from everybody, though nothing of it is counted here."""
-    return ledger.metadata.fault, ledger.status.hardware.boot_id, ledger.status.hardware.allocations
-
-
 def _for_people(old: NodeDevices, new: NodeDevices) -> bool:
     """Whether only that has changed which the node's agent reports for people."""
     return _without_news(old) == _without_news(new)
 
 
-def _without_news(ledger: NodeDevices) -> NodeDevices:
+def _without_news(ledger: NodeDevices) -> tuple[object, ...]:
     hardware = replace(ledger.status.hardware, turns=None, overuses=[])
-    metadata = replace(ledger.metadata, resource_version="")
-    return replace(ledger, metadata=metadata, status=replace(ledger.status, hardware=hardware))
+    return replace(ledger.metadata, resource_version=""), ledger.spec, replace(ledger.status, hardware=hardware)
+
+
+def _offers_no_more(new: NodeDevices, old: NodeDevices) -> bool:
+    """Whether claims were added or marked, if anything: the most frequent changes, by which nothing comes free."""
+    if new.metadata.fault != old.metadata.fault or _told(new) != _told(old):
+        return False
+    return all(_holds_on(new.claims.get(uid), claim) for uid, claim in old.claims.items())
 
 
 def _told(ledger: NodeDevices) -> LedgerStatus:
@@ -317,11 +294,7 @@ def _told(ledger: NodeDevices) -> LedgerStatus:
     return replace(ledger.status, reasons="", total="", free="", held="")
 
 
-def _free(ledger: NodeDevices) -> dict[tuple[Device, str], int]:
-    """What is left, by device and by whose it is: the group's UID, or ""."""
-    states = device_states(ledger)
-    within = {claim.within for claim in ledger.claims.values() if claim.within}
-    left = {(device, ""): 1 for device in free_devices(states)}
-    for uid in ("", *within):
-        left |= {(device, f"room {uid}"): room.free for device, room in allocation.rooms(states, uid)}
-    return left
+def _holds_on(now: Claim | None, before: Claim) -> bool:
+    if now is None or now == before:
+        return now is not None
+    return bool(now.releasing) and now == replace(before, releasing=now.releasing, token=now.token)

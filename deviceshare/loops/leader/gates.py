@@ -26,7 +26,7 @@ from deviceshare.loops.leader.unschedulable_pods import UnschedulablePods
 from deviceshare.loops.leader.waiting_events import WaitingEvents
 from deviceshare.loops.ports import ApiError, NotFound, ObjectChange
 from deviceshare.loops.protocol.bind import Refused
-from deviceshare.loops.queue import Queue
+from deviceshare.loops.queue import Backoff, Queue
 
 log = structlog.get_logger(__name__)
 
@@ -53,11 +53,8 @@ class Gates:
         self._unschedulable = UnschedulablePods(context, releaser)
         self._placer = Placer(context, placement.binds, self._unschedulable, releaser)
         self._capacities = ShareCapacities(context, placement.share_resources)
-        self.queues: tuple[Queue[Any], ...] = (
-            self._placer.queue,
-            self._unschedulable.queue,
-            self._capacities.queue,
-        )
+        parts = self._placer, self._unschedulable, self._capacities
+        self.queues: tuple[Queue[Any], ...] = tuple(part.queue for part in parts)
         self.change_other = self._placer.change_other
         """Takes in a change of a pod that wants nothing of deviceshare."""
         self.enqueue = self._placer.enqueue
@@ -78,11 +75,7 @@ class Placer:
     """Decides for all pods at once; its tasks are its own: `close` ends them."""
 
     def __init__(
-        self,
-        context: ControllerContext,
-        binds: PodBinder,
-        unschedulable: UnschedulablePods,
-        releaser: Releaser,
+        self, context: ControllerContext, binds: PodBinder, unschedulable: UnschedulablePods, releaser: Releaser
     ) -> None:
         self._context = context
         self._binds = binds
@@ -93,8 +86,8 @@ class Placer:
         self._placing: dict[str, asyncio.Task[None]] = {}
         self._done: set[str] = set()
         """The UIDs of pods that were placed, which the mirror has yet to show: until then they stay assumed."""
-        self._failed: dict[str, tuple[int, float]] = {}
-        """By the pod's UID: how often placing it failed in a row, and when it may be retried."""
+        self._failed: Backoff[str] = Backoff(context.clock, *BACKOFF_SECONDS)
+        """Pods that could not be placed, by UID."""
         self._took = 0.0
         """Seconds of the last pass over all waiting pods: half of the time is left to everything else."""
         self.queue: Queue[str] = Queue("placement", self._decide, workers=1, clock=context.clock)
@@ -106,7 +99,7 @@ class Placer:
         if old and not (new and new.awaits_placement):
             self._done.discard(old.metadata.uid)
             self._occupancy.forget(old)
-            self._failed.pop(old.metadata.uid, None)
+            self._failed.forget(old.metadata.uid)
             self._events.forget(old)
         if freed or (new and new.awaits_placement):
             self.enqueue()
@@ -144,8 +137,7 @@ class Placer:
             if pod.metadata.uid in self._placing or pod.metadata.uid in self._done:
                 continue
             waits = True
-            after = self._failed.get(pod.metadata.uid, (0, 0.0))[1]
-            if after > now:
+            if (after := self._failed.until(pod.metadata.uid)) > now:
                 soonest = min(soonest, after - now)
                 continue
             if len(self._placing) >= AT_ONCE:
@@ -220,8 +212,7 @@ class Placer:
         self._occupancy.forget(pod)
         if seen is None or seen.metadata.uid != uid:
             return  # It is gone, and with it what was remembered of it.
-        times, _ = self._failed.get(uid, (0, 0.0))
-        self._failed[uid] = times + 1, self._context.clock() + BACKOFF_SECONDS[min(times, len(BACKOFF_SECONDS) - 1)]
+        self._failed.fail(uid)
         self._events.record(pod, why)
         self.enqueue()
 

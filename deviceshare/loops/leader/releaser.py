@@ -43,7 +43,7 @@ from deviceshare.loops.ports import NotFound, ObjectChange
 from deviceshare.loops.protocol import holders
 from deviceshare.loops.protocol.bind import BIND_SECONDS
 from deviceshare.loops.protocol.release import Cause, Outcome, release
-from deviceshare.loops.queue import Later, Queue
+from deviceshare.loops.queue import Backoff, Later, Queue
 
 log = structlog.get_logger(__name__)
 
@@ -56,9 +56,9 @@ event may ever say that the object was there, or is gone."""
 LOOK_SECONDS: Final = 30.0
 """Between two looks at an idle group that is wanted, since nothing tells when a bind under way has failed, and at a
 node that the mirror of shared nodes doesn't show."""
-STAYED_SECONDS, MOST_STAYED_SECONDS = 5.0, 80.0
-"""Before a group that stays is looked at again, the first time and at most: the mirror of pods is behind, or shows
-something else than a list for good, as of a pod that can't be read."""
+STAYED_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 80.0)
+"""Before a group that stays is looked at again: the mirror of pods is behind, or shows something else than a list for
+good, as of a pod that can't be read."""
 DISPLACED_SECONDS: Final = 0.5
 """Between two looks at the pods of a displaced group."""
 GIVE_UP_SECONDS: Final = 90.0
@@ -73,13 +73,6 @@ class _Leave(NamedTuple):
     text: str
     """Of its Event, once it has left; "" where none is recorded yet."""
     cause: Cause = Cause()
-
-
-class _Stayed(NamedTuple):
-    """A group that was found to be in use after all. That it stays writes it, which enqueues it again."""
-
-    until: float
-    seconds: float
 
 
 class Releaser:
@@ -97,7 +90,8 @@ class Releaser:
         self._marked_since: UnchangedSince[ClaimKey] = UnchangedSince(context)
         self._in_use: set[ClaimKey] = set()
         """Those of which was said that pods keep them."""
-        self._stayed: dict[ClaimKey, _Stayed] = {}
+        self._stayed: Backoff[ClaimKey] = Backoff(context.clock, *STAYED_SECONDS, forgotten=STAYED_SECONDS[-1])
+        """Groups that were found to be in use after all. That one stays writes it, which enqueues it again."""
         self._displaced: dict[ClaimKey, float] = {}
         """Since when."""
         self._causes = self._deleted, self._without_place, self._without_devices, self._on_lost_node, self._idle
@@ -160,7 +154,7 @@ class Releaser:
     # What is done.
 
     async def _reconcile(self, key: ClaimKey) -> None:
-        ledger, group = self._context.fleet.ledger(key.node), self._mirrored(key)
+        ledger, group = self._context.fleet.ledger(key.node), self._bound_by(key)
         claim = ledger.claims.get(key.uid) if ledger else None
         if group and not group.deleting:
             await self._keep_finalizer(group)
@@ -177,7 +171,7 @@ class Releaser:
         if leave or await self._unneeded(key, claim):
             await self._release(key, ledger, claim, group, leave)
 
-    def _mirrored(self, key: ClaimKey) -> Group | None:
+    def _bound_by(self, key: ClaimKey) -> Group | None:
         """The group, where the key is that of its own claim, by a mirror that can read it."""
         group = self._context.groups.get(key.name)
         return group if group and key == own_key(group) and not group.metadata.unreadable else None
@@ -198,7 +192,7 @@ class Releaser:
             return
         self._in_use.discard(key)
         if outcome is Outcome.STAYS and leave:
-            self._note_stay(key)
+            self._stayed.fail(key)
             return
         if outcome is Outcome.FREED:
             self.queue.add(key, UNSEEN_SECONDS)  # Another bind may make the same before the mirror shows this one gone.
@@ -208,7 +202,7 @@ class Releaser:
             self._context.recorder.note(subject_of(ledger), "Released", message)
         if leave and group:
             self._displaced.pop(key, None)
-            self._stayed.pop(key, None)
+            self._stayed.forget(key)
             if outcome is Outcome.LEFT:
                 self._report_left(group, leave)
             if group.deleting:
@@ -218,7 +212,7 @@ class Releaser:
         self._unbound_since.forget(key)
         self._marked_since.forget(key)
         self._in_use.discard(key)
-        self._stayed.pop(key, None)
+        self._stayed.forget(key)
         self._displaced.pop(key, None)
 
     def _report_left(self, group: Group, leave: _Leave) -> None:
@@ -228,12 +222,6 @@ class Releaser:
         if leave.text:
             reason = "Released" if leave.why == "idle" else "LeftNode"
             self._context.recorder.note(subject_of(group), reason, leave.text)
-
-    def _note_stay(self, key: ClaimKey) -> None:
-        now, before = self._context.clock(), self._stayed.get(key)
-        repeated = before and now < before.until + MOST_STAYED_SECONDS
-        seconds = min(before.seconds * 2, MOST_STAYED_SECONDS) if before and repeated else STAYED_SECONDS
-        self._stayed[key] = _Stayed(now + seconds, seconds)
 
     def _report_use(self, key: ClaimKey, claim: Claim) -> None:
         if claim.pod:
@@ -257,60 +245,48 @@ class Releaser:
     # Without a cause: a claim that no holder needs.
 
     async def _unneeded(self, key: ClaimKey, claim: Claim) -> bool:
-        """Whether to release the claim now, or to take its mark away; raises `Later` where time has to pass first."""
-        if claim.pod:
-            return await self._unneeded_by_pod(key, claim)
-        # The mirror may not have a new group yet; it alone never proves one gone.
-        mirrored = self._context.groups.get(key.name)
-        is_it = mirrored is not None and mirrored.uid == key.uid
-        group = mirrored if is_it else await holders.read_group(self._context.cluster, claim.holder(key.uid))
-        if group is not None and group.metadata.unreadable:
+        """Whether to release the claim now, or to take its mark away; raises `Later` where time has to pass first.
+
+        A pod with shares may be gone, finished, elsewhere, or unbound for longer than a bind takes; a group likewise.
+        """
+        holder = await self._holder(key, claim)
+        if holder is not None and holder.metadata.unreadable:
             return False
-        if group is not None and group.node == key.node:
-            return self._is_marked(key, claim, mirrored=is_it)
+        if holders.home(holder) == key.node:
+            self._unbound_since.forget(key)
+            if not claim.releasing and holder is not self._mirrored(key, claim):
+                raise Later(UNSEEN_SECONDS)
+            return bool(claim.releasing)
         lives = key.node in self._context.fleet.pods(key.uid).values()
         if claim.releasing:
             # Begun already, and by what the mirrors know there is nothing to do before its pods change or time passes.
-            if not lives and not self._context.compares and self._context.index.pending(key.name):
+            pending = holder.pending if isinstance(holder, Pod) else self._context.index.pending(key.name)
+            if pending and not lives and not self._context.compares:
                 self._context.wait_until(self._marked_since(key, claim.releasing) + self._context.binds_over)
             return not lives
-        if group is None or group.node:
+        if not (holder.pending if isinstance(holder, Pod) else holder and not holder.node):
             return True
         if lives:
             return False  # Its status was wiped, and the group's reconciler restores its node.
         self._context.wait_until(self._unbound_since(key) + BIND_SECONDS)
         return True
 
-    async def _unneeded_by_pod(self, key: ClaimKey, claim: Claim) -> bool:
-        """`_unneeded`, of shares: their pod is gone, finished, elsewhere, or unbound for longer than a bind."""
-        mirrored = self._context.pods.get(key.name)
-        is_it = mirrored is not None and key.uid in (mirrored.metadata.uid, mirrored.share_uid)
-        pod = mirrored if is_it else await holders.read_pod(self._context.cluster, claim.holder(key.uid))
-        if pod is not None and pod.metadata.unreadable:
-            return False
-        if pod is not None and pod.lives_on(key.node):
-            return self._is_marked(key, claim, mirrored=is_it)
-        if pod is None or not pod.pending:
-            return True
-        if not claim.releasing:
-            self._context.wait_until(self._unbound_since(key) + BIND_SECONDS)
-        elif not self._context.compares:
-            self._context.wait_until(self._marked_since(key, claim.releasing) + self._context.binds_over)
-        return True
+    async def _holder(self, key: ClaimKey, claim: Claim) -> Group | Pod | None:
+        """Whose claim it is. The mirror may not have a new holder yet; it alone never proves one gone."""
+        return self._mirrored(key, claim) or await holders.read(self._context.cluster, claim.holder(key.uid))
 
-    def _is_marked(self, key: ClaimKey, claim: Claim, *, mirrored: bool) -> bool:
-        """Of a holder that lives here: whether there is a mark to take away."""
-        self._unbound_since.forget(key)
-        if not (claim.releasing or mirrored):
-            raise Later(UNSEEN_SECONDS)
-        return bool(claim.releasing)
+    def _mirrored(self, key: ClaimKey, claim: Claim) -> Group | Pod | None:
+        if claim.pod:
+            pod = self._context.pods.get(key.name)
+            return pod if pod and key.uid in (pod.metadata.uid, pod.share_uid) else None
+        group = self._context.groups.get(key.name)
+        return group if group and group.uid == key.uid else None
 
     # The causes, in the order in which they are asked.
 
     async def _cause(self, key: ClaimKey, group: Group, claim: Claim) -> _Leave | None:
         """Why the group is to leave its node now, or None."""
-        stayed = self._stayed.get(key)
-        if stayed and (rest := stayed.until - self._context.clock()) > 0:
+        if (rest := self._stayed.until(key) - self._context.clock()) > 0:
             self.queue.add(key, rest)
             return None
         for cause in self._causes:

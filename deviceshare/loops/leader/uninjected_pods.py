@@ -16,10 +16,10 @@ from deviceshare.domain.objects.label_selector import EVERYTHING
 from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.api_objects import find, subject_of
-from deviceshare.loops.kinds import GROUPS, JOBS, PODS
+from deviceshare.loops.kinds import GROUPS, JOBS
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.leader.waiting_events import WaitingEvents
-from deviceshare.loops.ports import Conflict, Forbidden, Kind, NotFound, ObjectChange, Subject
+from deviceshare.loops.ports import Forbidden, Kind, ObjectChange, Subject
 from deviceshare.loops.queue import Later, Queue, RateLimit
 
 log = structlog.get_logger(__name__)
@@ -161,12 +161,8 @@ class UninjectedPods:
 
     async def _delete(self, pod: Pod, owner: OwnerReference, seen: float) -> None:
         meta, who = pod.metadata, f"{owner.kind} {owner.name}"
-        try:
-            await self._context.cluster.delete(
-                PODS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
-            )
-        except (NotFound, Conflict):
-            return  # it changed: what it is now is looked at when the mirror shows it
+        if not await self._context.delete_unchanged(pod):
+            return
         self._recreations.delete(meta.namespace, owner.uid, seen, self._context.clock())
         if owner.uid in self._failures:
             self._failures[owner.uid] += 1

@@ -13,12 +13,11 @@ import structlog
 
 from deviceshare.domain.objects.pods import UNSCHEDULABLE, Pod
 from deviceshare.loops.api_objects import subject_of
-from deviceshare.loops.kinds import PODS
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
 from deviceshare.loops.leader.releaser import Releaser
 from deviceshare.loops.leader.waiting_events import WaitingEvents
-from deviceshare.loops.ports import Conflict, NotFound, ObjectChange
-from deviceshare.loops.queue import Later, Queue, RateLimit
+from deviceshare.loops.ports import ObjectChange
+from deviceshare.loops.queue import Backoff, Later, Queue, RateLimit
 
 log = structlog.get_logger(__name__)
 
@@ -29,10 +28,10 @@ NOMINATED_SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 30.0
 """Between two looks at a pod that is left as it is: when the others of its group end, nothing of it changes."""
 DELETIONS_A_SECOND: Final = 1.0
-APART_SECONDS: Final = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+APART_SECONDS: Final = (30.0, 60.0, 120.0, 300.0, 600.0)
 """Between deletions of one group's pods, or one controller's, the more the more often it happens; the last for ever."""
 FORGOTTEN_SECONDS: Final = 3600.0
-"""After so long without a deletion it starts again."""
+"""After so long more without a deletion it starts again."""
 AVOID_SECONDS: Final = 600.0
 """How long pods are kept from the node: what kept the first of them from it may be gone then."""
 
@@ -53,8 +52,8 @@ class UnschedulablePods:
         self.queue: Queue[str] = Queue("unschedulable", self._reconcile, workers=1, clock=context.clock)
         self._since: UnchangedSince[str] = UnchangedSince(context)
         self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
-        self._deleted: dict[str, tuple[int, float]] = {}
-        """By whom the node's refusal concerned: how often in a row, and when last."""
+        self._deleted: Backoff[str] = Backoff(context.clock, *APART_SECONDS, forgotten=FORGOTTEN_SECONDS)
+        """By whom the node's refusal concerned."""
         self._events = WaitingEvents(context, "NodeDoesNotFit")
 
     def change(self, change: ObjectChange[Pod]) -> None:
@@ -86,7 +85,7 @@ class UnschedulablePods:
             self._events.record(pod, why)
             raise Later(LOOK_SECONDS)
         if not leaving:
-            self._context.wait_until(self._due(pod))
+            self._context.wait_until(self._deleted.until(_subject(pod)))
         self._context.wait_until(self._turns.at(key, self._context.clock()))
         await self._delete(key, pod)
 
@@ -111,27 +110,13 @@ class UnschedulablePods:
             return f"{stuck} {others[0]} may yet be bound there"
         return ""
 
-    def _due(self, pod: Pod) -> float:
-        """When the next pod of the same group or controller may be deleted."""
-        times, last = self._deleted.get(_subject(pod), (0, 0.0))
-        if not times or self._context.clock() - last > FORGOTTEN_SECONDS:
-            return 0.0
-        return last + APART_SECONDS[min(times, len(APART_SECONDS) - 1)]
-
     async def _delete(self, key: str, pod: Pod) -> None:
-        meta, now = pod.metadata, self._context.clock()
         if pod.group:
             self._releaser.displace(pod)  # before it is recreated
-        try:
-            await self._context.cluster.delete(
-                PODS, meta.name, meta.namespace, uid=meta.uid, resource_version=meta.resource_version
-            )
-        except (NotFound, Conflict):
-            return  # it changed: what it is now is looked at when the mirror shows it
-        lately = {who: each for who, each in self._deleted.items() if now - each[1] <= FORGOTTEN_SECONDS}
-        times, _ = lately.get(_subject(pod), (0, 0.0))
-        self._deleted = {**lately, _subject(pod): (times + 1, now)}
-        log.warning("Deleted pod that did not fit", pod=key, node=pod.node, uid=meta.uid)
+        if not await self._context.delete_unchanged(pod):
+            return
+        self._deleted.fail(_subject(pod))
+        log.warning("Deleted pod that did not fit", pod=key, node=pod.node, uid=pod.metadata.uid)
         text = f"deleted, so that its controller recreates it and it is placed elsewhere: {_said(pod)}"
         self._context.recorder.warn(subject_of(pod), "NodeDidNotFit", text)
 

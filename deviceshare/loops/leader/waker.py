@@ -38,7 +38,7 @@ from deviceshare.loops.api_objects import annotate
 from deviceshare.loops.leader.context import ControllerContext
 from deviceshare.loops.ports import ApiError, Conflict, ObjectChange
 from deviceshare.loops.protocol.holders import REFUSALS
-from deviceshare.loops.queue import Queue
+from deviceshare.loops.queue import Backoff, Queue
 
 log = structlog.get_logger(__name__)
 
@@ -95,8 +95,8 @@ class Waker:
         """By namespace and queue key, the keys of the pods that are to be touched; the first is next."""
         self._places: dict[str, dict[str, float]] = {}
         """By namespace and the UID of a touched pod, until when it has its place at most; the first ends first."""
-        self._left_out: dict[str, tuple[int, float]] = {}
-        """By the UID of a pod that refused a touch: how often in a row, and until when it is left out."""
+        self._left_out: Backoff[str] = Backoff(context.clock, *AGAIN_SECONDS)
+        """Pods that refused a touch, by UID."""
 
     # What enqueues a key.
 
@@ -105,7 +105,7 @@ class Waker:
         _, old, new = change
         if old and not (new and new.pending):
             self._free_place(old)
-            self._left_out.pop(old.metadata.uid, None)
+            self._left_out.forget(old.metadata.uid)
         for pod in change.sides:
             if pod.wants_devices and pod.refusal:
                 self._deciding.add(pod.queue_key, GATHER_SECONDS)
@@ -165,10 +165,9 @@ class Waker:
             return []
         pods, now, namespaces = list[Pod](), self._context.clock(), self._context.fleet.namespaces
         for pod in self._context.index.pending(key):
-            _, until = self._left_out.get(pod.metadata.uid, (0, 0.0))
             if not pod.refusal or pod.metadata.deletion_timestamp:
                 continue
-            if until > now:
+            if (until := self._left_out.until(pod.metadata.uid)) > now:
                 self._deciding.add(key, until - now)
             elif group is None or not namespaces.obstacle(group, pod.metadata.namespace):
                 pods.append(pod)
@@ -240,15 +239,13 @@ class Waker:
             known.touched.discard(meta.uid)
             self._free_place(pod)
             if not isinstance(error, Conflict):
-                times, _ = self._left_out.get(meta.uid, (0, 0.0))
-                until = self._context.clock() + AGAIN_SECONDS[min(times, len(AGAIN_SECONDS) - 1)]
-                self._left_out[meta.uid] = times + 1, until
+                self._left_out.fail(meta.uid)
             self._deciding.add(pod.queue_key)  # the next one with its key, or itself
             if not isinstance(error, REFUSALS):
                 raise
             self._context.report_unwritable(pod, error)
             return
-        self._left_out.pop(meta.uid, None)
+        self._left_out.forget(meta.uid)
         known.at = self._context.clock()
         if touched is not None:
             self._context.pods.put(touched)

@@ -3,8 +3,6 @@
 Every step is one request; `Binder` (replica/binder.py) puts them in order, step 3 being `claiming.claim_all` and step 4
 `holders.settle`. A process may stop for ever between any two, and any number of processes may be at work: what holds
 then is explored by tests/unit/loops/test_protocol.py, which drives the Binder. Change them only with it.
-
-G is the group, L the NodeDevices of the node, P the pod.
 """
 
 from collections.abc import Mapping
@@ -67,9 +65,8 @@ def joinable(seen: NodeDevices, holder: Holder, token: str) -> Devices:
     is that of the claim by which the holder said to be bound, where it was read: a holder that left the node since may
     have another claim there, left by a bind that lost to one elsewhere. Claims of older versions have none.
 
-    Raises:
-        Refused: the claim is not there, or there is a `joining_obstacle`.
-        Conflict: the holder was bound again since it was read; retry.
+    Raises Refused where the claim is not there or there is a `joining_obstacle`, and Conflict where the holder was
+    bound again since it was read.
     """
     claim = seen.claims.get(holder.uid)
     if claim is None:
@@ -96,10 +93,8 @@ async def attach(
     touches the pod after marking its claim (`holders.fence_pod`) stops every bind that has not seen the mark, however
     late it is. A pod that already is on that node is a success, since kube-scheduler asks again after a time-out.
 
-    Raises:
-        Refused: the pod is gone, was recreated, or is bound elsewhere.
-        Moved: the pod was written meanwhile; retry with the new one.
-        ApiError: the Binding could not be written.
+    Raises Refused where the pod is gone, was recreated, or is bound elsewhere, and Moved where it was written
+    meanwhile.
     """
     written, version = _written_with(pod, holder, devices), pod.metadata.resource_version
     await post_binding(cluster, pod, node, written, version=version, timeout=timeout)
@@ -162,13 +157,7 @@ async def post_binding(
 
 
 async def after_conflict(cluster: Cluster, pod: Pod, node: str) -> None:
-    """Returns if the pod has this node after all.
-
-    Raises:
-        Refused: it was recreated, has another node, or is being deleted.
-        Moved: it was written meanwhile; retry with the new one.
-        ApiError: it could not be read.
-    """
+    """Returns if the pod has this node after all; raises as `attach` does."""
     meta = pod.metadata
     found = await cluster.get(PODS, meta.name, meta.namespace)
     if found.metadata.uid != meta.uid:
@@ -183,12 +172,7 @@ async def after_conflict(cluster: Cluster, pod: Pod, node: str) -> None:
 
 
 async def read_ledger(cluster: Cluster, node: str) -> NodeDevices:
-    """GET L. Binders never create one: only the leader knows which claims a lost ledger held.
-
-    Raises:
-        Refused: the node has no ledger.
-        ApiError: it could not be read.
-    """
+    """GET L. Binders never create one, and raise Refused: only the leader knows which claims a lost ledger held."""
     try:
         if seen := await find(cluster, NODE_DEVICES, node):
             return seen

@@ -34,7 +34,7 @@ def new_mark() -> str:
 
 
 class WantedClaim(NamedTuple):
-    """A holder's wish for a claim."""
+    """What a holder wants."""
 
     uid: str
     """The holder's."""
@@ -53,8 +53,7 @@ def wanted_devices(request: Request, *, token: str) -> WantedClaim:
 def wanted_share(request: Request, opaque: Callable[[], Collection[str]] = tuple) -> WantedClaim:
     """The wish of a pod for parts of devices, of a node's own or of its group's (claims.md, shares).
 
-    Args:
-        opaque: gives the resources of which a device plugin allocated devices, unknown which, when the claim is chosen.
+    `opaque` gives the resources of which a device plugin allocated devices, unknown which, when the claim is chosen.
     """
     return WantedClaim(request.taker.uid, lambda seen: _choose_share(request, seen, opaque()))
 
@@ -76,17 +75,12 @@ async def claim_all(
 ) -> Claimed:
     """The ledger with a claim for each of the holders; writes those that aren't there.
 
-    A claim that is there unmarked is used, since it is of a bind that ended half-way.
+    A claim that is there unmarked is used, since it is of a bind that ended half-way. `known` is a copy of the ledger
+    of any age. A write by its version proves that it was the newest when it was written, which is after this call.
+    Where nothing is written nothing is proven: so where a claim is there already, or somebody is refused, as where the
+    copy turns out to be old (`on_conflict`), the ledger is read, after this call began.
 
-    `known` is a copy of the ledger of any age. A write by its version proves that it was the newest when it was
-    written, which is after this call. Where nothing is written nothing is proven: so where a claim is there already, or
-    somebody is refused, as where the copy turns out to be old (`on_conflict`), the ledger is read, after this call
-    began.
-
-    Raises:
-        Refused: the node has no ledger.
-        Conflict: somebody else wrote the ledger since it was read; retry.
-        ApiError: the ledger could not be read or written.
+    Raises Refused where the node has no ledger.
     """
     wishes = list(wanted)
     if known is not None and not known.metadata.unreadable and not any(wish.uid in known.claims for wish in wishes):
@@ -104,12 +98,7 @@ async def claim_all(
 
 
 async def write_claims(cluster: Cluster, seen: NodeDevices, patch: Patch) -> NodeDevices:
-    """CAS L: each write of claims, which brings the summary that follows from them; the ledger as written.
-
-    Raises:
-        Conflict: somebody else wrote the ledger since it was read.
-        ApiError: it could not be written.
-    """
+    """CAS L: each write of claims, which brings the summary that follows from them; the ledger as written."""
     return await cluster.patch(NODE_DEVICES, seen.node, with_summary(seen, patch))
 
 

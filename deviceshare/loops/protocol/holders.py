@@ -23,7 +23,7 @@ REFUSALS = (Forbidden, Invalid, TooLarge)
 async def read(cluster: Cluster, holder: Holder) -> Group | Pod | None:
     """The holder as it is now; None when it is gone, though another may have its name.
 
-    A pod that got the Binding of a pod with shares stands for it. Raises ApiError.
+    A pod that got the Binding of a pod with shares stands for it.
     """
     return await (read_pod if holder.kind == POD else read_group)(cluster, holder)
 
@@ -47,7 +47,7 @@ def home(found: Group | Pod | None) -> str:
 
 
 async def pods(cluster: Cluster, holder: Holder) -> list[Pod]:
-    """The pods that have the holder's devices or may yet get them. Raises ApiError."""
+    """The pods that have the holder's devices or may yet get them."""
     if holder.kind == POD:
         pod = await read_pod(cluster, holder)
         return [pod] if pod else []
@@ -62,10 +62,6 @@ async def settle(
     `token` is that of the claim; `said` are further fields of the status, for people.
 
     The loser leaves its claim where it is: the winner may be using it, and a collector finds what nobody uses.
-
-    Raises:
-        Conflict: the group was written meanwhile; retry.
-        ApiError: the group could not be written.
     """
     bound = {"phase": BOUND, "nodeName": node, "selectedDevices": selected(devices), "claimToken": token or None}
     return await _write(cluster, group, {**(said or {}), **bound})
@@ -79,7 +75,7 @@ async def unsettle(cluster: Cluster, group: Group, said: Mapping[str, Any]) -> G
 
 
 async def fence(cluster: Cluster, group: Group) -> Group:
-    """Makes every bind and release fail that read the group before; raises Conflict when somebody else wrote it."""
+    """Makes every bind and release fail that read the group before."""
     return await _write(cluster, group, {"fence": group.status.fence + 1})
 
 
@@ -112,7 +108,7 @@ class BindStop(NamedTuple):
         Where all took the touch and the API server `compares` versions, nothing is left to be waited for.
 
         From here on nobody writes such a pod who read the ledger before the mark. One may have done so meanwhile: list
-        them again. Raises ApiError, and what `wait` does.
+        them again.
         """
         pending = [pod for pod in pods if pod.pending]
         fenced = [await fence_pod(cluster, pod, mark, self.on_unwritable) for pod in pending]
@@ -128,9 +124,6 @@ async def fence_pod(cluster: Cluster, pod: Pod, mark: str, on_unwritable: OnUnwr
     as much. A stranger's pod may refuse the annotation: its annotations fill what Kubernetes allows, or a webhook is
     against it, or away. Then its status is written, for which neither counts. A pod that refuses that, too, holds up
     nobody: False says that binds of it rest on time, as those of all pods do before Kubernetes 1.23.
-
-    Raises:
-        ApiError: the pod could not be written, and may be later.
     """
     if pod.metadata.annotations.get(contract.BIND_FENCE) == mark:
         return True

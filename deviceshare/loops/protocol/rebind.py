@@ -48,10 +48,6 @@ async def rebind(
     """Answers the holder's request for other devices; None when there is no request that can be answered now.
 
     `opaque` gives, for a node, the resources of which a device plugin allocated devices, unknown which.
-
-    Raises:
-        Conflict: somebody else wrote the ledger; retry.
-        ApiError: a request failed; retry.
     """
     # 1. The holder first: a leader that wakes late with an older request must not win over the answer to a newer one.
     asked = await holders.read(cluster, holder)
@@ -78,10 +74,6 @@ async def update_pods(
 
     `pods` were read before this call, be it from a mirror. The ledger is read after them, and each pod is changed only
     if nobody wrote it since: so an old leader can't write devices into a pod that a newer one has released.
-
-    Raises:
-        Conflict: somebody else wrote a pod; retry.
-        ApiError: a request failed; retry.
     """
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None:
@@ -104,10 +96,6 @@ async def release_former(cluster: Cluster, node: str, uid: str, stop_binds: Bind
 
     Binds are always waited out, until the claim has stood so for as long as one may take: every bind that read an
     earlier state of it has ended or given up then.
-
-    Raises:
-        Conflict: somebody else wrote the ledger; retry.
-        ApiError: a request failed; retry.
     """
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None or not claim.former:

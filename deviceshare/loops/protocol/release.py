@@ -51,14 +51,8 @@ async def release(
     """Releases the claim of the holder `uid` on the node, unless it turns out to be needed.
 
     Without a `cause` a holder that lives there keeps it. A pod with these devices keeps it in any case.
-
-    Args:
-        marked: whether the claim was seen with a mark; if it bears none any more, somebody took it away, and nothing
-            is done.
-
-    Raises:
-        Conflict: somebody else wrote L or the holder; retry later.
-        ApiError: a request failed; retry later.
+    `marked` says that the claim was seen with a mark: if it bears none any more, somebody took it away, and nothing is
+    done.
     """
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(uid)) is None:

@@ -43,7 +43,7 @@ Gather = Callable[[], Awaitable[Evidence]]
 
 
 async def evidence(cluster: Cluster) -> Evidence:
-    """Who lives where; raises ApiError."""
+    """Who lives where."""
     groups = await cluster.list(GROUPS)
     return Evidence(groups, await cluster.list(PODS, label_selector=contract.GROUP))
 
@@ -55,19 +55,12 @@ async def fill(
 
     It names no devices yet: nothing in it is free. An earlier one may have been lost with claims that only binds and
     updates of pods know which are under way. So where there may be any they are waited out first, by the UID of this
-    very ledger. `gather` is `evidence`, or a share in one that begins after this call.
+    very ledger. Returns the ledger, and the holdings that contradict others and were left out.
 
     Args:
+        gather: `evidence`, or a share in one that begins after this call.
         wait_out_binds: called with the ledger's UID; returns when every bind has ended that began before this process
             saw that ledger.
-
-    Returns:
-        The ledger, and the holdings that contradict others and were left out.
-
-    Raises:
-        NotFound: the ledger is gone again.
-        Conflict: somebody else wrote it; retry.
-        ApiError: a request failed; retry.
     """
     # 1. Wait out binds.
     seen = await cluster.get(NODE_DEVICES, node)
@@ -90,10 +83,6 @@ async def restore_claims(
     A CRD of an older release pruned them, or a person edited them. Nobody joins by such a claim, as if it were marked;
     so once the binds have ended that read it before, who lives nowhere holds nothing, and its claim is dropped. What
     contradicts other claims stays as it is. The arguments are as for `fill`; the wait is by these very claims.
-
-    Raises:
-        Conflict: somebody else wrote the ledger; retry.
-        ApiError: a request failed; retry.
     """
     hidden = seen.hidden_claims
     await wait_out_binds((seen.metadata.uid, hidden))
@@ -131,14 +120,9 @@ def _marked(claim: Claim, mark: str, token: str) -> Claim:
 
 
 async def readopt(cluster: Cluster, name: str) -> Group | None:
-    """Restores the node of a group whose status was wiped, from its live pods and their claim.
+    """Restores the node of a group whose status was wiped, from its live pods and their claim; the group as written.
 
-    Returns:
-        The group as written, or None when there is nothing to repair or the pods contradict each other.
-
-    Raises:
-        Conflict: somebody else wrote G or L; retry.
-        ApiError: a request failed; retry.
+    None when there is nothing to repair or the pods contradict each other.
     """
     group = await find(cluster, GROUPS, name)
     if group is None or group.node or group.deleting:
@@ -171,13 +155,7 @@ async def name_claim(cluster: Cluster, name: str) -> Group | None:
 
     So it is where a version of deviceshare bound the group that knows no tokens, or where somebody changed the status.
     The claim is the only one that the group has on its node, and who takes the group from there writes it first.
-
-    Returns:
-        The group as written, or None when there is nothing to write.
-
-    Raises:
-        Conflict: somebody else wrote G; retry.
-        ApiError: a request failed; retry.
+    Returns the group as written, or None.
     """
     group = await find(cluster, GROUPS, name)
     if group is None or not group.node:
@@ -195,13 +173,9 @@ async def cover(
     """Claims what live pods of the holder have on the node without a claim; None when others hold some of it.
 
     Where none lives there, but the `group` is bound to the node, what its status names is claimed, or nothing where
-    others hold that: then it has to leave the node. A group's claim is marked, and collect decides about it.
+    others hold that: then it has to leave the node. A group's claim is marked, and its release decides about it.
 
     `pods` and `group` were read after `seen`.
-
-    Raises:
-        Conflict: somebody else wrote the ledger; retry.
-        ApiError: a request failed; retry.
     """
     here = [each for each in of_pods(pods, seen.node) if each.holder.uid == uid]
     evidence = here or list(of_groups([group] if group else [], seen.node))
