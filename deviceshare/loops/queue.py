@@ -235,3 +235,10 @@ class Backoff(Generic[K]):
 
     def forget(self, key: K) -> None:
         self._failures.pop(key, None)
+
+    def clear(self) -> None:
+        self._failures.clear()
+
+    def __bool__(self) -> bool:
+        """Whether any key failed."""
+        return bool(self._failures)

@@ -95,7 +95,7 @@ class Process:
             attach=bind.lift if gates else bind.attach,
         )
         mirrors.pods.subscribe(self._binder.change)
-        self._placement = GatePlacement(self._binder, mirrors.others, settings.share_resources) if gates else None
+        self._placement = GatePlacement(self._binder, settings.share_resources) if gates else None
         self._controller: Controller | None = None
         # A process that restarts within its predecessor's lease must not be taken for it.
         identity = f"{settings.instance}_{uuid4().hex[:8]}"

@@ -4,7 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from deviceshare.domain.answers.waiting_reasons import WaitingReasons
 from deviceshare.domain.objects.device_quota import DeviceQuota
@@ -26,9 +26,15 @@ from deviceshare.loops.queue import Later
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
+SAID_SECONDS: Final = 5.0
+"""Between two Events of one pod, doubled with each change: its reasons may alternate with every pod that comes and
+goes, each text is an object of its own in the API server, and thousands of pods may wait."""
+SAID_AGAIN_SECONDS: Final = 600.0
+"""Before the same is said again, and the longest time between two."""
+
 
 class PodBinder(Protocol):
-    """What placing needs of the Binder."""
+    """A Binder whose last step lifts the scheduling gate."""
 
     def remember(self, pod: Pod) -> None: ...
 
@@ -39,9 +45,6 @@ class GatePlacement(NamedTuple):
     """What placing behind scheduling gates needs besides (decision 16)."""
 
     binds: PodBinder
-    """A Binder whose last step lifts the gate."""
-    others: Mirror[Pod]
-    """The pods on nodes that want nothing of deviceshare: they take CPU, memory and the like."""
     share_resources: Collection[str]
     """Those by which pods may ask for shares."""
 
@@ -59,20 +62,18 @@ class ControllerContext:
     pods: Mirror[Pod]
     recorder: Recorder
     binds_over: float = BINDS_OVER_SECONDS
-    """As the claim protocol says of this API server."""
     compares: bool = False
-    """Whether it refuses a Binding whose pod was written since; likewise."""
+    """Both as protocol/bind.py says of this API server."""
     handover: HandoverSetting = DEFAULT
     clock: Callable[[], float] = time.monotonic
     namespaces: Mirror[NamespaceObject] | None = None
-    """None: not looked at, as in tests of other things; so are the next four."""
     quotas: Mirror[DeviceQuota] | None = None
     others: Mirror[Pod] | None = None
-    """The pods that may have devices from a device plugin."""
+    """The pods on nodes that may have devices from a device plugin; with `placement` all that want nothing of
+    deviceshare: they take CPU, memory and the like."""
     slices: Mirror[ResourceSlice] | None = None
-    """Of DRA drivers; empty where the API server serves none."""
     resource_claims: Mirror[ResourceClaim] | None = None
-    """Those that hold known vendors' devices."""
+    """Of known DRA drivers; None of any of these: not looked at, as in tests of other things."""
     claims_known: Callable[[], bool] = lambda: True
     """Whether ResourceClaims were listed: their mirror is also empty where they may not be read, or where an API
     server of an older version was asked, which slices may have been spared."""
@@ -168,6 +169,40 @@ class UnchangedSince(Generic[K]):
     def keep(self, keeps: Callable[[K], bool]) -> None:
         """Forgets the keys of which it says no."""
         self._seen = {key: seen for key, seen in self._seen.items() if keeps(key)}
+
+
+class _Said(NamedTuple):
+    text: str
+    at: float
+    apart: float
+    """Seconds before another reason is said."""
+
+
+class WaitingEvents:
+    """The Events of waiting pods, with one reason: why they wait, behind a scheduling gate or where they were placed.
+
+    One is recorded when the words change, the more rarely the more often they do, and again after a while: Events
+    expire after an hour. kube-scheduler records nothing about a gated pod.
+    """
+
+    def __init__(self, context: ControllerContext, reason: str) -> None:
+        self._context = context
+        self._reason = reason
+        self._said: dict[str, _Said] = {}
+
+    def record(self, pod: Pod, why: str) -> None:
+        """Records why the pod waits, unless that was said lately."""
+        now, uid, apart = self._context.clock(), pod.metadata.uid, SAID_SECONDS
+        if said := self._said.get(uid):
+            if now - said.at < (SAID_AGAIN_SECONDS if said.text == why else said.apart):
+                return
+            apart = max(apart, said.apart / 2) if said.text == why else min(2 * said.apart, SAID_AGAIN_SECONDS)
+        self._said[uid] = _Said(why, now, apart)
+        self._context.recorder.warn(subject_of(pod), self._reason, why)
+
+    def forget(self, pod: Pod) -> None:
+        """Ends what is remembered of a pod that no longer waits."""
+        self._said.pop(pod.metadata.uid, None)
 
 
 class Index:

@@ -75,7 +75,7 @@ class Controller:
     async def run(self) -> None:
         """Works until cancelled. The mirrors must have been listed: nothing may be concluded from half a cluster."""
         # Pods and ledgers first: what the others conclude from groups and nodes depends on them.
-        context, gates = self._context, self._gates
+        context = self._context
         watched: tuple[tuple[Mirror[Any] | None, Watcher], ...] = (
             (context.slices, self._on_slice),
             (context.resource_claims, self._on_resource_claim),
@@ -87,7 +87,6 @@ class Controller:
             (context.ledgers, self._on_ledger),
             (context.groups, self._on_group),
             (context.nodes, self._on_node),
-            *(((context.placement.others, gates.change_other),) if context.placement and gates else ()),
         )
         subscriptions = [GradualSubscription(mirror, watcher) for mirror, watcher in watched if mirror is not None]
         try:
@@ -102,8 +101,8 @@ class Controller:
                 subscription.end()
             context.on_uncovered(0)  # From now on the next leader counts, however what follows ends.
             await self._ledgers.close()
-            if gates:
-                await gates.close()
+            if self._gates:
+                await self._gates.close()
             log.info("Stopped reconciling")
 
     def stuck(self) -> str:
@@ -133,6 +132,8 @@ class Controller:
                 self._endings.queue.add(change.key)
 
     def _on_other(self, change: ObjectChange[Pod]) -> None:
+        if self._gates:
+            self._gates.change_other(change)
         # Where nobody knows which devices a pod has from a device plugin, none of its node can be had.
         old, new = (_past_us(side) for side in (change.old, change.new))
         if old != new:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from deviceshare.domain import contract
@@ -62,6 +62,17 @@ class _Inventory(Struct, frozen=True):
     """All that is written of the devices, but which these are and the lines that follow."""
 
 
+class _Said(Struct):
+    """What was reported last of a node."""
+
+    faults: str = ""
+    """Why devices aren't known."""
+    allocated: set[str] = field(default_factory=set)
+    """Devices of ours that DRA allocated, too."""
+    contradicted: set[Holder] = field(default_factory=set)
+    """Whose claims contradict others'."""
+
+
 class Ledgers:
     """The reconciler of shared nodes and their NodeDevices, keyed by node name."""
 
@@ -77,12 +88,7 @@ class Ledgers:
         self._inventories: dict[str, _Inventory] = {}
         self._written: dict[str, float] = {}
         self._outdated_since: dict[str, float] = {}
-        self._faults: dict[str, str] = {}
-        """By node, what was reported last: why devices aren't known, ..."""
-        self._allocated_twice: dict[str, set[str]] = {}
-        """... which devices of ours DRA allocated, too, ..."""
-        self._claimed_twice: dict[str, set[Holder]] = {}
-        """... and whose claims contradict others'."""
+        self._said: dict[str, _Said] = {}
 
     async def close(self) -> None:
         """Ends the reads under way."""
@@ -190,18 +196,14 @@ class Ledgers:
             log.info("Deleted ledger", node=seen.node)
 
     def _forget(self, name: str) -> None:
-        for known in (self._inventories, self._written, self._outdated_since):
+        for known in (self._inventories, self._written, self._outdated_since, self._said):
             known.pop(name, None)
-        for reported in (self._faults, self._allocated_twice, self._claimed_twice):
-            reported.pop(name, None)
 
     # What it says of the node's devices.
 
     async def _keep(self, node: Node, seen: NodeDevices) -> None:
         inventory = self._inventory(node, seen)
-        self._report_faults(node, inventory.offer)
-        self._report_allocated_twice(node, seen, inventory.published)
-        self._report_claimed_twice(seen)
+        self._report(node, seen, inventory)
         if await self._name_by_uuid(node, seen):
             return  # The change of the ledger enqueues this node again.
         decided = inventory.status == _as_written(seen.status)
@@ -272,52 +274,49 @@ class Ledgers:
 
     # What is wrong with it: logged, and recorded as Events, when it changes.
 
-    def _report_faults(self, node: Node, offer: Offer) -> None:
+    def _report(self, node: Node, seen: NodeDevices, inventory: _Inventory) -> None:
+        said = self._said.setdefault(seen.node, _Said())
+        self._report_faults(node, inventory.offer, said)
+        self._report_allocated_twice(node, seen, inventory.published, said)
+        self._report_claimed_twice(seen, said)
+
+    def _report_faults(self, node: Node, offer: Offer, said: _Said) -> None:
         """Why devices of the node aren't offered, or aren't known."""
-        name = node.metadata.name
-        faults = [*map(str, offer.faults), *map(str, offer.untold)]
+        name, faults = node.metadata.name, [*map(str, offer.faults), *map(str, offer.untold)]
         if not offer.devices and not offer.withheld and not faults:
             annotate = f"kubectl annotate node {name} {contract.INVENTORY_ANNOTATION}=nvidia.com/gpu=4"
             cures = f"start its device plugin or deviceshare's agent there, or name what it has: {annotate}"
             faults = [f"the node is shared but has no devices: {cures}"]
-        text = "; ".join(faults)
-        if text == self._faults.get(name, ""):
-            return
-        self._faults[name] = text
-        if text:
-            log.warning("Found faults in inventory of node", node=name, faults=text)
-            self._context.recorder.warn(subject_of(node), "DevicesUnknown", text)
+        before, said.faults = said.faults, "; ".join(faults)
+        if said.faults not in ("", before):
+            log.warning("Found faults in inventory of node", node=name, faults=said.faults)
+            self._context.recorder.warn(subject_of(node), "DevicesUnknown", said.faults)
 
-    def _report_allocated_twice(self, node: Node, seen: NodeDevices, published: Publication) -> None:
+    def _report_allocated_twice(self, node: Node, seen: NodeDevices, published: Publication, said: _Said) -> None:
         """Devices of groups and shares that DRA allocated to ResourceClaims, too."""
-        name = node.metadata.name
-        if not published.claims and name not in self._allocated_twice:
+        if not published.claims and not said.allocated:
             return
         states = device_states(replace(seen, status=replace(seen.status, published=published)))
         found = {f"{each.device}: {each.resource_claim}" for each in states if each.holders and each.resource_claim}
-        new = found - self._allocated_twice.pop(name, set())
-        if found:
-            self._allocated_twice[name] = found
-        if new:
-            devices = "; ".join(sorted(new))
-            log.error("Found devices that DRA allocated, too", node=name, devices=devices)
+        if devices := "; ".join(sorted(found - said.allocated)):
+            log.error("Found devices that DRA allocated, too", node=seen.node, devices=devices)
             text = f"DRA allocated devices that groups or shares have ({devices}): delete the pods of one of them"
-            self._context.recorder.warn(
-                subject_of(node), "DevicesGivenAway", f"{text}, and keep DRA from these devices"
-            )
+            text = f"{text}, and keep DRA from these devices"
+            self._context.recorder.warn(subject_of(node), "DevicesGivenAway", text)
+        said.allocated = found
 
-    def _report_claimed_twice(self, seen: NodeDevices) -> None:
+    def _report_claimed_twice(self, seen: NodeDevices, said: _Said) -> None:
         """The claims that mean one device; a group's condition says so, too, and has Events of its own."""
-        states, before = self._context.fleet.states(seen.node), self._claimed_twice.pop(seen.node, set())
-        if found := {holder for state in states for holder in state.claimed_twice}:
-            self._claimed_twice[seen.node] = found
-        for holder in sorted(found - before):
+        states = self._context.fleet.states(seen.node)
+        found = {holder for state in states for holder in state.claimed_twice}
+        for holder in sorted(found - said.contradicted):
             reason = str(claimed_twice(states, holder))
             log.error("Found devices that are claimed twice", node=seen.node, holder=str(holder), reason=reason)
             if holder.kind == POD:
                 namespace, _, name = holder.name.partition("/")
                 subject = Subject(PODS, name, namespace, holder.uid)
                 self._context.recorder.warn(subject, ReasonKind.CLAIMED_TWICE, reason)
+        said.contradicted = found
 
 
 def _as_written(status: LedgerStatus) -> LedgerStatus:

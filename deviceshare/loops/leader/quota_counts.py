@@ -38,7 +38,8 @@ class QuotaCounts:
         if old and new and _facets(old) == _facets(new):
             return
         for quota in self._quotas():
-            if any(quota.matches(side.metadata.labels) or self._has(quota, side.uid) for side in change.sides):
+            held = quota.status.reservations
+            if any(quota.matches(side.metadata.labels) or side.uid in held for side in change.sides):
                 self.queue.add(quota.name, GATHER_SECONDS)
 
     def change_ledger(self, change: ObjectChange[NodeDevices]) -> None:
@@ -51,10 +52,6 @@ class QuotaCounts:
 
     def _quotas(self) -> list[DeviceQuota]:
         return list(self._context.quotas.values()) if self._context.quotas else []
-
-    @staticmethod
-    def _has(quota: DeviceQuota, uid: str) -> bool:
-        return uid in quota.status.reservations
 
     async def _reconcile(self, name: str) -> None:
         quota = self._context.quotas.get(name) if self._context.quotas else None
@@ -86,20 +83,18 @@ class QuotaCounts:
 
     def _wait(self, quota: DeviceQuota, uid: str, reservation: Reservation) -> float | None:
         """Seconds until the reservation may be dropped; None where it is needed."""
-        group = self._context.groups.get(reservation.name)
-        if group is not None and group.uid != uid:
-            group = None
-        if group is not None and group.metadata.unreadable:
-            return None  # what it holds is unknown until somebody corrects it
-        key = quota.name, uid
-        if group is not None and group.node:
-            self._unbound_since.forget(key)
-            return None if quota.matches(group.metadata.labels) else 0.0
-        if group is not None and not quota.matches(group.metadata.labels):
-            return 0.0
+        key, group = (quota.name, uid), self._context.groups.get(reservation.name)
+        if group is not None and group.uid == uid:
+            if group.metadata.unreadable:
+                return None  # what it holds is unknown until somebody corrects it
+            if group.node:
+                self._unbound_since.forget(key)
+            matches = quota.matches(group.metadata.labels)
+            if group.node or not matches:
+                return None if group.node and matches else 0.0
         if self._context.fleet.home(Request(Holder(uid, GROUP, reservation.name), {}, "", {}, "")):
             return BIND_SECONDS  # a claim is there, or a pod lives, whose devices nobody else can have
-        if group is None or not self._context.index.pending(group.name):
+        if group is None or group.uid != uid or not self._context.index.pending(group.name):
             return 0.0
         waited = self._context.clock() - self._unbound_since(key, reservation.group_version)
         return max(BIND_SECONDS - waited, 0.0)

@@ -17,10 +17,9 @@ from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.api_objects import find, subject_of
 from deviceshare.loops.kinds import GROUPS, JOBS
-from deviceshare.loops.leader.context import ControllerContext, UnchangedSince
-from deviceshare.loops.leader.waiting_events import WaitingEvents
+from deviceshare.loops.leader.context import ControllerContext, UnchangedSince, WaitingEvents
 from deviceshare.loops.ports import Forbidden, Kind, ObjectChange, Subject
-from deviceshare.loops.queue import Later, Queue, RateLimit
+from deviceshare.loops.queue import Backoff, Later, Queue, RateLimit
 
 log = structlog.get_logger(__name__)
 
@@ -68,10 +67,13 @@ class UninjectedPods:
         self._since: UnchangedSince[str] = UnchangedSince(context)
         self._turns: RateLimit[str] = RateLimit(DELETIONS_A_SECOND)
         """Of namespaces: one with a thousand such pods has one turn at a time, as all others have."""
-        self._recreations = Recreations()
+        self._recreations = Recreations(context.clock)
         self._events = WaitingEvents(context, REASON)
         self._failures: dict[str, int] = {}
         """How many pods of a Job have failed, by its UID, our deletions among them; the last asked about last."""
+
+    def _pods(self) -> list[Pod]:
+        return list(self._context.uninjected.values()) if self._context.uninjected else []
 
     def change(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of an uninjected pod without a node."""
@@ -86,12 +88,12 @@ class UninjectedPods:
         if change.old is None and change.new and self._recreations.unproven and change.new.injected:
             owner = change.new.metadata.controller
             self._recreations.prove(owner.uid if owner else "")
-            for pod in self._context.uninjected.values() if self._context.uninjected else ():
+            for pod in self._pods():
                 self.queue.add(pod.metadata.key)
 
     def enqueue_namespace(self, name: str) -> None:
         """Enqueues the pods of a namespace that admission may select by now."""
-        for pod in self._context.uninjected.values() if self._context.uninjected else ():
+        for pod in self._pods():
             if pod.metadata.namespace == name:
                 self.queue.add(pod.metadata.key)
 
@@ -107,20 +109,19 @@ class UninjectedPods:
         namespace = key.partition("/")[0]
         if pod is None:
             self._since.forget(key)
-            rest = self._context.uninjected.values() if self._context.uninjected else ()
-            if namespace not in {each.metadata.namespace for each in rest}:
+            if namespace not in {each.metadata.namespace for each in self._pods()}:
                 self._turns.over(namespace)
             return
         owner = pod.metadata.controller
         if owner is None or pod.metadata.deletion_timestamp or not self._selected(namespace):
             return
-        seen, now = self._since(key, pod.metadata.uid), self._context.clock()
-        due = self._recreations.due(namespace, owner.uid, seen, now)
+        seen = self._since(key, pod.metadata.uid)
+        due = self._recreations.due(namespace, owner.uid, seen)
         if math.isinf(due):
             self._leave(pod, owner, _given_up(pod, owner))
             raise Later(FORGOTTEN_SECONDS)
         self._context.wait_until(due)
-        self._context.wait_until(self._turns.at(namespace, now))
+        self._context.wait_until(self._turns.at(namespace, self._context.clock()))
         self._turns.over(namespace)
         if why := await self._fails_with_it(pod, owner):
             self._leave(pod, owner, why)
@@ -163,7 +164,7 @@ class UninjectedPods:
         meta, who = pod.metadata, f"{owner.kind} {owner.name}"
         if not await self._context.delete_unchanged(pod):
             return
-        self._recreations.delete(meta.namespace, owner.uid, seen, self._context.clock())
+        self._recreations.delete(meta.namespace, owner.uid, seen)
         if owner.uid in self._failures:
             self._failures[owner.uid] += 1
         self._context.on_recreated()
@@ -194,11 +195,6 @@ class _Rounds(NamedTuple):
     last: float
 
 
-class _Unproven(NamedTuple):
-    number: int
-    last: float
-
-
 class Recreations:
     """When the next uninjected pod may be deleted, so that an admission that stays away causes no storm.
 
@@ -208,29 +204,28 @@ class Recreations:
     row after which no injected pod came are taken as a sign that admission is still away; from then on one pod at a
     time is a trial. Each namespace by itself: whoever may write pods in one can make any number look uninjected.
 
-    Times are seconds of the caller's clock; owners are the UIDs of controllers.
+    Owners are the UIDs of controllers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._owners: dict[str, _Rounds] = {}
-        self._unproven: dict[str, _Unproven] = {}
-        """By namespace, the deletions since an injected pod came."""
+        self._trials: Backoff[str] = Backoff(clock, *[0.0] * (UNPROVEN - 1), TRIAL_SECONDS, forgotten=FORGOTTEN_SECONDS)
+        """Of namespaces: each deletion since an injected pod came is a failure."""
 
     @property
     def unproven(self) -> bool:
         """Whether a pod was deleted since an injected one came."""
-        return bool(self._unproven)
+        return bool(self._trials)
 
     def prove(self, owner: str) -> None:
         """An injected pod came, of this controller if it has one: admission is there."""
-        self._unproven.clear()
+        self._trials.clear()
         self._owners.pop(owner, None)
 
-    def due(self, namespace: str, owner: str, seen: float, now: float) -> float:
+    def due(self, namespace: str, owner: str, seen: float) -> float:
         """When a pod that was first seen then may be deleted; infinite after the controller's last round."""
-        unproven = self._unproven.get(namespace)
-        trial = unproven.last + TRIAL_SECONDS if unproven and unproven.number >= UNPROVEN else 0.0
-        rounds = self._rounds(owner, now)
+        trial, rounds = self._trials.until(namespace), self._rounds(owner)
         if rounds is None:
             return max(seen + GRACE_SECONDS, trial)
         if seen <= rounds.began:
@@ -239,19 +234,17 @@ class Recreations:
             return math.inf
         return max(seen + GRACE_SECONDS, rounds.last + APART_SECONDS[rounds.number - 1], trial)
 
-    def delete(self, namespace: str, owner: str, seen: float, now: float) -> None:
+    def delete(self, namespace: str, owner: str, seen: float) -> None:
         """Counts the deletion of such a pod."""
-        rounds = self._rounds(owner, now)
+        now, rounds = self._clock(), self._rounds(owner)
         if rounds is None:
             rounds = _Rounds(1, now, now)
         elif seen > rounds.began:
             rounds = _Rounds(rounds.number + 1, now, now)
         lately = {who: each for who, each in self._owners.items() if now - each.last <= FORGOTTEN_SECONDS}
         self._owners = {**lately, owner: rounds._replace(last=now)}
-        others = {where: each for where, each in self._unproven.items() if now - each.last <= FORGOTTEN_SECONDS}
-        number = others[namespace].number if namespace in others else 0
-        self._unproven = {**others, namespace: _Unproven(number + 1, now)}
+        self._trials.fail(namespace)
 
-    def _rounds(self, owner: str, now: float) -> _Rounds | None:
+    def _rounds(self, owner: str) -> _Rounds | None:
         rounds = self._owners.get(owner)
-        return rounds if rounds and now - rounds.last <= FORGOTTEN_SECONDS else None
+        return rounds if rounds and self._clock() - rounds.last <= FORGOTTEN_SECONDS else None

@@ -34,25 +34,13 @@ class Feed:
         self._plugin_pods: dict[str, dict[tuple[str, str], frozenset[str]]] = {}
         """By node: what mirror shows which UID with which resources."""
         if namespaces is not None:
-            namespaces.subscribe(self._on_namespace)
+            namespaces.subscribe(lambda c: fleet.namespaces.set_labels(c.key, c.new.labels if c.new else None))
         if quotas is not None:
-            quotas.subscribe(self._on_quota)
-        nodes.subscribe(self._on_node)
-        ledgers.subscribe(self._on_ledger)
+            quotas.subscribe(lambda change: fleet.quotas.put(change.key, change.new))
+        nodes.subscribe(lambda change: fleet.set_node(change.key, change.new))
+        ledgers.subscribe(lambda change: fleet.set_ledger(change.key, change.new))
         pods.subscribe(self._on_pod)
         others.subscribe(functools.partial(self._on_plugin, "others"))
-
-    def _on_namespace(self, change: ObjectChange[NamespaceObject]) -> None:
-        self._fleet.namespaces.set_labels(change.key, change.new.labels if change.new else None)
-
-    def _on_quota(self, change: ObjectChange[DeviceQuota]) -> None:
-        self._fleet.quotas.put(change.key, change.new)
-
-    def _on_node(self, change: ObjectChange[Node]) -> None:
-        self._fleet.set_node(change.key, change.new)
-
-    def _on_ledger(self, change: ObjectChange[NodeDevices]) -> None:
-        self._fleet.set_ledger(change.key, change.new)
 
     def _on_pod(self, change: ObjectChange[Pod]) -> None:
         key, old, new = change

@@ -251,7 +251,7 @@ class World:
             quotas=quotas,
             recorder=self.recorder,
             clock=lambda: now() + self.jumped,
-            placement=GatePlacement(lifting, self.others, frozenset({GPU_PERCENT})) if lifting else None,
+            placement=GatePlacement(lifting, frozenset({GPU_PERCENT})) if lifting else None,
             life=life,
             uninjected=self.unlabelled if uninjected else None,
             namespace_selector=namespace_selector,

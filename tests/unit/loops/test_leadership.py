@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -110,7 +110,7 @@ class LeadersWork:
 
 
 @asynccontextmanager
-async def running(candidate: Elector, work: Callable[[], Awaitable[None]]) -> AsyncIterator["asyncio.Task[None]"]:
+async def running(candidate: Elector, work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator["asyncio.Task[None]"]:
     task = asyncio.create_task(candidate.run(work))
     try:
         yield task
