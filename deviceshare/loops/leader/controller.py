@@ -190,7 +190,7 @@ class Controller:
 
     def _on_quota(self, change: ObjectChange[DeviceQuota]) -> None:
         self._quotas.queue.add(change.key)
-        self._statuses.enqueue_waiting()
+        self._statuses.enqueue_concerned()
         if not (change.old and change.new and allows_no_more(change.new, change.old)):
             self._enqueue_waiting()
 

@@ -16,7 +16,6 @@ from deviceshare import timestamps
 from deviceshare.domain.answers import group_status
 from deviceshare.domain.answers.readiness import FALSE, TRUE
 from deviceshare.domain.objects.groups import Group, GroupStatus
-from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.object_decoder import Condition
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.domain.objects.reasons import Reason, ReasonKind
@@ -46,15 +45,13 @@ UNSETTLED_SECONDS: Final = 2.0
 FIRST_POD_SECONDS: Final = 1.0
 """How long the Binding of the first pod is waited for, which follows that of its group."""
 
-_WAITING: Final = "/waiting"
-"""The key that stands for every group that pods wait for; no object has this name."""
-_NODES_CHANGED: Final = "/nodes"
-"""The key that stands for those of them that changes of nodes concern."""
+_CONCERNED: Final = "/concerned"
+"""The key that stands for the waiting groups that a change concerns; no object has this name."""
 _AT_ONCE: Final = 100
 """Groups reviewed between two turns of the event loop."""
 
 
-class _Known(Struct):
+class _GroupState(Struct):
     """What is remembered of a group."""
 
     pods_only: bool = False
@@ -81,7 +78,7 @@ class GroupStatuses:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self.queue: Queue[str] = Queue("groups", self._reconcile, workers=WORKERS, clock=context.clock)
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _GroupState] = {}
         self._turns: RateLimit[str] = RateLimit(PODS_WRITES_A_SECOND)
         self._words: RateLimit[str] = RateLimit(WORDS_WRITES_A_SECOND)
 
@@ -93,34 +90,33 @@ class GroupStatuses:
         if not (known and change.new and change.new.metadata.resource_version == known.version):
             self.enqueue(change.key)
 
-    def enqueue(self, name: str) -> None:
+    def enqueue(self, name: str, after: float = 0.0) -> None:
         """Enqueues a group of which something else has changed than its pods."""
         if known := self._known.get(name):
             known.pods_only = False
-        self.queue.add(name)
+        self.queue.add(name, after)
 
     def enqueue_for_pods(self, name: str) -> None:
         """Enqueues the group one of whose pods changed: if it is bound, for when that may be written."""
         group, known = self._context.groups.get(name), self._known.get(name)
         if group and group.node and known and known.written is not None and not self._begins_or_ends(group):
             self.queue.add(name, max(self._pods_turn(name, known) - self._context.clock(), GATHER_SECONDS))
-            return
-        if known:
-            known.pods_only = False
-        self.queue.add(name, GATHER_SECONDS)
+        else:
+            self.enqueue(name, GATHER_SECONDS)
 
     def enqueue_waiting(self) -> None:
-        """Enqueues the groups that pods wait for: what is in their way may have changed."""
-        self.queue.add(_WAITING, PODS_SECONDS)
+        """Enqueues every group that pods wait for: these may be let in, or may not be any more."""
+        for name in self._context.index.waiting_groups():
+            self.enqueue(name, PODS_SECONDS)
 
     def enqueue_concerned(self) -> None:
-        """Enqueues those of them that changes of nodes concern."""
-        self.queue.add(_NODES_CHANGED, PODS_SECONDS)
+        """Enqueues those of them that changes of nodes or quotas concern."""
+        self.queue.add(_CONCERNED, PODS_SECONDS)
 
     async def _enqueue_concerned(self) -> None:
-        """A change of one node is answered once for all groups that want the same; see WaitingReasons."""
+        """One change is answered once for all groups that want the same; see WaitingReasons."""
         for number, name in enumerate(self._context.index.waiting_groups(), 1):
-            group, known = self._context.groups.get(name), self._known.get(name, _Known())
+            group, known = self._context.groups.get(name), self._known.get(name, _GroupState())
             elsewhere = group and not group.node and known.waits_for != self._context.waits.of(group)
             if elsewhere or (group and known.choosy):
                 self.enqueue(name)
@@ -130,11 +126,7 @@ class GroupStatuses:
     # What is done.
 
     async def _reconcile(self, name: str) -> None:
-        if name == _WAITING:
-            for waiting in self._context.index.waiting_groups():
-                self.enqueue(waiting)
-            return
-        if name == _NODES_CHANGED:
+        if name == _CONCERNED:
             await self._enqueue_concerned()
             return
         group = self._context.groups.get(name)
@@ -144,7 +136,7 @@ class GroupStatuses:
             return
         if group.metadata.unreadable:
             return
-        known = self._known.setdefault(name, _Known())
+        known = self._known.setdefault(name, _GroupState())
         if known.pods_only and group.node and not self._begins_or_ends(group):
             self._context.wait_until(self._pods_turn(name, known))
         known.pods_only = True
@@ -174,12 +166,12 @@ class GroupStatuses:
         """
         return bool(self._context.fleet.pods(group.uid)) != bool(group.status.allocated_pods)
 
-    def _pods_turn(self, name: str, known: _Known) -> float:
+    def _pods_turn(self, name: str, known: _GroupState) -> float:
         """When it may be written which pods use the bound group."""
         at = self._turns.at(name, self._context.clock())
         return at if known.written is None else max(known.written + PODS_SECONDS, at)
 
-    def _due(self, group: Group, known: _Known, *, prompt: bool) -> float:
+    def _due(self, group: Group, known: _GroupState, *, prompt: bool) -> float:
         """When the group's status may be written."""
         if known.first_pod_awaited is not None:
             return known.first_pod_awaited + FIRST_POD_SECONDS
@@ -217,7 +209,7 @@ class GroupStatuses:
             self._context.recorder.note(subject_of(group), "Repaired", text)
         return True
 
-    def _note(self, group: Group, known: _Known) -> None:
+    def _note(self, group: Group, known: _GroupState) -> None:
         """Takes in what is so as the group is looked at."""
         fleet, now, pending = self._context.fleet, self._context.clock(), self._context.index.pending(group.name)
         assumed, has_pods = fleet.assumed(group.uid) is not None, bool(fleet.pods(group.uid))
@@ -235,7 +227,7 @@ class GroupStatuses:
         known.choosy = any(pod.spec.node_selector or pod.spec.affinity for pod in pending)
         self._warn_barred(group, known, pending)
 
-    def _warn_barred(self, group: Group, known: _Known, pending: list[Pod]) -> None:
+    def _warn_barred(self, group: Group, known: _GroupState, pending: list[Pod]) -> None:
         """Records an Event for each pod that waits in vain, once."""
         found = barred(self._context.fleet, group, pending) if known.choosy else []
         for each in found:
@@ -250,15 +242,11 @@ class GroupStatuses:
         missing = group.node and not claimed
         if missing and (seen := await find(self._context.cluster, NODE_DEVICES, group.node)):
             self._context.ledgers.put(seen)
-        home = await self._home(group)
         fleet, pods, waits = self._context.fleet, self._context.index.named(group.name), self._context.waits
+        home = fleet.node(group.node) if group.node else None
+        if group.node and home is None:  # The mirror holds shared nodes only; one that is missing there may exist.
+            home = await find(self._context.cluster, NODES, group.node)
         return group_status.desired_status(group, fleet, home=home, pods=pods, now=timestamps.now(), waits=waits)
-
-    async def _home(self, group: Group) -> Node | None:
-        """The node the group is bound to. The mirror holds shared nodes only; one that is missing there may exist."""
-        if not group.node or (node := self._context.fleet.node(group.node)):
-            return node if group.node else None
-        return await find(self._context.cluster, NODES, group.node)
 
     def _record(self, group: Group, now: Condition) -> None:
         """Records the Event for a transition that people should know of; Ready follows from the others."""
