@@ -69,7 +69,7 @@ class _GroupState(Struct):
     waits_for: Reason | None = None
     """What it waited for at the last look; None of a bound group."""
     choosy: bool = False
-    """Whether pods that wait for it choose among nodes themselves: any node may matter to these."""
+    """Whether waiting pods of it choose among nodes themselves: any node may matter to these."""
 
 
 class GroupStatuses:

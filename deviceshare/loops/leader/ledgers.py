@@ -62,7 +62,7 @@ class _Inventory(Struct, frozen=True):
     """All that is written of the devices, but which these are and the lines that follow."""
 
 
-class _Said(Struct):
+class _Reported(Struct):
     """What was reported last of a node."""
 
     faults: str = ""
@@ -88,7 +88,7 @@ class Ledgers:
         self._inventories: dict[str, _Inventory] = {}
         self._written: dict[str, float] = {}
         self._outdated_since: dict[str, float] = {}
-        self._said: dict[str, _Said] = {}
+        self._said: dict[str, _Reported] = {}
 
     async def close(self) -> None:
         """Ends the reads under way."""
@@ -275,12 +275,12 @@ class Ledgers:
     # What is wrong with it: logged, and recorded as Events, when it changes.
 
     def _report(self, node: Node, seen: NodeDevices, inventory: _Inventory) -> None:
-        said = self._said.setdefault(seen.node, _Said())
+        said = self._said.setdefault(seen.node, _Reported())
         self._report_faults(node, inventory.offer, said)
         self._report_allocated_twice(node, seen, inventory.published, said)
         self._report_claimed_twice(seen, said)
 
-    def _report_faults(self, node: Node, offer: Offer, said: _Said) -> None:
+    def _report_faults(self, node: Node, offer: Offer, said: _Reported) -> None:
         """Why devices of the node aren't offered, or aren't known."""
         name, faults = node.metadata.name, [*map(str, offer.faults), *map(str, offer.untold)]
         if not offer.devices and not offer.withheld and not faults:
@@ -292,7 +292,7 @@ class Ledgers:
             log.warning("Found faults in inventory of node", node=name, faults=said.faults)
             self._context.recorder.warn(subject_of(node), "DevicesUnknown", said.faults)
 
-    def _report_allocated_twice(self, node: Node, seen: NodeDevices, published: Publication, said: _Said) -> None:
+    def _report_allocated_twice(self, node: Node, seen: NodeDevices, published: Publication, said: _Reported) -> None:
         """Devices of groups and shares that DRA allocated to ResourceClaims, too."""
         if not published.claims and not said.allocated:
             return
@@ -305,7 +305,7 @@ class Ledgers:
             self._context.recorder.warn(subject_of(node), "DevicesGivenAway", text)
         said.allocated = found
 
-    def _report_claimed_twice(self, seen: NodeDevices, said: _Said) -> None:
+    def _report_claimed_twice(self, seen: NodeDevices, said: _Reported) -> None:
         """The claims that mean one device; a group's condition says so, too, and has Events of its own."""
         states = self._context.fleet.states(seen.node)
         found = {holder for state in states for holder in state.claimed_twice}
