@@ -318,9 +318,9 @@ class World:
             self.refuse(name)
         return self.read_pod(name)
 
-    def refuse(self, name: str) -> None:
-        """As the scheduler writes it when no node fits."""
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    def refuse(self, name: str, reason: str = "Unschedulable") -> None:
+        """As the scheduler writes it when no node fits; `SchedulerError` when the extender didn't answer."""
+        condition = {"type": "PodScheduled", "status": "False", "reason": reason}
         self.cluster.edit(PODS, name, {"status": {"conditions": [condition]}}, "ns")
 
     def binder(self, on_conflict: Callable[[], None] = lambda: None, attach: Attach = attach) -> Binder:
