@@ -128,7 +128,7 @@ class Ledgers:
         elif seen.metadata.deletion_timestamp and not seen.claims:
             await self._let_go(seen)
         else:
-            await self._keep(node, seen)
+            await self._keep_devices(node, seen)
 
     # Its life.
 
@@ -201,7 +201,7 @@ class Ledgers:
 
     # What it says of the node's devices.
 
-    async def _keep(self, node: Node, seen: NodeDevices) -> None:
+    async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
         inventory = self._inventory(node, seen)
         self._report(node, seen, inventory)
         if await self._name_by_uuid(node, seen):
