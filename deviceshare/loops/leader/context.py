@@ -206,64 +206,47 @@ class WaitingEvents:
 
 
 class Index:
-    """Pods by holder, queue key and node, and groups by node: no reconciler goes through all of them.
-
-    Keys are kept, not objects: what is asked for is as new as the mirror.
-    """
+    """Pods by holder, queue key and node, and groups by node: no reconciler goes through all of them."""
 
     def __init__(self, pods: Mirror[Pod], groups: Mirror[Group]) -> None:
-        self._named = _Buckets(pods)
-        self._pending = _Buckets(pods)
-        self._gated = _Buckets(pods)
-        self._holding = _Buckets(pods)
-        self._bound = _Buckets(groups)
+        self.named = Buckets(pods)
+        """By group: every pod that names it."""
+        self.pending = Buckets(pods)
+        """By queue key, the group or the share that they wait for: the pods that may yet be bound."""
+        self.holding = Buckets(pods)
+        """By node: the pods that live there with devices of a group, or with shares, by right."""
+        self.bound = Buckets(groups)
+        """By node: the groups that are bound to it."""
+        self._gated = Buckets(pods)
 
     def change_pod(self, change: ObjectChange[Pod]) -> None:
         """Applies a change of one pod."""
         key, _, pod = change
-        self._named.put(key, pod.group if pod else "")
-        self._pending.put(key, pod.queue_key if pod and pod.pending else "")
-        self._gated.put(key, _GATED if pod and pod.awaits_placement and pod.wants_devices else "")
-        self._holding.put(key, pod.node if pod and pod.lives and pod.holder_uid and not pod.impostor else "")
+        self.named.put(key, pod.group if pod else "")
+        self.pending.put(key, pod.queue_key if pod and pod.pending else "")
+        self.holding.put(key, pod.node if pod and pod.lives and pod.holder_uid and not pod.impostor else "")
+        self._gated.put(key, "gated" if pod and pod.awaits_placement and pod.wants_devices else "")
 
     def change_group(self, change: ObjectChange[Group]) -> None:
         """Applies a change of one group."""
-        self._bound.put(change.key, change.new.node if change.new else "")
+        self.bound.put(change.key, change.new.node if change.new else "")
 
-    def named(self, group: str) -> list[Pod]:
-        """Every pod that names the group."""
-        return self._named[group]
-
-    def pending(self, queue_key: str) -> list[Pod]:
-        """The pods that may yet be bound and name the group, or ask for the share, that this key says."""
-        return self._pending[queue_key]
-
-    def queue_keys(self) -> list[str]:
-        """Every key by which pods wait: the name of their group, existing or not, or the share that they ask for."""
-        return self._pending.names()
-
-    def waiting_groups(self) -> list[str]:
-        """The names of groups, existing or not, that pods wait for."""
-        return [key for key in self.queue_keys() if not key.startswith(SHARE_KEY)]
-
+    @property
     def gated(self) -> list[Pod]:
         """The pods that only deviceshare's scheduling gate holds back."""
-        return self._gated[_GATED]
+        return self._gated["gated"]
 
-    def holding(self, node: str) -> list[Pod]:
-        """The pods that live on the node with devices of a group, or with shares, by right."""
-        return self._holding[node]
-
-    def bound(self, node: str) -> list[Group]:
-        """The groups that are bound to the node."""
-        return self._bound[node]
+    @property
+    def waiting_groups(self) -> list[str]:
+        """The names of groups, existing or not, that pods wait for."""
+        return [key for key in self.pending.names() if not key.startswith(SHARE_KEY)]
 
 
-_GATED = "gated"
+class Buckets(Generic[T]):
+    """Objects of a mirror by a property of theirs; one without it ("") is in no bucket.
 
-
-class _Buckets(Generic[T]):
-    """Objects of a mirror by a property of theirs; one without it ("") is in no bucket."""
+    Keys are kept, not objects: what is asked for is as new as the mirror.
+    """
 
     def __init__(self, mirror: Mirror[T]) -> None:
         self._mirror = mirror

@@ -210,7 +210,7 @@ class Controller:
 
     def _enqueue_statuses_on(self, node: str) -> None:
         """Enqueues the statuses of groups that are bound to the node, and of those that wait for what it has."""
-        for group in self._context.index.bound(node):
+        for group in self._context.index.bound[node]:
             self._statuses.enqueue(group.name)
         self._statuses.enqueue_concerned()
 

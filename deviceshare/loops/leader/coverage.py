@@ -24,7 +24,6 @@ from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
 
-WORKERS: Final = 8
 COVER_SECONDS: Final = 1.0
 """Between the change that shows a pod without a claim and the look at its node: the mirror of ledgers may be behind."""
 LOOK_SECONDS: Final = 1.5
@@ -36,7 +35,7 @@ class Coverage:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[str] = Queue("coverage", self._check, workers=WORKERS, clock=context.clock)
+        self.queue: Queue[str] = Queue("coverage", self._check, workers=8, clock=context.clock)
         self._reported: dict[str, set[str]] = {}
         """By node, the UIDs of pods already reported."""
 
@@ -71,7 +70,7 @@ class Coverage:
             Conflict: another writer changed the ledger; retry.
             ApiError: a request failed; retry.
         """
-        ledger, holding = self._context.ledgers.get(node), self._context.index.holding(node)
+        ledger, holding = self._context.ledgers.get(node), self._context.index.holding[node]
         if ledger is None:
             self._remember(node, [pod for pod in holding if pod.metadata.uid in self._reported.get(node, ())])
             return
@@ -102,7 +101,7 @@ class Coverage:
 
     def _unclaimed(self, ledger: NodeDevices) -> list[Group]:
         """The groups that the mirror shows bound there, and whose claim is missing."""
-        bound = self._context.index.bound(ledger.node)
+        bound = self._context.index.bound[ledger.node]
         return [group for group in bound if group.uid not in ledger.claims and not group.metadata.unreadable]
 
     def _remember(self, node: str, uncovered: list[Pod]) -> None:

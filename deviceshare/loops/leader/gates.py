@@ -122,13 +122,13 @@ class Placer:
 
     def change_other(self, change: ObjectChange[Pod]) -> None:
         """Takes in a change of any other pod."""
-        if self._occupancy.change(change.old, change.new) and self._context.index.gated():
+        if self._occupancy.change(change.old, change.new) and self._context.index.gated:
             self.queue.add(ALL, CROWD_SECONDS)
 
     def change_node(self, change: ObjectChange[Node]) -> None:
         """Takes in a change of a node."""
         old, new = change.old, change.new
-        if self._context.index.gated() and not (old and new and _facets(old) == _facets(new)):
+        if self._context.index.gated and not (old and new and _facets(old) == _facets(new)):
             self.enqueue()
 
     def enqueue(self) -> None:
@@ -145,7 +145,7 @@ class Placer:
     async def _decide(self, _: str) -> None:
         now, waits, soonest = self._context.clock(), False, AGAIN_SECONDS
         refused: dict[bytes, Choice] = {}
-        for key in [pod.metadata.key for pod in in_turn(self._context.index.gated())]:
+        for key in [pod.metadata.key for pod in in_turn(self._context.index.gated)]:
             await asyncio.sleep(0)  # the mirrors, the webhooks and the probes go on meanwhile
             pod = self._context.pods.get(key)
             if pod is None or not pod.awaits_placement or pod.metadata.deletion_timestamp:
@@ -293,7 +293,7 @@ class UnschedulablePods:
         """Why the pod is left as it is, and what a person can do, or ""."""
         said = pod.refusal.message if pod.refusal else ""
         where = f"kube-scheduler finds no place for it on node {pod.node}, for which deviceshare placed it: {said}"
-        named = self._context.index.named(pod.group) if pod.group else []
+        named = self._context.index.named[pod.group] if pod.group else []
         mine = [each for each in named if each.holds(pod.holder_uid, pod.node)]
         if any(each.spec.node_name == pod.node for each in mine):
             return f"{where}; group {pod.group} lives there with other pods, so it can't go elsewhere"

@@ -29,7 +29,6 @@ from deviceshare.loops.queue import Queue, RateLimit
 
 log = structlog.get_logger(__name__)
 
-WORKERS: Final = 8
 PODS_SECONDS: Final = 1.0
 """Between two writes that only change which pods use one bound group."""
 PODS_WRITES_A_SECOND: Final = 5
@@ -77,7 +76,7 @@ class GroupStatuses:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[str] = Queue("groups", self._reconcile, workers=WORKERS, clock=context.clock)
+        self.queue: Queue[str] = Queue("groups", self._reconcile, workers=8, clock=context.clock)
         self._known: dict[str, _GroupState] = {}
         self._turns: RateLimit[str] = RateLimit(PODS_WRITES_A_SECOND)
         self._words: RateLimit[str] = RateLimit(WORDS_WRITES_A_SECOND)
@@ -106,7 +105,7 @@ class GroupStatuses:
 
     def enqueue_waiting(self) -> None:
         """Enqueues every group that pods wait for: these may be let in, or may not be any more."""
-        for name in self._context.index.waiting_groups():
+        for name in self._context.index.waiting_groups:
             self.enqueue(name, PODS_SECONDS)
 
     def enqueue_concerned(self) -> None:
@@ -115,7 +114,7 @@ class GroupStatuses:
 
     async def _enqueue_concerned(self) -> None:
         """One change is answered once for all groups that want the same; see WaitingReasons."""
-        for number, name in enumerate(self._context.index.waiting_groups(), 1):
+        for number, name in enumerate(self._context.index.waiting_groups, 1):
             group, known = self._context.groups.get(name), self._known.get(name, _GroupState())
             elsewhere = group and not group.node and known.waits_for != self._context.waits.of(group)
             if elsewhere or (group and known.choosy):
@@ -211,7 +210,7 @@ class GroupStatuses:
 
     def _note(self, group: Group, known: _GroupState) -> None:
         """Takes in what is so as the group is looked at."""
-        fleet, now, pending = self._context.fleet, self._context.clock(), self._context.index.pending(group.name)
+        fleet, now, pending = self._context.fleet, self._context.clock(), self._context.index.pending[group.name]
         assumed, has_pods = fleet.assumed(group.uid) is not None, bool(fleet.pods(group.uid))
         triable = [pod for pod in pending if not pod.gates]
         untried = bool(triable) and not any(pod.refusal for pod in triable)
@@ -242,7 +241,7 @@ class GroupStatuses:
         missing = group.node and not claimed
         if missing and (seen := await find(self._context.cluster, NODE_DEVICES, group.node)):
             self._context.ledgers.put(seen)
-        fleet, pods, waits = self._context.fleet, self._context.index.named(group.name), self._context.waits
+        fleet, pods, waits = self._context.fleet, self._context.index.named[group.name], self._context.waits
         home = fleet.node(group.node) if group.node else None
         if group.node and home is None:  # The mirror holds shared nodes only; one that is missing there may exist.
             home = await find(self._context.cluster, NODES, group.node)

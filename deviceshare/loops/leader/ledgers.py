@@ -39,7 +39,6 @@ from deviceshare.loops.shared_read import SharedRead
 
 log = structlog.get_logger(__name__)
 
-WORKERS: Final = 8
 SUMMARY_SECONDS: Final = 2.0
 """Between two writes of a ledger's one-line summaries. Each makes a bind that is claiming there at the moment retry."""
 GATHER_SECONDS: Final = 1.0
@@ -79,7 +78,7 @@ class Ledgers:
     def __init__(self, context: ControllerContext, dra: DraView) -> None:
         self._context = context
         self._dra = dra
-        self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=WORKERS, clock=context.clock)
+        self.queue: Queue[str] = Queue("nodes", self._reconcile, workers=8, clock=context.clock)
         # A cluster's first start opens all ledgers at once: what they ask of the API server is the same for all.
         self._evidence = SharedRead(lambda _: repair.evidence(context.cluster))
         self._new_since: UnchangedSince[str] = UnchangedSince(context)
@@ -121,7 +120,7 @@ class Ledgers:
             self._forget(name)
             if seen is not None:
                 await self._retire(seen)
-            elif self._context.index.bound(name) or self._context.index.holding(name):
+            elif self._context.index.bound[name] or self._context.index.holding[name]:
                 await self._create(name)
         elif seen is None:
             await self._create(name)
@@ -248,7 +247,7 @@ class Ledgers:
         """Writes the UUIDs into claims from before the agent's first report; whether any was written."""
         if not same_boot(node, seen.status.hardware):
             return False
-        here = [pod for pod in self._context.index.holding(seen.node) if pod.sealed or pod.metadata.unreadable]
+        here = [pod for pod in self._context.index.holding[seen.node] if pod.sealed or pod.metadata.unreadable]
         told = steady_numbers.by_uuid(seen, {uid for pod in here for uid in (pod.holder_uid, pod.share_uid)})
         if not told:
             return False

@@ -94,7 +94,7 @@ class QuotaCounts:
                 return None if group.node and matches else 0.0
         if self._context.fleet.home(Request(Holder(uid, GROUP, reservation.name), {}, "", {}, "")):
             return BIND_SECONDS  # a claim is there, or a pod lives, whose devices nobody else can have
-        if group is None or group.uid != uid or not self._context.index.pending(group.name):
+        if group is None or group.uid != uid or not self._context.index.pending[group.name]:
             return 0.0
         waited = self._context.clock() - self._unbound_since(key, reservation.group_version)
         return max(BIND_SECONDS - waited, 0.0)

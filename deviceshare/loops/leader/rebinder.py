@@ -30,7 +30,6 @@ from deviceshare.loops.queue import Queue
 
 log = structlog.get_logger(__name__)
 
-WORKERS: Final = 4
 GATHER_SECONDS: Final = 0.1
 """Between a change of a pod and the work on its group's claim: pods change in bursts."""
 REFUSED_SECONDS: Final = 20.0
@@ -44,7 +43,7 @@ class Rebinder:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self.queue: Queue[ClaimKey] = Queue("rebinds", self._reconcile, workers=WORKERS, clock=context.clock)
+        self.queue: Queue[ClaimKey] = Queue("rebinds", self._reconcile, workers=4, clock=context.clock)
         self._unchanged_since: UnchangedSince[ClaimKey] = UnchangedSince(context)
 
     # What enqueues a claim.
@@ -97,7 +96,7 @@ class Rebinder:
             self._unchanged_since.forget(key)
             return
         since, holder = self._unchanged_since(key, claim), self._holder(key.uid, claim)
-        holding = self._context.index.holding(key.node)
+        holding = self._context.index.holding[key.node]
         mine = [pod for pod in holding if key.uid in (pod.holder_uid, pod.share_uid)]
         asks = holder is not None and holder.node == key.node and protocol.awaits(holder, ledger, claim)
         if asks and not self._rebooted(ledger):

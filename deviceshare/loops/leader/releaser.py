@@ -47,7 +47,6 @@ from deviceshare.loops.queue import Backoff, Later, Queue
 
 log = structlog.get_logger(__name__)
 
-WORKERS: Final = 8
 AGAIN_SECONDS: Final = 1.0
 """Before a claim is looked at again whose pod was bound while it was being released."""
 UNSEEN_SECONDS: Final = 20.0
@@ -82,7 +81,7 @@ class Releaser:
         self._context = context
         # One claim of a node after the other: each release writes the ledger twice and would fail beside another.
         self.queue: Queue[ClaimKey] = Queue(
-            "claims", self._reconcile, workers=WORKERS, lane=lambda key: key.node or key.uid, clock=context.clock
+            "claims", self._reconcile, workers=8, lane=lambda key: key.node or key.uid, clock=context.clock
         )
         self._claims: dict[str, set[ClaimKey]] = {}
         """By the name of the holder."""
@@ -133,7 +132,7 @@ class Releaser:
 
     def change_node(self, name: str) -> None:
         """Enqueues the groups that leave the node if it is lost."""
-        for group in self._context.index.bound(name):
+        for group in self._context.index.bound[name]:
             if moves(group):
                 self.queue.add(own_key(group))
 
@@ -238,7 +237,7 @@ class Releaser:
             f"{holder}, whose devices this pod uses, is gone: the devices stay reserved until the pod ends,"
             " and no other pod can join it"
         )
-        for pod in self._context.index.holding(key.node):
+        for pod in self._context.index.holding[key.node]:
             if pod.holder_uid == key.uid:
                 self._context.recorder.warn(subject_of(pod), "GroupDeleted", message)
 
@@ -260,7 +259,7 @@ class Releaser:
         lives = key.node in self._context.fleet.pods(key.uid).values()
         if claim.releasing:
             # Begun already, and by what the mirrors know there is nothing to do before its pods change or time passes.
-            pending = holder.pending if isinstance(holder, Pod) else self._context.index.pending(key.name)
+            pending = holder.pending if isinstance(holder, Pod) else self._context.index.pending[key.name]
             if pending and not lives and not self._context.compares:
                 self._context.wait_until(self._marked_since(key, claim.releasing) + self._context.binds_over)
             return not lives
@@ -303,7 +302,7 @@ class Releaser:
         began = self._displaced.get(key)
         if began is None:
             return None
-        mine = [pod for pod in self._context.index.named(group.name) if pod.holds(key.uid, key.node)]
+        mine = [pod for pod in self._context.index.named[group.name] if pod.holds(key.uid, key.node)]
         if self._context.clock() > began + GIVE_UP_SECONDS or any(pod.spec.node_name for pod in mine):
             del self._displaced[key]
             return None
@@ -325,7 +324,7 @@ class Releaser:
         if not moves(group) or not (seen is None or is_lost(seen)):
             return None
         node = await find(self._context.cluster, NODES, group.node)
-        if is_lost(node) and not left_behind(group, self._context.index.named(group.name)):
+        if is_lost(node) and not left_behind(group, self._context.index.named[group.name]):
             reason = moved(group.node, node)
             return _Leave("node lost", reason.text, Cause(stays_on_lost_node, _saying(reason)))
         if seen is None:
@@ -340,7 +339,7 @@ class Releaser:
         if (rest := _rest(group, after)) > 0:  # Clocks move, so it is asked again then.
             self.queue.add(key, min(rest, after))
             return None
-        if self._wanted(group, self._context.index.pending(group.name)):
+        if self._wanted(group, self._context.index.pending[group.name]):
             self.queue.add(key, LOOK_SECONDS)
             return None
         held = described(group.status.selected_devices) or "its devices"
@@ -381,7 +380,7 @@ class Releaser:
     def _is_over(self, group: Group) -> bool:
         """Whether the group was deleted, waits for us alone, and no pod uses it by what the mirror shows."""
         ours = group.deleting and contract.PODS_FINALIZER in group.metadata.finalizers
-        return ours and not _used(group, self._context.index.named(group.name))
+        return ours and not _used(group, self._context.index.named[group.name])
 
     async def _let_go(self, group: Group) -> None:
         """Ends a deleted group that no pod uses, and that was released, so that no bind under way can commit it.

@@ -16,7 +16,7 @@ from deviceshare.domain.objects.label_selector import EVERYTHING
 from deviceshare.domain.objects.object_decoder import OwnerReference
 from deviceshare.domain.objects.pods import Pod
 from deviceshare.loops.api_objects import find, subject_of
-from deviceshare.loops.kinds import GROUPS, JOBS
+from deviceshare.loops.kinds import JOBS
 from deviceshare.loops.leader.context import ControllerContext, UnchangedSince, WaitingEvents
 from deviceshare.loops.ports import Forbidden, Kind, ObjectChange, Subject
 from deviceshare.loops.queue import Backoff, Later, Queue, RateLimit
@@ -170,15 +170,12 @@ class UninjectedPods:
         self._context.on_recreated()
         log.warning("Deleted uninjected pod", pod=meta.key, uid=meta.uid, controller=who, group=pod.group)
         said = f"deleted pod {meta.name}, so that {who} recreates it: {_WHY}"
-        for subject in self._subjects(pod, owner):
-            self._context.recorder.warn(subject, REASON, said)
-
-    def _subjects(self, pod: Pod, owner: OwnerReference) -> list[Subject]:
-        """The pod, which is gone, and what remains: its controller and its group."""
+        # The pod is gone; what remains are its controller and its group.
         kind: Kind[object] = Kind(owner.api_version, owner.kind, "", object, namespaced=True)
-        found = [subject_of(pod), Subject(kind, owner.name, pod.metadata.namespace, owner.uid)]
+        subjects = [subject_of(pod), Subject(kind, owner.name, meta.namespace, owner.uid)]
         group = self._context.groups.get(pod.group) if pod.group else None
-        return [*found, Subject(GROUPS, group.name, "", group.uid)] if group else found
+        for subject in [*subjects, subject_of(group)] if group else subjects:
+            self._context.recorder.warn(subject, REASON, said)
 
 
 def _given_up(pod: Pod, owner: OwnerReference) -> str:

@@ -42,7 +42,6 @@ from deviceshare.loops.queue import Backoff, Queue
 
 log = structlog.get_logger(__name__)
 
-WORKERS: Final = 8
 AGAIN_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 60.0)
 """After a touch that changed nothing; the last for ever."""
 PLACES: Final = 16
@@ -87,8 +86,8 @@ class Waker:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self._deciding: Queue[str] = Queue("waking", self._decide, workers=WORKERS, clock=context.clock)
-        self._touching: Queue[str] = Queue("touches", self._touch_next, workers=WORKERS, clock=context.clock)
+        self._deciding: Queue[str] = Queue("waking", self._decide, workers=8, clock=context.clock)
+        self._touching: Queue[str] = Queue("touches", self._touch_next, workers=8, clock=context.clock)
         self.queues = self._deciding, self._touching
         self._rounds: dict[str, _Round] = {}
         self._turns: dict[str, dict[str, list[str]]] = {}
@@ -120,7 +119,7 @@ class Waker:
 
     async def _enqueue_all(self) -> None:
         """But for groups that fit nowhere, as they did when they were looked at."""
-        for number, key in enumerate(self._context.index.queue_keys(), 1):
+        for number, key in enumerate(self._context.index.pending.names(), 1):
             group = self._context.groups.get(key)
             if group is None or group.node or key in self._rounds or self._context.waits.may_fit(group):
                 self._deciding.add(key)
@@ -164,7 +163,7 @@ class Waker:
         if group is not None and (group.deleting or group.metadata.unreadable):
             return []
         pods, now, namespaces = list[Pod](), self._context.clock(), self._context.fleet.namespaces
-        for pod in self._context.index.pending(key):
+        for pod in self._context.index.pending[key]:
             if not pod.refusal or pod.metadata.deletion_timestamp:
                 continue
             if (until := self._left_out.until(pod.metadata.uid)) > now:

@@ -130,7 +130,10 @@ class Binder:
                     except Moved as moved:
                         if attempt == ATTEMPTS:
                             raise
-                        pod = self._moved(pod, moved.pod)
+                        if (moved.pod.group, moved.pod.share) != (pod.group, pod.share):
+                            raise Refused(f"pod {pod.metadata.key} has changed; it is scheduled again") from None
+                        pod = moved.pod
+                        self.remember(pod)
                     except Conflict:
                         self._on_conflict()
                         if attempt == ATTEMPTS:
@@ -242,13 +245,6 @@ class Binder:
         if uid and pod.metadata.uid != uid:
             raise Refused(f"pod {namespace}/{name} was recreated; the new pod is scheduled separately")
         return pod
-
-    def _moved(self, pod: Pod, new: Pod) -> Pod:
-        """The pod as somebody wrote it meanwhile."""
-        if (new.group, new.share) != (pod.group, pod.share):
-            raise Refused(f"pod {pod.metadata.key} has changed; it is scheduled again")
-        self.remember(new)
-        return new
 
 
 _LATE: Final = f"binding took longer than {BIND_SECONDS:.0f} s; kube-scheduler retries it"

@@ -58,8 +58,10 @@ class Feed:
         _, old, new = change
         if not any(pod.past_us for pod in change.sides):
             return  # where all pods are mirrored, most have nothing from a device plugin
-        if old:
-            self._forget_plugin_pod(mirror, old)
+        if old and (there := self._plugin_pods.get(old.node)):
+            there.pop((mirror, old.metadata.uid), None)
+            if not there:
+                del self._plugin_pods[old.node]  # nodes come and go, too
         if new and new.lives and (resources := new.plugin_resources()):
             self._plugin_pods.setdefault(new.node, {})[mirror, new.metadata.uid] = frozenset(resources)
         for pod in change.sides:
@@ -68,8 +70,3 @@ class Feed:
         for node in {pod.node for pod in change.sides if pod.node}:
             seen = self._plugin_pods.get(node, {}).items()
             self._fleet.set_plugin_pods(node, {uid: resources for (_, uid), resources in seen})
-
-    def _forget_plugin_pod(self, mirror: str, pod: Pod) -> None:
-        there = self._plugin_pods.get(pod.node, {})
-        if there.pop((mirror, pod.metadata.uid), None) is not None and not there:
-            del self._plugin_pods[pod.node]  # nodes come and go, too
