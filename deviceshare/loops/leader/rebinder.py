@@ -98,8 +98,7 @@ class Rebinder:
         since, holder = self._unchanged_since(key, claim), self._holder(key.uid, claim)
         holding = self._context.index.holding[key.node]
         mine = [pod for pod in holding if key.uid in (pod.holder_uid, pod.share_uid)]
-        asks = holder is not None and holder.node == key.node and protocol.awaits(holder, ledger, claim)
-        if asks and not self._rebooted(ledger):
+        if holder and protocol.awaits(holder, ledger, claim) and not self._rebooted(ledger):
             if claim.pod and claim.rebound:
                 self._context.wait_until(since + AGAIN_SECONDS)
             await self._answer(key, claim)

@@ -39,7 +39,7 @@ def awaits(asked: Group | Pod, seen: NodeDevices, claim: Claim) -> bool:
     """
     if isinstance(asked, Pod):
         return bool(claim.pod) and share_replacement.awaits(asked, seen, claim)
-    return replacement.awaits(asked, seen, claim)
+    return asked.node == seen.node and replacement.awaits(asked, seen, claim)
 
 
 async def rebind(
@@ -51,7 +51,7 @@ async def rebind(
     """
     # 1. The holder first: a leader that wakes late with an older request must not win over the answer to a newer one.
     asked = await holders.read(cluster, holder)
-    if asked is None or asked.metadata.uid != holder.uid or holders.home(asked) != node:
+    if asked is None or asked.metadata.uid != holder.uid:
         return None
     seen = await find(cluster, NODE_DEVICES, node)
     if seen is None or (claim := seen.claims.get(holder.uid)) is None or not awaits(asked, seen, claim):

@@ -343,3 +343,17 @@ def test_what_a_live_pod_received_before_is_not_released() -> None:
     world._finish(protocol.release_former(world.cluster, "n1", uid, BindStop(_over)))
     assert former(world, uid) == [0]
     world.close()
+
+
+def test_a_claim_that_its_group_left_behind_is_not_rebound() -> None:
+    """The group is bound elsewhere by now, and asks for other devices there."""
+    world = RebindWorld(bytes([0, 0, 0, 0]), [])
+    group = world.cluster.read(GROUPS, "a")
+    assert group is not None
+    world.sick["n1"].add(0)
+    world.report("n1")
+    world.request("a")
+    world.cluster.edit(GROUPS, "a", {"status": {"nodeName": "n2"}})
+    work = protocol.rebind(world.cluster, "n1", group.holder, opaque=lambda node: ())
+    assert Actor("leader", work).finish() is None
+    world.close()
