@@ -6,6 +6,7 @@ answer to "what happens when a pod ends?" is in one place.
 
 import asyncio
 import itertools
+from collections.abc import Iterable
 from typing import Any, Final
 
 import structlog
@@ -17,7 +18,6 @@ from deviceshare.domain.objects.groups import Group, NamespaceObject
 from deviceshare.domain.objects.ledger import Claim, LedgerStatus, NodeDevices
 from deviceshare.domain.objects.nodes import Node
 from deviceshare.domain.objects.pods import Pod
-from deviceshare.domain.objects.resource_slices import ResourceClaim, ResourceSlice
 from deviceshare.domain.placement import counted_devices, device_memory, dialect_leftovers
 from deviceshare.domain.placement.dra_view import DraView
 from deviceshare.loops.api_objects import says_the_same
@@ -77,8 +77,8 @@ class Controller:
         # Pods and ledgers first: what the others conclude from groups and nodes depends on them.
         context = self._context
         watched: tuple[tuple[Mirror[Any] | None, Watcher], ...] = (
-            (context.slices, self._on_slice),
-            (context.resource_claims, self._on_resource_claim),
+            (context.slices, lambda change: self._on_dra(self._dra.change_slice(change.old, change.new))),
+            (context.resource_claims, lambda change: self._on_dra(self._dra.change_claim(change.old, change.new))),
             (context.namespaces, self._on_namespace),
             (context.quotas, self._on_quota),
             (context.uninjected, self._uninjected.change),
@@ -143,8 +143,8 @@ class Controller:
 
     def _on_ledger(self, change: ObjectChange[NodeDevices]) -> None:
         old, new = change.old, change.new
-        if old and new and _for_people(old, new):
-            return  # nothing is decided by it, and where programs take turns it changes every few seconds
+        if old and new and _without_news(old) == _without_news(new):
+            return  # where programs take turns that changes every few seconds
         self._releaser.change_ledger(change)
         self._rebinder.change_ledger(change)
         self._quotas.change_ledger(change)
@@ -200,12 +200,8 @@ class Controller:
         if self._gates:
             self._gates.enqueue()
 
-    def _on_slice(self, change: ObjectChange[ResourceSlice]) -> None:
-        for node in self._dra.change_slice(change.old, change.new):
-            self._ledgers.queue.add(node)
-
-    def _on_resource_claim(self, change: ObjectChange[ResourceClaim]) -> None:
-        for node in self._dra.change_claim(change.old, change.new):
+    def _on_dra(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
             self._ledgers.queue.add(node)
 
     def _enqueue_statuses_on(self, node: str) -> None:
@@ -273,12 +269,8 @@ def _facets(node: Node) -> tuple[object, ...]:
     return meta.uid, meta.labels, meta.fault, node.ready, node.out_of_service, booted, annotated, counted
 
 
-def _for_people(old: NodeDevices, new: NodeDevices) -> bool:
-    """Whether only that has changed which the node's agent reports for people."""
-    return _without_news(old) == _without_news(new)
-
-
 def _without_news(ledger: NodeDevices) -> tuple[object, ...]:
+    """All but what the node's agent reports for people, by which nothing is decided."""
     hardware = replace(ledger.status.hardware, turns=None, overuses=[])
     return replace(ledger.metadata, resource_version=""), ledger.spec, replace(ledger.status, hardware=hardware)
 

@@ -56,6 +56,7 @@ FORGOTTEN_SECONDS: Final = 3600.0
 AVOID_SECONDS: Final = 600.0
 """How long pods are kept from the node: what kept the first of them from it may be gone then."""
 
+_NO_PLACE: Final = "kube-scheduler found no place for it on node"
 _OF_THE_POD: Final = re.compile(r"0/[0-9]+ nodes are available: (?!node\(s\))[A-Za-z]")
 """kube-scheduler's words where it looked at no node, since the pod can't be scheduled yet: a volume claim isn't bound,
 others of its gang are missing. Reasons of nodes follow their number, or begin with `node(s)` where plugins disagree on
@@ -220,7 +221,9 @@ class Placer:
             if seen and seen.metadata.uid == meta.uid and seen.awaits_placement:
                 self._done.add(meta.uid)  # else the watch was faster than the answer, and nothing would take it away
             log.info("Placed pod", pod=meta.key, node=node)
-            self._context.recorder.note(subject_of(pod), "Placed", _placed(pod, node))
+            what = f"with the devices of group {pod.group}" if pod.group else "with a share of its devices"
+            text = f"placed on node {node} {what}; kube-scheduler binds it there"
+            self._context.recorder.note(subject_of(pod), "Placed", text)
             self.enqueue()
 
     def _fail(self, pod: Pod, why: str) -> None:
@@ -317,7 +320,10 @@ class UnschedulablePods:
             return
         self._deleted.fail(_subject(pod))
         log.warning("Deleted pod that did not fit", pod=key, node=pod.node, uid=pod.metadata.uid)
-        text = f"deleted, so that its controller recreates it and it is placed elsewhere: {_said(pod)}"
+        said = pod.refusal.message if pod.refusal else ""
+        text = (
+            f"deleted, so that its controller recreates it and it is placed elsewhere: {_NO_PLACE} {pod.node}: {said}"
+        )
         self._context.recorder.warn(subject_of(pod), "NodeDidNotFit", text)
 
 
@@ -356,11 +362,6 @@ class ShareCapacities:
         log.info("Advertised resources of shares", node=name, resources=missing)
 
 
-def _placed(pod: Pod, node: str) -> str:
-    what = f"with the devices of group {pod.group}" if pod.group else "with a share of its devices"
-    return f"placed on node {node} {what}; kube-scheduler binds it there"
-
-
 def _facets(node: Node) -> tuple[object, ...]:
     """What of a node the fit check asks for."""
     spec, status = node.spec, node.status
@@ -375,11 +376,6 @@ def _refused(pod: Pod) -> bool:
     """
     said = pod.refusal if pod.placed_on else None
     return said is not None and said.reason == UNSCHEDULABLE and not _OF_THE_POD.match(said.message)
-
-
-def _said(pod: Pod) -> str:
-    said = pod.refusal.message if pod.refusal else ""
-    return f"kube-scheduler found no place for it on node {pod.placed_on}: {said}"
 
 
 def _subject(pod: Pod) -> str:

@@ -202,7 +202,10 @@ class Ledgers:
 
     async def _keep_devices(self, node: Node, seen: NodeDevices) -> None:
         inventory = self._inventory(node, seen)
-        self._report(node, seen, inventory)
+        said = self._said.setdefault(seen.node, _Reported())
+        self._report_faults(node, inventory.offer, said)
+        self._report_allocated_twice(node, seen, inventory.published, said)
+        self._report_claimed_twice(seen, said)
         if await self._name_by_uuid(node, seen):
             return  # The change of the ledger enqueues this node again.
         decided = inventory.status == _as_written(seen.status)
@@ -272,12 +275,6 @@ class Ledgers:
         self._outdated_since.pop(name, None)
 
     # What is wrong with it: logged, and recorded as Events, when it changes.
-
-    def _report(self, node: Node, seen: NodeDevices, inventory: _Inventory) -> None:
-        said = self._said.setdefault(seen.node, _Reported())
-        self._report_faults(node, inventory.offer, said)
-        self._report_allocated_twice(node, seen, inventory.published, said)
-        self._report_claimed_twice(seen, said)
 
     def _report_faults(self, node: Node, offer: Offer, said: _Reported) -> None:
         """Why devices of the node aren't offered, or aren't known."""

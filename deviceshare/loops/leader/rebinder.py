@@ -75,12 +75,9 @@ class Rebinder:
     def _enqueue(self, ledger: NodeDevices, uids: Iterable[str], after: float = 0.0) -> None:
         for uid in uids:
             claim = ledger.claims.get(uid)
-            if claim and (claim.replaced or claim.rebound or self._asks(uid, claim)):
+            holder = self._holder(uid, claim) if claim else None
+            if claim and (claim.replaced or claim.rebound or (holder and holder.rebind)):
                 self.queue.add(ClaimKey(ledger.node, uid, claim.holder_name), after)
-
-    def _asks(self, uid: str, claim: Claim) -> bool:
-        holder = self._holder(uid, claim)
-        return holder is not None and bool(holder.rebind)
 
     def _holder(self, uid: str, claim: Claim) -> Group | Pod | None:
         """The holder of the claim, as the mirror shows it."""
@@ -101,7 +98,10 @@ class Rebinder:
         if holder and protocol.awaits(holder, ledger, claim) and not self._rebooted(ledger):
             if claim.pod and claim.rebound:
                 self._context.wait_until(since + AGAIN_SECONDS)
-            await self._answer(key, claim)
+            who, opaque = claim.holder(key.uid), self._context.fleet.opaque
+            if answer := await protocol.rebind(self._context.cluster, key.node, who, opaque=opaque):
+                self._context.ledgers.put(answer.ledger)
+                self._report_answer(answer)
         elif outdated := [pod for pod in mine if pod_changes(pod, ledger, claim)]:
             await self._update(key, claim, outdated)
         elif len(still_held(claim, mine)) < len(claim.former):
@@ -112,12 +112,6 @@ class Rebinder:
         """Whether the indices may have changed; what the agent, or the node, says next enqueues each claim again."""
         node = self._context.fleet.node(ledger.node)
         return node is not None and rebooted(node, ledger.hardware)
-
-    async def _answer(self, key: ClaimKey, claim: Claim) -> None:
-        holder, opaque = claim.holder(key.uid), self._context.fleet.opaque
-        if answer := await protocol.rebind(self._context.cluster, key.node, holder, opaque=opaque):
-            self._context.ledgers.put(answer.ledger)
-            self._report_answer(answer)
 
     async def _update(self, key: ClaimKey, claim: Claim, pods: list[Pod]) -> None:
         def refused(pod: Pod, why: ApiError) -> None:

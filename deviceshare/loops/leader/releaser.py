@@ -69,8 +69,9 @@ class _Leave(NamedTuple):
 
     why: str
     """The cause's name in the table."""
+    event: str
+    """The reason of the Event that is recorded once it has left, or ""."""
     text: str
-    """Of its Event, once it has left; "" where none is recorded yet."""
     cause: Cause = Cause()
 
 
@@ -203,7 +204,11 @@ class Releaser:
             self._displaced.pop(key, None)
             self._stayed.forget(key)
             if outcome is Outcome.LEFT:
-                self._report_left(group, leave)
+                log.info("Released group", group=group.name, node=group.node, cause=leave.why)
+                if leave.event:
+                    self._context.recorder.note(subject_of(group), leave.event, leave.text)
+                if leave.why == "idle":
+                    self._context.on_released()
             if group.deleting:
                 await self._let_go(group)
 
@@ -213,14 +218,6 @@ class Releaser:
         self._in_use.discard(key)
         self._stayed.forget(key)
         self._displaced.pop(key, None)
-
-    def _report_left(self, group: Group, leave: _Leave) -> None:
-        log.info("Released group", group=group.name, node=group.node, cause=leave.why)
-        if leave.why == "idle":
-            self._context.on_released()
-        if leave.text:
-            reason = "Released" if leave.why == "idle" else "LeftNode"
-            self._context.recorder.note(subject_of(group), reason, leave.text)
 
     def _report_use(self, key: ClaimKey, claim: Claim) -> None:
         if claim.pod:
@@ -248,12 +245,14 @@ class Releaser:
 
         A pod with shares may be gone, finished, elsewhere, or unbound for longer than a bind takes; a group likewise.
         """
-        holder = await self._holder(key, claim)
+        # The mirror may not have a new holder yet; it alone never proves one gone.
+        mirrored = self._mirrored(key, claim)
+        holder = mirrored or await holders.read(self._context.cluster, claim.holder(key.uid))
         if holder is not None and holder.metadata.unreadable:
             return False
         if holders.home(holder) == key.node:
             self._unbound_since.forget(key)
-            if not claim.releasing and holder is not self._mirrored(key, claim):
+            if not (claim.releasing or mirrored):
                 raise Later(UNSEEN_SECONDS)
             return bool(claim.releasing)
         lives = key.node in self._context.fleet.pods(key.uid).values()
@@ -269,10 +268,6 @@ class Releaser:
             return False  # Its status was wiped, and the group's reconciler restores its node.
         self._context.wait_until(self._unbound_since(key) + BIND_SECONDS)
         return True
-
-    async def _holder(self, key: ClaimKey, claim: Claim) -> Group | Pod | None:
-        """Whose claim it is. The mirror may not have a new holder yet; it alone never proves one gone."""
-        return self._mirrored(key, claim) or await holders.read(self._context.cluster, claim.holder(key.uid))
 
     def _mirrored(self, key: ClaimKey, claim: Claim) -> Group | Pod | None:
         if claim.pod:
@@ -295,7 +290,7 @@ class Releaser:
 
     async def _deleted(self, _key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
         """The Event is recorded when the finalizer goes."""
-        return _Leave("deleted", "", Cause(_used)) if self._is_over(group) else None
+        return _Leave("deleted", "", "", Cause(_used)) if self._is_over(group) else None
 
     async def _without_place(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
         """While a group is displaced, none of its pods is placed. It stays if one is bound after all, or they stay."""
@@ -308,12 +303,12 @@ class Releaser:
             return None
         self.queue.add(key, DISPLACED_SECONDS)
         text = f"left node {key.node}, where kube-scheduler found no place for its pods"
-        return None if mine else _Leave("displaced", text)
+        return None if mine else _Leave("displaced", "LeftNode", text)
 
     async def _without_devices(self, _key: ClaimKey, group: Group, claim: Claim) -> _Leave | None:
         text = f"left node {group.node}, where others have the devices that it had"
         cause = Cause(status=_saying(Reason(ReasonKind.RELEASED, text)))
-        return _Leave("no devices", text, cause) if not claim.devices else None
+        return _Leave("no devices", "LeftNode", text, cause) if not claim.devices else None
 
     async def _on_lost_node(self, key: ClaimKey, group: Group, _claim: Claim) -> _Leave | None:
         """The mirror holds shared nodes only, and may be behind: the node is read from the API server each time.
@@ -326,7 +321,7 @@ class Releaser:
         node = await find(self._context.cluster, NODES, group.node)
         if is_lost(node) and not left_behind(group, self._context.index.named[group.name]):
             reason = moved(group.node, node)
-            return _Leave("node lost", reason.text, Cause(stays_on_lost_node, _saying(reason)))
+            return _Leave("node lost", "LeftNode", reason.text, Cause(stays_on_lost_node, _saying(reason)))
         if seen is None:
             self.queue.add(key, LOOK_SECONDS)
         return None
@@ -344,7 +339,7 @@ class Releaser:
             return None
         held = described(group.status.selected_devices) or "its devices"
         text = f"{held} on node {group.node} {release_reason(after)}"
-        return _Leave("idle", text, Cause(self._keeps_idle, self._says_idle))
+        return _Leave("idle", "Released", text, Cause(self._keeps_idle, self._says_idle))
 
     def _release_seconds(self, group: Group) -> int | None:
         """After how long without pods the group is to be released; None for never."""

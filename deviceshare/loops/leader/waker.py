@@ -137,7 +137,11 @@ class Waker:
         group, now = self._context.groups.get(key), self._context.clock()
         waiting = self._waiting(key, group)
         nodes = self._nodes_for(waiting, group)
-        pods = sorted((pod for pod in waiting if nodes[pod.share]), key=_by_age)
+        pods = [pod for pod in waiting if nodes[pod.share]]
+        pods.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key))
+            (pod for pod in waiting if nodes[pod.share]),
+            key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key),
+        )
         if not pods:
             self._rounds.pop(key, None)
             self._line_up(key, [])
@@ -278,7 +282,3 @@ def _request(pod: Pod, group: Group | None) -> Request | None:
 
 def _uids(pods: list[Pod]) -> frozenset[str]:
     return frozenset(pod.metadata.uid for pod in pods)
-
-
-def _by_age(pod: Pod) -> tuple[str, str]:
-    return pod.metadata.creation_timestamp or "", pod.metadata.key
