@@ -56,7 +56,6 @@ FORGOTTEN_SECONDS: Final = 3600.0
 AVOID_SECONDS: Final = 600.0
 """How long pods are kept from the node: what kept the first of them from it may be gone then."""
 
-_NO_PLACE: Final = "kube-scheduler found no place for it on node"
 _OF_THE_POD: Final = re.compile(r"0/[0-9]+ nodes are available: (?!node\(s\))[A-Za-z]")
 """kube-scheduler's words where it looked at no node, since the pod can't be scheduled yet: a volume claim isn't bound,
 others of its gang are missing. Reasons of nodes follow their number, or begin with `node(s)` where plugins disagree on
@@ -321,9 +320,8 @@ class UnschedulablePods:
         self._deleted.fail(_subject(pod))
         log.warning("Deleted pod that did not fit", pod=key, node=pod.node, uid=pod.metadata.uid)
         said = pod.refusal.message if pod.refusal else ""
-        text = (
-            f"deleted, so that its controller recreates it and it is placed elsewhere: {_NO_PLACE} {pod.node}: {said}"
-        )
+        text = "deleted, so that its controller recreates it and it is placed elsewhere"
+        text = f"{text}: kube-scheduler found no place for it on node {pod.node}: {said}"
         self._context.recorder.warn(subject_of(pod), "NodeDidNotFit", text)
 
 

@@ -139,9 +139,6 @@ class Waker:
         nodes = self._nodes_for(waiting, group)
         pods = [pod for pod in waiting if nodes[pod.share]]
         pods.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key))
-            (pod for pod in waiting if nodes[pod.share]),
-            key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.key),
-        )
         if not pods:
             self._rounds.pop(key, None)
             self._line_up(key, [])
